@@ -1,0 +1,43 @@
+# `make test` and `make demo` do all set-up on a machine with Python 3.11+, git and make.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: setup test test-long check format proto demo clean
+
+setup: $(READY)
+
+# The exact torch first: a range may pull gigabytes of CUDA in where none is wanted.
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $(READY)
+
+# Real processes get the cores to themselves; everything else shares them.
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --ignore=tests/e2e
+	$(BIN)/python -m pytest tests/e2e
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -m long
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: $(READY)
+	PATH="$(abspath $(BIN)):$$PATH" sh proto/generate.sh
+
+demo: $(READY)
+	$(BIN)/fednode demo
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist

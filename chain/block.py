@@ -1,0 +1,114 @@
+"""The objects of the ledger, as PROTOCOL §1 lays them out. Data only: `chain.codec` gives them bytes.
+
+Ids, digests and public keys are 32 raw bytes everywhere in `chain`; text forms belong to the edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+Id = bytes  # an Ed25519 public key (a member) or the SHA-256 of a sealed header (a block)
+Digest = bytes
+
+ZERO = bytes(32)  # "no block": a nil vote, the parent of block 0, the aggregate of a method that votes on nothing
+HEADER_VERSION = 1
+
+
+class Phase(IntEnum):
+    """The two phases of a vote (PROTOCOL §4)."""
+
+    PREVOTE = 1
+    PRECOMMIT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRef:
+    """One payload blob a contribution commits to. `kind` is the method's code for it; chain does not look inside."""
+
+    kind: int
+    digest: Digest
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A member's signed statement for one height: which blobs it offers, at which weight."""
+
+    height: int
+    prev: Id
+    author: Id
+    weight: int
+    payloads: tuple[PayloadRef, ...]
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What proof of work is done on. `start_ms` is when mining began, `time_ms` when the header was last sealed."""
+
+    version: int
+    height: int
+    prev: Id
+    body: Digest
+    aggregate: Digest
+    members_next: Digest
+    miner: Id
+    start_ms: int
+    time_ms: int
+    difficulty: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A sealed header with its body: contributions in author order. `id` is SHA256(seal || nonce) (PROTOCOL §1)."""
+
+    header: Header
+    nonce: int
+    contributions: tuple[Contribution, ...]
+    signature: bytes
+    id: Id
+
+    @property
+    def height(self) -> int:
+        return self.header.height
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One member's word in one phase of one view. A nil vote names `ZERO`."""
+
+    phase: Phase
+    height: int
+    view: int
+    block_id: Id
+    voter: Id
+    signature: bytes
+
+    @property
+    def slot(self) -> tuple[int, int, Phase, Id]:
+        """What may be signed only once: (height, view, phase, voter)."""
+        return (self.height, self.view, self.phase, self.voter)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """At least q precommits for one block in one view: proof that it is final. Indices are into the sorted members."""
+
+    view: int
+    signatures: tuple[tuple[int, bytes], ...]
+
+
+class EvidenceKind(IntEnum):
+    CONTRIBUTION = 1
+    CANDIDATE = 2
+    VOTE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Two different signed objects of one author for one slot, as their canonical bytes, the smaller first."""
+
+    kind: EvidenceKind
+    first: bytes
+    second: bytes

@@ -1,0 +1,401 @@
+"""The vote on one height (PROTOCOL §4): events in, actions out; no clock, no network, no disk, no signatures.
+
+Proof of work proposes blocks; this decides which one is final. Every member prevotes, precommits what a quorum has
+prevoted, and is locked on it from then on; q precommits for one block in one view are its certificate. Whoever drives
+a `Voting` checks signatures before `on_vote`, validates blocks before `on_candidate`, and carries out the actions
+in their order. A `Cast` is carried out in four steps: for a non-nil precommit make the block and the justification
+durable; make the signed row durable (on conflict take the stored row instead); send it, after the justification where
+there is one; feed it back through `on_vote`. A vote counts, also here, only once it is fed back.
+
+Safety is Tendermint's argument (Buchman, Kwon, Milosevic 2018, "The latest gossip on BFT consensus"): it needs
+2q - n > f and that no member ever signs two votes for one (height, view, phase).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from chain.block import ZERO, Certificate, Id, Phase, Vote
+from chain.vote_book import VoteBook
+from chain.waits import Waits
+
+
+class TimerKind(Enum):
+    GRACE = "grace"  # view 0: an acceptable candidate is here, a better or fuller one may be on its way
+    PROPOSE = "propose"  # then prevote nil
+    PREVOTE = "prevote"  # then precommit nil
+    PRECOMMIT = "precommit"  # then the next view
+
+
+class Step(IntEnum):
+    """What I do next in this view."""
+
+    PREVOTE = 1
+    PRECOMMIT = 2
+    WAIT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    kind: TimerKind
+    view: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Sign and send this vote. `justification` is the q prevotes behind a non-nil precommit or behind a proposal."""
+
+    phase: Phase
+    view: int
+    block_id: Id
+    justification: tuple[Vote, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimer:
+    timer: Timer
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finalise:
+    block_id: Id
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class FetchBlock:
+    """Others vote for this block and I do not hold it."""
+
+    block_id: Id
+
+
+@dataclass(frozen=True, slots=True)
+class Equivocation:
+    """One member signed both: evidence."""
+
+    first: Vote
+    second: Vote
+
+
+Action = Cast | StartTimer | Finalise | FetchBlock | Equivocation
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    acceptable: bool
+    complete: bool
+
+
+class Voting:
+    """One member's side of the vote on one height; `me` is None for an observer, who follows and never casts."""
+
+    def __init__(self, *, height: int, members: tuple[Id, ...], quorum: int, me: Id | None, waits: Waits) -> None:
+        self.height = height
+        self.members = members
+        self.quorum = quorum
+        self.me = me
+        self.view = 0
+        self.step = Step.PREVOTE
+        self.lock: tuple[int, Id] | None = None
+        self.valid: tuple[int, Id] | None = None
+        self.certified: tuple[Id, Certificate] | None = None
+        self.finalised: Id | None = None
+        self._waits = waits
+        self._index = {member: i for i, member in enumerate(members)}
+        self._candidates: dict[Id, _Candidate] = {}
+        self._book = VoteBook()
+        self._polkas: dict[Id, tuple[Vote, ...]] = {}  # block -> its prevotes in the latest view that gave it a quorum
+        self._started: set[TimerKind] = set()  # in this view
+        self._asked: set[Id] = set()
+        self._actions: list[Action] = []
+
+    # Events. Each returns what to do about it; once finalised there is nothing left to do.
+
+    def start(self) -> list[Action]:
+        """A fresh height: nothing of it was ever signed here."""
+        return self._settle()
+
+    def resume(self, own_votes: Sequence[Vote], justification: Sequence[Vote]) -> list[Action]:
+        """After a restart, instead of `start`, with what is durable; sending own votes again is the driver's part.
+
+        The durable blocks follow through `on_candidate`. Gives the highest view signed, the step its rows say, and
+        lock = valid = the latest non-nil precommit (PROTOCOL §4, "Durable before signed").
+        """
+        for vote in (*own_votes, *sorted(justification, key=lambda vote: vote.view)):
+            self._hold(vote)
+        return self._settle()
+
+    def on_candidate(self, block_id: Id, *, acceptable: bool, complete: bool) -> list[Action]:
+        """A valid block is here; told again when its view-0 standing changes.
+
+        `acceptable` and `complete` (has all awaited authors) only matter in view 0. The driver bounds how many
+        candidates there are (two per miner, I6).
+        """
+        self._candidates[block_id] = _Candidate(acceptable, complete)
+        self._raise_valid(block_id)
+        return self._settle()
+
+    def on_vote(self, vote: Vote) -> list[Action]:
+        """A vote for this height with a good signature, mine included. A stranger's is ignored."""
+        if vote.voter in self._index:
+            self._hold(vote)
+        return self._settle()
+
+    def on_timer(self, timer: Timer) -> list[Action]:
+        """A timer ran out. One of a view or a step that has passed is ignored."""
+        if timer.view == self.view and self.finalised is None and self.certified is None:
+            self._expire(timer.kind)
+        return self._settle()
+
+    # Questions, for Status and its repair (PROTOCOL §5).
+
+    def get_coordinator(self, view: int) -> Id:
+        return self.members[(self.height + view) % len(self.members)]
+
+    def get_votes(self) -> tuple[Vote, ...]:
+        """All votes worth sending to a peer that lacks them."""
+        proof = self._polkas.get(self.valid[1], ()) if self.valid else ()
+        return tuple(dict.fromkeys((*proof, *self._book.get_all())))
+
+    def get_bitmaps(self) -> tuple[tuple[int, Phase, int], ...]:
+        """(view, phase, bitmap) wherever at least one vote is held."""
+        return tuple((view, phase, self.vote_bitmap(view, phase)) for view, phase in sorted(self._book.get_slots()))
+
+    def vote_bitmap(self, view: int, phase: Phase) -> int:
+        """Bit i is set when a vote of member i in this phase of this view is held."""
+        bitmap = 0
+        for vote in self._book.get_votes(view, phase):
+            bitmap |= 1 << self._index[vote.voter]
+        return bitmap
+
+    # Votes come in.
+
+    def _hold(self, vote: Vote) -> None:
+        if self.certified is not None:
+            return
+        rivals = self._book.get_slot(vote)
+        if not self._book.add(vote):
+            return
+        if len(rivals) == 1:
+            self._actions.append(Equivocation(rivals[0], vote))
+        if vote.voter == self.me:
+            self._stand_by(vote)
+        if vote.block_id != ZERO:
+            self._weigh(vote)
+
+    def _stand_by(self, vote: Vote) -> None:
+        """My own word binds me, whichever life of mine signed it: the view, the step and the lock follow it."""
+        if vote.view > self.view:
+            self._enter(vote.view)
+        if vote.view == self.view:
+            self.step = max(self.step, Step.PRECOMMIT if vote.phase is Phase.PREVOTE else Step.WAIT)
+        is_locking = vote.phase is Phase.PRECOMMIT and vote.block_id != ZERO
+        if is_locking and (self.lock is None or vote.view >= self.lock[0]):
+            self.lock = (vote.view, vote.block_id)
+            if self.valid is None or vote.view >= self.valid[0]:
+                self.valid = self.lock
+
+    def _weigh(self, vote: Vote) -> None:
+        """Has this vote completed a quorum for its block, in whatever view?"""
+        votes = self._book.get_votes_for(vote.view, vote.phase, vote.block_id)
+        if len(votes) < self.quorum:
+            return
+        if vote.phase is Phase.PRECOMMIT:
+            self._certify(votes)
+        else:
+            self._note_polka(votes)
+        self._fetch(vote.block_id)
+
+    def _note_polka(self, prevotes: tuple[Vote, ...]) -> None:
+        block_id = prevotes[0].block_id
+        known = self._polkas.get(block_id)
+        if known is None or known[0].view < prevotes[0].view:
+            self._polkas[block_id] = prevotes
+            self._raise_valid(block_id)
+
+    def _raise_valid(self, block_id: Id) -> None:
+        """§4 precommit: q prevotes for a block that is valid here, in any view: valid := the latest such."""
+        prevotes = self._polkas.get(block_id)
+        if prevotes is None or block_id not in self._candidates:
+            return
+        if self.valid is None or prevotes[0].view > self.valid[0]:
+            self.valid = (prevotes[0].view, block_id)
+
+    def _certify(self, precommits: tuple[Vote, ...]) -> None:
+        """§4 finalise: q precommits for one block in one view. From here on only the block may be missing."""
+        signatures = sorted((self._index[vote.voter], vote.signature) for vote in precommits)
+        self.certified = (precommits[0].block_id, Certificate(precommits[0].view, tuple(signatures)))
+
+    def _fetch(self, block_id: Id) -> None:
+        if block_id not in self._candidates and block_id not in self._asked:
+            self._asked.add(block_id)
+            self._actions.append(FetchBlock(block_id))
+
+    # What follows. The rules of §4 are tried until none applies; each says whether it changed the view or the step.
+
+    def _settle(self) -> list[Action]:
+        rules = (self._jump, self._prevote, self._precommit, self._leave_view)
+        while self.certified is None and any(rule() for rule in rules):
+            pass
+        if self.certified is None:
+            self._start_timers()
+        else:
+            self._finalise(*self.certified)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _finalise(self, block_id: Id, certificate: Certificate) -> None:
+        if self.finalised is None and block_id in self._candidates:
+            self.finalised = block_id
+            self._actions.append(Finalise(block_id, certificate))
+
+    def _jump(self) -> bool:
+        """§4 next view: n-q+1 distinct members in a higher view, so at least one honest: jump there."""
+        views = sorted((vote.view for vote in self._book.latest.values()), reverse=True)
+        enough = len(self.members) - self.quorum + 1
+        if len(views) < enough or views[enough - 1] <= self.view:
+            return False
+        self._enter(views[enough - 1])
+        return True
+
+    def _prevote(self) -> bool:
+        if self.step is not Step.PREVOTE:
+            return False
+        choice, proof = self._choose_first() if self.view == 0 else self._choose_later()
+        if choice is None:
+            return False
+        self._cast_prevote(choice, proof)
+        return True
+
+    def _choose_first(self) -> tuple[Id | None, tuple[Vote, ...]]:
+        """§4 prevote, view 0: an acceptable candidate with all awaited authors, at once."""
+        full = (block_id for block_id, held in self._candidates.items() if held.acceptable and held.complete)
+        return min(full, default=None), ()
+
+    def _choose_later(self) -> tuple[Id | None, tuple[Vote, ...]]:
+        """§4 prevote, view v > 0: the coordinator's prevote is the proposal."""
+        coordinator = self.get_coordinator(self.view)
+        return self._choose_proposal() if coordinator == self.me else (self._choose_proposed(coordinator), ())
+
+    def _choose_proposal(self) -> tuple[Id | None, tuple[Vote, ...]]:
+        """Mine: the valid block if any (with its prevotes, which may free those locked elsewhere), else the best."""
+        if self.valid is None:
+            return min(self._candidates, default=None), ()
+        block_id = self.valid[1]
+        return (block_id, self._polkas.get(block_id, ())) if block_id in self._candidates else (None, ())
+
+    def _choose_proposed(self, coordinator: Id) -> Id | None:
+        """Another's: B, if B is valid here and my lock allows it."""
+        for vote in self._book.get_votes(self.view, Phase.PREVOTE):
+            if vote.voter == coordinator and vote.block_id != ZERO:
+                self._fetch(vote.block_id)
+                if vote.block_id in self._candidates and self._is_free_for(vote.block_id):
+                    return vote.block_id
+        return None
+
+    def _is_free_for(self, block_id: Id) -> bool:
+        """No lock, or on this block, or a quorum prevoted this block after my lock."""
+        if self.lock is None or self.lock[1] == block_id:
+            return True
+        prevotes = self._polkas.get(block_id)
+        return prevotes is not None and prevotes[0].view > self.lock[0]
+
+    def _precommit(self) -> bool:
+        """§4 precommit: what q prevoted in this view; nil if q prevoted nil, or early if no block can get there."""
+        if self.step is Step.WAIT:
+            return False
+        tally = self._tally(Phase.PREVOTE)
+        for block_id in tally:
+            if block_id != ZERO and tally[block_id] >= self.quorum and block_id in self._candidates:
+                self._lock(block_id)
+                return True
+        if self._is_lost(Phase.PREVOTE, tally):
+            self._cast_precommit(ZERO)
+            return True
+        return False
+
+    def _lock(self, block_id: Id) -> None:
+        self.lock = (self.view, block_id)  # and valid has been raised to it already
+        self._cast_precommit(block_id, self._book.get_votes_for(self.view, Phase.PREVOTE, block_id))
+
+    def _leave_view(self) -> bool:
+        """§4 next view: q nil precommits, or (all n in, for one) no block can be certified in this view any more."""
+        if not self._is_lost(Phase.PRECOMMIT, self._tally(Phase.PRECOMMIT)):
+            return False
+        self._enter(self.view + 1)
+        return True
+
+    def _tally(self, phase: Phase) -> Counter[Id]:
+        return Counter(vote.block_id for vote in self._book.get_votes(self.view, phase))
+
+    def _is_lost(self, phase: Phase, tally: Counter[Id]) -> bool:
+        """§4 early: q say nil, or not even all the silent members together could give any block its quorum.
+
+        Never before q members are heard, as with the timers: n-q+1 nil votes leave no block a quorum, and a cut-off
+        side of that size would climb on them.
+        """
+        if tally[ZERO] >= self.quorum:
+            return True
+        silent = len(self.members) - self.vote_bitmap(self.view, phase).bit_count()
+        best = max((count for block_id, count in tally.items() if block_id != ZERO), default=0)
+        return best + silent < self.quorum <= self._book.count_heard(self.view, phase)
+
+    def _enter(self, view: int) -> None:
+        self.view = view
+        self.step = Step.PREVOTE
+        self._started.clear()
+        self._asked &= self._polkas.keys()
+        self._book.move(view)
+
+    def _cast_prevote(self, block_id: Id, justification: tuple[Vote, ...] = ()) -> None:
+        self.step = Step.PRECOMMIT
+        self._cast(Cast(Phase.PREVOTE, self.view, block_id, justification))
+
+    def _cast_precommit(self, block_id: Id, justification: tuple[Vote, ...] = ()) -> None:
+        self.step = Step.WAIT
+        self._cast(Cast(Phase.PRECOMMIT, self.view, block_id, justification))
+
+    def _cast(self, cast: Cast) -> None:
+        if self.me is not None:
+            self._actions.append(cast)
+
+    # Timers.
+
+    def _start_timers(self) -> None:
+        """§4 timers. The vote timers wait for q members, so that a cut-off side does not climb.
+
+        A member seen further on counts as well: it may have jumped over this view and never vote in it, and those left
+        behind must not wait for it.
+        """
+        if self.step is Step.PREVOTE and self._candidates:
+            self._start(TimerKind.PROPOSE, self._waits.compute_propose_s(self.view))
+            if self.view == 0 and self._get_best_acceptable() is not None:
+                self._start(TimerKind.GRACE, self._waits.delta_s)
+        if self.step is not Step.WAIT and self._book.count_heard(self.view, Phase.PREVOTE) >= self.quorum:
+            self._start(TimerKind.PREVOTE, self._waits.compute_vote_s(self.view))
+        if self._book.count_heard(self.view, Phase.PRECOMMIT) >= self.quorum:
+            self._start(TimerKind.PRECOMMIT, self._waits.compute_vote_s(self.view))
+
+    def _start(self, kind: TimerKind, after_s: float) -> None:
+        if kind not in self._started:
+            self._started.add(kind)
+            self._actions.append(StartTimer(Timer(kind, self.view), after_s))
+
+    def _expire(self, kind: TimerKind) -> None:
+        if kind is TimerKind.GRACE and self.step is Step.PREVOTE:
+            best = self._get_best_acceptable()
+            if best is not None:
+                self._cast_prevote(best)
+        elif kind is TimerKind.PROPOSE and self.step is Step.PREVOTE:
+            self._cast_prevote(ZERO)
+        elif kind is TimerKind.PREVOTE and self.step is not Step.WAIT:
+            self._cast_precommit(ZERO)
+        elif kind is TimerKind.PRECOMMIT:
+            self._enter(self.view + 1)
+
+    def _get_best_acceptable(self) -> Id | None:
+        return min((block_id for block_id, held in self._candidates.items() if held.acceptable), default=None)

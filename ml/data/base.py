@@ -1,0 +1,97 @@
+"""What every source of data gives, and how it is fitted to the input that genesis asks for.
+
+Shapes: x_NCHW float32, y_N int64; C is channels here, classes elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import DataError, suggest
+
+Images = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+_INPUT_KEYS = ("shape", "resize", "mean", "std")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayDataset:
+    """Samples in memory: x_NCHW float32, y_N int64 in 0..len(classes)-1, and what the classes are called.
+
+    Raises DataError when the three do not fit each other.
+    """
+
+    x: Images
+    y: Labels
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.x.dtype != np.float32 or self.x.ndim != 4:
+            raise DataError(f"samples: expected float32 [N, C, H, W], got {self.x.dtype} {list(self.x.shape)}")
+        if self.y.dtype != np.int64 or self.y.shape != self.x.shape[:1]:
+            raise DataError(f"labels: expected int64 [{len(self.x)}], got {self.y.dtype} {list(self.y.shape)}")
+        if len(self.y) and not 0 <= int(self.y.min()) <= int(self.y.max()) < len(self.classes):
+            raise DataError(
+                f"labels: expected 0 to {len(self.classes) - 1}, got {int(self.y.min())} to {int(self.y.max())}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True, slots=True)
+class InputFormat:
+    """Genesis's `input`: the shape a model takes, and the constants that normalise each channel."""
+
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> InputFormat:
+        """Read `{shape: [1, 28, 28], resize: [28, 28] | null, mean: [0.0], std: [1.0]}`. Raises DataError.
+
+        `shape` alone decides the size. `resize` says the same to a reader, and must not contradict it.
+        """
+        for key in mapping:
+            if key not in _INPUT_KEYS:
+                raise DataError(f"input.{key}: unknown key: {suggest(key, _INPUT_KEYS)}")
+        shape = mapping.get("shape")
+        if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(type(n) is int and n > 0 for n in shape):
+            raise DataError(f"input.shape: expected [channels, height, width], got {shape!r}")
+        channels, height, width = shape
+        resize = mapping.get("resize")
+        if resize is not None and list(resize) != [height, width]:
+            raise DataError(f"input.resize: expected {[height, width]} as in input.shape, or null, got {resize!r}")
+        mean = _read_channels(mapping, "mean", channels, 0.0)
+        std = _read_channels(mapping, "std", channels, 1.0)
+        if not all(s > 0 for s in std):
+            raise DataError(f"input.std: expected positive numbers, got {list(std)}")
+        return cls((channels, height, width), mean, std)
+
+    def normalise(self, x_NCHW: Images) -> Images:
+        """(x - mean) / std by channel; the same array when there is nothing to do."""
+        if x_NCHW.shape[1:] != self.shape:
+            raise DataError(f"samples: expected shape {list(self.shape)}, got {list(x_NCHW.shape[1:])}")
+        if not any(self.mean) and all(s == 1.0 for s in self.std):
+            return x_NCHW
+        mean = np.asarray(self.mean, np.float32).reshape(1, -1, 1, 1)
+        std = np.asarray(self.std, np.float32).reshape(1, -1, 1, 1)
+        return (x_NCHW - mean) / std
+
+
+def _read_channels(mapping: Mapping[str, Any], key: str, channels: int, default: float) -> tuple[float, ...]:
+    values = mapping.get(key)
+    if values is None:
+        return (default,) * channels
+    if not isinstance(values, list | tuple) or len(values) != channels:
+        raise DataError(f"input.{key}: expected {channels} numbers, one for each channel, got {values!r}")
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) and np.isfinite(v) for v in values):
+        raise DataError(f"input.{key}: expected finite numbers, got {values!r}")
+    return tuple(float(v) for v in values)

@@ -1,0 +1,57 @@
+"""What can go wrong in `ml`, by whose fault it is.
+
+MlError
+ ├ PayloadError        bytes or arrays that are not what they claim to be; whoever sent them is at fault
+ ├ AggregationError    contributions that cannot be combined, although each may be well formed
+ ├ SpecError           a method, a model or one of their settings is not one we know; names the key
+ ├ BudgetError         a time budget in which not one local iteration fits, or that is not a number
+ ├ DataError           a data set or a partition of it cannot be read or made as asked
+ └ Stopped             training was asked to stop and did
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class MlError(Exception):
+    """Root of everything `ml` raises on purpose."""
+
+
+class PayloadError(MlError):
+    """Bytes are not a canonical encoding, or arrays do not fit their schema."""
+
+
+class AggregationError(MlError):
+    """Contributions cannot be combined by the rule they are for."""
+
+
+class SpecError(MlError):
+    """A setting of method or model is wrong. `path` is its dotted place, as in `method.lambda`."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+        self.message = message
+
+
+class BudgetError(MlError):
+    """A time budget gives no local iteration at all, or one of its numbers makes no sense."""
+
+
+class DataError(MlError):
+    """A data set, or a partition of it, cannot be read or made as asked."""
+
+
+class Stopped(MlError):
+    """Training was asked to stop between two steps."""
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """What to add to a message about an unknown `word`: the nearest known one, or all of them."""
+    names = sorted(known)
+    near = get_close_matches(word, names, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return "expected one of " + ", ".join(names) if names else "nothing is expected here"

@@ -1,0 +1,55 @@
+"""DFPL's auxiliary loss: how far local prototypes are from the global ones (ALGORITHMS §2.2).
+
+Legend: B samples of the mini-batch, D length of the embedding, C classes. Gradients flow through z alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ml.payload import Array
+
+EPSILON = 1e-12  # under the root of the norm, whose gradient is undefined at 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GlobalPrototypes:
+    """The prototype of every class that someone holds: row i of `vectors` where held[i] is 1, zeros elsewhere."""
+
+    vectors: Tensor  # [C, D]
+    held: Tensor  # [C]
+    one_hot: Tensor  # [C, C], the identity: indexing it costs less than F.one_hot
+
+    @classmethod
+    def from_arrays(cls, classes: Array, prototypes: Array, num_classes: int, device: torch.device) -> GlobalPrototypes:
+        """Spread `classes` int64[n] and `prototypes` float32[n, D] over C rows."""
+        rows = torch.tensor(classes, device=device)
+        vectors_CD = torch.zeros(num_classes, prototypes.shape[1], device=device)
+        vectors_CD[rows] = torch.tensor(prototypes, device=device)
+        held_C = torch.zeros(num_classes, device=device)
+        held_C[rows] = 1
+        return cls(vectors_CD, held_C, torch.eye(num_classes, device=device))
+
+
+def compute_prototype_loss(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, kind: str = "l2") -> Tensor:
+    """R_k of Eq. (4), a scalar; 0 where no class of the batch has a global prototype.
+
+    `l2` is the mean over those classes of the norm of the difference, `sq` of its square. `mse` is FedProto's: the mean
+    over the batch and the dimensions of the squared difference, a sample without a global prototype counting 0.
+    """
+    if kind == "mse":
+        difference_BD = z_BD - target.vectors[y_B]
+        return (difference_BD.square() * target.held[y_B, None]).mean()
+    with torch.no_grad():  # weights that depend on the labels alone; what is left below is six operations
+        is_class_CB = target.one_hot.index_select(1, y_B)
+        counts_C = is_class_CB.sum(1)
+        mean_CB = is_class_CB / counts_C.clamp(min=1)[:, None]
+        present_C = (counts_C > 0) * target.held
+        weight_C = present_C / present_C.sum().clamp(min=1)
+    difference_CD = torch.addmm(target.vectors, mean_CB, z_BD, beta=-1)  # p_B^i, Eq. (1) on the mini-batch, minus P^i
+    squared_C = difference_CD.square().sum(1)
+    distance_C = squared_C if kind == "sq" else (squared_C + EPSILON).sqrt()
+    return distance_C.dot(weight_C)  # Eq. (4)

@@ -1,0 +1,27 @@
+"""The training of each method, by name. Nothing is imported before it is asked for: methods need torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ml.errors import SpecError, suggest
+
+if TYPE_CHECKING:
+    from ml.method import Method
+    from ml.specs import MethodSpec
+
+METHODS = {
+    "local": "ml.methods.local:Local",
+    "fedavg": "ml.methods.fedavg:FedAvg",
+    "dfpl": "ml.methods.dfpl:Dfpl",
+}
+
+
+def make_method(spec: MethodSpec) -> Method:
+    """The method of this spec. Raises SpecError for one that has no training here."""
+    if spec.name not in METHODS:
+        raise SpecError("method.name", f"unknown method {spec.name!r}: {suggest(spec.name, METHODS)}")
+    module, _, name = METHODS[spec.name].partition(":")
+    method: Method = getattr(import_module(module), name)(spec)
+    return method

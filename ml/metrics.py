@@ -1,0 +1,53 @@
+"""Accuracy and loss of one client, and what the papers make of them over clients, rounds and seeds (ALGORITHMS §8.2).
+
+Accuracies are in 0..1. The test loss is the classifier's cross-entropy, also where prototypes predict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 2048
+
+
+class Prediction(NamedTuple):
+    """Of N samples: the classifier's logits_NC, and labels_N, which a method may choose otherwise."""
+
+    logits: Tensor
+    labels: Tensor
+
+
+@torch.no_grad()
+def evaluate(predict: Callable[[Tensor], Prediction], x: Tensor, y_N: Tensor) -> dict[str, float]:
+    """`accuracy`, the fraction that is right, and `loss`, the mean cross-entropy. `predict` is in eval mode."""
+    correct = torch.zeros((), dtype=torch.int64, device=y_N.device)
+    loss = torch.zeros((), dtype=torch.float64, device=y_N.device)
+    for x_chunk, y_chunk in zip(torch.split(x, CHUNK), torch.split(y_N, CHUNK), strict=True):
+        logits, labels = predict(x_chunk)
+        correct += (labels == y_chunk).sum()
+        loss += F.cross_entropy(logits, y_chunk, reduction="sum").double()
+    return {"accuracy": correct.item() / len(y_N), "loss": loss.item() / len(y_N)}
+
+
+def compute_mean(values: Iterable[float]) -> float:
+    """The unweighted mean over clients: TAA of accuracies, TAL of losses."""
+    known = list(values)
+    return math.fsum(known) / len(known)
+
+
+def compute_std(values: Iterable[float]) -> float:
+    """The population standard deviation, as over seeds."""
+    known = list(values)
+    mean = compute_mean(known)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in known) / len(known))
+
+
+def count_rounds_to(accuracy: float, taa: Sequence[float]) -> int | None:
+    """The first round, from 1 on, whose TAA reaches `accuracy`; None where none does."""
+    return next((round_ for round_, value in enumerate(taa, start=1) if value >= accuracy), None)

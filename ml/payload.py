@@ -1,0 +1,267 @@
+"""Named arrays and their one canonical encoding: blobs, aggregates and checkpoints alike (PROTOCOL §1).
+
+The layout is that of safetensors, with a header that leaves no choice, so that equal arrays give equal bytes and a
+digest names their content:
+
+    u64 little-endian length of the header | header | the arrays' bytes
+
+The header is JSON with sorted keys, no whitespace and no metadata, filled with spaces to a multiple of 8; the arrays
+follow in the order of their names, little-endian and row-major, without a gap. Any safetensors reader can read it;
+ours accepts nothing else, so `encode_arrays(decode_arrays(b, len(b))) == b` for every `b` it accepts.
+
+What bytes say is checked before anything is allocated for them, and what arrays say is checked against a schema that
+comes from genesis. Everything a peer can get wrong is a `PayloadError`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import PayloadError, suggest
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+Shape = tuple[int, ...]
+
+# Kinds of payload, by the code a contribution carries for them.
+KINDS = {"prototypes": 1, "model": 2, "unit": 3, "auxiliary": 4, "g": 5, "h": 6, "encrypted_set": 7}
+_KIND_NAMES = {code: name for name, code in KINDS.items()}
+
+MAX_HEADER_BYTES = 1 << 20
+MAX_DIMENSIONS = 8
+_MAX_ARRAY_BYTES = 1 << 48  # far above any payload limit, far below where numpy's sizes overflow
+
+_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I64": "<i8", "U8": "|u1"}  # safetensors' names
+_CODES = {np.dtype(text): code for code, text in _DTYPES.items()}
+
+_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+_ENTRY = re.compile(
+    rb'"([A-Za-z0-9_./-]{1,128})":'
+    rb'\{"data_offsets":\[([0-9]{1,16}),([0-9]{1,16})\],"dtype":"([A-Z0-9]{2,4})",'
+    rb'"shape":\[((?:[0-9]{1,16}(?:,[0-9]{1,16}){0,7})?)\]\}([,}])'
+)
+
+
+def kind_code(name: str) -> int:
+    """The code of a payload kind. Raises PayloadError."""
+    if name not in KINDS:
+        raise PayloadError(f"unknown payload kind {name!r}: {suggest(name, KINDS)}")
+    return KINDS[name]
+
+
+def kind_name(code: int) -> str:
+    """The name of a payload kind. Raises PayloadError."""
+    if code not in _KIND_NAMES:
+        raise PayloadError(f"unknown payload kind {code}: expected one of {sorted(_KIND_NAMES)}")
+    return _KIND_NAMES[code]
+
+
+# ---- bytes
+
+
+def encode_arrays(arrays: Arrays) -> bytes:
+    """The canonical bytes of `arrays`, in whatever order, byte order or memory layout they come.
+
+    Takes float16, float32, float64, int64 and uint8, and names of letters, digits and `_ . / -`. Raises PayloadError.
+    """
+    ordered = {name: np.asarray(arrays[name]) for name in sorted(arrays)}
+    layout = {name: (_get_code(name, array.dtype), array.shape) for name, array in ordered.items()}
+    header = _encode_header(layout)
+    parts: list[Any] = [len(header).to_bytes(8, "little"), header]
+    for name, array in ordered.items():
+        flat = np.ascontiguousarray(array, dtype=_DTYPES[layout[name][0]]).reshape(-1)
+        parts.append(flat.view(np.uint8).data)
+    return b"".join(parts)
+
+
+def decode_arrays(data: bytes | bytearray | memoryview, max_bytes: int) -> dict[str, Array]:
+    """The arrays in `data`, in name order: read-only, and views of `data` wherever its alignment allows.
+
+    At most `max_bytes` are looked at. Raises PayloadError, naming what was expected, for everything that is not
+    exactly what `encode_arrays` would have written.
+    """
+    total = len(data)
+    if total > max_bytes:
+        raise PayloadError(f"encoding too long: expected at most {max_bytes} bytes, got {total}")
+    if total < 8:
+        raise PayloadError(f"encoding too short: expected at least 8 bytes, got {total}")
+    header_bytes = int.from_bytes(data[:8], "little")
+    if header_bytes > min(MAX_HEADER_BYTES, total - 8) or header_bytes % 8 or header_bytes == 0:
+        raise PayloadError(
+            f"header length: expected a multiple of 8 up to {min(MAX_HEADER_BYTES, total - 8)}, got {header_bytes}"
+        )
+    header = bytes(data[8 : 8 + header_bytes])
+    start = 8 + header_bytes
+    arrays: dict[str, Array] = {}
+    layout: dict[str, tuple[str, Shape]] = {}
+    cursor = 0
+    for name, begin, end, code, shape in _parse_header(header):
+        size = _compute_nbytes(name, code, shape)
+        if begin != cursor or end != cursor + size or start + end > total:
+            raise PayloadError(
+                f"array {name!r}: expected bytes {cursor} to {cursor + size} of {total - start}, got {begin} to {end}"
+            )
+        layout[name] = (code, shape)
+        arrays[name] = _view(data, start + begin, code, shape)
+        cursor = end
+    if start + cursor != total:
+        raise PayloadError(f"data section: expected {cursor} bytes, got {total - start}")
+    if _encode_header(layout) != header:
+        raise PayloadError("header is not in canonical form (order of names, numbers or padding)")
+    return arrays
+
+
+def compute_encoded_bytes(layout: Mapping[str, tuple[str, Shape]]) -> int:
+    """How long the encoding of arrays with these (dtype, shape) is, without making them. Raises PayloadError."""
+    coded = {name: (_get_code(name, np.dtype(dtype)), shape) for name, (dtype, shape) in layout.items()}
+    return 8 + len(_encode_header(coded)) + sum(_compute_nbytes(name, *entry) for name, entry in coded.items())
+
+
+def _encode_header(layout: Mapping[str, tuple[str, Shape]]) -> bytes:
+    entries = []
+    cursor = 0
+    for name in sorted(layout):
+        code, shape = layout[name]
+        if not _NAME.fullmatch(name):
+            raise PayloadError(f"array name {name!r}: expected 1 to 128 letters, digits or any of _ . / -")
+        end = cursor + _compute_nbytes(name, code, shape)
+        dimensions = ",".join(map(str, shape))
+        entries.append(f'"{name}":{{"data_offsets":[{cursor},{end}],"dtype":"{code}","shape":[{dimensions}]}}')
+        cursor = end
+    text = ("{" + ",".join(entries) + "}").encode("ascii")
+    header = text + b" " * (-len(text) % 8)
+    if len(header) > MAX_HEADER_BYTES:
+        raise PayloadError(f"header too long: expected at most {MAX_HEADER_BYTES} bytes, got {len(header)}")
+    return header
+
+
+def _parse_header(header: bytes) -> list[tuple[str, int, int, str, Shape]]:
+    """The (name, begin, end, dtype code, shape) of each array. A regular expression, since a JSON parser accepts far
+    more than the one form that is canonical and can be made to recurse."""
+    text = header.rstrip(b" ")
+    if text == b"{}":
+        return []
+    if text[:1] != b"{":
+        raise PayloadError("header: expected a JSON object")
+    found = []
+    at = 1
+    while True:
+        match = _ENTRY.match(text, at)
+        if match is None:
+            raise PayloadError(f"header: expected the entry of an array at byte {at}, got {text[at : at + 40]!r}")
+        name, begin, end, code, dimensions, after = match.groups()
+        shape = tuple(int(n) for n in dimensions.split(b",")) if dimensions else ()
+        found.append((name.decode("ascii"), int(begin), int(end), code.decode("ascii"), shape))
+        at = match.end()
+        if after == b"}":
+            break
+    if at != len(text):
+        raise PayloadError(f"header: expected its end at byte {at}, got {text[at : at + 40]!r}")
+    return found
+
+
+def _get_code(name: str, dtype: np.dtype[Any]) -> str:
+    code = _CODES.get(dtype.newbyteorder("<"))
+    if code is None:
+        raise PayloadError(f"array {name!r}: expected one of {', '.join(map(str, _CODES))}, got {dtype}")
+    return code
+
+
+def _compute_nbytes(name: str, code: str, shape: Shape) -> int:
+    if code not in _DTYPES:
+        raise PayloadError(f"array {name!r}: expected a dtype of {', '.join(_DTYPES)}, got {code}")
+    if len(shape) > MAX_DIMENSIONS:
+        raise PayloadError(f"array {name!r}: expected at most {MAX_DIMENSIONS} dimensions, got {len(shape)}")
+    itemsize = np.dtype(_DTYPES[code]).itemsize
+    if math.prod(max(n, 1) for n in shape) * itemsize > _MAX_ARRAY_BYTES:  # also where a 0 hides a huge dimension
+        raise PayloadError(f"array {name!r}: shape {list(shape)} is too large")
+    return math.prod(shape) * itemsize
+
+
+def _view(data: bytes | bytearray | memoryview, offset: int, code: str, shape: Shape) -> Array:
+    dtype = np.dtype(_DTYPES[code])
+    if 0 in shape:
+        array: Array = np.empty(shape, dtype)
+    else:
+        array = np.frombuffer(data, dtype, count=math.prod(shape), offset=offset).reshape(shape)
+        if not array.flags.aligned:
+            array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+# ---- what arrays have to look like
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """One array of a schema. A dimension is a number or the name of one that the schema's `bounds` limit."""
+
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySchema:
+    """The arrays a payload must have, all of them and no others.
+
+    `bounds` gives each symbolic dimension its least and greatest value; the same symbol stands for the same number
+    throughout. `max_bytes` is the longest encoding that fits, and is worked out from the rest when left at 0.
+    """
+
+    arrays: Mapping[str, ArraySpec]
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    max_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_bytes == 0:
+            largest = {
+                name: (spec.dtype, tuple(n if isinstance(n, int) else self.bounds[n][1] for n in spec.shape))
+                for name, spec in self.arrays.items()
+            }
+            object.__setattr__(self, "max_bytes", compute_encoded_bytes(largest))
+
+
+def validate_arrays(arrays: Arrays, schema: ArraySchema) -> None:
+    """Raise PayloadError unless `arrays` fit `schema` and hold finite numbers only. Cheapest first."""
+    for name in schema.arrays:
+        if name not in arrays:
+            raise PayloadError(f"array {name!r} is missing: expected {', '.join(sorted(schema.arrays))}")
+    for name in arrays:
+        if name not in schema.arrays:
+            raise PayloadError(f"array {name!r} is not expected: {suggest(name, schema.arrays)}")
+    sizes: dict[str, int] = {}
+    for name, spec in schema.arrays.items():
+        array = arrays[name]
+        if array.dtype != np.dtype(spec.dtype):
+            raise PayloadError(f"array {name!r}: expected dtype {spec.dtype}, got {array.dtype}")
+        if len(array.shape) != len(spec.shape):
+            raise PayloadError(f"array {name!r}: expected shape {_show(spec.shape)}, got {_show(array.shape)}")
+        for expected, got in zip(spec.shape, array.shape, strict=True):
+            if isinstance(expected, str):
+                low, high = schema.bounds[expected]
+                if not low <= got <= high:
+                    raise PayloadError(f"array {name!r}: expected {low} <= {expected} <= {high}, got {got}")
+                expected = sizes.setdefault(expected, got)
+            if got != expected:
+                raise PayloadError(
+                    f"array {name!r}: expected shape {_show(spec.shape)}"
+                    f"{''.join(f', {symbol} = {size}' for symbol, size in sizes.items())}, got {_show(array.shape)}"
+                )
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise PayloadError(f"array {name!r}: expected finite numbers only")
+    layout = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
+    if (size := compute_encoded_bytes(layout)) > schema.max_bytes:
+        raise PayloadError(f"payload too long: expected at most {schema.max_bytes} bytes, got {size}")
+
+
+def _show(shape: tuple[int | str, ...]) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"

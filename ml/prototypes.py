@@ -1,0 +1,46 @@
+"""Local prototypes: the mean embedding of each class a client owns (ALGORITHMS §2.2, Eq. (1)).
+
+Legend: N samples, D length of the embedding, C classes, n classes owned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ml.models.base import Model
+from ml.payload import Array
+
+CHUNK = 2048  # samples in one forward pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalPrototypes:
+    """classes int64[n] sorted, prototypes float32[n, D], counts int64[n]: what they are means of."""
+
+    classes: Array
+    prototypes: Array
+    counts: Array
+
+
+@torch.no_grad()
+def compute_prototypes(model: Model, x: Tensor, y_N: Tensor, num_classes: int, min_samples: int = 1) -> LocalPrototypes:
+    """Eq. (1) over all samples, the model in eval mode, for the classes with at least `min_samples` of them.
+
+    Summed in float64, so that the result hardly depends on the order of the samples. Leaves the model in eval mode.
+    """
+    model.eval()
+    one_hot_CC = torch.eye(num_classes, dtype=torch.float64, device=x.device)
+    sums_CD: Tensor | None = None
+    for x_chunk, y_chunk in zip(torch.split(x, CHUNK), torch.split(y_N, CHUNK), strict=True):
+        part_CD = one_hot_CC[y_chunk].T @ model.embed(x_chunk).double()
+        sums_CD = part_CD if sums_CD is None else sums_CD + part_CD
+    if sums_CD is None:
+        raise ValueError("prototypes: expected at least one sample, got none")
+    counts_C = torch.bincount(y_N, minlength=num_classes)
+    (classes,) = torch.nonzero(counts_C >= max(1, min_samples), as_tuple=True)
+    counts_n = counts_C[classes]
+    prototypes_nD = (sums_CD[classes] / counts_n[:, None]).float()
+    return LocalPrototypes(classes.cpu().numpy(), prototypes_nD.cpu().numpy(), counts_n.cpu().numpy())

@@ -1,0 +1,47 @@
+"""Where randomness comes from: every generator is seeded by what it is for (ALGORITHMS §1.4).
+
+One run seed fans out by purpose, so that no draw depends on how many draws were made before it:
+
+    derive_seed(S, "model")          initial parameters, the same on every node
+    derive_seed(S, "partition")      who gets which samples
+    derive_seed(S, "client", i)      the seed of client i
+    derive_seed(client_seed, purpose, round)    inside a client: batches, dropout, k-means starts
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+Part = int | str | bytes
+
+
+def derive_seed(*parts: Part) -> int:
+    """A 63-bit seed from a sequence of parts: SHA-256 over each part's type and length, then the part.
+
+    Types and lengths are hashed too, so ("a", "b"), ("ab",) and (1,), ("1",) are four different seeds.
+    Raises TypeError for anything but int, str and bytes (a bool is not taken for an int).
+    """
+    digest = hashlib.sha256(b"fednode seed")
+    for part in parts:
+        code, data = _encode_part(part)
+        digest.update(code + len(data).to_bytes(8, "big") + data)
+    return int.from_bytes(digest.digest()[:8], "big") >> 1
+
+
+def numpy_rng(*parts: Part) -> np.random.Generator:
+    """A generator for what `parts` name. PCG64 is named, not left to numpy's default, which may change."""
+    return np.random.Generator(np.random.PCG64(derive_seed(*parts)))
+
+
+def _encode_part(part: Part) -> tuple[bytes, bytes]:
+    if isinstance(part, bool):
+        raise TypeError("a seed part is an int, str or bytes, got bool")
+    if isinstance(part, int):
+        return b"i", str(part).encode("ascii")
+    if isinstance(part, str):
+        return b"s", part.encode("utf-8")
+    if isinstance(part, bytes):
+        return b"b", part
+    raise TypeError(f"a seed part is an int, str or bytes, got {type(part).__name__}")

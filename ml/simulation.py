@@ -1,0 +1,205 @@
+"""Any method for N clients in one process, with no network: what a federation should come to, and what it is held to.
+
+Clients train one after the other; their payloads are checked, aggregated and applied by the very functions that
+validators use, in the order of the authors' ids. Given a federation's seed, its members' ids and its block ids, the
+aggregate digests of every round are the federation's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from ml.clients import make_clients, make_initial_aggregate
+from ml.data import get_classes, get_default_input, get_format
+from ml.errors import DataError
+from ml.method import Client, Trained
+from ml.metrics import compute_mean
+from ml.payload import Arrays, decode_arrays, encode_arrays
+from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate
+from ml.specs.architectures import MLP_HIDDEN
+
+ZERO_DIGEST = bytes(32)  # the aggregate of a method that votes on nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationConfig:
+    """A run. `method` is genesis's: a name and the hyper-parameters that differ from its defaults.
+
+    `shots` limits each client's samples per class; `input` is by default what suits data and model. One thread gives
+    the same bytes as a node's worker does.
+    """
+
+    method: Mapping[str, Any]
+    data: Mapping[str, Any] = field(default_factory=lambda: {"format": "digits"})
+    model: Mapping[str, Any] = field(default_factory=lambda: {"name": "mlp", "hidden": list(MLP_HIDDEN)})
+    input: Mapping[str, Any] | None = None
+    partition: str = "classes:3,1"
+    shots: int | None = None
+    clients: int = 10
+    rounds: int = 10
+    seed: int = 1
+    threads: int = 1
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "rounds", "threads"):
+            if getattr(self, name) < 1:
+                raise DataError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.input is None:
+            object.__setattr__(self, "input", get_default_input(get_format(self.data), self.model))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """One round: the mean over clients of the accuracy on matched test sets (`taa`) and on everyone's (`global_`),
+    and what they sent, summed over them: numbers in floating-point arrays, and bytes of encoded payloads."""
+
+    round: int
+    taa: float
+    global_: float
+    sent_params: int
+    sent_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {name.rstrip("_"): value for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientResult:
+    """One client after the last round."""
+
+    id: int
+    accuracy: float
+    global_accuracy: float
+    num_train: int
+    num_test: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """A whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on."""
+
+    config: SimulationConfig
+    method: Mapping[str, Any]  # every hyper-parameter, defaults written out
+    rounds: tuple[RoundResult, ...]
+    clients: tuple[ClientResult, ...]
+    aggregate_digests: tuple[bytes, ...]
+    seconds: float
+
+    @property
+    def best_taa(self) -> float:
+        return max(result.taa for result in self.rounds)
+
+    @property
+    def final_taa(self) -> float:
+        return self.rounds[-1].taa
+
+    @property
+    def final_global(self) -> float:
+        return self.rounds[-1].global_
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `fednode simulate --json` prints. Equal configurations give equal objects."""
+        return {
+            "config": {**asdict(self.config), "method": dict(self.method)},
+            "rounds": [result.to_json() for result in self.rounds],
+            "best_taa": self.best_taa,
+            "final_taa": self.final_taa,
+            "final_global": self.final_global,
+            "clients": [asdict(result) for result in self.clients],
+        }
+
+
+def simulate(
+    config: SimulationConfig,
+    *,
+    ids: Sequence[bytes] | None = None,
+    beacons: Callable[[int], bytes] | None = None,
+    on_round: Callable[[RoundResult], None] | None = None,
+) -> SimulationResult:
+    """Run all rounds. `ids[i]` is the author id of client i, and `beacons(height)` the block id that height builds on.
+
+    Raises SpecError or DataError for a configuration that cannot be, and PayloadError when what a client made of its
+    round does not fit the method's own schema (numbers that are not finite, above all).
+    """
+    start = time.perf_counter()
+    if ids is None:
+        ids = [i.to_bytes(32, "big") for i in range(config.clients)]
+    if len(set(ids)) != config.clients:
+        raise ValueError(f"ids: expected {config.clients} different ones, got {len(set(ids))}")
+    with _threads(config.threads):
+        assert config.input is not None  # noqa: S101 - set when the configuration was made
+        classes = get_classes(get_format(config.data))
+        parent: Arrays | None = make_initial_aggregate(config.model, config.input["shape"], len(classes), config.seed)
+        clients = make_clients(
+            method=config.method,
+            model=config.model,
+            classes=classes,
+            input=config.input,
+            data=config.data,
+            partition=config.partition,
+            num_clients=config.clients,
+            run_seed=config.seed,
+            shots=config.shots,
+            device=config.device,
+            initial=parent,
+        )
+        spec = clients[0].spec
+        rounds: list[RoundResult] = []
+        digests: list[bytes] = []
+        for height in range(1, config.rounds + 1):
+            beacon = beacons(height) if beacons else _make_beacon(config.seed, height)
+            trained = [client.train(height, beacon) for client in clients]
+            sent_params, sent_bytes = _measure(spec, height, trained)
+            contributions = [
+                AuthorPayloads(author, made.weight, made.payloads) for author, made in zip(ids, trained, strict=True)
+            ]
+            encoded = compute_aggregate(spec, height, contributions, parent)
+            parent = None if encoded is None else decode_arrays(encoded, len(encoded))
+            digests.append(ZERO_DIGEST if encoded is None else hashlib.sha256(encoded).digest())
+            matched = [client.apply(height, parent, beacon=beacon)["accuracy"] for client in clients]
+            everyone = [client.evaluate("global")["accuracy"] for client in clients]
+            rounds.append(RoundResult(height, compute_mean(matched), compute_mean(everyone), sent_params, sent_bytes))
+            if on_round is not None:
+                on_round(rounds[-1])
+    results = [_describe(i, client, matched[i], everyone[i]) for i, client in enumerate(clients)]
+    seconds = time.perf_counter() - start
+    return SimulationResult(config, spec.to_mapping(), tuple(rounds), tuple(results), tuple(digests), seconds)
+
+
+def _measure(spec: MethodSpec, height: int, trained: Sequence[Trained]) -> tuple[int, int]:
+    """What the clients send in a round, (numbers, bytes), after checking it as a validator would."""
+    params = size = 0
+    for made in trained:
+        spec.validate_weight(made.weight)
+        spec.validate_kinds(made.payloads, height)
+        for kind, arrays in made.payloads.items():
+            spec.validate_payload(kind, arrays, height)
+            params += sum(array.size for array in arrays.values() if array.dtype.kind == "f")
+            size += len(encode_arrays(arrays))
+    return params, size
+
+
+def _describe(i: int, client: Client, accuracy: float, global_accuracy: float) -> ClientResult:
+    return ClientResult(i, accuracy, global_accuracy, client.num_train, client.num_test)
+
+
+def _make_beacon(seed: int, height: int) -> bytes:
+    return hashlib.sha256(f"simulated block {seed} {height - 1}".encode("ascii")).digest()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,100 @@
+"""The methods a federation can agree on, as far as a validator needs them: numpy alone.
+
+An aggregate is one set of arrays for all voted kinds of a height, named "kind/name" ("prototypes/classes",
+"model/fc1.weight"), in the canonical encoding. Block 0's aggregate is the initial model under "model/".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml.aggregation import RULES, Contributed, carry
+from ml.errors import AggregationError, SpecError, suggest
+from ml.payload import Array, Arrays, encode_arrays
+from ml.specs.base import AuthorPayloads, Hyperparameters, MethodSpec, Offer, Task
+from ml.specs.dfpl import DfplHyperparameters, DfplSpec
+from ml.specs.fedavg import FedAvgHyperparameters, FedAvgSpec
+from ml.specs.local import LocalSpec
+
+__all__ = [
+    "METHODS",
+    "MethodSpec",
+    "Hyperparameters",
+    "LocalSpec",
+    "FedAvgHyperparameters",
+    "FedAvgSpec",
+    "DfplHyperparameters",
+    "DfplSpec",
+    "Task",
+    "AuthorPayloads",
+    "Offer",
+    "get_spec",
+    "compute_aggregate",
+    "add_kind",
+    "get_kind",
+]
+
+METHODS: dict[str, type[MethodSpec]] = {"local": LocalSpec, "fedavg": FedAvgSpec, "dfpl": DfplSpec}
+
+
+def get_spec(
+    method: Mapping[str, Any],
+    model: Mapping[str, Any],
+    num_classes: int,
+    input_shape: Sequence[int],
+    *,
+    max_weight: int | None = None,
+) -> MethodSpec:
+    """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1.
+
+    Raises SpecError with the dotted place of an unknown method, model or key, or of a value out of range.
+    """
+    name = method.get("name")
+    if not isinstance(name, str):
+        raise SpecError("method.name", f"expected one of {', '.join(METHODS)}, got {name!r}")
+    if name not in METHODS:
+        raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
+    shape = tuple(input_shape)
+    task = Task(model, shape, num_classes) if max_weight is None else Task(model, shape, num_classes, max_weight)
+    return METHODS[name].from_mapping(method, task)
+
+
+def compute_aggregate(
+    spec: MethodSpec, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None
+) -> bytes | None:
+    """The encoded aggregate of a round, from payloads that `spec` has validated; their order does not matter.
+
+    `parent` is the decoded aggregate of the block before, with its kinds in front of the names. None where the method
+    votes on nothing: its aggregate is the zero digest. Raises AggregationError.
+    """
+    rules = spec.rules(height)
+    if not rules:
+        return None
+    aggregate: dict[str, Array] = {}
+    for kind, rule in sorted(rules.items()):
+        if RULES[rule] is carry:
+            aggregate |= carry((), parent)
+            continue
+        given = [Contributed(c.author, c.weight, _get_payload(c, kind)) for c in contributions]
+        aggregate |= add_kind(kind, RULES[rule](given, get_kind(parent, kind)))
+    return encode_arrays(aggregate)
+
+
+def add_kind(kind: str, arrays: Arrays) -> dict[str, Array]:
+    """The arrays of one kind under the names they have in an aggregate."""
+    return {f"{kind}/{name}": array for name, array in arrays.items()}
+
+
+def get_kind(aggregate: Arrays | None, kind: str) -> dict[str, Array] | None:
+    """The arrays of one kind in an aggregate, without the kind in front; None where it has none of them."""
+    prefix = f"{kind}/"
+    found = {name.removeprefix(prefix): array for name, array in (aggregate or {}).items() if name.startswith(prefix)}
+    return found or None
+
+
+def _get_payload(contribution: AuthorPayloads, kind: str) -> Arrays:
+    arrays = contribution.payloads.get(kind)
+    if arrays is None:
+        raise AggregationError(f"expected a payload {kind!r} of {contribution.author.hex()[:8]}, got none")
+    return arrays

@@ -1,0 +1,237 @@
+"""What every method's spec is made of: the task it is set, its hyper-parameters, and what a validator asks of it.
+
+A spec is numpy only, so that the daemon and `chain verify --deep` never load torch (DESIGN §6). It says which payloads
+a contribution carries at each height and how they combine; `ml.methods` has the training, and reads the same
+hyper-parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from ml.aggregation import MAX_WEIGHT, RULES, carry
+from ml.errors import PayloadError, SpecError, suggest
+from ml.payload import Arrays, ArraySchema, validate_arrays
+from ml.specs.architectures import embedding_dim, model_schema, num_parameters, validate_model
+
+MAX_COUNT = 1 << 31
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a federation learns: the model, the (channels, height, width) it sees, and how many classes there are.
+
+    `max_weight` is genesis' limit on weights, and on every other number that is used as one.
+    """
+
+    model: Mapping[str, Any]
+    input_shape: tuple[int, ...]
+    num_classes: int
+    max_weight: int = MAX_WEIGHT
+
+    def __post_init__(self) -> None:
+        validate_model(self.model, self.input_shape)
+        if type(self.num_classes) is not int or not 2 <= self.num_classes <= 1 << 16:
+            raise SpecError("classes", f"expected 2 to {1 << 16} classes, got {self.num_classes!r}")
+        if type(self.max_weight) is not int or not 1 <= self.max_weight <= MAX_WEIGHT:
+            raise SpecError("limits.max_weight", f"expected 1 to {MAX_WEIGHT}, got {self.max_weight!r}")
+
+    @cached_property
+    def model_schema(self) -> ArraySchema:
+        return model_schema(self.model, self.input_shape, self.num_classes)
+
+    @cached_property
+    def num_parameters(self) -> int:
+        return num_parameters(self.model, self.input_shape, self.num_classes)
+
+    @cached_property
+    def embedding_dim(self) -> int:
+        return embedding_dim(self.model, self.input_shape)
+
+
+# ---- hyper-parameters
+
+
+def number(default: float, interval: str) -> Any:
+    """A finite real setting in an interval such as "[0, 1)"."""
+    return field(default=default, metadata={"type": float, "interval": interval})
+
+
+def count(default: int | None) -> Any:
+    """A whole setting of at least 1."""
+    return field(default=default, metadata={"type": int})
+
+
+def choice(default: str, *others: str) -> Any:
+    """A setting that is one of a few words."""
+    return field(default=default, metadata={"type": str, "choices": (default, *others)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperparameters:
+    """Local optimisation, as every method with local training has it (ALGORITHMS §1.5).
+
+    Momentum starts at zero in each local phase; `decay` acts once per round; local work is either iterations
+    (mini-batch steps) or epochs, never both. The defaults are DFPL's.
+    """
+
+    lr: float = number(0.1, "(0, inf)")
+    momentum: float = number(0.0, "[0, 1)")
+    decay: float = number(1.0, "(0, 1]")
+    batch_size: int = count(32)
+    local_iterations: int | None = count(20)
+    local_epochs: int | None = count(None)
+
+    def __post_init__(self) -> None:
+        if (self.local_iterations is None) == (self.local_epochs is None):
+            got = "neither" if self.local_epochs is None else "both"
+            raise SpecError("method.local_epochs", f"expected either local_iterations or local_epochs, got {got}")
+
+    def compute_lr(self, height: int) -> float:
+        """The learning rate of round `height`, from 1 on: lr * decay^(height - 1)."""
+        return float(self.lr * self.decay ** (height - 1))
+
+    @classmethod
+    def keys(cls) -> dict[str, dataclasses.Field[Any]]:
+        """The settings by the key they have in genesis, which is the attribute without a trailing underscore."""
+        return {f.name.rstrip("_"): f for f in dataclasses.fields(cls)}
+
+    @classmethod
+    def from_mapping(cls, method: Mapping[str, Any]) -> Self:
+        """Read genesis' `method`, `name` apart. Raises SpecError for an unknown key or a value out of range."""
+        keys = cls.keys()
+        values: dict[str, Any] = {}
+        for key, value in method.items():
+            if key == "name":
+                continue
+            if key not in keys:
+                raise SpecError(f"method.{key}", f"unknown key: {suggest(key, keys)}")
+            values[keys[key].name] = _read_value(f"method.{key}", keys[key].metadata, value)
+        if "local_iterations" in values:  # setting one takes the place of the other's default
+            values.setdefault("local_epochs", None)
+        elif "local_epochs" in values:
+            values["local_iterations"] = None
+        return cls(**values)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Every setting by its key, defaults written out, so that genesis does not hang on this version's defaults."""
+        values = {key: getattr(self, f.name) for key, f in self.keys().items()}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def _read_value(path: str, rule: Mapping[str, Any], value: Any) -> Any:
+    if rule["type"] is str:
+        if value not in rule["choices"]:
+            raise SpecError(path, f"expected one of {', '.join(rule['choices'])}, got {value!r}")
+        return value
+    if rule["type"] is int:
+        if type(value) is not int or not 1 <= value < MAX_COUNT:
+            raise SpecError(path, f"expected a whole number from 1 to {MAX_COUNT - 1}, got {value!r}")
+        return value
+    interval: str = rule["interval"]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_in(value, interval):
+        raise SpecError(path, f"expected a number in {interval}, got {value!r}")
+    return float(value)
+
+
+def _is_in(value: float, interval: str) -> bool:
+    low, high = map(float, interval[1:-1].split(","))
+    above = value >= low if interval[0] == "[" else value > low
+    below = value <= high if interval[-1] == "]" else value < high
+    return above and below and value <= sys.float_info.max
+
+
+# ---- the spec
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorPayloads:
+    """One author's part in a round: the decoded payloads of each kind, at its signed weight."""
+
+    author: bytes
+    weight: int
+    payloads: Mapping[str, Arrays]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one author's contribution commits to: the digest of each kind's blob."""
+
+    author: bytes
+    weight: int
+    digests: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class MethodSpec(ABC):
+    """A method without its training: hyper-parameters, payloads by height, and how they combine (DESIGN §7)."""
+
+    name: ClassVar[str]
+
+    task: Task
+    hyperparameters: Hyperparameters
+
+    @classmethod
+    @abstractmethod
+    def from_mapping(cls, method: Mapping[str, Any], task: Task) -> Self:
+        """Read genesis' `method`. Raises SpecError."""
+
+    @abstractmethod
+    def schemas(self, height: int) -> Mapping[str, ArraySchema]:
+        """The payload kinds a contribution for this height carries, all of them, each with its schema."""
+
+    @abstractmethod
+    def rules(self, height: int) -> Mapping[str, str]:
+        """The voted kinds of this height, each with the name of its rule in `ml.aggregation.RULES`."""
+
+    def reads_parent(self, height: int) -> bool:
+        """Whether the aggregate of this height needs the one before it. Of all rules only `carry` does."""
+        return any(RULES[rule] is carry for rule in self.rules(height).values())
+
+    @property
+    @abstractmethod
+    def max_weight_is_one(self) -> bool:
+        """Whether weights say nothing in this method and must be signed as 1."""
+
+    def wanted(
+        self, height: int, beacon: bytes, me: bytes, offers: Sequence[Offer], aggregate: Arrays | None
+    ) -> Sequence[bytes]:
+        """The digests of the on-demand blobs that `me` needs to apply this round. None, unless a method says so."""
+        return ()
+
+    def validate_kinds(self, kinds: Iterable[str], height: int) -> None:
+        """Raise PayloadError unless a contribution carries exactly the kinds of this height."""
+        expected, got = sorted(self.schemas(height)), sorted(kinds)
+        if got != expected:
+            raise PayloadError(f"payload kinds at height {height}: expected {expected}, got {got}")
+
+    def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
+        """Raise PayloadError unless `arrays` are a payload of this kind and height, in form and in meaning."""
+        schemas = self.schemas(height)
+        if kind not in schemas:
+            raise PayloadError(f"payload {kind!r} at height {height}: {suggest(kind, schemas)}")
+        try:
+            validate_arrays(arrays, schemas[kind])
+        except PayloadError as error:
+            raise PayloadError(f"payload {kind!r}: {error}") from error
+
+    def validate_weight(self, weight: int) -> None:
+        """Raise PayloadError unless a contribution may be signed at this weight."""
+        high = 1 if self.max_weight_is_one else self.task.max_weight
+        if not 1 <= weight <= high:
+            raise PayloadError(f"weight: expected {'1' if high == 1 else f'1 to {high}'}, got {weight}")
+
+    @property
+    def model_bytes(self) -> int:
+        """What sending the whole model would cost: the bytes of its encoding."""
+        return self.task.model_schema.max_bytes
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Genesis' `method` with every default written out."""
+        return {"name": self.name, **self.hyperparameters.to_mapping()}

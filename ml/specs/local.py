@@ -1,0 +1,35 @@
+"""Local: everyone trains alone (ALGORITHMS §9). The floor every other method has to beat.
+
+Nothing is sent and nothing aggregated; the aggregate has the zero digest. Local work and its defaults are DFPL's (20
+mini-batch steps of 32 at lr 0.1, no momentum), so that DFPL with lambda 0 is this method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from ml.payload import ArraySchema
+from ml.specs.base import Hyperparameters, MethodSpec, Task
+
+
+@dataclass(frozen=True)
+class LocalSpec(MethodSpec):
+    """No payloads, hence no aggregate."""
+
+    name: ClassVar[str] = "local"
+
+    @classmethod
+    def from_mapping(cls, method: Mapping[str, Any], task: Task) -> Self:
+        return cls(task, Hyperparameters.from_mapping(method))
+
+    def schemas(self, height: int) -> Mapping[str, ArraySchema]:
+        return {}
+
+    def rules(self, height: int) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def max_weight_is_one(self) -> bool:
+        return True

@@ -1,0 +1,242 @@
+"""The operator's way in: gRPC on a unix socket of mode 0600 in a directory of mode 0700 (SECURITY §4).
+
+Python gRPC cannot say who is calling, so the directory is the control: it is made private, and one that is not is
+refused. Health and reflection are served on the same socket. Nothing here changes the node.
+"""
+
+# ruff: noqa: N802 (gRPC names the methods of a servicer)
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from chain.errors import ChainError, StoreCorrupted
+from node.admin_client import is_served
+from node.errors import ConfigError, NodeError, NotFound, PermissionRefused
+from node.ledger import InvalidRequest
+from node.pb import admin_pb2 as pb
+from node.pb import admin_pb2_grpc
+from node.pb.common_pb2 import FinalisedBlock
+from node.view import NodeView
+
+log = logging.getLogger(__name__)
+
+ADMIN_SERVICE = "fednode.v1.Admin"
+HEALTH_ADMIN = "fednode.admin.v1"
+HEALTH_READINESS = "readiness"
+READINESS_S = 0.25  # how often readiness is looked at
+STOP_GRACE_S = 0.2
+MAX_REQUEST_BYTES = 64 * 1024
+
+T = TypeVar("T")
+Context = aio.ServicerContext[Any, Any]
+
+
+class AdminServer:
+    """Serves `view` on `socket` while it is entered.
+
+    Raises PermissionRefused when others could reach the socket, ConfigError when the place is taken.
+    """
+
+    def __init__(self, socket: Path, view: NodeView) -> None:
+        self._socket = socket
+        self._view = view
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        prepare_place(self._socket)
+        server = aio.server(
+            options=[
+                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+                ("grpc.max_concurrent_streams", 64),
+            ]
+        )
+        admin_pb2_grpc.add_AdminServicer_to_server(_Admin(self._view), server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection((ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        async with AsyncExitStack() as stack:
+            try:
+                server.add_insecure_port(f"unix:{self._socket}")
+            except RuntimeError as error:
+                raise ConfigError(f"admin.socket: {self._socket}: cannot listen there ({error})") from error
+            stack.callback(_remove, self._socket)
+            self._socket.chmod(0o600)
+            await server.start()
+            stack.push_async_callback(server.stop, STOP_GRACE_S)
+            await self._health.set(HEALTH_ADMIN, health_pb2.HealthCheckResponse.SERVING)
+            await self._set_readiness(self._view.is_ready)
+            stack.push_async_callback(self._health.enter_graceful_shutdown)
+            watching = asyncio.create_task(self._watch_readiness(), name="readiness")
+            stack.push_async_callback(_end, watching)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def _watch_readiness(self) -> None:
+        known = self._view.is_ready
+        while True:
+            if self._view.is_ready != known:
+                known = not known
+                await self._set_readiness(known)
+            await asyncio.sleep(READINESS_S)
+
+    async def _set_readiness(self, is_ready: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        await self._health.set(HEALTH_READINESS, status.SERVING if is_ready else status.NOT_SERVING)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def _remove(path: Path) -> None:
+    with suppress(FileNotFoundError):  # gRPC has been there
+        path.unlink()
+
+
+# ---- the place of the socket
+
+
+def prepare_place(path: Path) -> None:
+    """Make the directory of a socket private, and clear away what a killed daemon left there."""
+    directory = path.parent
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.stat()
+    except OSError as error:
+        raise ConfigError(f"admin.socket: {directory}: cannot be used as a directory ({error.strerror})") from error
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid != os.geteuid():
+        raise PermissionRefused(
+            f"admin.socket: {directory}: expected a directory of user {os.geteuid()}, got one of user {status.st_uid}"
+        )
+    if mode & 0o077:
+        raise PermissionRefused(
+            f"admin.socket: {directory}: expected a directory of mode 0700, got {mode:04o}; "
+            f"chmod 700 it, or let the socket lie in another"
+        )
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ConfigError(f"admin.socket: {path}: expected a socket or nothing there, got something else")
+    except FileNotFoundError:
+        return
+    if is_served(path):
+        raise ConfigError(f"admin.socket: {path}: another process is listening there")
+    log.info("a socket left behind by an earlier daemon was removed: %s", path)
+    path.unlink(missing_ok=True)
+
+
+# ---- the service
+
+
+async def _refuse(context: Context, error: Exception) -> NoReturn:
+    """The one place where our errors become gRPC's."""
+    code = grpc.StatusCode.INTERNAL
+    if isinstance(error, InvalidRequest):
+        code = grpc.StatusCode.INVALID_ARGUMENT
+    elif isinstance(error, NotFound):
+        code = grpc.StatusCode.NOT_FOUND
+    elif isinstance(error, StoreCorrupted):
+        code = grpc.StatusCode.DATA_LOSS
+    elif not isinstance(error, NodeError | ChainError):
+        log.exception("an admin call failed")
+        await context.abort(code, f"{type(error).__name__}; the node's log says more")
+    await context.abort(code, str(error))
+
+
+async def _answer(context: Context, work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await work
+    except Exception as error:  # noqa: BLE001 (the servicer edge)
+        await _refuse(context, error)
+
+
+@asynccontextmanager
+async def _refusing(context: Context) -> AsyncIterator[None]:
+    """For answers that come in a stream."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 (the servicer edge)
+        await _refuse(context, error)
+
+
+class _Admin(admin_pb2_grpc.AdminServicer):
+    """Requests in, views out."""
+
+    def __init__(self, view: NodeView) -> None:
+        self._view = view
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.NodeStatus:
+        return await _answer(context, self._view.get_status())
+
+    async def GetVersion(self, request: pb.GetVersionRequest, context: Context) -> pb.Version:
+        return self._view.get_version()
+
+    async def GetConfig(self, request: pb.GetConfigRequest, context: Context) -> pb.ConfigReply:
+        return self._view.get_config()
+
+    async def GetGenesis(self, request: pb.GetGenesisRequest, context: Context) -> pb.GenesisReply:
+        return self._view.get_genesis()
+
+    async def ListPeers(self, request: pb.ListPeersRequest, context: Context) -> pb.ListPeersReply:
+        return self._view.list_peers()
+
+    async def GetHead(self, request: pb.GetHeadRequest, context: Context) -> pb.Block:
+        return await _answer(context, self._view.get_head(include_payloads=request.include_payloads))
+
+    async def GetBlock(self, request: pb.GetBlockRequest, context: Context) -> pb.Block:
+        payloads = request.include_payloads
+        which = request.WhichOneof("which")
+        if which is None:
+            await _refuse(context, InvalidRequest("expected a height or an id, got neither"))
+        if which == "height":
+            return await _answer(context, self._view.get_block(request.height, include_payloads=payloads))
+        return await _answer(context, self._view.find_block(request.id, include_payloads=payloads))
+
+    async def ListBlocks(self, request: pb.ListRequest, context: Context) -> pb.ListBlocksReply:
+        first = request.first if request.HasField("first") else None
+        return await _answer(context, self._view.list_blocks(first, request.limit, reverse=request.reverse))
+
+    async def ListRounds(self, request: pb.ListRequest, context: Context) -> pb.ListRoundsReply:
+        first = request.first if request.HasField("first") else None
+        return await _answer(context, self._view.list_rounds(first, request.limit, reverse=request.reverse))
+
+    async def GetRound(self, request: pb.GetRoundRequest, context: Context) -> pb.Round:
+        return await _answer(context, self._view.get_round(request.round))
+
+    async def VerifyChain(self, request: pb.VerifyChainRequest, context: Context) -> AsyncIterator[pb.VerifyUpdate]:
+        updates = self._view.verify(request.first, deep=request.deep, require_all=request.require_all)
+        async with _refusing(context), aclosing(updates):
+            async for update in updates:
+                yield update
+
+    async def ExportChain(self, request: pb.ExportChainRequest, context: Context) -> AsyncIterator[FinalisedBlock]:
+        blocks = self._view.export(request.first, request.last if request.HasField("last") else None)
+        async with _refusing(context), aclosing(blocks):
+            async for block in blocks:
+                yield block
+
+    async def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[pb.Event]:
+        events = self._view.watch(request.kinds, request.since)
+        async with _refusing(context), aclosing(events):
+            async for event in events:
+                yield event

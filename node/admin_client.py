@@ -1,0 +1,185 @@
+"""Asks a running node over its admin socket. Synchronous: a command has nothing else to do meanwhile.
+
+gRPC's codes become the errors of `node.errors` here, so that each ends the command with its own exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket as sockets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from chain.blockchain import ExportedBlock
+from chain.genesis import Genesis
+from node.errors import NodeError, NodeUnreachable, NotFound, PermissionRefused, VerificationFailed
+from node.ledger import InvalidRequest
+from node.pb import admin_pb2 as pb
+from node.pb import admin_pb2_grpc
+
+CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
+
+_CODES: dict[grpc.StatusCode, type[NodeError]] = {
+    grpc.StatusCode.UNAVAILABLE: NodeUnreachable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: NodeUnreachable,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
+    grpc.StatusCode.DATA_LOSS: VerificationFailed,
+}
+
+
+def is_served(path: Path) -> bool:
+    """Whether a process listens on this unix socket. Raises PermissionRefused when that may not be asked."""
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except PermissionError as error:
+            raise PermissionRefused(f"{path}: this socket is another user's") from error
+        except OSError:
+            return False
+    return True
+
+
+class AdminClient:
+    """One node's answers, read through `socket`. Reads the ledger as `node.offline.OfflineNode` does, and more."""
+
+    def __init__(self, socket: Path) -> None:
+        self.place = f"the node at {socket}"
+        if socket.exists() and not os.access(socket, os.R_OK | os.W_OK):
+            raise PermissionRefused(f"{socket}: this socket is another user's")
+        self._socket = socket
+        self._channel = grpc.insecure_channel(f"unix:{socket.absolute()}")
+        self._admin: admin_pb2_grpc.AdminStub = admin_pb2_grpc.AdminStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+        self._genesis: Genesis | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    # ---- the node
+
+    def get_status(self) -> pb.NodeStatus:
+        with self._translated():
+            return self._admin.GetStatus(pb.GetStatusRequest(), timeout=CALL_S)
+
+    def get_version(self) -> pb.Version:
+        with self._translated():
+            return self._admin.GetVersion(pb.GetVersionRequest(), timeout=CALL_S)
+
+    def list_peers(self) -> Sequence[pb.PeerView]:
+        with self._translated():
+            return self._admin.ListPeers(pb.ListPeersRequest(), timeout=CALL_S).peers
+
+    def is_serving(self, service: str) -> bool:
+        """What the node's health service says of `service`."""
+        request = health_pb2.HealthCheckRequest(service=service)
+        with self._translated():
+            reply = self._health.Check(request, timeout=CALL_S)
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def watch(self, kinds: Sequence[str], since: str) -> Iterator[pb.Event]:
+        """Until the caller stops, or the node does: NodeUnreachable then."""
+        with self._translated():
+            events = self._admin.WatchEvents(pb.WatchEventsRequest(kinds=kinds, since=since))
+            try:
+                yield from events
+            finally:
+                events.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+
+    # ---- the ledger
+
+    @property
+    def genesis(self) -> Genesis:
+        if self._genesis is None:
+            with self._translated():
+                reply = self._admin.GetGenesis(pb.GetGenesisRequest(), timeout=CALL_S)
+            self._genesis = Genesis.from_mapping(json.loads(reply.json))
+        return self._genesis
+
+    def get_head(self, *, include_payloads: bool = False) -> pb.Block:
+        with self._translated():
+            return self._admin.GetHead(pb.GetHeadRequest(include_payloads=include_payloads), timeout=CALL_S)
+
+    def get_block(self, height: int, *, include_payloads: bool = False) -> pb.Block:
+        request = pb.GetBlockRequest(height=height, include_payloads=include_payloads)
+        with self._translated():
+            return self._admin.GetBlock(request, timeout=CALL_S)
+
+    def find_block(self, block_id: str, *, include_payloads: bool = False) -> pb.Block:
+        request = pb.GetBlockRequest(id=block_id, include_payloads=include_payloads)
+        with self._translated():
+            return self._admin.GetBlock(request, timeout=CALL_S)
+
+    def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
+        with self._translated():
+            return self._admin.ListBlocks(_make_list_request(first, limit, reverse), timeout=CALL_S)
+
+    def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
+        with self._translated():
+            return self._admin.ListRounds(_make_list_request(first, limit, reverse), timeout=CALL_S)
+
+    def get_round(self, number: int) -> pb.Round:
+        with self._translated():
+            return self._admin.GetRound(pb.GetRoundRequest(round=number), timeout=CALL_S)
+
+    def verify(
+        self,
+        first: int = 0,
+        *,
+        deep: bool = False,
+        require_all: bool = False,
+        on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
+    ) -> pb.VerifyReport:
+        request = pb.VerifyChainRequest(first=first, deep=deep, require_all=require_all)
+        with self._translated():
+            for update in self._admin.VerifyChain(request):
+                if update.HasField("report"):
+                    return update.report
+                on_progress(update.progress)
+        raise NodeUnreachable(f"{self._socket}: the node broke the verification off")
+
+    def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]:
+        request = pb.ExportChainRequest(first=first, last=last)
+        with self._translated():
+            blocks = self._admin.ExportChain(request)
+            try:
+                for height, stored in enumerate(blocks, start=first):
+                    yield height, stored.block, stored.certificate
+            finally:
+                blocks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.RpcError as error:
+            self._refuse(error)
+
+    def _refuse(self, error: grpc.RpcError) -> NoReturn:
+        code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+        details = (error.details() if isinstance(error, grpc.Call) else None) or code.name
+        kind = _CODES.get(code, NodeError)
+        if code is grpc.StatusCode.UNAVAILABLE:
+            raise kind(f"{self._socket}: no node answers there; is it running?") from error
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise kind(f"{self._socket}: the node has not answered for {CALL_S:g} s") from error
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            raise kind(f"{self._socket}: the node there does not know this request ({details})") from error
+        raise kind(details) from error
+
+
+def _make_list_request(first: int | None, limit: int, reverse: bool) -> pb.ListRequest:
+    return pb.ListRequest(first=first, limit=limit, reverse=reverse)

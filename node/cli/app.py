@@ -1,0 +1,53 @@
+"""The command line as a whole: which modules have commands, and how a command ends.
+
+A module listed below has `register(app)`, which adds its commands. All of them are imported whatever the command is, so
+they import only typer and the standard library at the top, and what a command needs inside it: `fednode --help` must
+not wait for torch, grpc or pydantic.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import typer
+
+from node.cli.options import make_group
+from node.errors import NodeError
+
+MODULES = (
+    "node.cli.start",
+    "node.cli.config",
+    "node.cli.keys",
+    "node.cli.genesis",
+    "node.cli.testnet",
+    "node.cli.simulate",
+    "node.cli.demo",
+    "node.cli.bench",
+    "node.cli.status",
+    "node.cli.health",
+    "node.cli.peers",
+    "node.cli.chain",
+    "node.cli.rounds",
+    "node.cli.version",
+)
+
+
+def make_app() -> typer.Typer:
+    """The application with the commands of every module."""
+    app = make_group("Train a model together with no server, no shared data and no trusted party.")
+    for name in MODULES:
+        importlib.import_module(name).register(app)
+    return app
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command line. Errors that are the user's to mend are one line; others show where they arose."""
+    try:
+        make_app()(arguments, prog_name="fednode")
+    except NodeError as error:
+        print(error.describe(), file=sys.stderr)
+        return error.exit_code
+    except SystemExit as done:  # how typer ends every command, a good one too
+        return done.code if isinstance(done.code, int) else 1
+    return 0

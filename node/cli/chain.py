@@ -1,0 +1,366 @@
+"""`fednode chain`: the ledger of a running node, or what a stopped one has left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.options import AsJson, make_group
+from node.cli.target import DataDir, LedgerReader, NodeConfigFile, Socket
+from node.errors import NodeError, VerificationFailed
+
+if TYPE_CHECKING:
+    from chain.blockchain import ExportedBlock
+    from chain.genesis import Genesis
+    from node.pb import admin_pb2 as pb
+
+
+class ExportFormat(StrEnum):
+    BINARY = "binary"  # chain.blockchain.write_export
+    JSONL = "jsonl"  # for other tools: one object per block, its canonical bytes in hex
+
+
+_First = Annotated[int | None, typer.Option("--from", metavar="H", min=0, help="Begin at this height.")]
+_Last = Annotated[
+    int | None, typer.Option("--to", metavar="H", min=0, help="End with this height; the head if left out.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = make_group("Show, check, follow and export the finalised chain.")
+    group.command("list")(list_some)
+    group.command("show")(show)
+    group.command("verify")(verify)
+    group.command("watch")(watch)
+    group.command("export")(export)
+    app.add_typer(group, name="chain")
+
+
+# ---- list and show
+
+
+def list_some(
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    data_dir: DataDir = None,
+    first: _First = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 20,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Oldest first.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List finalised blocks, newest first."""
+    from node.cli.output import gather_pages, print_json, print_table, show_bytes, show_id, show_time
+    from node.cli.target import open_ledger
+    from node.json_view import to_json
+
+    with open_ledger(socket, config, data_dir) as ledger:
+
+        def get_page(at: int | None, count: int) -> tuple[list[pb.BlockSummary], int | None]:
+            page = ledger.list_blocks(at, count, reverse=reverse)
+            return list(page.blocks), page.next if page.HasField("next") else None
+
+        blocks = gather_pages(get_page, first, limit)
+    if as_json:
+        print_json({"blocks": [to_json(block) for block in blocks]})
+        return
+    rows = [
+        (
+            str(block.height),
+            show_id(block.id),
+            show_time(block.time),
+            f"{block.miner_name} {show_id(block.miner)}" if block.HasField("miner") else "(genesis)",
+            f"{block.num_contributions}/{block.num_members}",
+            f"{block.num_votes}/{block.num_members}",
+            str(block.difficulty),
+            show_bytes(block.bytes),
+        )
+        for block in blocks
+    ]
+    headings = (">HEIGHT", "ID", "TIME (UTC)", "MINER", ">CONTRIB", ">VOTES", ">DIFFICULTY", ">SIZE")
+    print_table(headings, rows)
+
+
+def show(
+    which: Annotated[str, typer.Argument(metavar="HEIGHT|ID|head", help="A height, a block id in full, or head.")],
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    data_dir: DataDir = None,
+    payloads: Annotated[bool, typer.Option("--payloads", help="Also the arrays of each payload held.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show one block in full."""
+    from node.cli.output import print_facts, print_json
+    from node.cli.target import open_ledger
+
+    with open_ledger(socket, config, data_dir) as ledger:
+        block = find(ledger, which, payloads)
+    if as_json:
+        print_json(show_block(block))
+    else:
+        print_facts(_describe(block))
+
+
+def find(ledger: LedgerReader, which: str, payloads: bool) -> pb.Block:
+    if which == "head":
+        return ledger.get_head(include_payloads=payloads)
+    if which.isascii() and which.isdigit() and len(which) < 20:
+        return ledger.get_block(int(which), include_payloads=payloads)
+    if len(which) != 64:
+        raise typer.BadParameter(f"expected a height, a block id of 64 hexadecimal digits, or head (got {which!r})")
+    return ledger.find_block(which, include_payloads=payloads)
+
+
+def show_block(block: pb.Block) -> dict[str, object]:
+    """As JSON: what a list says of the block, and under it what only this view has."""
+    from node.json_view import to_json
+
+    details = to_json(block)
+    summary: dict[str, object] = details.pop("summary")
+    return summary | details
+
+
+def _describe(block: pb.Block) -> list[tuple[str, str]]:
+    from node.cli.output import show_bytes, show_id, show_time
+
+    summary = block.summary
+    facts = [("height", str(summary.height)), ("id", summary.id), ("parent", summary.prev)]
+    facts.append(("time", f"{show_time(summary.time)} UTC, {summary.mining_s:.3f} s after mining began"))
+    if summary.HasField("miner"):
+        facts.append(("miner", f"{summary.miner_name} {summary.miner}"))
+    facts.append(("work", f"difficulty {summary.difficulty:,}, nonce {summary.nonce}"))
+    if summary.HasField("aggregate"):
+        facts.append(("aggregate", summary.aggregate + ("" if block.aggregate_held else "  (not held)")))
+    facts.append(("size", show_bytes(summary.bytes)))
+    for contribution in block.contributions:
+        facts.append(("contribution", f"{contribution.name} {contribution.author}, weight {contribution.weight}"))
+        for payload in contribution.payloads:
+            held = "" if payload.held else "  (not held)"
+            facts.append(("", f"{payload.kind} {show_id(payload.digest)}  {show_bytes(payload.bytes)}{held}"))
+            for array in payload.arrays:
+                shape = "x".join(str(length) for length in array.shape) or "scalar"
+                facts.append(("", f"  {array.name}  {array.dtype} {shape}"))
+    if summary.num_votes:
+        names = ", ".join(f"{voter.name} {show_id(voter.id)}" for voter in block.votes)
+        facts.append(("certificate", f"{summary.num_votes} of {summary.num_members}, view {summary.view}: {names}"))
+    return facts
+
+
+# ---- verify
+
+
+def verify(
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    data_dir: DataDir = None,
+    first: Annotated[int, typer.Option("--from", metavar="H", min=0, help="Take what is below as given.")] = 0,
+    deep: Annotated[bool, typer.Option("--deep", help="Recompute every aggregate whose blobs are held.")] = False,
+    require_all: Annotated[
+        bool, typer.Option("--require-all", help="With --deep: a height that cannot be recomputed is a fault.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check links, work, signatures, certificates and every stored byte; exit 5 at the first fault."""
+    from node.cli.output import print_json
+    from node.cli.target import choose_data_dir, open_node
+    from node.json_view import to_json
+
+    if require_all and not deep:
+        raise typer.BadParameter("expected --deep with --require-all, as only that recomputes anything")
+    left = choose_data_dir(socket, config, data_dir)
+    with _progress(as_json) as progress:
+        if left is None:
+            with open_node(socket, config) as node:
+                report = node.verify(first, deep=deep, require_all=require_all, on_progress=progress)
+        else:
+            from node.offline import verify_data_dir
+
+            report = verify_data_dir(left, first, deep=deep, require_all=require_all, on_progress=progress)
+    if as_json:
+        shown = to_json(report)
+        if shown["fault"] is None:
+            del shown["fault"]
+        print_json(shown)
+    else:
+        print(_describe_report(report, deep))
+    if not report.ok:
+        raise VerificationFailed(describe_fault(report.fault))
+
+
+class _Progress:
+    """A bar on stderr, where that is a terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(stderr=True)
+        self.bar = Progress(console=console, transient=True, disable=quiet or not console.is_terminal)
+        self._task = self.bar.add_task("verifying", total=None)
+
+    def __call__(self, reached: pb.VerifyProgress) -> None:
+        self.bar.update(self._task, completed=reached.height, total=reached.last)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[_Progress]:
+    progress = _Progress(quiet)
+    with progress.bar:
+        yield progress
+
+
+def _describe_report(report: pb.VerifyReport, deep: bool) -> str:
+    from node.cli.output import show_id
+
+    checked = f"{report.blocks} blocks, {report.signatures} signatures"
+    if deep:
+        checked += f", {report.recomputed} aggregates recomputed"
+    if not report.ok:
+        return f"broken: {checked} held before the fault; {report.seconds:.3f} s"
+    text = (
+        f"ok: heights {report.first} to {report.last}, head {show_id(report.head)}; {checked}; {report.seconds:.3f} s"
+    )
+    if report.not_held:
+        heights = ", ".join(str(height) for height in report.not_held[:20])
+        more = f" and {len(report.not_held) - 20} more" if len(report.not_held) > 20 else ""
+        text += f"\nnot recomputed, as blobs are not held: {heights}{more}"
+    return text
+
+
+def describe_fault(fault: pb.Fault) -> str:
+    return fault.what + (f": expected {fault.expected}, got {fault.got}" if fault.expected or fault.got else "")
+
+
+# ---- watch
+
+
+def watch(
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    events: Annotated[
+        str, typer.Option("--events", metavar="KIND,…", help="block, round, training, peer, rejected, evidence, stall.")
+    ] = "block",
+    since: Annotated[
+        str, typer.Option("--since", metavar="CURSOR", help="Go on after this event; 0-0 for all that are kept.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Follow what happens in a running node, until Ctrl-C."""
+    from node.cli.output import print_json
+    from node.cli.target import open_node
+
+    kinds = [kind.strip() for kind in events.split(",") if kind.strip()]
+    with open_node(socket, config) as node:
+        try:
+            for event in node.watch(kinds, since):
+                data = json.loads(event.data)
+                if event.missed:
+                    print(f"fednode: {event.missed} events before this one are no longer kept", file=sys.stderr)
+                if as_json:
+                    print_json({"cursor": event.cursor, "time": event.time, "kind": event.kind, "data": data})
+                else:
+                    print(describe_event(event.time, event.kind, data), flush=True)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def describe_event(time: str, kind: str, data: dict[str, object]) -> str:
+    """One line: when, what, and the values it came with; whoever has a name is called by it."""
+    from node.cli.output import show_id, show_time
+
+    words = []
+    for key, value in data.items():
+        if f"{key}_name" in data or isinstance(value, dict | list):
+            continue
+        if isinstance(value, str) and key in ("id", "block", "author", "miner", "peer"):
+            value = show_id(value)
+        elif isinstance(value, float):
+            value = f"{value:.4g}"
+        if value is not None:
+            words.append(f"{key.removesuffix('_name')} {value}")
+    return f"{show_time(time)}  {kind:<8}  {'  '.join(words)}"
+
+
+# ---- export
+
+
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; - is stdout.")],
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    data_dir: DataDir = None,
+    first: Annotated[int, typer.Option("--from", metavar="H", min=0, help="Begin at this height.")] = 0,
+    last: _Last = None,
+    file_format: Annotated[
+        ExportFormat, typer.Option("--format", help="binary, or one JSON object per block.")
+    ] = ExportFormat.BINARY,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write finalised blocks and their certificates to a file, all of it or nothing."""
+    from node.cli.output import print_json
+    from node.cli.target import open_ledger
+
+    if last is not None and last < first:
+        raise typer.BadParameter(f"expected --to of at least --from (got {first} to {last})")
+    with open_ledger(socket, config, data_dir) as ledger:
+        blocks = ledger.export(first, last)
+        if str(file) == "-":
+            count = _write(sys.stdout.buffer, file_format, ledger.genesis, blocks)
+            sys.stdout.buffer.flush()
+            print(f"fednode: {count} blocks written", file=sys.stderr)
+            return
+        with _replacing(file, force) as stream:
+            count = _write(stream, file_format, ledger.genesis, blocks)
+    num_bytes = file.stat().st_size
+    if as_json:
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        end = first + count - 1
+        facts = {"file": str(file), "from": first, "to": end, "blocks": count, "bytes": num_bytes, "sha256": digest}
+        print_json(facts)
+    else:
+        print(f"{file}: heights {first} to {first + count - 1}, {num_bytes} bytes")
+
+
+@contextmanager
+def _replacing(path: Path, force: bool) -> Iterator[IO[bytes]]:
+    """A file that is there under its name only once it is whole."""
+    if path.exists() and not force:
+        raise NodeError(f"{path}: expected no such file, or --force")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise NodeError(f"{path}: cannot be written ({error.strerror})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(out: IO[bytes], file_format: ExportFormat, genesis: Genesis, blocks: Iterator[ExportedBlock]) -> int:
+    from chain.blockchain import write_export
+
+    if file_format is ExportFormat.BINARY:
+        return write_export(out, genesis.chain_id, blocks)
+    from node.json_view import to_json
+    from node.ledger import show_stored
+
+    count = 0
+    for _, block, certificate in blocks:
+        shown = to_json(show_stored(genesis, block, certificate))
+        line = shown | {"block": block.hex(), "certificate": certificate.hex()}
+        out.write(json.dumps(line).encode() + b"\n")
+        count += 1
+    return count

@@ -1,0 +1,194 @@
+"""`fednode demo`: a federation of real processes on this machine, from nothing to the last round."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from node.cli.options import AsJson
+from node.cli.testnet import MethodOption, MethodSettings, ModelOption, PartitionOption, SeedOption, SizeOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from node.demo import Accuracies, DemoResult, Statuses
+    from node.testnet import Testnet
+
+
+def register(app: typer.Typer) -> None:
+    app.command("demo")(run)
+
+
+def run(
+    nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", min=1, max=64, help="How many members.")] = 4,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=1, help="How many rounds.")] = 10,
+    method: MethodOption = "dfpl",
+    partition: PartitionOption = "classes:3,1",
+    model: ModelOption = "mlp",
+    size: SizeOption = None,
+    seed: SeedOption = 1,
+    settings: MethodSettings = None,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIR", help="Leave the cluster in DIR; its nodes start again.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a federation of real processes on bundled data, and show what came of it."""
+    from node.testnet import TestnetSpec, make_testnet
+
+    spec = TestnetSpec(
+        num_nodes=nodes,
+        method=method,
+        model=model,
+        size=size,
+        partition=partition,
+        rounds=rounds,
+        seed=seed,
+        settings=tuple(settings or ()),
+        base_port=0,
+    )
+    with _get_directory(keep) as directory, _interrupted_by_sigterm():
+        testnet = make_testnet(directory, spec)
+        result = _watch(testnet, spec.method, spec.partition, to_stderr=as_json)
+    if as_json:
+        print(json.dumps(result.to_json()))
+    else:
+        _show_result(result, testnet)
+        if keep is not None:
+            print(f"start a node again with: fednode --config {keep / 'node0.yaml'}")
+    if not result.heads_agree:
+        raise typer.Exit(5)
+
+
+@contextmanager
+def _get_directory(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="fednode-demo-") as temporary:
+        yield Path(temporary) / "cluster"
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: the nodes are stopped first."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _watch(testnet: Testnet, method: str, partition: str, *, to_stderr: bool) -> DemoResult:
+    import asyncio
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from node.demo import run_demo
+
+    console = Console(stderr=to_stderr)
+    out = sys.stderr if to_stderr else sys.stdout
+    print(
+        f"{len(testnet.nodes)} nodes on this machine: {method} on digits split {partition}, "
+        f"{testnet.genesis.rounds} rounds",
+        file=out,
+    )
+    for node in testnet.nodes:
+        print(
+            f"  {node.name}  {node.num_train} train / {node.num_test} test, digits {' '.join(node.classes)}", file=out
+        )
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=8) as live:
+            return asyncio.run(
+                run_demo(
+                    testnet,
+                    on_statuses=lambda statuses: live.update(_make_table(statuses)),
+                    on_round=lambda number, accuracies: None,
+                )
+            )
+    lines = _Lines(out)
+    return asyncio.run(run_demo(testnet, on_statuses=lines.on_statuses, on_round=lines.on_round))
+
+
+class _Lines:
+    """A line when all nodes are up, and one for each round."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._began_s = time.monotonic()
+        self._is_up = False
+
+    def on_statuses(self, statuses: Statuses) -> None:
+        if not self._is_up and all(status is not None and status["ready"] for status in statuses.values()):
+            self._is_up = True
+            self._show("all nodes are up and see each other")
+
+    def on_round(self, number: int, accuracies: Accuracies) -> None:
+        shown = "  ".join(f"{name} {_show_share(accuracy) or '-'}" for name, accuracy in accuracies.items())
+        self._show(f"round {number:2} applied by all  accuracy  {shown}")
+
+    def _show(self, text: str) -> None:
+        print(f"{time.monotonic() - self._began_s:6.1f} s  {text}", file=self._out, flush=True)
+
+
+def _make_table(statuses: Statuses) -> Table:
+    from rich.table import Table
+
+    table = Table("node", "height", "head", "round", "phase", "accuracy", "peers", box=None, pad_edge=False)
+    for name, status in statuses.items():
+        if status is None:
+            table.add_row(name, "", "", "", "starting", "", "")
+            continue
+        table.add_row(
+            name,
+            str(status["height"]),
+            status["head"][:8],
+            str(status["round"]),
+            status["phase"],
+            _show_share(status["accuracy"]),
+            f"{status['peers_connected']} of {status['members'] - 1}",
+        )
+    return table
+
+
+def _show_result(result: DemoResult, testnet: Testnet) -> None:
+    print()
+    print(f"{'NODE':<8}{'HEIGHT':>6}  {'HEAD':<10}{'ACCURACY':>8}  {'BEFORE EXCHANGE':>15}  {'SENT PER ROUND':>14}")
+    for node in result.nodes:
+        print(
+            f"{node['name']:<8}{node['height']:>6}  {node['head'][:8]:<10}{_show_share(node['accuracy']):>8}  "
+            f"{_show_share(node['local_accuracy']):>15}  {_show_bytes(node['bytes_sent_per_round']):>14}"
+        )
+    print()
+    print("heads agree" if result.heads_agree else "HEADS DIFFER")
+    _show_traffic(result, len(testnet.nodes) - 1)
+    seconds = result.seconds
+    phases = ", ".join(f"{phase} {took:.2f}" for phase, took in seconds.items() if phase != "wall")
+    print(f"a round took {seconds['wall']:.2f} s: {phases}")
+
+
+def _show_traffic(result: DemoResult, num_peers: int) -> None:
+    sent = sum(node["bytes_sent_per_round"] for node in result.nodes) / len(result.nodes)
+    payload, model = result.payload_bytes_per_round, result.model_bytes
+    print(
+        f"a node sent {_show_bytes(sent)} a round, everything included; what it shares weighs {_show_bytes(payload)}. "
+        f"Its whole model weighs {_show_bytes(model)}: to {num_peers} peers {_show_bytes(model * num_peers)} a round"
+    )
+
+
+def _show_share(share: float | None) -> str:
+    return "" if share is None else f"{share:.3f}"
+
+
+def _show_bytes(num_bytes: float) -> str:
+    return f"{num_bytes:.0f} B" if num_bytes < 1000 else f"{num_bytes / 1000:.1f} kB"

@@ -1,0 +1,34 @@
+"""What several commands share: options under one spelling each, and how a group of commands is made."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class LogFormat(StrEnum):
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+
+
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in training.seed=5. May be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout; its keys are stable.")]
+
+
+def make_group(summary: str) -> typer.Typer:
+    """A group of commands; `-h` and `--help` both work, and help is plain text that survives a pipe."""
+    return typer.Typer(
+        help=summary,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )

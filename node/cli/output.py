@@ -1,0 +1,91 @@
+"""How results look: JSON as it is, tables aligned and without borders, so that they also read well in a pipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+SHORT_CHARS = 8
+
+T = TypeVar("T")
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def show_id(text: str) -> str:
+    return text[:SHORT_CHARS]
+
+
+def show_time(text: str) -> str:
+    """`2026-11-20 14:02:16` of an RFC 3339 time in UTC."""
+    return text[:19].replace("T", " ")
+
+
+def show_bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def show_seconds(seconds: float) -> str:
+    """`0.042 s`, `12.3 s`, `5 min`, `3 h`, `2 d`: what matters of a duration."""
+    if seconds < 1:
+        return f"{seconds:.3f} s"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    for unit, length, limit in (("min", 60, 6000), ("h", 3600, 172_800)):
+        if seconds < limit:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def show_number(value: float | None, digits: int = 4) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def format_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of aligned columns; one whose heading begins with `>` is aligned to the right. No headings, no head."""
+    rights = [heading.startswith(">") for heading in headings]
+    cells = [tuple(heading.removeprefix(">") for heading in headings), *rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, rights, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+    return lines if any(headings) else lines[1:]
+
+
+def format_facts(facts: Iterable[tuple[str, str]]) -> list[str]:
+    """Names and values, one pair a line."""
+    return format_table(("", ""), facts)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    print("\n".join(format_table(headings, rows)))
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    print("\n".join(format_facts(facts)))
+
+
+def gather_pages(
+    get_page: Callable[[int | None, int], tuple[Sequence[T], int | None]], first: int | None, limit: int
+) -> list[T]:
+    """Up to `limit` items from pages that each say where the next one begins."""
+    items: list[T] = []
+    following = first
+    while len(items) < limit:
+        page, after = get_page(following, limit - len(items))
+        items += page
+        if after is None:
+            break
+        following = after
+    return items

@@ -1,0 +1,121 @@
+"""`fednode --config node3.yaml` and `fednode start`: run the node, or check that it could run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.options import ConfigFile, LogFormat, Overrides
+from node.errors import ConfigError, NodeError
+
+if TYPE_CHECKING:
+    from node.config import NodeConfig
+
+_Check = Annotated[bool, typer.Option("--check", help="Load everything the node needs, say so, and exit.")]
+_LogFormatOption = Annotated[LogFormat | None, typer.Option("--log-format", help="Format of the log on stderr.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.callback(invoke_without_command=True)(start_by_option)
+    app.command("start")(start)
+
+
+def start_by_option(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Start the node this file configures.")
+    ] = None,
+    overrides: Overrides = None,
+    log_format: _LogFormatOption = None,
+    check: _Check = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Train a model together with no server, no shared data and no trusted party."""
+    if version:
+        from node.cli.version import show_version
+
+        show_version()
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        if config is None:
+            raise typer.BadParameter("expected --config FILE or a command; see fednode --help", ctx=context)
+        start(config, overrides, log_format, check)
+    elif config is not None or overrides or log_format is not None or check:
+        raise typer.BadParameter(
+            f"expected options after the command, as in fednode {context.invoked_subcommand} --config FILE", ctx=context
+        )
+
+
+def start(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    log_format: _LogFormatOption = None,
+    check: _Check = False,
+) -> None:
+    """Start a node in the foreground, until SIGTERM or Ctrl-C."""
+    from node.config import load_config
+
+    settings = [*(overrides or ()), *([f"log.format={log_format.value}"] if log_format else ())]
+    loaded = load_config(config, settings, os.environ)
+    if check:
+        check_node(loaded, config)
+        return
+    from node.daemon import run_daemon
+    from node.log import setup_logging
+
+    setup_logging(loaded.log.level, loaded.log.format, loaded.log.file)
+    raise typer.Exit(run_daemon(loaded))
+
+
+def check_node(config: NodeConfig, path: Path) -> None:
+    """Reads every file the node would, and prints what it would be. Raises NodeError."""
+    from chain.errors import ChainError, StoreLocked
+    from chain.genesis import Genesis
+    from chain.signing import encode_id
+    from chain.sqlite_store import SqliteStore
+    from ml.data import load_dataset
+    from ml.data.partition import split_from_mapping
+    from ml.errors import DataError
+    from node.genesis_file import load_genesis
+    from node.unlock import open_identity
+
+    identity = open_identity(config)
+    genesis, _ = load_genesis(config.genesis_file)
+    index = genesis.index_of(identity.id)
+    members = f"{config.genesis_file}: members"
+    if index is None:
+        raise ConfigError(
+            f"{members}: expected this node's key {encode_id(identity.id)} ({config.node.identity_key_file})"
+        )
+    for peer in config.network.get_peer_addresses():
+        if genesis.index_of(peer) is None:
+            raise ConfigError(f"{members}: expected {encode_id(peer)}, which {path}: network.peers names")
+    try:
+        stored = SqliteStore.stored_genesis(config.node.data_dir)
+        if stored is not None and Genesis.from_mapping(stored) != genesis:
+            other = Genesis.from_mapping(stored).chain_id.hex()
+            raise ConfigError(
+                f"{config.node.data_dir}: expected the chain of {config.genesis_file}, {genesis.chain_id.hex()} "
+                f"(got {other})"
+            )
+    except StoreLocked as error:
+        raise ConfigError(str(error)) from error
+    except ChainError as error:
+        raise NodeError(str(error)) from error
+    try:
+        data = config.data.model_dump(mode="json")
+        train, test = load_dataset(data, genesis.input)
+        num_train, num_test = len(train), len(test)
+        if data["partition"] is not None:
+            split = split_from_mapping(data["partition"], train.y, test.y)
+            num_train, num_test = len(split.train), len(split.test)
+    except DataError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    print(
+        f"ok: {config.node.name} is {genesis.members[index].name} ({encode_id(identity.id)}), member {index + 1} of "
+        f"{genesis.n}, on chain {genesis.chain_name} ({genesis.chain_id.hex()}), "
+        f"with {num_train} train / {num_test} test samples of {config.data.format}"
+    )

@@ -1,0 +1,132 @@
+"""`fednode status`: one screen about one node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.options import AsJson
+from node.cli.target import NodeConfigFile, Socket
+
+if TYPE_CHECKING:
+    from node.admin_client import AdminClient
+    from node.pb import admin_pb2 as pb
+
+_Facts = list[tuple[str, str]]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("status")(show)
+
+
+def show(
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it, until Ctrl-C.")] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="How often, with --watch.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a node stands: height, round, phase, accuracy, peers."""
+    from node.cli.output import print_facts, print_json
+    from node.cli.target import open_node
+    from node.json_view import to_json
+
+    with open_node(socket, config) as node:
+        if not watch:
+            status = node.get_status()
+            if as_json:
+                print_json(to_json(status))
+            else:
+                print_facts(describe(status))
+            return
+        try:
+            if as_json:
+                for status in _follow(node, interval_s):
+                    print_json(to_json(status))
+            else:
+                _watch(node, interval_s)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def _follow(node: AdminClient, interval_s: float) -> Iterator[pb.NodeStatus]:
+    while True:
+        yield node.get_status()
+        time.sleep(interval_s)
+
+
+def _watch(node: AdminClient, interval_s: float) -> None:
+    """On a terminal one screen that changes; in a pipe a line each time."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from node.cli.output import format_facts
+
+    console = Console()
+    if not console.is_terminal:
+        for status in _follow(node, interval_s):
+            print(describe_in_a_line(status), flush=True)
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        for status in _follow(node, interval_s):
+            live.update(Text("\n".join(format_facts(describe(status)))), refresh=True)
+
+
+def describe(status: pb.NodeStatus) -> _Facts:
+    from node.cli.output import show_bytes, show_id, show_number, show_seconds, show_time
+
+    worker = "not ready"
+    if status.HasField("device"):
+        samples = f"{status.num_train} train / {status.num_test} test"
+        worker = f"{status.device}, {samples}, {status.parameters:,} parameters"
+    accuracy = "not measured yet"
+    if status.HasField("accuracy"):
+        before = show_number(status.local_accuracy if status.HasField("local_accuracy") else None)
+        accuracy = f"{show_number(status.accuracy)} after round {status.measured_round}, {before} before its exchange"
+    peers = f"{status.peers_connected} connected; {status.members_in_sight} of {status.members} members in sight"
+    facts = [
+        ("node", f"{status.name}  {show_id(status.id)}"),
+        ("chain", f"{status.chain_name} ({show_id(status.chain_id)}), {status.method}"),
+        ("head", f"height {status.height}  {show_id(status.head)}  {show_time(status.head_time)} UTC"),
+        ("round", _describe_round(status)),
+        ("accuracy", accuracy),
+        ("worker", worker),
+        ("peers", f"{peers}, {status.quorum} needed"),
+        ("sent", f"{show_bytes(status.bytes_sent)}, received {show_bytes(status.bytes_received)}"),
+        ("mining", f"difficulty {status.difficulty:,}, {status.hashes:,} hashes tried here"),
+        ("disk", f"{show_bytes(status.database_bytes)} of chain, {show_bytes(status.disk_free_bytes)} free"),
+        ("up", f"{show_seconds(status.uptime_s)}, process {status.pid}, fednode {status.version}"),
+    ]
+    if status.stalled:
+        facts.insert(0, ("STALLED", status.stall_reason))
+    return facts
+
+
+def _describe_round(status: pb.NodeStatus) -> str:
+    of = f" of {status.rounds}" if status.rounds else ""
+    if status.done:
+        return f"{status.round}{of}: the set rounds are done"
+    held = f"{status.contributions} of {status.members} contributions"
+    return f"{status.round}{of}: {status.phase}, view {status.view}, {held}, {status.candidates} candidates"
+
+
+def describe_in_a_line(status: pb.NodeStatus) -> str:
+    from node.cli.output import show_id, show_number, show_time
+
+    parts = [
+        show_time(status.time),
+        status.name,
+        f"height {status.height} {show_id(status.head)}",
+        f"round {status.round} {status.phase}",
+        f"accuracy {show_number(status.accuracy if status.HasField('accuracy') else None)}",
+        f"peers {status.peers_connected}",
+    ]
+    if status.stalled:
+        parts.append(f"STALLED {status.stall_reason}")
+    return "  ".join(parts)

@@ -1,0 +1,141 @@
+"""Which node a command is about: a running one, through its admin socket, or a stopped one's data directory.
+
+In this order: `--socket` (or `--address`), FEDNODE_ADDRESS, the admin section of `--config`, the only socket in
+`./run`. The commands that read the ledger also take `--data-dir`, and under `--config` they read the data directory it
+names when no daemon answers, saying so on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from node.errors import ConfigError, NodeUnreachable
+
+if TYPE_CHECKING:
+    from chain.blockchain import ExportedBlock
+    from chain.genesis import Genesis
+    from node.admin_client import AdminClient
+    from node.pb import admin_pb2 as pb
+
+ADDRESS_VARIABLE = "FEDNODE_ADDRESS"
+RUN_DIRECTORY = Path("run")
+
+Socket = Annotated[
+    str | None,
+    typer.Option(
+        "--socket", "--address", metavar="PATH", help=f"The node's admin socket. Default: ${ADDRESS_VARIABLE}."
+    ),
+]
+NodeConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration of the node that is asked.")
+]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", metavar="DIR", help="Read a stopped node's data directory instead.")
+]
+
+
+class LedgerReader(Protocol):
+    """What can be asked of a ledger, wherever it is: `AdminClient` and `OfflineNode`."""
+
+    place: str
+
+    @property
+    def genesis(self) -> Genesis: ...
+    def get_head(self, *, include_payloads: bool = False) -> pb.Block: ...
+    def get_block(self, height: int, *, include_payloads: bool = False) -> pb.Block: ...
+    def find_block(self, block_id: str, *, include_payloads: bool = False) -> pb.Block: ...
+    def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply: ...
+    def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply: ...
+    def get_round(self, number: int) -> pb.Round: ...
+    def verify(
+        self,
+        first: int = 0,
+        *,
+        deep: bool = False,
+        require_all: bool = False,
+        on_progress: Callable[[pb.VerifyProgress], None] = ...,
+    ) -> pb.VerifyReport: ...
+    def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]: ...
+
+
+def find_socket(socket: str | None, config: Path | None) -> Path:
+    """The socket to ask. Raises NodeUnreachable, ConfigError or a usage error when there is none, or several."""
+    if address := socket or os.environ.get(ADDRESS_VARIABLE):
+        return _read_address(address)
+    if config is not None:
+        return _read_config(config)[0]
+    found = sorted(RUN_DIRECTORY.glob("*.sock"))
+    if not found:
+        raise NodeUnreachable(
+            f"expected --socket PATH, --config FILE or {ADDRESS_VARIABLE}: there is no socket in {Path.cwd() / 'run'}"
+        )
+    if len(found) > 1:
+        names = ", ".join(str(path) for path in found)
+        raise typer.BadParameter(f"expected --socket PATH or --config FILE, as there are several sockets here: {names}")
+    return found[0]
+
+
+def _read_address(text: str) -> Path:
+    path = text.removeprefix("unix:")
+    if path.startswith("//"):
+        path = path.removeprefix("//")
+    if not path or ("/" not in path and ":" in path):
+        raise typer.BadParameter(f"expected the path of a unix socket, as in run/node0.sock (got {text!r})")
+    return Path(path)
+
+
+def _read_config(path: Path) -> tuple[Path, Path]:
+    """The admin socket and the data directory of a configuration."""
+    from node.config import load_config
+
+    config = load_config(path, (), os.environ)
+    if config.admin.socket is None:
+        raise ConfigError(f"{path}: admin.socket: expected a socket, as nothing can be asked of a node without one")
+    return config.admin.socket, config.node.data_dir
+
+
+@contextmanager
+def open_node(socket: str | None, config: Path | None) -> Iterator[AdminClient]:
+    """A running node."""
+    from node.admin_client import AdminClient
+
+    with AdminClient(find_socket(socket, config)) as client:
+        yield client
+
+
+@contextmanager
+def open_ledger(socket: str | None, config: Path | None, data_dir: Path | None) -> Iterator[LedgerReader]:
+    """A running node, or what a stopped one has left."""
+    left = choose_data_dir(socket, config, data_dir)
+    if left is None:
+        with open_node(socket, config) as client:
+            yield client
+    else:
+        from node.offline import OfflineNode
+
+        with OfflineNode(left) as node:
+            yield node
+
+
+def choose_data_dir(socket: str | None, config: Path | None, data_dir: Path | None) -> Path | None:
+    """The data directory to read, or None when a running node is to be asked."""
+    if data_dir is not None:
+        if socket or config is not None:
+            raise typer.BadParameter("expected --data-dir alone, without --socket or --config")
+        return data_dir
+    if config is None or socket or os.environ.get(ADDRESS_VARIABLE):
+        return None
+    from node.admin_client import is_served
+
+    admin_socket, configured = _read_config(config)
+    if is_served(admin_socket):
+        return None
+    print(f"fednode: no node answers at {admin_socket}; reading {configured}", file=sys.stderr)
+    return configured

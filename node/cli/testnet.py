@@ -1,0 +1,113 @@
+"""`fednode testnet`: the files of a whole federation on one machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.cli.options import AsJson
+
+MethodOption = Annotated[str, typer.Option("--method", metavar="NAME", help="local, fedavg or dfpl.")]
+ModelOption = Annotated[str, typer.Option("--model", metavar="NAME", help="mlp or cnn_mnist.")]
+DataOption = Annotated[str, typer.Option("--data", metavar="NAME", help="The data set that is dealt out: digits.")]
+SizeOption = Annotated[
+    int | None, typer.Option("--size", metavar="N", help="Resize samples to N x N: 8, 28 or 32. By default what suits.")
+]
+PartitionOption = Annotated[
+    str,
+    typer.Option(
+        "--partition", metavar="SCHEME", help="Who gets which samples: classes:AVG,STD, dirichlet:ALPHA or iid."
+    ),
+]
+ShotsOption = Annotated[
+    int | None, typer.Option("--shots", metavar="N", min=1, help="Samples per class of each node; all by default.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="S", min=0, help="Everything but the keys follows from it.")]
+MethodSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="A setting of the method (lr=0.05) or of genesis (waits.collect_s=1)."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("testnet")(make)
+
+
+def make(
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new or empty directory.")],
+    nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", min=1, help="How many members.")] = 4,
+    method: MethodOption = "dfpl",
+    data: DataOption = "digits",
+    partition: PartitionOption = "classes:3,1",
+    shots: ShotsOption = None,
+    model: ModelOption = "mlp",
+    size: SizeOption = None,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=0, help="0: until stopped.")] = 10,
+    seed: SeedOption = 1,
+    settings: MethodSettings = None,
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="NAME", help="The waits: local, site or wide.")
+    ] = "local",
+    difficulty: Annotated[
+        int | None,
+        typer.Option("--difficulty", metavar="D", min=1, help="Expected hashes per block, for good; else it adapts."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="Where nodes are dialled; {i} in it is the node's number.")
+    ] = "127.0.0.1",
+    base_port: Annotated[
+        int, typer.Option("--base-port", metavar="P", min=0, help="Node i listens on this plus i; 0 takes free ports.")
+    ] = 7050,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Write keys, genesis, initial model and configurations of a test network."""
+    from chain.signing import encode_id
+    from node.testnet import TestnetSpec, make_testnet
+
+    made = make_testnet(
+        out,
+        TestnetSpec(
+            num_nodes=nodes,
+            method=method,
+            model=model,
+            data=data,
+            size=size,
+            partition=partition,
+            shots=shots,
+            rounds=rounds,
+            seed=seed,
+            settings=tuple(settings or ()),
+            profile=profile,
+            difficulty=difficulty,
+            host=host,
+            base_port=base_port,
+            device=device,
+        ),
+    )
+    chain_id = made.genesis.chain_id.hex()
+    if as_json:
+        members = [
+            {
+                "name": node.name,
+                "id": encode_id(node.key),
+                "address": node.address,
+                "config": str(node.config_file),
+                "num_train": node.num_train,
+                "num_test": node.num_test,
+                "classes": list(node.classes),
+            }
+            for node in made.nodes
+        ]
+        print(json.dumps({"directory": str(made.directory), "chain_id": chain_id, "nodes": members}))
+        return
+    print(f"{out}: {len(made.nodes)} nodes on chain {chain_id}")
+    for node in made.nodes:
+        samples = f"{node.num_train} train / {node.num_test} test, classes {' '.join(node.classes)}"
+        print(f"  {node.name}  {encode_id(node.key)[:8]}…  {node.address}  {samples}")
+    print(f"start each with: fednode --config {out / made.nodes[0].config_file.name}")

@@ -1,0 +1,314 @@
+"""What a site decides for its node: `node.yaml`, checked once into frozen models.
+
+Precedence is `--set` over environment (`FEDNODE__NETWORK__LISTEN`) over file over default. Every problem is collected
+and named with its origin; nothing starts from a configuration with one. Relative paths are relative to the file. Only
+keys that something reads are accepted. What validators must agree on stands in genesis, never here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+
+from chain.errors import InvalidKey
+from chain.genesis import Genesis
+from chain.signing import decode_id
+from node.config_problems import Problem, describe_error, report
+from node.errors import ConfigError
+from node.yaml_source import Keys, YamlSource, parse_value, read_yaml, show_value
+
+ENV_PREFIX = "FEDNODE__"
+MAX_SOCKET_PATH_BYTES = 107  # sun_path of unix(7) holds 108 with its closing zero
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Splits `host:port` (`[::1]:7050` for IPv6). Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("expected host:port, an IPv6 host in brackets")
+    if not colon or not host or any(c.isspace() for c in host) or not (port.isascii() and port.isdigit()):
+        raise ValueError("expected host:port")
+    if int(port) > 65535:
+        raise ValueError("expected host:port with a port of at most 65535")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _validate_listen(text: str) -> str:
+    parse_address(text)
+    return text
+
+
+def _validate_dialled(text: str) -> str:
+    if parse_address(text)[1] == 0:
+        raise ValueError("expected host:port with a port of at least 1")
+    return text
+
+
+def _validate_id(text: str) -> str:
+    try:
+        decode_id(text)
+    except InvalidKey as error:
+        raise ValueError(f"expected a node id ({error})") from error
+    return text
+
+
+def _validate_peer(text: str) -> str:
+    peer, at, address = text.partition("@")
+    if not at:
+        raise ValueError("expected id@host:port")
+    _validate_id(peer)
+    _validate_dialled(address)
+    return text
+
+
+def _validate_device(text: str) -> str:
+    index = text.removeprefix("cuda:")
+    if text not in ("auto", "cpu", "cuda") and not (text.startswith("cuda:") and index.isascii() and index.isdigit()):
+        raise ValueError("expected auto, cpu, cuda or cuda:N")
+    return text
+
+
+def _validate_threads(value: Any) -> Any:
+    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError("expected auto or a number of threads, at least 1")
+    return value
+
+
+def _resolve(path: Path, info: ValidationInfo) -> Path:
+    if str(path) in ("", "."):
+        raise ValueError("expected a path")
+    base: Path = (info.context or {}).get("directory", Path.cwd())
+    return Path(os.path.normpath(base / path.expanduser()))
+
+
+def _validate_socket(path: Path) -> Path:
+    length = len(os.fsencode(path))
+    if length > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(
+            f"expected a socket path of at most {MAX_SOCKET_PATH_BYTES} bytes in full, which {path} is not ({length})"
+        )
+    return path
+
+
+FilePath = Annotated[Path, AfterValidator(_resolve)]
+SocketPath = Annotated[Path, AfterValidator(_resolve), AfterValidator(_validate_socket)]
+ListenAddress = Annotated[str, AfterValidator(_validate_listen)]
+DialledAddress = Annotated[str, AfterValidator(_validate_dialled)]
+NodeId = Annotated[str, AfterValidator(_validate_id)]
+Peer = Annotated[str, AfterValidator(_validate_peer)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class Section(BaseModel):
+    """A part of node.yaml: unknown keys are errors, text is not taken for numbers, nothing changes once built."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class NodeSection(Section):
+    """Who this node is, and where it keeps what it knows. The name is a label; the identity is the key."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "node"
+    identity_key_file: FilePath
+    identity_passphrase_file: FilePath | None = None
+    data_dir: FilePath
+
+
+class NetworkSection(Section):
+    """Where the node listens, whom it dials. Peers named here override the addresses that genesis hints at."""
+
+    listen: ListenAddress
+    advertise: DialledAddress | None = None
+    tls: Literal["mutual", "off"] = "mutual"
+    peers: tuple[Peer, ...] = ()
+    observers: tuple[NodeId, ...] = ()
+
+    def get_peer_addresses(self) -> dict[bytes, str]:
+        """`host:port` by node id."""
+        pairs = (peer.split("@", 1) for peer in self.peers)
+        return {decode_id(peer): address for peer, address in pairs}
+
+    def get_addresses(self, genesis: Genesis) -> dict[bytes, str]:
+        """Where each member is dialled, by id: as genesis hints, unless `peers` says otherwise."""
+        hints = {member.key: member.address for member in genesis.members if member.address}
+        return hints | self.get_peer_addresses()
+
+    def get_observer_ids(self) -> tuple[bytes, ...]:
+        return tuple(decode_id(observer) for observer in self.observers)
+
+
+class TrainingSection(Section):
+    """What a site may choose about its training; everything else about it is the method's, in genesis.
+
+    `threads: auto` leaves the number to torch; 1 gives the same bytes whatever the number of cores. Checkpoints are
+    written every so many rounds, and on stopping; a node that was killed trains again from the last one.
+    """
+
+    device: Annotated[str, AfterValidator(_validate_device)] = "auto"
+    seed: Seed
+    threads: Annotated[int | Literal["auto"], BeforeValidator(_validate_threads)] = "auto"
+    checkpoint_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+
+
+class PartSection(Section):
+    """Which part of a shared data set is this node's: `index` of `of`. For demonstrations; real sites have theirs."""
+
+    index: Annotated[int, Field(ge=0)]
+    of: Annotated[int, Field(ge=1, le=10_000)]
+    seed: Annotated[int, Field(ge=0, lt=1 << 31)]
+    shots: Annotated[int, Field(ge=1)] | None = None  # samples per class, all by default
+
+
+class ClassesPartition(PartSection):
+    scheme: Literal["classes"]
+    avg: Annotated[int, Field(ge=2)]
+    std: Annotated[int, Field(ge=0)]
+
+
+class DirichletPartition(PartSection):
+    scheme: Literal["dirichlet"]
+    alpha: Annotated[float, Field(gt=0)]
+
+
+class IidPartition(PartSection):
+    scheme: Literal["iid"]
+
+
+Part = ClassesPartition | DirichletPartition | IidPartition
+
+
+def _validate_part(part: Part) -> Part:
+    if part.index >= part.of:
+        raise ValueError(f"expected index below of (got part {part.index} of {part.of})")
+    return part
+
+
+class DataSection(Section):
+    """The site's samples."""
+
+    format: Literal["digits"] = "digits"
+    partition: Annotated[Part, Field(discriminator="scheme"), AfterValidator(_validate_part)] | None = None
+
+
+class ConsensusSection(Section):
+    """What this node does beyond voting: whether it mines, in how many processes. The rules live in genesis."""
+
+    mine: bool = True
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+
+
+class AdminSection(Section):
+    """Where the operator's commands reach the daemon; null switches it off."""
+
+    socket: SocketPath | None = None
+
+
+class LogSection(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "text", "json"] = "auto"
+    file: FilePath | None = None
+
+
+class NodeConfig(Section):
+    """The whole of node.yaml."""
+
+    version: Literal[1] = 1
+    node: NodeSection
+    genesis_file: FilePath
+    network: NetworkSection
+    training: TrainingSection
+    data: DataSection = DataSection()
+    consensus: ConsensusSection = ConsensusSection()
+    admin: AdminSection = AdminSection()
+    log: LogSection = LogSection()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A valid configuration and where each of its values came from."""
+
+    config: NodeConfig
+    source: YamlSource
+
+    def get_origin(self, keys: Sequence[str]) -> str:
+        """`file:line:col`, an option, a variable, or `default`."""
+        return self.source.origins.get(tuple(keys), "default")
+
+
+def load_config(
+    path: Path,
+    overrides: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> NodeConfig:
+    """The configuration in `path` under `overrides` (`key=value`) and `env`. Raises ConfigError with every problem."""
+    return load_config_source(path, overrides, env).config
+
+
+def load_config_source(
+    path: Path,
+    overrides: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> LoadedConfig:
+    """As `load_config`, keeping the origin of each value."""
+    source = read_yaml(path)
+    if source.value is not None and not isinstance(source.value, dict):
+        raise ConfigError(f"{path}: expected keys and values (got {show_value(source.value)})")
+    for name, text in sorted((env or {}).items()):
+        if name.startswith(ENV_PREFIX):
+            keys = tuple(name.removeprefix(ENV_PREFIX).lower().split("__"))
+            source = source.with_value(keys, parse_value(text, name), name)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        origin = f"--set {key}"
+        if not equals or not all(key.split(".")):
+            raise ConfigError(f"--set {override}: expected KEY=VALUE with a dotted key, as in training.seed=5")
+        source = source.with_value(tuple(key.split(".")), parse_value(text, origin), origin)
+    directory = Path(os.path.abspath(path)).parent
+    tree = json.dumps(source.value if source.value is not None else {})
+    try:
+        # As JSON, so that lists are taken for tuples and text for paths, and nothing else for anything else.
+        config = NodeConfig.model_validate_json(tree, context={"directory": directory})
+    except ValidationError as error:
+        problems = [describe_error(details, source, NodeConfig) for details in error.errors(include_url=False)]
+        raise report(problems, path) from error
+    problems = [Problem.at(source, keys, message) for keys, message in _find_conflicts(config)]
+    if problems:
+        raise report(problems, path)
+    return LoadedConfig(config, source)
+
+
+def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
+    """What is wrong between keys that are each right."""
+    found: list[tuple[Keys, str]] = []
+    network = config.network
+    if network.tls == "off":
+        places: dict[Keys, str] = {("network", "listen"): network.listen}
+        places |= {("network", "peers", i): peer.split("@", 1)[1] for i, peer in enumerate(network.peers)}
+        for keys, address in places.items():
+            if not is_loopback(parse_address(address)[0]):
+                found.append((keys, f"expected a loopback address, since network.tls is off (got {address!r})"))
+    seen: dict[str, int] = {}
+    for index, peer in enumerate(network.peers):
+        first = seen.setdefault(peer.split("@", 1)[0], index)
+        if first != index:
+            found.append((("network", "peers", index), f"expected one address per id (also network.peers.{first})"))
+    return found

@@ -1,0 +1,47 @@
+"""What a node is made of, handed in by the composition root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from chain.block import Id
+from chain.genesis import Genesis
+from chain.signing import SigningKey
+from chain.sqlite_store import SqliteStore
+from ml.specs import MethodSpec
+from node.clock import Clock
+from node.miner import Miner
+from node.offload import Offload
+from node.trainer import Trainer
+from node.transport.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """The collaborators of one node. `disk` is the one thread of the store, `arithmetic` decodes and aggregates arrays,
+    `bulk` reads the blobs that peers ask for, so that neither waits for the other."""
+
+    genesis: Genesis
+    spec: MethodSpec
+    key: SigningKey
+    store: SqliteStore
+    transport: Transport
+    trainer: Trainer
+    miner: Miner
+    clock: Clock
+    disk: Offload
+    arithmetic: Offload
+    bulk: Offload
+    random: Random  # where nonces begin: nothing that has to be secret
+    observers: tuple[Id, ...] = ()
+    mines: bool = True
+
+    @property
+    def me(self) -> Id:
+        return self.key.id
+
+    def get_name(self, key: Id) -> str:
+        """What people call a member; the start of a stranger's key."""
+        index = self.genesis.index_of(key)
+        return self.genesis.members[index].name if index is not None else key.hex()[:8]

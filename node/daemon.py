@@ -1,0 +1,186 @@
+"""The composition root: every part of a node is made here, once, and handed to the others.
+
+A node is one asyncio process that never imports torch, a worker process that does, and miner processes. It stops on
+SIGTERM or SIGINT with exit code 0, having told its parts to end; a failure in any part ends the whole, loudly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import SystemRandom
+
+from chain.errors import ChainError, StoreError, StoreLocked, StoreMismatch
+from chain.genesis import Genesis
+from chain.signing import SigningKey, encode_id
+from chain.sqlite_store import SqliteStore
+from node.admin import AdminServer
+from node.auditor import Halted
+from node.clock import SystemClock
+from node.config import NodeConfig
+from node.context import NodeContext
+from node.errors import ConfigError, NodeError
+from node.genesis_file import get_genesis_spec, load_genesis
+from node.miner import MinerProcess
+from node.offload import ThreadOffload
+from node.round_service import RoundService
+from node.transport.base import AddressInUse
+from node.transport.rpc import RpcTransport
+from node.unlock import open_identity
+from node.view import NodeView
+from node.worker import WorkerConfig, WorkerProcess
+
+log = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StorageFailed(NodeError):
+    """The store cannot be trusted or written any more: nothing is signed, what is there can still be read."""
+
+
+def run_daemon(config: NodeConfig) -> int:
+    """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's."""
+    key = open_identity(config)
+    genesis, initial_model = load_genesis(config.genesis_file)
+    _validate_membership(config, genesis, key)
+    return asyncio.run(_run(config, genesis, initial_model, key))
+
+
+def _validate_membership(config: NodeConfig, genesis: Genesis, key: SigningKey) -> None:
+    place = f"{config.genesis_file}: members"
+    if genesis.index_of(key.id) is None:
+        raise ConfigError(f"{place}: expected this node's key {encode_id(key.id)} ({config.node.identity_key_file})")
+    for peer in config.network.get_peer_addresses():
+        if genesis.index_of(peer) is None:
+            raise ConfigError(f"{place}: expected {encode_id(peer)}, which network.peers names")
+
+
+def _open_store(config: NodeConfig, genesis: Genesis, initial_model: Path) -> SqliteStore:
+    path = config.node.data_dir
+    try:
+        store = SqliteStore.open(path, genesis)
+    except (StoreMismatch, StoreLocked) as error:
+        raise ConfigError(str(error)) from error
+    except StoreError as error:
+        raise StorageFailed(str(error)) from error
+    store.put_blob(initial_model.read_bytes())
+    return store
+
+
+async def _run(config: NodeConfig, genesis: Genesis, initial_model: Path, key: SigningKey) -> int:
+    began_s = time.monotonic()
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stopped.set)
+    async with AsyncExitStack() as stack:
+        store = _open_store(config, genesis, initial_model)
+        disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
+        stack.callback(store.close)
+        stack.callback(disk.close)
+        stack.callback(arithmetic.close)
+        stack.callback(bulk.close)
+        trainer = WorkerProcess(_get_worker_config(config, genesis, initial_model))
+        stack.push_async_callback(trainer.close)
+        miner = MinerProcess(config.consensus.workers)
+        stack.push_async_callback(miner.close)
+        transport = _make_transport(config, genesis, key)
+        context = NodeContext(
+            genesis=genesis,
+            spec=get_genesis_spec(genesis),
+            key=key,
+            store=store,
+            transport=transport,
+            trainer=trainer,
+            miner=miner,
+            clock=SystemClock(),
+            disk=disk,
+            arithmetic=arithmetic,
+            bulk=bulk,
+            random=SystemRandom(),
+            observers=config.network.get_observer_ids(),
+            mines=config.consensus.mine,
+        )
+        service = RoundService(context)
+        if config.admin.socket is not None:
+            await stack.enter_async_context(AdminServer(config.admin.socket, NodeView(service, context, config)))
+        _greet(config, genesis, key, service, time.monotonic() - began_s)
+        await _run_until_stopped(service, stopped)
+        log.info("stopped at height %d", service.tip.height)
+    return 0
+
+
+async def _run_until_stopped(service: RoundService, stopped: asyncio.Event) -> None:
+    running = asyncio.create_task(service.run(), name="service")
+    stopping = asyncio.create_task(stopped.wait(), name="stop")
+    try:
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})
+    if not running.cancelled() and (error := running.exception()) is not None:
+        raise _translate(error)
+
+
+def _translate(error: BaseException) -> BaseException:
+    """The first of a group's failures that means something to an operator, else the group itself."""
+    for one in _flatten(error):
+        if isinstance(one, AddressInUse):
+            return ConfigError(str(one))
+        if isinstance(one, StoreError | Halted | ChainError):
+            return StorageFailed(f"{type(one).__name__}: {one}")
+        if isinstance(one, NodeError):
+            return one
+    return error
+
+
+def _flatten(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _flatten(one)]
+    return [error]
+
+
+def _make_transport(config: NodeConfig, genesis: Genesis, key: SigningKey) -> RpcTransport:
+    try:
+        return RpcTransport(
+            key,
+            listen=config.network.listen,
+            peers=config.network.get_addresses(genesis),
+            members=genesis.member_ids,
+            observers=config.network.get_observer_ids(),
+            tls=config.network.tls,
+        )
+    except ValueError as error:
+        raise ConfigError(f"network: {error}") from error
+
+
+def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path) -> WorkerConfig:
+    training = config.training
+    return WorkerConfig(
+        method=genesis.method,
+        model=genesis.model,
+        classes=genesis.classes,
+        input=genesis.input,
+        data=config.data.model_dump(mode="json"),
+        seed=training.seed,
+        initial_model=initial_model,
+        checkpoint_dir=config.node.data_dir / "checkpoints",
+        device=training.device,
+        threads=None if training.threads == "auto" else training.threads,
+        max_weight=genesis.limits.max_weight,
+        checkpoint_every=training.checkpoint_every,
+    )
+
+
+def _greet(config: NodeConfig, genesis: Genesis, key: SigningKey, service: RoundService, seconds: float) -> None:
+    chain = f"{genesis.chain_name} (genesis {genesis.chain_id.hex()[:8]})"
+    log.info("fednode %s  id %s  chain %s", config.node.name, encode_id(key.id)[:8], chain)
+    log.info("peer %s  tls %s  %d members, quorum %d", config.network.listen, config.network.tls, genesis.n, genesis.q)
+    log.info("chain height %d  head %s  opened in %.2f s", service.tip.height, service.tip.id.hex()[:8], seconds)

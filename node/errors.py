@@ -1,0 +1,73 @@
+"""What can go wrong in a node, by whose fault it is; each kind knows the exit code it ends the command with.
+
+    NodeError                   1   the operation failed
+     ├ NotFound                 3   no such block, peer or round
+     ├ NodeUnreachable          4   no daemon answers, or it is not ready in time
+     ├ VerificationFailed       5   a chain, signature or state does not hold
+     ├ HealthProblem            6   `doctor` or `health` found something
+     ├ PermissionRefused       77   a key, socket or role that may not be used
+     │   └ KeyFileError             an identity key file: its mode, owner or content
+     └ ConfigError             78   what the user wrote cannot be started from
+
+The codes are the table of the command line (sysexits where one fits). Errors of `chain` and `ml` are translated into
+these once, at the edge where they meet the user's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class NodeError(Exception):
+    """The root: its text is one line for the user, naming what, where, expected and actual."""
+
+    exit_code: ClassVar[int] = 1
+
+    def describe(self) -> str:
+        """What the command line prints on stderr."""
+        return f"fednode: {self}"
+
+
+class NotFound(NodeError):
+    exit_code = 3
+
+
+class NodeUnreachable(NodeError):
+    exit_code = 4
+
+
+class VerificationFailed(NodeError):
+    exit_code = 5
+
+
+class HealthProblem(NodeError):
+    exit_code = 6
+
+
+class PermissionRefused(NodeError):
+    exit_code = 77
+
+
+class KeyFileError(PermissionRefused):
+    """An identity key file that must not, or cannot, be used."""
+
+
+class ConfigError(NodeError):
+    """Configuration that nothing can be started from: one line, or every problem found in `source`."""
+
+    exit_code = 78
+
+    def __init__(self, message: str, *, problems: Sequence[str] = (), source: str = "") -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+        self.source = source
+
+    @classmethod
+    def from_problems(cls, problems: Sequence[str], source: str) -> ConfigError:
+        """All `problems`, one line each and in the order found, under the file they were found in."""
+        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+        return cls(f"{count} in {source}; nothing was started", problems=problems, source=source)
+
+    def describe(self) -> str:
+        return "\n".join([*self.problems, super().describe()])

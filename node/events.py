@@ -1,0 +1,50 @@
+"""What happened in this node, in order, for whoever watches: a bounded log that a reader can take up again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from node.clock import Clock
+
+KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """One thing that happened. `cursor` counts from 1; `kind` is block, round, peer, rejected, evidence or stall."""
+
+    cursor: int
+    at_ms: int
+    kind: str
+    data: Mapping[str, Any]
+
+
+class Events:
+    """The last `KEPT` events. Publishing never waits; a reader too slow for them misses the oldest."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: deque[NodeEvent] = deque(maxlen=KEPT)
+        self._cursor = 0
+        self._published = asyncio.Event()
+
+    def publish(self, kind: str, **data: Any) -> None:
+        self._cursor += 1
+        self._kept.append(NodeEvent(self._cursor, self._clock.now_ms(), kind, data))
+        self._published.set()
+        self._published = asyncio.Event()
+
+    async def follow(self, since: int | None = None) -> AsyncIterator[NodeEvent]:
+        """Every event after cursor `since` that is still kept, then each as it comes; None: only what is new."""
+        seen = self._cursor if since is None else since
+        while True:
+            published = self._published
+            for event in [event for event in self._kept if event.cursor > seen]:
+                seen = event.cursor
+                yield event
+            if self._cursor <= seen or not self._kept:
+                await published.wait()

@@ -1,0 +1,103 @@
+"""`genesis.yaml`, the readable form of what all members share, with the initial model beside it.
+
+Both are checked when they are read: each complaint names its place in the file, and the model's digest must be the one
+that genesis names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from chain.errors import GenesisError
+from chain.genesis import Genesis
+from ml.errors import PayloadError, SpecError
+from ml.payload import decode_arrays, encode_arrays, validate_arrays
+from ml.specs import MethodSpec, add_kind, get_kind, get_spec
+from node.config_problems import Problem, report
+from node.errors import ConfigError
+from node.yaml_source import YamlSource, dump_yaml, read_yaml, show_value
+
+INITIAL_MODEL = "initial_model.safetensors"
+
+_HEADER = """\
+# The federation's genesis: every member has this same file; its hash names the chain.
+# Whoever changes a value, other than an address, starts another chain.
+"""
+
+
+class GenesisFile(NamedTuple):
+    """What was read, and where its initial model lies."""
+
+    genesis: Genesis
+    initial_model: Path
+
+
+def load_genesis(path: Path) -> GenesisFile:
+    """Genesis in `path`, its method's settings and its initial model checked. Raises ConfigError."""
+    source = read_yaml(path)
+    if not isinstance(source.value, dict):
+        raise ConfigError(f"{path}: expected keys and values (got {show_value(source.value)})")
+    try:
+        genesis = Genesis.from_mapping(source.value)
+        spec = get_genesis_spec(genesis)
+    except (GenesisError, SpecError) as error:
+        raise report([place_error(source, error)], path) from error
+    model_path = path.parent / INITIAL_MODEL
+    _validate_initial_model(_read_model(model_path), model_path, source, genesis, spec)
+    return GenesisFile(genesis, model_path)
+
+
+def get_genesis_spec(genesis: Genesis) -> MethodSpec:
+    """The method, as far as a validator needs it. Raises SpecError."""
+    return get_spec(
+        genesis.method,
+        genesis.model,
+        len(genesis.classes),
+        genesis.input["shape"],
+        max_weight=genesis.limits.max_weight,
+    )
+
+
+def write_genesis(path: Path, genesis: Genesis, initial_model: bytes) -> None:
+    """Writes genesis and its initial model beside it; `path` must not exist. Raises OSError."""
+    with path.open("x", encoding="utf-8") as file:
+        file.write(_HEADER + dump_yaml(genesis.to_mapping()))
+    with (path.parent / INITIAL_MODEL).open("xb") as file:
+        file.write(initial_model)
+
+
+def _read_model(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file (genesis.yaml needs its initial model beside it)") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _validate_initial_model(data: bytes, path: Path, source: YamlSource, genesis: Genesis, spec: MethodSpec) -> None:
+    digest = hashlib.sha256(data).digest()
+    if digest != genesis.initial_model:
+        origin = source.get_origin(("initial_model",))
+        raise ConfigError(
+            f"{path}: expected the initial model that {origin} names, {genesis.initial_model.hex()} "
+            f"(got {digest.hex()})"
+        )
+    try:
+        arrays = get_kind(decode_arrays(data, len(data)), "model")
+        if arrays is None:
+            raise PayloadError("expected arrays named model/…, got none")
+        validate_arrays(arrays, spec.task.model_schema)
+        if encode_arrays(add_kind("model", arrays)) != data:
+            raise PayloadError("expected the model's arrays alone")
+    except PayloadError as error:
+        raise ConfigError(f"{path}: not the initial parameters of {spec.task.model['name']}: {error}") from error
+
+
+def place_error(source: YamlSource, error: GenesisError | SpecError) -> Problem:
+    """What `chain` or `ml` refused, under the place where it was written."""
+    keys = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", error.path) if part)
+    return Problem.at(source, keys, error.message)

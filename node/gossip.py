@@ -1,0 +1,173 @@
+"""Pushes what is new, and repairs what got lost: everyone says what it holds, and gets what it lacks (PROTOCOL §5).
+
+Authors push their own objects to every connected peer at once. A `Status` goes out on connect, soon after every step
+and at least every `status_s`; whoever receives one pushes what its sender lacks. So nothing depends on a message
+arriving once: queues may drop, links may break.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from chain import codec
+from chain.block import Block, Contribution, Evidence, Id, Phase, Vote
+from chain.genesis import Genesis
+from node.clock import Clock
+from node.peers import Peers
+from node.rounds import RoundMachine
+from node.transport.base import Message, MessageKind, Transport
+from node.wire import Status, VoteBitmap, status_to_bytes
+
+MAX_EVIDENCE_PUSHED = 16  # on connect: the newest; older evidence has long been seen
+MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where this node stands: its finalised head, and the height it works on (None once the set rounds are done).
+
+    `contributes`: whether others have reason to await its contribution to that height.
+    """
+
+    head_height: int
+    head_id: Id
+    machine: RoundMachine | None
+    contributes: bool
+
+
+class Gossip:
+    """One node's side of the conversation. `position` is asked anew each time; nothing here decides anything."""
+
+    def __init__(
+        self, genesis: Genesis, transport: Transport, peers: Peers, clock: Clock, position: Callable[[], Position]
+    ) -> None:
+        self._genesis = genesis
+        self._is_member = genesis.index_of(transport.me) is not None  # an observer tells its status and nothing else
+        self._transport = transport
+        self._peers = peers
+        self._clock = clock
+        self._position = position
+        self._changed = asyncio.Event()
+        self._held_since_s: dict[Hashable, float] = {}
+        self._evidence: list[Message] = []
+
+    # ---- own objects
+
+    def push_contribution(self, contribution: Contribution) -> None:
+        self._push(Message(MessageKind.CONTRIBUTION, codec.encode_contribution(contribution)))
+
+    def push_block(self, block: Block) -> None:
+        self._push(Message(MessageKind.BLOCK, codec.encode_block(block)))
+
+    def push_vote(self, vote: Vote) -> None:
+        self._push(Message(MessageKind.VOTE, codec.encode_vote(vote)))
+
+    def push_evidence(self, evidence: Evidence) -> None:
+        self._push(self.keep_evidence(evidence))
+
+    def keep_evidence(self, evidence: Evidence) -> Message:
+        """Tells it to every peer that comes up from now on."""
+        message = Message(MessageKind.EVIDENCE, codec.encode_evidence(evidence))
+        self._evidence = [*self._evidence, message][-MAX_EVIDENCE_PUSHED:]
+        return message
+
+    def _push(self, message: Message) -> None:
+        if not self._is_member and message.kind is not MessageKind.STATUS:
+            return
+        for peer in sorted(self._transport.connected()):
+            self._transport.post(peer, message)
+
+    # ---- what is held, and since when
+
+    def on_held(self, key: Hashable) -> None:
+        """An object is here now. A peer that lacks it may have it under way: it is not pushed again before Delta."""
+        self._held_since_s.setdefault(key, self._clock.monotonic())
+        if len(self._held_since_s) > MAX_HELD:
+            del self._held_since_s[next(iter(self._held_since_s))]
+
+    def on_height(self) -> None:
+        """A new height: what was held for the old one no longer matters."""
+        self._held_since_s.clear()
+        self.on_step()
+
+    def on_step(self) -> None:
+        """Something a status tells has changed."""
+        self._changed.set()
+
+    def _is_settled(self, key: Hashable) -> bool:
+        since_s = self._held_since_s.get(key, float("-inf"))
+        return self._clock.monotonic() - since_s >= self._genesis.waits.delta_s
+
+    # ---- status
+
+    async def run(self) -> None:
+        """Sends a status to everyone Delta after a change, so that changes in a row share one, and every `status_s`."""
+        waits = self._genesis.waits
+        while True:
+            try:
+                async with asyncio.timeout(waits.status_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            else:
+                await asyncio.sleep(waits.delta_s)
+            self._changed.clear()
+            self._push(self._status_message())
+
+    def greet(self, peer: Id) -> None:
+        """A peer has just come up: tell it where we stand, and who lies."""
+        self._transport.post(peer, self._status_message())
+        for message in self._evidence if self._is_member else ():
+            self._transport.post(peer, message)
+
+    def send_status(self) -> None:
+        """Tells everyone at once, to be given what is missing here."""
+        self._push(self._status_message())
+
+    def _status_message(self) -> Message:
+        return Message(MessageKind.STATUS, status_to_bytes(self.get_status()))
+
+    def get_status(self) -> Status:
+        position = self._position()
+        machine = position.machine
+        if machine is None:
+            return Status(self._genesis.chain_id, position.head_height, position.head_id)
+        members = self._genesis.member_ids
+        candidates = sorted(machine.candidates)[: 2 * len(members)]  # no peer takes a longer list
+        return Status(
+            chain_id=self._genesis.chain_id,
+            head_height=position.head_height,
+            head_id=position.head_id,
+            height=machine.height,
+            view=machine.view,
+            contributes=position.contributes,
+            contributions=sum(1 << i for i, key in enumerate(members) if key in machine.contributions),
+            candidates=tuple(candidates),
+            votes=tuple(VoteBitmap(*held) for held in machine.voting.get_bitmaps()),
+        )
+
+    # ---- repair
+
+    def on_status(self, peer: Id, status: Status) -> None:
+        """Gives `peer` what its status shows it lacks at our height. A peer on another height syncs by itself."""
+        machine = self._position().machine
+        if machine is None or status.height != machine.height or not self._is_member:
+            return
+        members = self._genesis.member_ids
+        for index, key in enumerate(members):
+            contribution = machine.contributions.get(key)
+            if contribution is not None and not status.contributions >> index & 1 and self._is_settled(contribution):
+                self._post(peer, MessageKind.CONTRIBUTION, codec.encode_contribution(contribution))
+        for block_id, block in machine.candidates.items():
+            if block_id not in status.candidates and self._is_settled(block_id):
+                self._post(peer, MessageKind.BLOCK, codec.encode_block(block))
+        held: dict[tuple[int, Phase], int] = {(entry.view, entry.phase): entry.members for entry in status.votes}
+        for vote in machine.voting.get_votes():
+            index = self._genesis.index_of(vote.voter) or 0
+            if not held.get((vote.view, vote.phase), 0) >> index & 1 and self._is_settled(vote.slot):
+                self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
+
+    def _post(self, peer: Id, kind: MessageKind, data: bytes) -> None:
+        self._transport.post(peer, Message(kind, data))

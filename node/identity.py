@@ -1,0 +1,72 @@
+"""The identity key on disk: PKCS#8 PEM, readable by its owner alone (SECURITY §4)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from chain.errors import InvalidKey
+from chain.signing import SigningKey
+from node.errors import KeyFileError
+
+MAX_KEY_FILE_BYTES = 16 * 1024
+
+
+def create_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
+    """Writes a new identity to `path`, durably. Raises KeyFileError if there is something already, or it cannot be."""
+    key = SigningKey.generate()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise KeyFileError(f"{path}: expected no file, as a key is never overwritten; move it away first") from error
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot create the key file: {error.strerror}") from error
+    with open(file, "wb") as out:
+        out.write(key.to_pem(passphrase))
+        out.flush()
+        os.fsync(out.fileno())
+    _sync_folder(path.parent)
+    return key
+
+
+def load_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
+    """The identity in `path`. Raises KeyFileError when anyone but its owner could read it, or it is not a key."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot read the key file: {error.strerror}") from error
+    try:
+        _validate_access(path, os.fstat(file), read_only=bool(os.fstatvfs(file).f_flag & os.ST_RDONLY))
+        pem = os.read(file, MAX_KEY_FILE_BYTES + 1)
+    finally:
+        os.close(file)
+    if len(pem) > MAX_KEY_FILE_BYTES:
+        raise KeyFileError(f"{path}: expected a key of at most {MAX_KEY_FILE_BYTES} bytes")
+    try:
+        return SigningKey.from_pem(pem, passphrase)
+    except InvalidKey as error:
+        raise KeyFileError(f"{path}: {error}") from error
+
+
+def _validate_access(path: Path, status: os.stat_result, *, read_only: bool) -> None:
+    """Owner ourselves and mode 0600 or less; or a mounted secret, which Kubernetes' fsGroup turns into root's 0440."""
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISREG(status.st_mode):
+        raise KeyFileError(f"{path}: expected a regular file")
+    groups = {os.getegid(), *os.getgroups()}
+    if read_only and status.st_uid == 0 and status.st_gid in groups and mode & ~0o440 == 0:
+        return
+    if status.st_uid != os.geteuid():
+        raise KeyFileError(f"{path}: expected owner uid {os.geteuid()}, got {status.st_uid}")
+    if mode & 0o077:
+        raise KeyFileError(f"{path}: expected mode 0600, got {mode:04o}: others could read it; `chmod 600 {path}`")
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,120 @@
+"""Opens what peers push: sizes and layout first, then the signature, each object once (SECURITY §5)."""
+
+from __future__ import annotations
+
+import hashlib
+
+from chain import codec, validation
+from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
+from chain.errors import DecodeError, InvalidBody, InvalidKey, InvalidSeal, InvalidSignature, NotAMember
+from chain.genesis import Genesis
+from chain.pow import is_valid_work
+from node.transport.base import Message, MessageKind, PeerFault
+
+SignedObject = Contribution | Block | Vote | Evidence
+
+# Faults that the sender could have seen itself, whatever its head.
+PARENTLESS = (DecodeError, InvalidSignature, InvalidSeal, InvalidKey, InvalidBody, NotAMember)
+MAX_KNOWN = 256  # objects remembered per signer; an honest one makes fewer in two heights (I6)
+
+
+class Inbox:
+    """Decodes and authenticates. What was opened once is known by its digest and costs nothing again.
+
+    Everything that hangs on the parent (heights, links, difficulty) is left to whoever knows the parent.
+    """
+
+    def __init__(self, genesis: Genesis) -> None:
+        self._genesis = genesis
+        # By signer, the height of each object that is authentic.
+        self._opened: dict[Id, dict[Digest, int]] = {key: {} for key in genesis.member_ids}
+
+    def on_height(self, height: int) -> None:
+        """Objects below `height` will not come again, or do not matter."""
+        for signer, opened in self._opened.items():
+            self._opened[signer] = {digest: at for digest, at in opened.items() if at >= height}
+
+    def open(self, message: Message, *, first: int, last: int) -> SignedObject | None:
+        """The object in `message`, or None if it is known already or of a height outside `first`..`last`.
+
+        Raises PeerFault when the bytes, the work or the signature are bad, or the signer is a stranger. Evidence is
+        only decoded.
+        """
+        try:
+            opened = self._decode(message)
+            if isinstance(opened, Evidence):
+                return opened
+            if not first <= opened.height <= last:
+                return None
+            signer = self._opened.get(get_signer(opened))
+            if signer is None:
+                raise NotAMember(f"signer: expected one of {self._genesis.n} members, got a stranger")
+            digest = hashlib.sha256(message.data).digest()
+            if digest in signer:
+                return None
+            self._authenticate(opened)
+        except PARENTLESS as error:
+            raise PeerFault(f"{message.kind.name.lower()}: {error}") from error
+        while len(signer) >= MAX_KNOWN:
+            del signer[next(iter(signer))]  # the oldest: it may cost a second look, and no more
+        signer[digest] = opened.height
+        return opened
+
+    def _decode(self, message: Message) -> SignedObject:
+        match message.kind:
+            case MessageKind.CONTRIBUTION:
+                return codec.decode_contribution(message.data)
+            case MessageKind.BLOCK:
+                return codec.decode_block(self._genesis.chain_id, message.data)
+            case MessageKind.VOTE:
+                return codec.decode_vote(message.data)
+            case MessageKind.EVIDENCE:
+                return codec.decode_evidence(message.data)
+            case MessageKind.STATUS:
+                raise DecodeError("a status is not a signed object")
+
+    def _authenticate(self, opened: Contribution | Block | Vote) -> None:
+        match opened:
+            case Contribution():
+                validation.verify_contribution(self._genesis, opened)
+            case Vote():
+                validation.verify_vote(self._genesis, opened)
+            case Block():
+                if not is_valid_work(opened.id, max(opened.header.difficulty, self._genesis.pow.min)):
+                    raise InvalidSeal(f"work below the least difficulty, {self._genesis.pow.min}")
+                body = codec.compute_body_digest(opened.contributions)
+                if opened.header.body != body:  # a relay can hang any body on a signed header
+                    raise InvalidBody.differs("digest of the body", opened.header.body, body)
+                validation.verify_block(self._genesis, opened)
+
+    def add_own(self, contribution: Contribution) -> None:
+        """This node's own, just signed: it need not be verified in the candidates of others."""
+        self._opened[contribution.author][_compute_digest(contribution)] = contribution.height
+
+    def forget(self, opened: Contribution | Block | Vote) -> None:
+        """There was no room for this object: it may come again."""
+        self._opened[get_signer(opened)].pop(_compute_digest(opened), None)
+
+    def is_known(self, contribution: Contribution) -> bool:
+        """Whether this very contribution was authenticated before: its signature needs no second check."""
+        return _compute_digest(contribution) in self._opened.get(contribution.author, ())
+
+
+def get_signer(signed: Contribution | Block | Vote) -> Id:
+    match signed:
+        case Contribution():
+            return signed.author
+        case Block():
+            return signed.header.miner
+        case Vote():
+            return signed.voter
+
+
+def _compute_digest(signed: Contribution | Block | Vote) -> Digest:
+    match signed:
+        case Contribution():
+            return hashlib.sha256(codec.encode_contribution(signed)).digest()
+        case Block():
+            return hashlib.sha256(codec.encode_block(signed)).digest()
+        case Vote():
+            return hashlib.sha256(codec.encode_vote(signed)).digest()

@@ -1,0 +1,31 @@
+"""The messages of admin.proto as JSON: the same names, numbers as numbers, null where an optional field is not set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import Message
+
+
+def to_json(message: Message) -> dict[str, Any]:
+    """Every field in the order it is declared, under its name, or under its `json_name` where the .proto gives one."""
+    return {_get_key(field): _get_value(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _get_key(field: Any) -> str:
+    name: str = field.name
+    given: str = field.json_name
+    first, *others = name.split("_")
+    derived = first + "".join(word.capitalize() for word in others)  # what protobuf makes up by itself
+    return name if given == derived else given
+
+
+def _get_value(message: Message, field: Any) -> Any:
+    value = getattr(message, field.name)
+    if field.is_repeated:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            return dict(sorted(value.items()))
+        return [to_json(item) if isinstance(item, Message) else item for item in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return to_json(value) if isinstance(value, Message) else value

@@ -1,0 +1,134 @@
+"""Keeps the worker busy with the right thing: apply what was finalised last, then train for the height in hand.
+
+A straggler abandons its training when the height is finalised without it; what it learned stays in its own model. A
+worker that dies is started anew by its handle, and what was asked of it is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from chain.block import Block
+from node.trainer import Trained, Trainer, TrainerInfo, TrainingFailed, WorkerDied, WorkerFailed
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the worker should come to: `head` applied and, if `trains`, one local phase for the next height done.
+
+    `has_contributed`: this node's contribution to that height is durable already, from before a restart.
+    """
+
+    head: Block
+    trains: bool
+    has_contributed: bool = False
+
+
+class Listener(Protocol):
+    """Whom the learner reports to."""
+
+    async def on_trained(self, height: int, trained: Trained) -> None: ...
+
+    def on_applied(self, height: int, metrics: Metrics) -> None: ...
+
+    async def on_training_failed(self, height: int, reason: str) -> None: ...
+
+
+class Learner:
+    """Runs one request at a time against the trainer. `get_aggregate` returns a block's aggregate, however long it
+    takes to get it, or None where the method has none."""
+
+    def __init__(
+        self, trainer: Trainer, get_aggregate: Callable[[Block], Coroutine[Any, Any, bytes | None]], listener: Listener
+    ) -> None:
+        self.info: TrainerInfo | None = None
+        self._trainer = trainer
+        self._get_aggregate = get_aggregate
+        self._listener = listener
+        self._target: Target | None = None
+        self._changed = asyncio.Event()
+        self.applied = -1  # height of the last aggregate applied by this worker process
+        self.metrics: Metrics = {}  # as measured then
+        self._trained = -1
+
+    def set_target(self, target: Target) -> None:
+        self._target = target
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Works towards the newest target until cancelled; a worker that cannot be kept alive ends training only."""
+        try:
+            self.info = await self._trainer.start()
+            self._trained = self.info.trained_height
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                if self._target is not None:
+                    await self._approach(self._target)
+        except WorkerFailed as error:
+            log.error("training stopped: %s", error)
+            await self._give_up(str(error))
+
+    async def _give_up(self, reason: str) -> None:
+        while True:
+            if self._target is not None:
+                await self._listener.on_training_failed(self._target.head.height + 1, reason)
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _approach(self, target: Target) -> None:
+        try:
+            if target.has_contributed and self._trained > target.head.height:
+                return  # the checkpoint holds that training: there is nothing to do for this height but wait
+            if await self._apply(target.head) and target.trains and not self._changed.is_set():
+                await self._train(target.head)
+        except TrainingFailed as error:
+            log.error("round %d goes on without this node's training: %s", target.head.height + 1, error)
+            await self._listener.on_training_failed(target.head.height + 1, str(error))
+        except WorkerDied as error:
+            log.warning("worker died and is started anew: %s", error)
+            self.applied = -1
+            self._changed.set()
+
+    async def _apply(self, head: Block) -> bool:
+        """Whether the worker stands on `head` now: not if the target changed first or the pull was called off."""
+        if head.height == 0 or self.applied == head.height:
+            return True  # the trainer starts from block 0's aggregate, the initial model
+        fetched = asyncio.create_task(self._get_aggregate(head))
+        if not await self._unless_changed(fetched):
+            return False
+        self.metrics = await self._trainer.apply(head.height, fetched.result())
+        self.applied = head.height
+        self._listener.on_applied(head.height, self.metrics)
+        return True
+
+    async def _train(self, head: Block) -> None:
+        height = head.height + 1
+        training = asyncio.create_task(self._trainer.train(height, head.id))
+        if await self._unless_changed(training):
+            self._trained = height
+            await self._listener.on_trained(height, training.result())
+
+    async def _unless_changed(self, task: asyncio.Task[T]) -> bool:
+        """Waits for `task`, or cancels it when the target changes first. Whether it finished; raises what it raised."""
+        changed = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        if task.cancelled():
+            return False
+        task.result()
+        return True

@@ -1,0 +1,99 @@
+"""Logging: events in the past tense with values, on stderr, as text for people or one JSON object per line.
+
+Times are RFC 3339 in UTC. Values given as `extra={...}` become keys of the JSON object. Whatever a peer may have put
+into a message cannot forge a line: control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from typing import Literal, TextIO
+
+from node.errors import ConfigError
+
+LogFormat = Literal["auto", "text", "json"]
+LEVELS = ("debug", "info", "warning", "error")
+
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+def format_time(seconds: float) -> str:
+    """RFC 3339 UTC with milliseconds, as in `2026-11-20T14:02:11.042Z`."""
+    whole, milliseconds = divmod(int(seconds * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"
+
+
+def escape_control(text: str) -> str:
+    """`text` on one line: control characters (C0, DEL, C1, line separators) written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in text
+    )
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-11-20T14:02:11.042Z INFO    node.round_service: Finalised block 13`, a traceback below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = (
+            f"{format_time(record.created)} {record.levelname:<7} {record.name}: {escape_control(record.getMessage())}"
+        )
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line: `time`, `level`, `logger`, `message`, the record's extra values, `exception` if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "time": format_time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry.update((key, value) for key, value in record.__dict__.items() if key not in _STANDARD)
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=_show, ensure_ascii=False)
+
+
+def _show(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def setup_logging(
+    level: str = "info", log_format: LogFormat = "auto", file: Path | None = None, stream: TextIO | None = None
+) -> None:
+    """Sends the process's log to `file`, or else to `stream` (stderr); `auto` is text on a terminal, JSON elsewhere.
+
+    Replaces whatever was set up before. The file is reopened when it was rotated away. Raises ConfigError if it
+    cannot be written.
+    """
+    handler: logging.Handler
+    if file is not None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handler = WatchedFileHandler(file, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"log.file: {file} cannot be written ({error.strerror})") from error
+        as_text = log_format == "text"
+    else:
+        out = stream or sys.stderr
+        handler = logging.StreamHandler(out)
+        as_text = log_format == "text" or (log_format == "auto" and out.isatty())
+    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)

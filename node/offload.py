@@ -1,0 +1,53 @@
+"""Keeps what blocks (disk, hashing, arithmetic on arrays) off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, Protocol, TypeVar
+
+SMALL_BYTES = 1 << 16  # work on so little is done before a thread would have heard of it
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """Runs a blocking function somewhere else and awaits what it returns or raises."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    def close(self) -> None: ...
+
+
+class ThreadOffload:
+    """One thread with a queue: calls keep their order, as the store's single connection demands."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        # Shielded: a cancelled caller must not leave a half-awaited write behind; the call itself always finishes.
+        future = asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
+        return await asyncio.shield(future)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+class InlineOffload:
+    """Runs at once, on the caller: for tests under virtual time, where nothing may take real time."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    def close(self) -> None:
+        pass
+
+
+async def run_sized(offload: Offload, num_bytes: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs `function`, whose work grows with `num_bytes`: here if that is little, else on `offload`."""
+    if num_bytes <= SMALL_BYTES:
+        return function(*args, **kwargs)
+    return await offload.run(function, *args, **kwargs)

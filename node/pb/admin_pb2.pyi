@@ -1,0 +1,510 @@
+from node.pb import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeStatus(_message.Message):
+    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_NAME_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    HEAD_TIME_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    DIFFICULTY_FIELD_NUMBER: _ClassVar[int]
+    PEERS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_IN_SIGHT_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
+    STALL_REASON_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRAIN_FIELD_NUMBER: _ClassVar[int]
+    NUM_TEST_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_PID_FIELD_NUMBER: _ClassVar[int]
+    MINER_PIDS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    version: str
+    chain_id: str
+    chain_name: str
+    method: str
+    height: int
+    head: str
+    head_time: str
+    round: int
+    phase: str
+    view: int
+    rounds: int
+    done: bool
+    contributions: int
+    candidates: int
+    difficulty: int
+    peers_connected: int
+    members: int
+    members_in_sight: int
+    quorum: int
+    stalled: bool
+    stall_reason: str
+    ready: bool
+    applied_round: int
+    measured_round: int
+    accuracy: float
+    local_accuracy: float
+    loss: float
+    device: str
+    num_train: int
+    num_test: int
+    parameters: int
+    model_bytes: int
+    bytes_sent: int
+    bytes_received: int
+    hashes: int
+    database_bytes: int
+    disk_free_bytes: int
+    time: str
+    started_at: str
+    uptime_s: float
+    pid: int
+    worker_pid: int
+    miner_pids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GetVersionRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Version(_message.Message):
+    __slots__ = ("version", "protocol", "python", "libraries")
+    class LibrariesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    LIBRARIES_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    protocol: int
+    python: str
+    libraries: _containers.ScalarMap[str, str]
+    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., python: _Optional[str] = ..., libraries: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class GetConfigRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ConfigReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class GetGenesisRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GenesisReply(_message.Message):
+    __slots__ = ("chain_id", "json")
+    CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    chain_id: str
+    json: str
+    def __init__(self, chain_id: _Optional[str] = ..., json: _Optional[str] = ...) -> None: ...
+
+class ListPeersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPeersReply(_message.Message):
+    __slots__ = ("peers",)
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[PeerView]
+    def __init__(self, peers: _Optional[_Iterable[_Union[PeerView, _Mapping]]] = ...) -> None: ...
+
+class PeerView(_message.Message):
+    __slots__ = ("id", "name", "address", "member", "connected", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "dropped", "refused")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_SENT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    address: str
+    member: bool
+    connected: bool
+    alive: bool
+    silent_s: float
+    height: int
+    head: str
+    round: int
+    view: int
+    rejected: int
+    bytes_sent: int
+    bytes_received: int
+    messages_sent: int
+    messages_received: int
+    dropped: int
+    refused: int
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., member: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
+
+class GetHeadRequest(_message.Message):
+    __slots__ = ("include_payloads",)
+    INCLUDE_PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    include_payloads: bool
+    def __init__(self, include_payloads: _Optional[bool] = ...) -> None: ...
+
+class GetBlockRequest(_message.Message):
+    __slots__ = ("height", "id", "include_payloads")
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    height: int
+    id: str
+    include_payloads: bool
+    def __init__(self, height: _Optional[int] = ..., id: _Optional[str] = ..., include_payloads: _Optional[bool] = ...) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ("first", "limit", "reverse")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    REVERSE_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    limit: int
+    reverse: bool
+    def __init__(self, first: _Optional[int] = ..., limit: _Optional[int] = ..., reverse: _Optional[bool] = ...) -> None: ...
+
+class ListBlocksReply(_message.Message):
+    __slots__ = ("blocks", "next")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockSummary]
+    next: int
+    def __init__(self, blocks: _Optional[_Iterable[_Union[BlockSummary, _Mapping]]] = ..., next: _Optional[int] = ...) -> None: ...
+
+class BlockSummary(_message.Message):
+    __slots__ = ("height", "id", "prev", "time", "miner", "miner_name", "difficulty", "nonce", "mining_s", "num_contributions", "num_votes", "num_members", "view", "bytes", "payload_bytes", "body", "aggregate")
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PREV_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    MINER_FIELD_NUMBER: _ClassVar[int]
+    MINER_NAME_FIELD_NUMBER: _ClassVar[int]
+    DIFFICULTY_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    MINING_S_FIELD_NUMBER: _ClassVar[int]
+    NUM_CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_VOTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATE_FIELD_NUMBER: _ClassVar[int]
+    height: int
+    id: str
+    prev: str
+    time: str
+    miner: str
+    miner_name: str
+    difficulty: int
+    nonce: int
+    mining_s: float
+    num_contributions: int
+    num_votes: int
+    num_members: int
+    view: int
+    bytes: int
+    payload_bytes: int
+    body: str
+    aggregate: str
+    def __init__(self, height: _Optional[int] = ..., id: _Optional[str] = ..., prev: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., difficulty: _Optional[int] = ..., nonce: _Optional[int] = ..., mining_s: _Optional[float] = ..., num_contributions: _Optional[int] = ..., num_votes: _Optional[int] = ..., num_members: _Optional[int] = ..., view: _Optional[int] = ..., bytes: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., body: _Optional[str] = ..., aggregate: _Optional[str] = ...) -> None: ...
+
+class Block(_message.Message):
+    __slots__ = ("summary", "aggregate_held", "contributions", "votes")
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATE_HELD_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    VOTES_FIELD_NUMBER: _ClassVar[int]
+    summary: BlockSummary
+    aggregate_held: bool
+    contributions: _containers.RepeatedCompositeFieldContainer[ContributionView]
+    votes: _containers.RepeatedCompositeFieldContainer[Voter]
+    def __init__(self, summary: _Optional[_Union[BlockSummary, _Mapping]] = ..., aggregate_held: _Optional[bool] = ..., contributions: _Optional[_Iterable[_Union[ContributionView, _Mapping]]] = ..., votes: _Optional[_Iterable[_Union[Voter, _Mapping]]] = ...) -> None: ...
+
+class ContributionView(_message.Message):
+    __slots__ = ("author", "name", "weight", "payloads")
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    author: str
+    name: str
+    weight: int
+    payloads: _containers.RepeatedCompositeFieldContainer[Payload]
+    def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., weight: _Optional[int] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ...) -> None: ...
+
+class Payload(_message.Message):
+    __slots__ = ("kind", "digest", "bytes", "held", "arrays")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    digest: str
+    bytes: int
+    held: bool
+    arrays: _containers.RepeatedCompositeFieldContainer[Array]
+    def __init__(self, kind: _Optional[str] = ..., digest: _Optional[str] = ..., bytes: _Optional[int] = ..., held: _Optional[bool] = ..., arrays: _Optional[_Iterable[_Union[Array, _Mapping]]] = ...) -> None: ...
+
+class Array(_message.Message):
+    __slots__ = ("name", "dtype", "shape")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Voter(_message.Message):
+    __slots__ = ("id", "name")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ListRoundsReply(_message.Message):
+    __slots__ = ("rounds", "next")
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    rounds: _containers.RepeatedCompositeFieldContainer[Round]
+    next: int
+    def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., next: _Optional[int] = ...) -> None: ...
+
+class GetRoundRequest(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class Round(_message.Message):
+    __slots__ = ("round", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy")
+    class RejectedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class SecondsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class BytesSentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class TrainEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class ApplyEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    MINER_FIELD_NUMBER: _ClassVar[int]
+    MINER_NAME_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    VOTES_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTOR_NAMES_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_FIELD_NUMBER: _ClassVar[int]
+    APPLY_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    block: str
+    time: str
+    miner: str
+    miner_name: str
+    view: int
+    votes: int
+    contributors: _containers.RepeatedScalarFieldContainer[str]
+    contributor_names: _containers.RepeatedScalarFieldContainer[str]
+    payload_bytes: int
+    measured: bool
+    rejected: _containers.ScalarMap[str, str]
+    seconds: _containers.ScalarMap[str, float]
+    bytes_sent: _containers.ScalarMap[str, int]
+    train: _containers.ScalarMap[str, float]
+    apply: _containers.ScalarMap[str, float]
+    accuracy: float
+    local_accuracy: float
+    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ...) -> None: ...
+
+class VerifyChainRequest(_message.Message):
+    __slots__ = ("first", "deep", "require_all")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    DEEP_FIELD_NUMBER: _ClassVar[int]
+    REQUIRE_ALL_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    deep: bool
+    require_all: bool
+    def __init__(self, first: _Optional[int] = ..., deep: _Optional[bool] = ..., require_all: _Optional[bool] = ...) -> None: ...
+
+class VerifyUpdate(_message.Message):
+    __slots__ = ("progress", "report")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    progress: VerifyProgress
+    report: VerifyReport
+    def __init__(self, progress: _Optional[_Union[VerifyProgress, _Mapping]] = ..., report: _Optional[_Union[VerifyReport, _Mapping]] = ...) -> None: ...
+
+class VerifyProgress(_message.Message):
+    __slots__ = ("height", "last")
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    height: int
+    last: int
+    def __init__(self, height: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class VerifyReport(_message.Message):
+    __slots__ = ("ok", "first", "last", "blocks", "signatures", "recomputed", "not_held", "head", "seconds", "fault")
+    OK_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    NOT_HELD_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    ok: bool
+    first: int
+    last: int
+    blocks: int
+    signatures: int
+    recomputed: int
+    not_held: _containers.RepeatedScalarFieldContainer[int]
+    head: str
+    seconds: float
+    fault: Fault
+    def __init__(self, ok: _Optional[bool] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., blocks: _Optional[int] = ..., signatures: _Optional[int] = ..., recomputed: _Optional[int] = ..., not_held: _Optional[_Iterable[int]] = ..., head: _Optional[str] = ..., seconds: _Optional[float] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+
+class Fault(_message.Message):
+    __slots__ = ("height", "what", "expected", "got")
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    GOT_FIELD_NUMBER: _ClassVar[int]
+    height: int
+    what: str
+    expected: str
+    got: str
+    def __init__(self, height: _Optional[int] = ..., what: _Optional[str] = ..., expected: _Optional[str] = ..., got: _Optional[str] = ...) -> None: ...
+
+class ExportChainRequest(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class WatchEventsRequest(_message.Message):
+    __slots__ = ("kinds", "since")
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    kinds: _containers.RepeatedScalarFieldContainer[str]
+    since: str
+    def __init__(self, kinds: _Optional[_Iterable[str]] = ..., since: _Optional[str] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("cursor", "time", "kind", "data", "missed")
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    cursor: str
+    time: str
+    kind: str
+    data: str
+    missed: int
+    def __init__(self, cursor: _Optional[str] = ..., time: _Optional[str] = ..., kind: _Optional[str] = ..., data: _Optional[str] = ..., missed: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,92 @@
+from node.pb import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Batch(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[Envelope]
+    def __init__(self, messages: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ...) -> None: ...
+
+class Envelope(_message.Message):
+    __slots__ = ("status", "contribution", "block", "vote", "evidence")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    status: bytes
+    contribution: bytes
+    block: bytes
+    vote: bytes
+    evidence: bytes
+    def __init__(self, status: _Optional[bytes] = ..., contribution: _Optional[bytes] = ..., block: _Optional[bytes] = ..., vote: _Optional[bytes] = ..., evidence: _Optional[bytes] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("chain_id", "head_height", "head_id", "height", "view", "contributes", "contributions", "candidates", "votes")
+    CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
+    HEAD_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    HEAD_ID_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    VOTES_FIELD_NUMBER: _ClassVar[int]
+    chain_id: bytes
+    head_height: int
+    head_id: bytes
+    height: int
+    view: int
+    contributes: bool
+    contributions: bytes
+    candidates: _containers.RepeatedScalarFieldContainer[bytes]
+    votes: _containers.RepeatedCompositeFieldContainer[VoteBitmap]
+    def __init__(self, chain_id: _Optional[bytes] = ..., head_height: _Optional[int] = ..., head_id: _Optional[bytes] = ..., height: _Optional[int] = ..., view: _Optional[int] = ..., contributes: _Optional[bool] = ..., contributions: _Optional[bytes] = ..., candidates: _Optional[_Iterable[bytes]] = ..., votes: _Optional[_Iterable[_Union[VoteBitmap, _Mapping]]] = ...) -> None: ...
+
+class VoteBitmap(_message.Message):
+    __slots__ = ("view", "phase", "members")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    phase: int
+    members: bytes
+    def __init__(self, view: _Optional[int] = ..., phase: _Optional[int] = ..., members: _Optional[bytes] = ...) -> None: ...
+
+class BlocksRequest(_message.Message):
+    __slots__ = ("first", "count")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    count: int
+    def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class BlocksReply(_message.Message):
+    __slots__ = ("blocks",)
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedCompositeFieldContainer[_common_pb2.FinalisedBlock]
+    def __init__(self, blocks: _Optional[_Iterable[_Union[_common_pb2.FinalisedBlock, _Mapping]]] = ...) -> None: ...
+
+class BlobRequest(_message.Message):
+    __slots__ = ("digest", "offset")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    offset: int
+    def __init__(self, digest: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class BlobChunk(_message.Message):
+    __slots__ = ("data", "last", "not_found")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    last: bool
+    not_found: bool
+    def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ..., not_found: _Optional[bool] = ...) -> None: ...

@@ -1,0 +1,76 @@
+"""What this node knows of its peers: who is up, what they last said of themselves, and whether a quorum is in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from chain.block import Id
+from chain.genesis import Genesis
+from node.clock import Clock
+from node.wire import Status
+
+SILENT_AFTER = 4.0  # statuses missed before a connected member no longer counts as alive
+
+
+@dataclass(slots=True)
+class Peer:
+    """One remote participant. `seen_s` is the steady-clock time of its last message, -inf before the first."""
+
+    id: Id
+    name: str
+    is_member: bool
+    connected: bool = False
+    seen_s: float = float("-inf")
+    status: Status | None = None
+    num_rejected: int = 0
+
+
+class Peers:
+    """The book of peers: every other member, and the observers that may connect."""
+
+    def __init__(self, genesis: Genesis, me: Id, observers: tuple[Id, ...], clock: Clock) -> None:
+        self._genesis = genesis
+        self._clock = clock
+        self._peers = {
+            member.key: Peer(member.key, member.name, is_member=True) for member in genesis.members if member.key != me
+        }
+        self._peers |= {key: Peer(key, "observer", is_member=False) for key in observers if key != me}
+        self._is_member = me in genesis.member_ids
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(self._peers.values())
+
+    def get(self, peer: Id) -> Peer | None:
+        return self._peers.get(peer)
+
+    def on_up(self, peer: Id) -> None:
+        self._set_connected(peer, True)
+
+    def on_down(self, peer: Id) -> None:
+        self._set_connected(peer, False)
+
+    def _set_connected(self, peer: Id, connected: bool) -> None:
+        entry = self._peers.get(peer)
+        if entry is not None:  # a stranger is the transport's to turn away
+            entry.connected = connected
+
+    def on_seen(self, peer: Id) -> None:
+        self._peers[peer].seen_s = self._clock.monotonic()
+
+    def is_alive(self, peer: Id) -> bool:
+        """Heard of within the last few statuses."""
+        entry = self._peers[peer]
+        return self._clock.monotonic() - entry.seen_s < SILENT_AFTER * self._genesis.waits.status_s
+
+    def count_alive_members(self) -> int:
+        """Members alive as far as this node can tell, itself included if it is one."""
+        return self._is_member + sum(peer.is_member and self.is_alive(peer.id) for peer in self)
+
+    def describe_stall(self) -> str | None:
+        """Why nothing can be finalised now, or None while a quorum is in sight."""
+        alive, quorum = self.count_alive_members(), self._genesis.q
+        if alive >= quorum:
+            return None
+        missing = ", ".join(sorted(peer.name for peer in self if peer.is_member and not self.is_alive(peer.id)))
+        return f"{alive} of {self._genesis.n} members in sight, {quorum} needed; missing {missing}"

@@ -1,0 +1,226 @@
+"""Takes in what peers push and serves what they ask for: the transport's handler (PROTOCOL §5-§7).
+
+What is bad on its face is refused here, with the peer that sent it; what is authentic goes into the round in hand, or
+waits for the next. Nothing here decides anything, and no handler calls out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Hashable
+from contextlib import suppress
+from typing import Protocol
+
+from chain import validation
+from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
+from chain.errors import ChainError, InvalidEvidence, InvalidSignature
+from chain.tip import Tip
+from node import round_events, rounds
+from node.context import NodeContext
+from node.events import Events
+from node.gossip import Gossip
+from node.inbox import Inbox
+from node.offload import run_sized
+from node.peers import Peers
+from node.sync import Sync
+from node.transport.base import (
+    CHUNK_BYTES,
+    MAX_BLOB_BYTES,
+    MAX_BLOCKS_REPLY_BYTES,
+    BlobNotFound,
+    Message,
+    MessageKind,
+    PeerFault,
+)
+from node.wire import Status, StatusError, status_from_bytes
+
+log = logging.getLogger(__name__)
+
+MAX_BUFFERED_VIEW = 8  # votes for the next height are kept up to this view
+BLOCK_FRAMING_BYTES = 16  # around each block of a reply, at most
+
+
+class Floor(Protocol):
+    """Where what came in goes: the round in hand."""
+
+    @property
+    def tip(self) -> Tip: ...
+
+    @property
+    def machine(self) -> rounds.RoundMachine | None: ...
+
+    def post(self, height: int, event: round_events.Event) -> None:
+        """Hands an event to the round at `height`, if that is the one in hand when its turn comes."""
+
+    def on_evidence(self, evidence: Evidence, author: Id, height: int) -> None:
+        """Evidence that proves what it says."""
+
+
+class Reception:
+    """One node's open door. Of the next height one object a slot is kept, as far as that is bounded (I6)."""
+
+    def __init__(
+        self, context: NodeContext, floor: Floor, *, peers: Peers, gossip: Gossip, sync: Sync, events: Events
+    ) -> None:
+        self.inbox = Inbox(context.genesis)
+        self._c = context
+        self._genesis = context.genesis
+        self._floor = floor
+        self._peers = peers
+        self._gossip = gossip
+        self._sync = sync
+        self._events = events
+        self._next: dict[Hashable, Contribution | Block | Vote] = {}
+        self._alive: set[Id] = set()
+
+    # ---- a height begins
+
+    def on_height(self, height: int) -> None:
+        """Objects below `height` no longer matter, nor who was seen at work on the one before."""
+        self.inbox.on_height(height)
+        self._alive.clear()
+
+    def release(self) -> None:
+        """What was kept for this height goes into it now."""
+        kept, self._next = self._next, {}
+        for thing in kept.values():
+            with suppress(ChainError):  # made on another parent, or signed over what is not
+                self._accept(thing)
+
+    # ---- what is pushed
+
+    def on_peer_up(self, peer: Id) -> None:
+        self._peers.on_up(peer)
+        self._gossip.greet(peer)
+        self._events.publish("peer", peer=peer.hex(), up=True)
+
+    def on_peer_down(self, peer: Id) -> None:
+        self._peers.on_down(peer)
+        self._events.publish("peer", peer=peer.hex(), up=False)
+
+    def on_message(self, peer: Id, message: Message) -> None:
+        entry = self._peers.get(peer)
+        if entry is None:
+            return
+        self._peers.on_seen(peer)
+        if message.kind is MessageKind.STATUS:
+            entry.status = self._open_status(message.data)
+            self._on_status(peer, entry.status)
+            return
+        if not entry.is_member:
+            raise PeerFault("an observer may not push")
+        try:
+            self._on_signed(message)
+        except (InvalidEvidence, InvalidSignature) as error:  # the sender could have seen it
+            raise PeerFault(f"{message.kind.name.lower()}: {error}") from error
+        except ChainError as error:
+            entry.num_rejected += 1
+            log.debug("%s from %s refused: %s", message.kind.name.lower(), self._c.get_name(peer), error)
+
+    def _open_status(self, data: bytes) -> Status:
+        try:
+            status = status_from_bytes(data, self._genesis.n)
+        except StatusError as error:
+            raise PeerFault(f"status: {error}") from error
+        if status.chain_id != self._genesis.chain_id:
+            raise PeerFault(f"status: expected chain {self._genesis.chain_id.hex()}, got {status.chain_id.hex()}")
+        return status
+
+    def _on_status(self, peer: Id, status: Status) -> None:
+        self._gossip.on_status(peer, status)
+        self._sync.on_status()
+        height = self._floor.tip.height + 1
+        if status.contributes and status.height == height and peer not in self._alive:
+            self._alive.add(peer)  # at work on our height: worth awaiting
+            self._floor.post(height, round_events.MemberAlive(peer))
+
+    def _on_signed(self, message: Message) -> None:
+        height = self._floor.tip.height + 1
+        opened = self.inbox.open(message, first=height, last=height + 1)
+        if isinstance(opened, Evidence):
+            self._on_evidence(opened)
+        elif opened is not None and not self._accept(opened):
+            self.inbox.forget(opened)
+
+    def _on_evidence(self, evidence: Evidence) -> None:
+        """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights."""
+        author, height = validation.validate_evidence(self._genesis, evidence)
+        if abs(height - self._floor.tip.height) <= self._genesis.evidence_heights:
+            self._floor.on_evidence(evidence, author, height)
+
+    def _accept(self, thing: Contribution | Block | Vote) -> bool:
+        """Takes what the inbox found authentic into this height, or keeps it for the next. False when there is no room.
+
+        Raises ValidationError for what breaks a rule of the ledger.
+        """
+        tip, machine = self._floor.tip, self._floor.machine
+        height = tip.height + 1
+        if thing.height == height + 1:
+            return self._keep(thing)
+        if thing.height != height or machine is None:
+            return False
+        match thing:
+            case Contribution():
+                validation.validate_contribution(self._genesis, thing, height=height, prev=tip.id, is_verified=True)
+                self._floor.post(height, round_events.ContributionSeen(thing))
+            case Vote():
+                self._floor.post(height, round_events.VoteSeen(thing))
+            case Block():
+                validation.validate_candidate(
+                    self._genesis,
+                    thing,
+                    parent=tip.header,
+                    parent_id=tip.id,
+                    difficulty=tip.next_difficulty,
+                    known=self.inbox.is_known,
+                    is_verified=True,
+                )
+                if not machine.has_room(thing):
+                    return False
+                self._floor.post(height, round_events.CandidateSeen(thing))
+        return True
+
+    def _keep(self, thing: Contribution | Block | Vote) -> bool:
+        """One contribution and one candidate a member, and the votes of the first views."""
+        match thing:
+            case Contribution(author=author):
+                slot: Hashable = ("contribution", author)
+            case Block():
+                slot = ("candidate", thing.header.miner)
+            case Vote():
+                slot = thing.slot
+                if thing.view > MAX_BUFFERED_VIEW:
+                    return False
+        return self._next.setdefault(slot, thing) is thing
+
+    # ---- what is asked for
+
+    async def on_blocks_request(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
+        return await self._c.disk.run(self._read_blocks, first, count)
+
+    def _read_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
+        replies: list[tuple[bytes, bytes]] = []
+        total = 0
+        for height in range(max(1, first), min(first + count, self._c.store.head_height + 1)):
+            stored = self._c.store.get_block_bytes(height)
+            if stored is None:
+                break
+            total += len(stored[0]) + len(stored[1]) + BLOCK_FRAMING_BYTES
+            if total > MAX_BLOCKS_REPLY_BYTES:
+                break
+            replies.append(stored)
+        return replies
+
+    async def on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncIterator[bytes]:
+        if offset > MAX_BLOB_BYTES:
+            raise BlobNotFound(f"{digest.hex()} from {offset}")
+        try:
+            with self._c.store.blob_path(digest).open("rb") as file:
+                left = os.fstat(file.fileno()).st_size - file.seek(offset)
+                while left > 0:
+                    chunk = await run_sized(self._c.bulk, left, file.read, CHUNK_BYTES)
+                    left -= len(chunk)
+                    yield chunk
+        except FileNotFoundError as error:
+            raise BlobNotFound(digest.hex()) from error

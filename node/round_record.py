@@ -1,0 +1,77 @@
+"""What one round was like on this node: who took part, how long each phase took, what it did to the accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chain.block import Block, Certificate, Id
+from chain.signing import encode_id
+
+PHASE_ENDS = {"train": "contributed", "exchange": "cutoff", "mine": "candidate", "vote": "final", "apply": "applied"}
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """Gathered while the round runs; times are seconds on the node's steady clock. `bytes_before` and `bytes_after`
+    are the bytes sent since the node started, by kind of message."""
+
+    height: int
+    began_s: float
+    bytes_before: Mapping[str, int]
+    bytes_after: Mapping[str, int] = field(default_factory=dict)
+    train: Mapping[str, float] = field(default_factory=dict)
+    applied: Mapping[str, float] = field(default_factory=dict)
+    refused: Mapping[Id, str] = field(default_factory=dict)
+    block: Block | None = None
+    certificate: Certificate | None = None
+    _marks: dict[str, float] = field(default_factory=dict)
+
+    def mark(self, what: str, at_s: float) -> None:
+        """Something happened for the first time."""
+        self._marks.setdefault(what, at_s)
+
+    def on_final(self, block: Block, certificate: Certificate, at_s: float, refused: Mapping[Id, str]) -> None:
+        self.mark("final", at_s)
+        self.block, self.certificate, self.refused = block, certificate, dict(refused)
+
+    def on_applied(self, at_s: float, metrics: Mapping[str, float], bytes_after: Mapping[str, int]) -> None:
+        self.mark("applied", at_s)
+        self.applied, self.bytes_after = metrics, bytes_after
+
+    def compute_seconds(self) -> dict[str, float]:
+        """Seconds by phase. Phases overlap; what happened during an earlier one costs its own phase nothing."""
+        seconds: dict[str, float] = {}
+        until_s = self.began_s
+        for phase, mark in PHASE_ENDS.items():
+            end_s = max(until_s, self._marks.get(mark, until_s))
+            seconds[phase] = end_s - until_s
+            until_s = end_s
+        return seconds | {"wall": until_s - self.began_s}
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The record as JSON holds it. Accuracy is the newest this node knows: after applying, else after training."""
+        block = self.block
+        contributions = block.contributions if block is not None else ()
+        return {
+            "round": self.height,
+            "block": block.id.hex() if block is not None else None,
+            "miner": encode_id(block.header.miner) if block is not None else None,
+            "view": self.certificate.view if self.certificate is not None else None,
+            "votes": len(self.certificate.signatures) if self.certificate is not None else 0,
+            "contributors": [encode_id(contribution.author) for contribution in contributions],
+            "payload_bytes": sum(ref.size for contribution in contributions for ref in contribution.payloads),
+            "rejected": {encode_id(author): reason for author, reason in self.refused.items()},
+            "seconds": self.compute_seconds(),
+            "bytes_sent": {kind: after - self.bytes_before.get(kind, 0) for kind, after in self.bytes_after.items()},
+            "train": dict(self.train),
+            "apply": dict(self.applied),
+            "accuracy": self.applied.get("accuracy", self.train.get("accuracy")),
+            "local_accuracy": self.train.get("accuracy"),
+        }
+
+
+def show_measure(value: float | None) -> str:
+    """Three digits, or a dash for what was not measured."""
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,583 @@
+"""Carries out what `RoundMachine` decides: the one place where blocks are committed and votes are signed.
+
+Everything that happens to a height goes through one queue and one task, so the machine sees one event at a time and
+what it decides is done, and durable, before the next. Slow work (blobs, aggregates, mining, training) runs beside it
+and reports back through the queue; work for a height that is over is cancelled with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from chain import codec, validation
+from chain.block import ZERO, Block, Contribution, Digest, Evidence, Id, PayloadRef, Phase, Vote
+from chain.errors import SlotTaken, ValidationError
+from chain.tip import Tip
+from ml import payload
+from node import round_events, rounds
+from node.aggregates import Aggregates
+from node.auditor import Auditor, Halted
+from node.blobs import BlobFetcher
+from node.context import NodeContext
+from node.events import Events
+from node.gossip import Gossip, Position
+from node.learner import Learner, Metrics, Target
+from node.mining import mine_block
+from node.payloads import Aggregate, PayloadRefused, Payloads
+from node.peers import Peers
+from node.reception import Reception
+from node.retention import Retention
+from node.round_record import RoundRecord, show_measure
+from node.stall import StallWatch
+from node.sync import ChainsDiverge, FinalBlock, Sync
+from node.trainer import Trained
+
+log = logging.getLogger(__name__)
+
+DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
+
+
+@dataclass(slots=True)
+class _Round:
+    """The height in hand and the work under way for it."""
+
+    machine: rounds.RoundMachine
+    payloads: Payloads
+    record: RoundRecord
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    mining: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
+        for task in self.tasks:
+            task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What this node signed for a height in an earlier life, the blocks it was locked on, and all it has to resend."""
+
+    started: round_events.Started = field(default_factory=round_events.Started)
+    locked: tuple[Block, ...] = ()
+    own: tuple[Contribution | Block | Vote, ...] = ()
+
+
+async def _raise(error: BaseException) -> None:
+    """What went wrong in a task of its own ends the service, where it is heard."""
+    raise error
+
+
+class RoundService:
+    """One node's rounds, from the store's head on. It is the transport's handler; `run` goes on until cancelled."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._c = context
+        self._genesis = context.genesis
+        self._me = context.me
+        self._is_member = context.genesis.index_of(self._me) is not None
+        head = context.store.head().block
+        first = max(0, head.height - 15)
+        self._tip = Tip.at(context.genesis, [stored.block for stored in context.store.blocks(first, head.height)])
+        self._queue: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
+        self._round: _Round | None = None
+        self._signed_height = context.store.get_signed_height()  # in an earlier life
+        self._accused: dict[Id, int] = {}  # author -> height of the newest evidence
+        self._records: dict[int, RoundRecord] = {}  # committed, but not yet applied
+        self.events = Events(context.clock)
+        self.peers = Peers(context.genesis, self._me, context.observers, context.clock)
+        self.gossip = Gossip(context.genesis, context.transport, self.peers, context.clock, self._get_position)
+        self.blobs = BlobFetcher(context.transport, context.store, context.disk)
+        self._aggregates = Aggregates(context.genesis, self.blobs)
+        self._retention = Retention(context.store, context.genesis)
+        self.learner = Learner(context.trainer, self._aggregates.get, self)
+        self._stall = StallWatch(self.peers, context.clock, self.events, context.genesis.waits.status_s)
+        self._sync = Sync(context.genesis, context.transport, self.peers, lambda: self._tip, self._adopt)
+        late_blobs = BlobFetcher(context.transport, context.store, context.disk)  # not abandoned with the round
+        self._auditor = Auditor(
+            context.genesis,
+            context.spec,
+            late_blobs,
+            Aggregates(context.genesis, late_blobs),
+            context.arithmetic,
+        )
+        self.reception = Reception(
+            context, self, peers=self.peers, gossip=self.gossip, sync=self._sync, events=self.events
+        )
+        for stored in context.store.get_evidence(first=max(0, head.height - context.genesis.evidence_heights)):
+            self._accused[stored.author] = max(stored.height, self._accused.get(stored.author, 0))
+            self.gossip.keep_evidence(stored.evidence)
+
+    # ---- for status and admin
+
+    @property
+    def tip(self) -> Tip:
+        return self._tip
+
+    @property
+    def machine(self) -> rounds.RoundMachine | None:
+        return self._round.machine if self._round is not None else None
+
+    @property
+    def stall(self) -> str | None:
+        """Why no height can be finalised now, or None."""
+        return self._stall.reason
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the set rounds are over: the node keeps serving and contributes no more."""
+        return self._genesis.rounds != 0 and self._tip.height >= self._genesis.rounds
+
+    def _get_position(self) -> Position:
+        machine = self.machine
+        contributes = machine is not None and machine.contributes and self.learner.info is not None
+        return Position(self._tip.height, self._tip.id, machine, contributes)
+
+    # ---- running
+
+    async def run(self) -> None:
+        """Everything of this node that waits. Raises Halted, or what the store raises when it can go no further."""
+        divergence = await self._c.disk.run(self._c.store.get_meta, DIVERGENCE)
+        if divergence is not None:
+            raise Halted(
+                f"two blocks were certified at height {divergence['height']}; nothing is signed on top of that"
+            )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._c.transport.run(self.reception), name="transport")
+            group.create_task(self.learner.run(), name="learner")
+            group.create_task(self.gossip.run(), name="gossip")
+            group.create_task(self._run_sync(), name="sync")
+            group.create_task(self._stall.run(), name="stall")
+            group.create_task(self._auditor.run(), name="auditor")
+            group.create_task(self._decide(), name="rounds")
+
+    async def _decide(self) -> None:
+        try:
+            await self._begin()
+            while True:
+                step = await self._queue.get()
+                await step()
+        finally:
+            if self._round is not None:
+                self._round.cancel()
+            self.blobs.abandon()
+
+    async def _run_sync(self) -> None:
+        try:
+            await self._sync.run()
+        except ChainsDiverge as error:
+            await self._c.disk.run(
+                self._c.store.put_meta,
+                DIVERGENCE,
+                {
+                    "height": error.ours.height,
+                    "ours": codec.encode_block(error.ours).hex(),
+                    "theirs": codec.encode_block(error.theirs).hex(),
+                    "their_certificate": codec.encode_certificate(error.certificate).hex(),
+                },
+            )
+            raise Halted(str(error)) from error
+
+    # ---- a height begins
+
+    async def _begin(self) -> None:
+        """Take up the height after the head, with whatever of it is durable here already."""
+        if self._round is not None:
+            self._round.cancel()
+        self.blobs.abandon()
+        height = self._tip.height + 1
+        self.reception.on_height(height)
+        if self.is_done:
+            self._round = None
+            self.gossip.on_height()
+            self.learner.set_target(Target(self._tip.block, trains=False))
+            return
+        parent_authors = {contribution.author for contribution in self._tip.block.contributions}
+        machine = rounds.RoundMachine(
+            self._genesis,
+            me=self._me if self._is_member else None,
+            height=height,
+            awaited=parent_authors if self._tip.height else self._genesis.member_ids,
+            accused=self._get_accused(height),
+            mine=self._c.mines,
+        )
+        payloads = Payloads(
+            self._c.spec,
+            height=height,
+            parent=partial(self._aggregates.get_arrays, self._tip.block),
+            blobs=self.blobs,
+            arithmetic=self._c.arithmetic,
+        )
+        now_s = self._c.clock.monotonic()
+        self._round = _Round(machine, payloads, RoundRecord(height, now_s, dict(self._count_bytes_sent())))
+        before = _Before()
+        if height <= self._signed_height:
+            before = await self._c.disk.run(self._load_before, height)
+        self.gossip.on_height()
+        await self._handle(before.started)
+        for block in before.locked:
+            self.post(height, round_events.CandidateSeen(block))
+        for thing in before.own:
+            self._push(thing)
+        self.reception.release()
+        self.learner.set_target(
+            Target(self._tip.block, trains=self._is_member, has_contributed=before.started.contribution is not None)
+        )
+        self._publish_phase()
+
+    def _load_before(self, height: int) -> _Before:
+        """Runs on the disk's thread: it touches nothing but the store."""
+        store = self._c.store
+        contribution, candidate = store.get_contribution(height), store.get_candidate(height)
+        votes = store.get_votes(height)
+        locked, justification = store.get_justification(height)
+        own = [thing for thing in (contribution, candidate, *justification, *votes) if thing is not None]
+        return _Before(round_events.Started(contribution, candidate, votes, justification), locked, tuple(own))
+
+    def _get_accused(self, height: int) -> set[Id]:
+        oldest = height - self._genesis.evidence_heights
+        return {author for author, at in self._accused.items() if at >= oldest}
+
+    def _push(self, thing: Contribution | Block | Vote) -> None:
+        match thing:
+            case Contribution():
+                self.gossip.push_contribution(thing)
+            case Block():
+                self.gossip.push_block(thing)
+            case Vote():
+                self.gossip.push_vote(thing)
+
+    # ---- events in, actions out
+
+    def post(self, height: int, event: round_events.Event) -> None:
+        """Hands an event to the round at `height`, if that is still the one in hand when its turn comes."""
+        self._queue.put_nowait(partial(self._handle_at, height, event))
+
+    async def _handle_at(self, height: int, event: round_events.Event) -> None:
+        if self._round is not None and height == self._round.machine.height:
+            await self._handle(event)
+
+    async def _handle(self, event: round_events.Event) -> None:
+        current = self._round
+        if current is None:
+            return
+        now = round_events.Now(self._c.clock.monotonic(), self._c.clock.now_ms())
+        phase = current.machine.phase
+        actions = current.machine.on(event, now)
+        self._note(event)
+        if current.machine.phase is not phase:
+            self._publish_phase()
+        for action in actions:
+            if self._round is not current:
+                break  # an earlier action has finalised the height
+            await self._perform(current, action)
+        if actions:
+            self.gossip.on_step()
+
+    def _note(self, event: round_events.Event) -> None:
+        """Remember since when things are held, and when the round's phases ended."""
+        assert self._round is not None  # noqa: S101 - only called while a round is in hand
+        record, now_s = self._round.record, self._c.clock.monotonic()
+        match event:
+            case round_events.ContributionSeen(contribution):
+                self.gossip.on_held(contribution)
+                if contribution.author == self._me:
+                    record.mark("contributed", now_s)
+            case round_events.CandidateSeen(block) | round_events.Mined(block):
+                self.gossip.on_held(block.id)
+                record.mark("candidate", now_s)
+            case round_events.VoteSeen(vote):
+                self.gossip.on_held(vote.slot)
+            case _:
+                pass
+        if self._round.machine.is_cut_off:
+            record.mark("cutoff", now_s)
+
+    def _publish_phase(self) -> None:
+        machine = self.machine
+        if machine is not None:
+            self.events.publish("round", height=machine.height, phase=machine.phase.value, view=machine.view)
+
+    async def _perform(self, current: _Round, action: round_events.Action) -> None:
+        match action:
+            case round_events.FetchPayloads(contribution):
+                self._spawn(current, self._fetch_payloads(current, contribution))
+            case round_events.ComputeAggregate(contributions):
+                self._spawn(current, self._compute_aggregate(current, contributions))
+            case round_events.Mine(contributions, aggregate):
+                current.mining = self._spawn(current, self._mine(self._tip, contributions, aggregate))
+            case round_events.StopMining():
+                if current.mining is not None:
+                    current.mining.cancel()
+            case round_events.CheckCandidate(block):
+                self._spawn(current, self._check_candidate(current, block))
+            case round_events.CastVote():
+                await self._cast(action)
+            case round_events.FetchBlock():
+                self.gossip.send_status()  # whoever sees that we lack it pushes it
+            case round_events.StartTimer(timer, after_s):
+                fired = round_events.TimerFired(timer)
+                loop = asyncio.get_running_loop()
+                current.timers = [handle for handle in current.timers if handle.when() >= loop.time()]  # still to fire
+                current.timers.append(loop.call_later(after_s, self.post, current.machine.height, fired))
+            case round_events.Accuse(evidence, author):
+                await self._accuse(evidence, author, current.machine.height)
+            case round_events.Finalise():
+                await self._finalise(current, action)
+            case round_events.Halt(reason):
+                raise Halted(reason)
+
+    def _spawn(self, current: _Round, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        current.tasks.add(task)
+        task.add_done_callback(lambda done: self._on_task_done(current, done))
+        return task
+
+    def _on_task_done(self, current: _Round, task: asyncio.Task[None]) -> None:
+        current.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._queue.put_nowait(partial(_raise, error))
+
+    # ---- slow work of a height
+
+    async def _fetch_payloads(self, current: _Round, contribution: Contribution) -> None:
+        height = current.machine.height
+        try:
+            await current.payloads.ensure(contribution)
+        except PayloadRefused as error:
+            log.warning("contribution of %s refused: %s", self._c.get_name(contribution.author), error)
+            self.events.publish("rejected", height=height, author=contribution.author.hex(), reason=str(error))
+            self.post(height, round_events.PayloadsRefused(contribution, str(error)))
+        else:
+            self.post(height, round_events.PayloadsVerified(contribution))
+
+    async def _compute_aggregate(self, current: _Round, contributions: tuple[Contribution, ...]) -> None:
+        aggregate = await current.payloads.aggregate(contributions)
+        self.post(current.machine.height, round_events.AggregateComputed(aggregate.digest))
+
+    async def _mine(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
+        block = await mine_block(
+            self._c.miner,
+            self._c.key,
+            tip,
+            contributions,
+            aggregate=aggregate,
+            clock=self._c.clock,
+            random=self._c.random,
+        )
+        try:
+            await self._c.disk.run(self._c.store.put_candidate, block)
+        except SlotTaken as taken:
+            block = codec.decode_block(self._genesis.chain_id, taken.stored)
+        self.gossip.push_block(block)
+        self.post(block.height, round_events.Mined(block))
+
+    async def _check_candidate(self, current: _Round, block: Block) -> None:
+        """Recompute. While the blobs are not to be had say so once, and go on looking for them."""
+        height = block.height
+        looking = asyncio.create_task(self._recompute(current, block))
+        try:
+            try:
+                async with asyncio.timeout(self._genesis.waits.collect_s):
+                    await asyncio.shield(looking)
+            except TimeoutError:
+                self.post(height, round_events.CandidateRefused(block, "its blobs are not to be had", wrong=False))
+                await looking
+        except (PayloadRefused, ValidationError) as error:
+            log.warning(
+                "candidate %s of %s refused: %s", block.id.hex()[:8], self._c.get_name(block.header.miner), error
+            )
+            self.events.publish("rejected", height=height, block=block.id.hex(), reason=str(error))
+            self.post(height, round_events.CandidateRefused(block, str(error), wrong=True))
+        else:
+            self.post(height, round_events.CandidateValidated(block))
+        finally:
+            looking.cancel()
+
+    async def _recompute(self, current: _Round, block: Block) -> None:
+        await asyncio.gather(*(current.payloads.ensure(contribution) for contribution in block.contributions))
+        aggregate = await current.payloads.aggregate(block.contributions)
+        validation.validate_aggregate(block, aggregate.digest)
+
+    # ---- what is signed: durable before it leaves (I4)
+
+    async def on_trained(self, height: int, trained: Trained) -> None:
+        """The worker's local phase is done: make its blobs durable, then the contribution, then send it."""
+        tip = self._tip
+        if self._round is None or tip.height + 1 != height:
+            return
+        self._round.record.train = dict(trained.metrics)
+        contribution = await self._c.disk.run(self._put_contribution, tip, trained)
+        if contribution is None or self._tip is not tip:
+            return
+        self.reception.inbox.add_own(contribution)
+        self.gossip.push_contribution(contribution)
+        self.post(height, round_events.ContributionSeen(contribution))
+
+    def _put_contribution(self, tip: Tip, trained: Trained) -> Contribution | None:
+        """The durable contribution on `tip`: this one, or the one signed for it before. Runs on the disk's thread.
+
+        None when the height was finalised meanwhile: there is nothing to sign for it any more.
+        """
+        refs = [
+            PayloadRef(payload.kind_code(kind), self._c.store.put_blob(data), len(data))
+            for kind, data in trained.payloads.items()
+        ]
+        if self._c.store.head_height > tip.height:
+            return None
+        contribution = codec.sign_contribution(
+            self._c.key,
+            self._genesis.chain_id,
+            height=tip.height + 1,
+            prev=tip.id,
+            weight=trained.weight,
+            payloads=tuple(sorted(refs, key=lambda ref: ref.kind)),
+        )
+        try:
+            self._c.store.put_contribution(contribution)
+        except SlotTaken as taken:
+            return codec.decode_contribution(taken.stored)
+        return contribution
+
+    async def on_training_failed(self, height: int, reason: str) -> None:
+        self.events.publish("rejected", height=height, author=self._me.hex(), reason=f"training failed: {reason}")
+        self.post(height, round_events.TrainingFailed())
+
+    async def _cast(self, action: round_events.CastVote) -> None:
+        cast, height = action.cast, self._tip.height + 1
+        vote = codec.sign_vote(
+            self._c.key,
+            self._genesis.chain_id,
+            phase=cast.phase,
+            height=height,
+            view=cast.view,
+            block_id=cast.block_id,
+        )
+        vote = await self._c.disk.run(self._put_vote, vote, action)
+        if cast.phase is Phase.PREVOTE:
+            for prevote in cast.justification:
+                self.gossip.push_vote(prevote)
+        self.gossip.push_vote(vote)
+        await self._handle(round_events.VoteSeen(vote))
+
+    def _put_vote(self, vote: Vote, action: round_events.CastVote) -> Vote:
+        """The durable vote of this slot: this one, or the one signed in it before. Runs on the disk's thread.
+
+        Before a lock is signed, what it is on and the prevotes that justify it are durable (PROTOCOL §4).
+        """
+        try:
+            if vote.phase is Phase.PRECOMMIT and action.block is not None:
+                self._c.store.put_justification(vote.height, action.block, action.cast.justification)
+            self._c.store.put_vote(vote)
+        except SlotTaken as taken:
+            return codec.decode_vote(taken.stored)
+        return vote
+
+    def on_evidence(self, evidence: Evidence, author: Id, height: int) -> None:
+        """A peer has proof against `author`: from now on it is left out, whether or not the round is this one."""
+        if height > self._accused.get(author, -1):
+            self._accused[author] = height
+            self._queue.put_nowait(partial(self._accuse, evidence, author, height))
+            self.post(self._tip.height + 1, round_events.Accused(author))
+
+    async def _accuse(self, evidence: Evidence, author: Id, height: int) -> None:
+        self._accused[author] = max(height, self._accused.get(author, 0))
+        if not await self._c.disk.run(self._c.store.put_evidence, evidence, author, height):
+            return  # one proof a slot is enough, whatever else its author signs
+        log.warning("%s signed two different objects for one slot at height %d", self._c.get_name(author), height)
+        self.gossip.push_evidence(evidence)
+        self.events.publish("evidence", height=height, author=author.hex(), slot=evidence.kind.name.lower())
+
+    # ---- commit
+
+    async def _finalise(self, current: _Round, action: round_events.Finalise) -> None:
+        block = action.block
+        if not action.audited:
+            log.warning("height %d followed by its certificate; its blobs are not here yet", block.height)
+            self._auditor.add(block, self._tip.block)
+        await self._append(FinalBlock(block, action.certificate), current.payloads.get(block.header.aggregate))
+        record = current.record
+        record.on_final(block, action.certificate, self._c.clock.monotonic(), current.machine.refused)
+        self._records = {at: kept for at, kept in self._records.items() if at >= block.height - 2}
+        self._records[block.height] = record
+        self._publish_block(block, len(action.certificate.signatures))
+        await self._begin()
+
+    async def _append(self, final: FinalBlock, aggregate: Aggregate | None = None) -> None:
+        """Commit: the aggregate, if it was computed here, then block, certificate and head in one transaction."""
+        await self._c.disk.run(self._put_block, final, aggregate)
+        if aggregate is not None:
+            self._aggregates.on_new(aggregate)
+        self._tip = self._tip.extend(final.block)
+
+    def _put_block(self, final: FinalBlock, aggregate: Aggregate | None) -> None:
+        """Runs on the disk's thread."""
+        if aggregate is not None and aggregate.digest != ZERO:
+            self._c.store.put_blob(aggregate.data)
+        self._c.store.append(final.block, final.certificate)
+        self._retention.on_block(final.block)
+
+    def _publish_block(self, block: Block, num_votes: int) -> None:
+        log.info(
+            "block %d  %s by %s  %d contributions  %d votes  finalised",
+            block.height,
+            block.id.hex()[:8],
+            self._c.get_name(block.header.miner),
+            len(block.contributions),
+            num_votes,
+        )
+        self.events.publish("block", height=block.height, id=block.id.hex(), miner=block.header.miner.hex())
+
+    async def _adopt(self, blocks: Sequence[FinalBlock]) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(partial(self._append_adopted, blocks, done))
+        await done
+
+    async def _append_adopted(self, blocks: Sequence[FinalBlock], done: asyncio.Future[None]) -> None:
+        before = self._tip.height
+        for final in blocks:
+            if final.block.height == self._tip.height + 1 and final.block.header.prev == self._tip.id:
+                self._auditor.add(final.block, self._tip.block)
+                await self._append(final)
+                self._publish_block(final.block, len(final.certificate.signatures))
+        if self._tip.height > before:
+            log.info("caught up from height %d to %d", before, self._tip.height)
+            await self._begin()
+        if not done.done():
+            done.set_result(None)
+
+    # ---- applied
+
+    def on_applied(self, height: int, metrics: Metrics) -> None:
+        """The worker has applied the aggregate of `height`: the round is over, its record can be written."""
+        record = self._records.pop(height, None)
+        if record is None:
+            return
+        record.on_applied(self._c.clock.monotonic(), dict(metrics), dict(self._count_bytes_sent()))
+        told = record.to_mapping()
+        log.info(
+            "round %d  accuracy %s  loss %s  %.2f s, of which training %.2f",
+            height,
+            show_measure(told["accuracy"]),
+            show_measure(record.train.get("loss")),
+            told["seconds"]["wall"],
+            told["seconds"]["train"],
+        )
+        self._queue.put_nowait(partial(self._write_record, height, told))
+
+    async def _write_record(self, height: int, record: Mapping[str, Any]) -> None:
+        await self._c.disk.run(self._c.store.put_round, height, record)
+        self.events.publish("training", **record)
+
+    def _count_bytes_sent(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for counters in self._c.transport.counters().values():
+            for kind, traffic in counters.kinds.items():
+                counts[kind] = counts.get(kind, 0) + traffic.bytes_sent
+        return counts

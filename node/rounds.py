@@ -1,0 +1,380 @@
+"""One height of the ledger, as one member lives it: events in, actions out, nothing that waits (PROTOCOL §3).
+
+`RoundMachine` decides when contributions are enough, what goes into this node's candidate, which candidates are
+acceptable, and passes votes through `chain.finality`. `node.round_service` carries the actions out and owns every
+socket, clock, disk and process. The same events give the same actions.
+
+    TRAIN ──► COLLECT ──► MINE ──► VOTE ──► (finalised)      votes and collecting go on in every phase
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from chain import codec, finality
+from chain.block import Block, Certificate, Contribution, Id, Vote
+from chain.genesis import Genesis
+from node.round_events import (
+    Accuse,
+    Accused,
+    Action,
+    AggregateComputed,
+    CandidateRefused,
+    CandidateSeen,
+    CandidateValidated,
+    CastVote,
+    CheckCandidate,
+    CollectTimer,
+    ComputeAggregate,
+    ContributionSeen,
+    Event,
+    FetchBlock,
+    FetchPayloads,
+    Finalise,
+    Halt,
+    MemberAlive,
+    Mine,
+    Mined,
+    Now,
+    PayloadsRefused,
+    PayloadsVerified,
+    RoundPhase,
+    Started,
+    StartTimer,
+    StopMining,
+    TimerFired,
+    TrainingFailed,
+    VoteSeen,
+)
+
+FUTURE_MS = 2000  # how far a candidate's clock may be ahead of mine in view 0 (PROTOCOL §3)
+ABSURD_MS = 3_600_000  # in any view: later blocks must have later times, so one from the far future would end the chain
+MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only where votes name them
+
+
+class RoundMachine:
+    """The rules of one height for one node.
+
+    `awaited` are the members worth waiting for: the parent's authors, and those seen alive since. `accused` are the
+    authors with evidence, left out of the body built here. `me` is None for an observer.
+    """
+
+    def __init__(
+        self,
+        genesis: Genesis,
+        *,
+        me: Id | None,
+        height: int,
+        awaited: Collection[Id],
+        accused: Collection[Id] = (),
+        mine: bool = True,
+    ) -> None:
+        self.height = height
+        self.refused: dict[Id, str] = {}  # authors whose payloads did not fit, and why
+        self._genesis = genesis
+        self._me = me
+        self._mines = mine and me is not None
+        self._contributes = me is not None
+        self._awaited = {member for member in awaited if member in genesis.member_ids}
+        self._accused = set(accused)
+        self._contributions: dict[Id, Contribution] = {}
+        self._verified_at_s: dict[Id, float] = {}
+        self._collecting = False  # the q-th contribution is verified and its timer runs
+        self._cutoff_s: float | None = None
+        self._body: tuple[Contribution, ...] = ()
+        self._candidates: dict[Id, Block] = {}
+        self._valid: set[Id] = set()
+        self._refusals: dict[Id, CandidateRefused] = {}
+        self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
+        self._satisfied = False  # an acceptable candidate is here: mining on would only split the vote
+        self._mining = False
+        self._finalised = False
+        self._voting = finality.Voting(
+            height=height, members=genesis.member_ids, quorum=genesis.q, me=me, waits=genesis.waits
+        )
+
+    # ---- what others may ask
+
+    @property
+    def phase(self) -> RoundPhase:
+        if self._finalised:
+            return RoundPhase.DONE
+        if self._contributes and self._me not in self._contributions:
+            return RoundPhase.TRAIN
+        if self._mining:
+            return RoundPhase.MINE
+        return RoundPhase.COLLECT if self._cutoff_s is None else RoundPhase.VOTE
+
+    @property
+    def contributes(self) -> bool:
+        """Whether others have reason to await this node's contribution."""
+        return self._contributes
+
+    @property
+    def view(self) -> int:
+        return self._voting.view
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the body of this node's candidate is fixed."""
+        return self._cutoff_s is not None
+
+    @property
+    def contributions(self) -> Mapping[Id, Contribution]:
+        """By author, the first seen of each."""
+        return self._contributions
+
+    @property
+    def verified(self) -> Collection[Id]:
+        return self._verified_at_s.keys()
+
+    @property
+    def candidates(self) -> Mapping[Id, Block]:
+        return self._candidates
+
+    def has_room(self, block: Block) -> bool:
+        """Whether this candidate would be taken in.
+
+        Two of each miner are (I6), and whatever the votes have asked for: a miner that made three must not be able to
+        leave its quorum without the one that was locked. Votes ask for a proposal once a view, so this stays small.
+        """
+        if block.id in self._wanted:
+            return True
+        rivals = sum(other.header.miner == block.header.miner for other in self._candidates.values())
+        return rivals < MAX_CANDIDATES_PER_MINER
+
+    @property
+    def awaited(self) -> frozenset[Id]:
+        return frozenset(self._awaited)
+
+    @property
+    def voting(self) -> finality.Voting:
+        return self._voting
+
+    # ---- events
+
+    def on(self, event: Event, now: Now) -> list[Action]:
+        """Apply one event and say what to do about it. After the height is finalised nothing more happens."""
+        if self._finalised:
+            return []
+        match event:
+            case Started():
+                return self._on_started(event, now)
+            case ContributionSeen(contribution):
+                return self._on_contribution(contribution, now)
+            case PayloadsVerified(contribution):
+                return self._on_payloads_verified(contribution, now)
+            case PayloadsRefused(contribution, reason):
+                return self._on_payloads_refused(contribution, reason, now)
+            case MemberAlive(member):
+                return self._on_alive(member)
+            case TrainingFailed():
+                return self._on_training_failed(now)
+            case AggregateComputed(digest):
+                return self._on_aggregate(digest)
+            case Mined(block):
+                return self._on_mined(block, now)
+            case CandidateSeen(block):
+                return self._on_candidate(block, now)
+            case CandidateValidated(block):
+                return self._on_validated(block, now)
+            case CandidateRefused(block):
+                self._refusals[block.id] = event
+                return self._follow_certificate()
+            case VoteSeen(vote):
+                return self._from_voting(self._voting.on_vote(vote), now)
+            case Accused(member):
+                return self._leave_out(member, now)
+            case TimerFired(timer):
+                if isinstance(timer, CollectTimer):
+                    return self._on_collect_timer(now)
+                return self._from_voting(self._voting.on_timer(timer), now)
+
+    def _on_started(self, event: Started, now: Now) -> list[Action]:
+        if event.votes:
+            actions = self._from_voting(self._voting.resume(event.votes, event.justification), now)
+        else:
+            actions = self._from_voting(self._voting.start(), now)
+        if event.candidate is not None:
+            self._mines = False  # one candidate per miner and height, also across a crash
+            actions += self._on_candidate(event.candidate, now)
+        if event.contribution is not None:
+            actions += self._on_contribution(event.contribution, now)
+        return actions
+
+    # ---- COLLECT
+
+    def _on_contribution(self, contribution: Contribution, now: Now) -> list[Action]:
+        author = contribution.author
+        if author not in self._contributions:
+            self._contributions[author] = contribution
+            return [FetchPayloads(contribution)]
+        return self._compare(contribution, now)
+
+    def _compare(self, contribution: Contribution, now: Now) -> list[Action]:
+        """An authentic contribution that says something else than its author's first one is evidence."""
+        known = self._contributions.get(contribution.author)
+        if known is None or codec.contribution_fields(known) == codec.contribution_fields(contribution):
+            return []
+        return self._accuse(contribution.author, known, contribution, now)
+
+    def _on_payloads_verified(self, contribution: Contribution, now: Now) -> list[Action]:
+        author = contribution.author
+        if self._contributions.get(author) != contribution or author in self._verified_at_s:
+            return []
+        self._verified_at_s[author] = now.monotonic_s
+        actions: list[Action] = []
+        if len(self._eligible()) >= self._genesis.q and not self._collecting:
+            self._collecting = True
+            actions.append(StartTimer(CollectTimer(), self._genesis.waits.collect_s))
+        if self._has_all_awaited():
+            actions += self._cut_off(now)
+        return actions
+
+    def _on_payloads_refused(self, contribution: Contribution, reason: str, now: Now) -> list[Action]:
+        self.refused[contribution.author] = reason
+        return self._stop_awaiting(contribution.author, now)
+
+    def _on_alive(self, member: Id) -> list[Action]:
+        if member in self._genesis.member_ids and member not in self.refused:
+            self._awaited.add(member)
+        return []
+
+    def _on_training_failed(self, now: Now) -> list[Action]:
+        self._contributes = False
+        return self._stop_awaiting(self._me, now) if self._me is not None else []
+
+    def _stop_awaiting(self, member: Id, now: Now) -> list[Action]:
+        self._awaited.discard(member)
+        return self._cut_off(now) if self._has_all_awaited() else []
+
+    def _on_collect_timer(self, now: Now) -> list[Action]:
+        """Long enough. Where evidence has since left too few, the wait starts anew with the next q-th."""
+        self._collecting = False
+        return self._cut_off(now)
+
+    def _eligible(self) -> set[Id]:
+        """Authors whose contribution may go into the body built here."""
+        return self._verified_at_s.keys() - self._accused
+
+    def _has_all_awaited(self) -> bool:
+        eligible = self._eligible()
+        return len(eligible) >= self._genesis.q and eligible >= self._awaited - self._accused
+
+    def _cut_off(self, now: Now) -> list[Action]:
+        """Fix the body: everyone verified by now, without the accused."""
+        eligible = self._eligible()
+        if self._cutoff_s is not None or len(eligible) < self._genesis.min_contributions:
+            return []
+        self._cutoff_s = now.monotonic_s
+        self._body = tuple(self._contributions[author] for author in sorted(eligible))
+        if not self._mines or self._satisfied:
+            return []
+        self._mining = True
+        return [ComputeAggregate(self._body)]
+
+    # ---- MINE
+
+    def _on_aggregate(self, digest: bytes) -> list[Action]:
+        return [Mine(self._body, digest)] if self._mining else []
+
+    def _on_mined(self, block: Block, now: Now) -> list[Action]:
+        self._mining = False
+        self._candidates[block.id] = block
+        return self._on_validated(block, now)
+
+    def _stop_mining(self) -> list[Action]:
+        if not self._mining:
+            return []
+        self._mining = False
+        return [StopMining()]
+
+    # ---- VOTE
+
+    def _on_candidate(self, block: Block, now: Now) -> list[Action]:
+        if block.id in self._candidates:
+            return []
+        actions: list[Action] = []
+        for contribution in block.contributions:
+            actions += self._compare(contribution, now)
+        rival = next((other for other in self._candidates.values() if other.header.miner == block.header.miner), None)
+        if rival is not None:
+            actions += self._accuse(block.header.miner, rival, block, now)
+        if self.has_room(block):
+            self._candidates[block.id] = block
+            actions.append(CheckCandidate(block))
+        return actions
+
+    def _on_validated(self, block: Block, now: Now) -> list[Action]:
+        self._valid.add(block.id)
+        if block.header.time_ms > now.wall_ms + ABSURD_MS:
+            self._refusals[block.id] = CandidateRefused(block, "its time is far in the future", wrong=False)
+            return self._follow_certificate()
+        acceptable = self._is_acceptable(block, now)
+        self._satisfied |= acceptable
+        voting = self._voting.on_candidate(block.id, acceptable=acceptable, complete=self._is_complete(block))
+        return (self._stop_mining() if acceptable else []) + self._from_voting(voting, now)
+
+    def _is_complete(self, block: Block) -> bool:
+        """Whether it may be prevoted at once, since nobody is missing: if candidates cross, the votes of all settle it.
+
+        With a member away only its silence is left between a split vote and its timers, so Delta is well spent on
+        seeing the other candidates first: the best of them is then everybody's.
+        """
+        authors = {contribution.author for contribution in block.contributions}
+        here = self._accused | self.refused.keys() | {self._me}  # they vote, whatever became of their contributions
+        return authors >= set(self._genesis.member_ids) - here
+
+    def _is_acceptable(self, block: Block, now: Now) -> bool:
+        """View 0's subjective rule: no clock ahead of mine, no author left out that I had in good time."""
+        reference_s = now.monotonic_s if self._cutoff_s is None else self._cutoff_s
+        in_time_s = reference_s - 2 * self._genesis.waits.delta_s
+        expected = {author for author, at_s in self._verified_at_s.items() if at_s <= in_time_s} - self._accused
+        authors = {contribution.author for contribution in block.contributions}
+        return block.header.time_ms <= now.wall_ms + FUTURE_MS and authors >= expected
+
+    def _accuse(
+        self, author: Id, first: Contribution | Block | Vote, second: Contribution | Block | Vote, now: Now
+    ) -> list[Action]:
+        return [Accuse(codec.make_evidence(first, second), author), *self._leave_out(author, now)]
+
+    def _leave_out(self, author: Id, now: Now) -> list[Action]:
+        """From now on this node neither awaits the author nor takes it into a body."""
+        self._accused.add(author)
+        return self._cut_off(now) if self._has_all_awaited() else []
+
+    def _from_voting(self, decided: Sequence[finality.Action], now: Now) -> list[Action]:
+        actions: list[Action] = []
+        for action in decided:
+            match action:
+                case finality.Cast():
+                    actions.append(CastVote(action, self._candidates.get(action.block_id)))
+                case finality.StartTimer(timer, after_s):
+                    actions.append(StartTimer(timer, after_s))
+                case finality.FetchBlock(block_id):
+                    self._wanted.add(block_id)
+                    if block_id not in self._candidates:
+                        actions.append(FetchBlock(block_id))
+                case finality.Equivocation(first, second):
+                    actions += self._accuse(first.voter, first, second, now)
+                case finality.Finalise(block_id, certificate):
+                    actions += self._finalise(block_id, certificate)
+        return actions + self._follow_certificate()
+
+    def _follow_certificate(self) -> list[Action]:
+        """A certificate suffices: a node that cannot get the blobs follows, and audits when they arrive."""
+        certified = self._voting.certified
+        refusal = self._refusals.get(certified[0]) if certified is not None else None
+        if self._finalised or certified is None or refusal is None:
+            return []
+        if refusal.wrong:
+            self._finalised = True
+            return [*self._stop_mining(), Halt(f"height {self.height}: certified, but {refusal.reason}")]
+        return self._finalise(*certified)
+
+    def _finalise(self, block_id: Id, certificate: Certificate) -> list[Action]:
+        if self._finalised:
+            return []
+        self._finalised = True
+        finalise = Finalise(self._candidates[block_id], certificate, audited=block_id in self._valid)
+        return [*self._stop_mining(), finalise]

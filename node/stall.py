@@ -1,0 +1,43 @@
+"""Notices when no quorum is in sight, and when it is back: a node never trains on alone in silence (DESIGN §1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from node.clock import Clock
+from node.events import Events
+from node.peers import Peers
+
+log = logging.getLogger(__name__)
+
+GRACE_STATUSES = 4.0  # after a start nobody has been heard of yet
+
+
+class StallWatch:
+    """`reason` says why nothing can be finalised now, or is None while a quorum is in sight."""
+
+    def __init__(self, peers: Peers, clock: Clock, events: Events, status_s: float) -> None:
+        self.reason: str | None = None
+        self._peers = peers
+        self._clock = clock
+        self._events = events
+        self._status_s = status_s
+
+    async def run(self) -> None:
+        quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._status_s
+        while True:
+            await asyncio.sleep(self._status_s / 2)
+            reason = self._peers.describe_stall()
+            if reason is None or self._clock.monotonic() >= quiet_until_s:
+                self._update(reason)
+
+    def _update(self, reason: str | None) -> None:
+        before, self.reason = self.reason, reason
+        if (reason is None) == (before is None):
+            return
+        self._events.publish("stall", stalled=reason is not None, reason=reason)
+        if reason is None:
+            log.info("a quorum is in sight again")
+        else:
+            log.warning("stalled: %s; waiting", reason)

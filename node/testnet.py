@@ -1,0 +1,267 @@
+"""A federation to try things on: keys, genesis, initial model and one configuration per node, in one directory.
+
+Keys are random; everything else follows from the seed, so that two test networks of one seed train alike. The
+directory appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chain.codec import MAX_MEMBERS
+from chain.errors import GenesisError
+from chain.genesis import Genesis
+from chain.signing import SigningKey, encode_id
+from ml.clients import get_client_seed, get_partition_seed, make_initial_aggregate
+from ml.data import get_classes, load_dataset
+from ml.data.partition import ClientSplit, make_partition, parse_partition
+from ml.errors import DataError, SpecError
+from ml.payload import encode_arrays
+from node.config import MAX_SOCKET_PATH_BYTES, is_loopback
+from node.errors import ConfigError
+from node.genesis_file import get_genesis_spec, place_error, write_genesis
+from node.identity import create_identity
+from node.settings import apply_settings, make_input, make_model
+from node.yaml_source import dump_yaml
+
+# How long mining should take, by profile; the first difficulty is some tens of milliseconds of one core's work.
+TARGET_MS = {"local": 50, "site": 1000, "wide": 1000}
+DIFFICULTY = 65_536
+MAX_DIFFICULTY = 4_294_967_296
+ANY_HOST = "0.0.0.0"  # noqa: S104 (a node dialled by name listens on every interface; TLS admits members only)
+SETTABLE = (
+    *("method", "model", "waits", "pow", "limits"),
+    *("quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TestnetSpec:
+    """What to make. `settings` are `KEY=VALUE` of the method (`lr=0.05`) or of a genesis section (`waits.collect_s=1`).
+
+    `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
+    are free now. A `difficulty` keeps proof of work at just that.
+    """
+
+    __test__ = False  # the name is not a test's
+
+    num_nodes: int = 4
+    method: str = "dfpl"
+    model: str = "mlp"
+    data: str = "digits"
+    size: int | None = None
+    partition: str = "classes:3,1"
+    shots: int | None = None
+    rounds: int = 10
+    seed: int = 1
+    settings: tuple[str, ...] = ()
+    profile: str = "local"
+    difficulty: int | None = None
+    host: str = "127.0.0.1"
+    base_port: int = 7050
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class TestnetNode:
+    """One node of a test network: its files, and the samples it was dealt."""
+
+    __test__ = False
+
+    name: str
+    key: bytes
+    address: str
+    config_file: Path
+    num_train: int
+    num_test: int
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Testnet:
+    """A test network as written."""
+
+    __test__ = False
+
+    directory: Path
+    genesis: Genesis
+    nodes: tuple[TestnetNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the files are written from: one entry of each per node."""
+
+    spec: TestnetSpec
+    names: tuple[str, ...]
+    keys: tuple[SigningKey, ...]
+    addresses: tuple[str, ...]
+    splits: tuple[ClientSplit, ...]
+    classes: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def make(cls, spec: TestnetSpec, directory: Path) -> _Plan:
+        """Decides all but the keys first; those are written to `directory` as they are made."""
+        n = spec.num_nodes
+        if not 1 <= n <= MAX_MEMBERS:
+            raise ConfigError(f"--nodes: expected 1 to {MAX_MEMBERS} (got {n})")
+        names = tuple(f"node{i}" for i in range(n))
+        data_input = make_input(spec.data, {}, None)
+        addresses = _choose_addresses(spec)
+        try:
+            train, test = load_dataset({"format": spec.data}, data_input)
+            splits = make_partition(spec.partition, train.y, test.y, n, get_partition_seed(spec.seed), spec.shots)
+        except DataError as error:
+            raise ConfigError(str(error)) from error
+        return cls(
+            spec=spec,
+            names=names,
+            keys=tuple(create_identity(directory / f"{name}.key") for name in names),
+            addresses=tuple(addresses),
+            splits=tuple(splits),
+            classes=tuple(
+                tuple(train.classes[label] for label in sorted(set(train.y[split.train].tolist()))) for split in splits
+            ),
+        )
+
+
+def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
+    """Writes the test network into `out`, which must be new or empty. Raises ConfigError; then `out` is as it was."""
+    out = Path(os.path.abspath(out))
+    try:
+        _validate_out(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo:
+            temp = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+            undo.callback(shutil.rmtree, temp, ignore_errors=True)
+            (temp / "keys").mkdir(mode=0o700)
+            plan = _Plan.make(spec, temp / "keys")
+            genesis, initial_model = _make_genesis(plan)
+            write_genesis(temp / "genesis.yaml", genesis, initial_model)
+            socket_dir = _choose_socket_dir(out, plan.names, undo)
+            for i, name in enumerate(plan.names):
+                config = dump_yaml(_make_config(plan, i, socket_dir))
+                text = f"# {name} of a test network. Start it with: fednode --config {name}.yaml\n{config}"
+                (temp / f"{name}.yaml").write_text(text, encoding="utf-8")
+            temp.chmod(0o755)
+            temp.rename(out)
+            undo.pop_all()
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written ({error.strerror})") from error
+    nodes = tuple(
+        TestnetNode(name, key.id, address, out / f"{name}.yaml", len(split.train), len(split.test), classes)
+        for name, key, address, split, classes in zip(
+            plan.names, plan.keys, plan.addresses, plan.splits, plan.classes, strict=True
+        )
+    )
+    return Testnet(out, genesis, nodes)
+
+
+def _validate_out(out: Path) -> None:
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise ConfigError(f"{out}: expected a new directory (got something else of that name)")
+    if out.is_dir() and any(out.iterdir()):
+        raise ConfigError(f"{out}: expected a new or empty directory (got one with files in it)")
+    if out.is_dir() and out.samefile(Path.cwd()):
+        raise ConfigError(f"{out}: expected a new directory (got the current one); name one below it")
+
+
+def _choose_addresses(spec: TestnetSpec) -> list[str]:
+    n = spec.num_nodes
+    if spec.base_port == 0:
+        with ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+            for free in sockets:
+                free.bind(("127.0.0.1", 0))
+            ports = [free.getsockname()[1] for free in sockets]
+    elif 1 <= spec.base_port <= 65536 - n:
+        ports = [spec.base_port + i for i in range(n)]
+    else:
+        raise ConfigError(f"--base-port: expected 0, or 1 to {65536 - n} for {n} nodes (got {spec.base_port})")
+    return [f"{spec.host.replace('{i}', str(i))}:{port}" for i, port in enumerate(ports)]
+
+
+def _make_genesis(plan: _Plan) -> tuple[Genesis, bytes]:
+    spec = plan.spec
+    work = {"difficulty": DIFFICULTY, "min": DIFFICULTY, "max": MAX_DIFFICULTY}
+    if spec.difficulty is not None:
+        work = dict.fromkeys(work, spec.difficulty)
+    model = make_model(spec.model)
+    mapping: dict[str, Any] = {
+        "protocol": 1,
+        "chain_name": "testnet",
+        "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "members": [
+            {"key": encode_id(key.id), "name": name, "address": address}
+            for name, key, address in zip(plan.names, plan.keys, plan.addresses, strict=True)
+        ],
+        "method": {"name": spec.method},
+        "model": model,
+        "classes": list(get_classes(spec.data)),
+        "input": make_input(spec.data, model, spec.size),
+        "initial_model": "0" * 64,  # until the model is known to be one
+        "rounds": spec.rounds,
+        "quorum": "bft",
+        "profile": spec.profile,
+        "pow": {**work, "target_ms": TARGET_MS.get(spec.profile, TARGET_MS["wide"])},
+        "limits": {"max_weight": 1_000_000, "payload_mib": 512},
+    }
+    source = apply_settings(mapping, spec.settings, SETTABLE)
+    try:
+        draft = Genesis.from_mapping(source.value)
+        method = get_genesis_spec(draft)
+        aggregate = make_initial_aggregate(draft.model, draft.input["shape"], len(draft.classes), spec.seed)
+        initial_model = encode_arrays(aggregate)
+        digest = hashlib.sha256(initial_model).hexdigest()
+        final = source.value | {"method": method.to_mapping(), "initial_model": digest}
+        return Genesis.from_mapping(final), initial_model
+    except (GenesisError, SpecError) as error:
+        raise ConfigError(place_error(source, error).text) from error
+
+
+def _choose_socket_dir(out: Path, names: Sequence[str], undo: ExitStack) -> Path:
+    """`run` beside the configurations, or a short private directory where that would be too long for a socket."""
+    longest = f"{names[-1]}.sock"
+    if len(os.fsencode(out / "run" / longest)) <= MAX_SOCKET_PATH_BYTES:
+        return Path("run")
+    short = Path(tempfile.mkdtemp(prefix="fednode-"))
+    undo.callback(shutil.rmtree, short, ignore_errors=True)
+    if len(os.fsencode(short / longest)) > MAX_SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"{out}: expected a directory short enough for a unix socket below it, of at most {MAX_SOCKET_PATH_BYTES} "
+            f"bytes in full (and {short.parent} is no shorter)"
+        )
+    return short
+
+
+def _make_config(plan: _Plan, i: int, socket_dir: Path) -> dict[str, Any]:
+    spec, name, address = plan.spec, plan.names[i], plan.addresses[i]
+    host, _, port = address.rpartition(":")
+    others = (j for j in range(spec.num_nodes) if j != i)
+    part = {"index": i, "of": spec.num_nodes, "seed": get_partition_seed(spec.seed), "shots": spec.shots}
+    return {
+        "version": 1,
+        "node": {"name": name, "identity_key_file": f"keys/{name}.key", "data_dir": f"data/{name}"},
+        "genesis_file": "genesis.yaml",
+        "network": {
+            "listen": f"{host if is_loopback(host) else ANY_HOST}:{port}",
+            "advertise": address,
+            "tls": "mutual",
+            "peers": [f"{encode_id(plan.keys[j].id)}@{plan.addresses[j]}" for j in others],
+        },
+        "training": {"device": spec.device, "seed": get_client_seed(spec.seed, i), "threads": 1},
+        "data": {"format": spec.data, "partition": parse_partition(spec.partition).to_mapping() | part},
+        "consensus": {"mine": True},
+        "admin": {"socket": str(socket_dir / f"{name}.sock")},
+        "log": {"level": "info", "format": "text"},
+    }

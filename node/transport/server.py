@@ -1,0 +1,257 @@
+"""What peers call on us. Nothing here calls out; nothing runs before the caller is known and not refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import grpc
+
+from chain.block import Id
+from chain.errors import InvalidKey
+from chain.signing import decode_id, encode_id
+from node.bans import Bans
+from node.pb import common_pb2, peer_pb2_grpc
+from node.pb import peer_pb2 as pb
+from node.tls import MutualTls, UnknownCaller
+from node.transport.base import (
+    BLOB,
+    BLOCKS,
+    FRAMING_BYTES,
+    MAX_BLOB_BYTES,
+    MAX_BLOCKS_COUNT,
+    BlobNotFound,
+    Handler,
+    PeerFault,
+    limit_blocks_reply,
+    read_chunks,
+)
+from node.transport.channel import PEER_KEY
+from node.transport.intake import Intake
+from node.transport.link import ACCEPTED_KEY
+from node.transport.sender import Sender
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Context = Any  # grpc.aio.ServicerContext, generic in the stubs and opaque at run time
+
+MAX_REQUEST_BYTES = 2 << 20
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a second daemon on our port must fail, not share it
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_metadata_size", 8 * 1024),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # the identity alone
+)
+
+
+def make_server(max_streams: int, num_peers: int) -> grpc.aio.Server:
+    """A server with our limits. `max_streams` is per connection; in all there is room for what every peer may open."""
+    options = [*_OPTIONS, ("grpc.max_concurrent_streams", max_streams)]
+    return grpc.aio.server(options=options, maximum_concurrent_rpcs=max_streams + 16 * num_peers)
+
+
+class PeerService(peer_pb2_grpc.PeerServicer):
+    """The servicer. `senders` are those of peers that we do not dial: they are answered on their own stream.
+
+    `tls` None means that callers are believed. `on_failure` hears of what a handler raised beyond its contract.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        intakes: Mapping[Id, Intake],
+        senders: Mapping[Id, Sender],
+        bans: Bans,
+        tls: MutualTls | None,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._handler = handler
+        self._intakes = intakes
+        self._senders = senders
+        self._bans = bans
+        self._tls = tls
+        self._on_failure = on_failure
+        self._streams: dict[Id, asyncio.Future[None]] = {}
+
+    def refuse(self, peer: Id, fault: PeerFault) -> None:
+        """Ends the peer's stream and lets it back in no sooner than its refusal ends."""
+        refusal_s = self._bans.add_fault(peer)
+        log.warning("refused %s for %.0f s: %s", encode_id(peer), refusal_s, fault)
+        self._end_stream(peer)
+
+    # The calls of peer.proto
+
+    async def Push(self, request_iterator: object, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+        await self._serve(context, lambda intake: self._push(intake, context))
+
+    async def Blocks(self, request: pb.BlocksRequest, context: Context) -> pb.BlocksReply:  # noqa: N802
+        return await self._serve(context, lambda intake: self._blocks(intake, request, context))
+
+    async def Blob(self, request_iterator: object, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+        await self._serve(context, lambda intake: self._blob(intake, context))
+
+    async def _serve(self, context: Context, serve: Callable[[Intake], Awaitable[T]]) -> T:
+        """The edge: knows the caller, and turns what went wrong into a status and its consequences."""
+        intake = await self._admit(context)
+        try:
+            return await serve(intake)
+        except PeerFault as fault:
+            self.refuse(intake.peer, fault)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(fault))
+        except grpc.aio.AbortError:
+            raise
+        except grpc.aio.BaseError as error:  # the caller has gone: to gRPC that is a call cancelled
+            raise asyncio.CancelledError from error
+        except Exception as failure:  # noqa: BLE001  # the servicer edge: heard at the top, not swallowed by gRPC
+            self._on_failure(failure)
+            await context.abort(grpc.StatusCode.INTERNAL)
+        raise AssertionError("abort always raises")
+
+    async def _admit(self, context: Context) -> Intake:
+        try:
+            peer = self._identify(context)
+            intake = self._intakes[peer]
+        except (UnknownCaller, InvalidKey, KeyError) as error:
+            log.warning("turned away a caller at %s: %s", context.peer(), error)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "unknown caller")
+        if intake.is_refused():
+            intake.counters.refused += 1
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"refused for {self._bans.get_remaining_s(peer):.0f} s more"
+            )
+        return intake
+
+    def _identify(self, context: Context) -> Id:
+        if self._tls is None:
+            return decode_id(str(dict(context.invocation_metadata()).get(PEER_KEY, "")))
+        certificates = list(context.auth_context().get("x509_pem_cert", ()))
+        if len(certificates) != 1:
+            raise UnknownCaller(f"expected one certificate, got {len(certificates)}")
+        return self._tls.resolve(certificates[0])
+
+    # Push
+
+    async def _push(self, intake: Intake, context: Context) -> None:
+        peer = intake.peer
+        self._end_stream(peer)
+        replaced = self._streams[peer] = asyncio.get_running_loop().create_future()
+        await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
+        tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._read(intake, context))]
+        sender = self._senders.get(peer)
+        if sender is not None:
+            sender.open()
+            tasks.append(asyncio.create_task(sender.run(context.write)))
+        try:
+            if sender is not None:
+                self._handler.on_peer_up(peer)
+            await asyncio.wait({*tasks, replaced}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            if self._streams.get(peer) is replaced:
+                del self._streams[peer]
+                if sender is not None:
+                    sender.close()
+                    self._handler.on_peer_down(peer)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception) and not isinstance(outcome, (TimeoutError, grpc.aio.BaseError)):
+                raise outcome
+        if replaced.done():
+            await context.abort(grpc.StatusCode.ABORTED, "replaced or refused")
+
+    async def _read(self, intake: Intake, context: Context) -> None:
+        while isinstance(batch := await context.read(), pb.Batch):
+            if intake.is_refused():
+                return
+            wait_s = intake.take(batch, self._handler)
+            if wait_s:
+                await asyncio.sleep(wait_s)
+
+    def _end_stream(self, peer: Id) -> None:
+        stream = self._streams.get(peer)
+        if stream is not None and not stream.done():
+            stream.set_result(None)
+
+    # Blocks
+
+    async def _blocks(self, intake: Intake, request: pb.BlocksRequest, context: Context) -> pb.BlocksReply:
+        if not 1 <= request.count <= MAX_BLOCKS_COUNT:
+            raise PeerFault(f"blocks: expected a count of 1 to {MAX_BLOCKS_COUNT}, got {request.count}")
+        if intake.num_blocks_requests >= intake.limits.blocks_at_once:
+            intake.counters.refused += 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at once")
+        intake.num_blocks_requests += 1
+        try:
+            await asyncio.sleep(intake.take_blocks_request())
+            blocks = await self._handler.on_blocks_request(intake.peer, request.first, request.count)
+        finally:
+            intake.num_blocks_requests -= 1
+        reply = pb.BlocksReply(
+            blocks=[
+                common_pb2.FinalisedBlock(block=block, certificate=certificate)
+                for block, certificate in limit_blocks_reply(blocks, request.count)
+            ]
+        )
+        intake.counters.add_sent(BLOCKS, reply.ByteSize() + FRAMING_BYTES)
+        return reply
+
+    # Blob
+
+    async def _blob(self, intake: Intake, context: Context) -> None:
+        if intake.num_blob_streams >= intake.limits.blob_streams:
+            intake.counters.refused += 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")
+        intake.num_blob_streams += 1
+        try:
+            while isinstance(request := await context.read(), pb.BlobRequest):
+                if intake.is_refused():
+                    await context.abort(grpc.StatusCode.PERMISSION_DENIED, "refused")
+                if len(request.digest) != 32 or request.offset > MAX_BLOB_BYTES:
+                    raise PeerFault("blob: expected a digest of 32 bytes and an offset within any blob")
+                await self._send_blob(intake, request, context)
+        except TimeoutError:
+            # All is released but the slot: gRPC cannot end a call whose caller reads nothing before the caller goes.
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "read too slowly")
+        finally:
+            intake.num_blob_streams -= 1
+
+    async def _send_blob(self, intake: Intake, request: pb.BlobRequest, context: Context) -> None:
+        """Sends one chunk behind what the handler gives, so as to know the last. TimeoutError: read too slowly."""
+        limits, sent = intake.limits, 0
+        waited_s = 0.0
+        waiting = b""
+
+        async def send(data: bytes, *, last: bool) -> None:
+            nonlocal sent, waited_s
+            began_s = time.monotonic()
+            patience_s = limits.blob_grace_s + sent / limits.blob_bytes_per_s - waited_s
+            async with asyncio.timeout(max(0.0, patience_s)):
+                await context.write(pb.BlobChunk(data=data, last=last))
+            waited_s += time.monotonic() - began_s
+            sent += len(data)
+            intake.counters.add_sent(BLOB, len(data) + FRAMING_BYTES)
+
+        async with aclosing(read_chunks(self._handler, intake.peer, request.digest, request.offset)) as chunks:
+            try:
+                async for chunk in chunks:
+                    if waiting:
+                        await send(waiting, last=False)
+                    waiting = chunk
+            except BlobNotFound:
+                if sent or waiting:
+                    await context.abort(grpc.StatusCode.ABORTED, "the blob has gone")
+                await context.write(pb.BlobChunk(not_found=True))
+                return
+        await send(waiting, last=True)

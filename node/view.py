@@ -1,0 +1,343 @@
+"""What a running node shows of itself. Pure reading: nothing here changes a node, and nothing waits for one.
+
+The answers are the messages of admin.proto. What is in the store is read on the store's thread; an audit computes on a
+thread of its own and pauses after each block, so that the event loop gets its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import shutil
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import aclosing, suppress
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from chain.blockchain import export_blocks
+from chain.fields import format_time
+from chain.genesis import PROTOCOL_VERSION
+from chain.rows import DATABASE
+from chain.signing import decode_id, encode_id
+from node.audit import run_audit
+from node.config import NodeConfig
+from node.context import NodeContext
+from node.errors import NotFound
+from node.ledger import InvalidRequest, Ledger, get_member_name
+from node.miner import MinerProcess
+from node.pb import admin_pb2 as pb
+from node.pb.common_pb2 import FinalisedBlock
+from node.peers import Peer
+from node.round_events import RoundPhase
+from node.round_service import RoundService
+from node.worker import WorkerProcess
+
+EVENT_KINDS = ("block", "round", "training", "peer", "rejected", "evidence", "stall")
+LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
+REDACTED = "(redacted)"
+PROGRESS_S = 0.25  # between two messages about an audit under way
+PAUSE_S = 0.0005  # an audit rests this long after each block, or its thread would hold the interpreter
+EXPORT_BATCH = 16
+
+_ID_KEYS = ("author", "miner", "peer")  # of an event's data
+
+T = TypeVar("T")
+
+
+class _Abandoned(Exception):
+    """Whoever asked for the audit has gone."""
+
+
+class NodeView:
+    """Reads one node: its service, what the service is made of, and what the operator configured."""
+
+    def __init__(self, service: RoundService, context: NodeContext, config: NodeConfig) -> None:
+        self._service = service
+        self._c = context
+        self._config = config
+        self._ledger = Ledger(context.genesis, context.store)
+        self._auditing = asyncio.Lock()
+        self._started_ms = context.clock.now_ms()
+        self._started_s = context.clock.monotonic()
+        self._addresses = config.network.get_addresses(context.genesis)
+
+    # ---- the node
+
+    @property
+    def is_ready(self) -> bool:
+        return self.describe_unready() is None
+
+    def describe_unready(self) -> str | None:
+        """Why this node takes no part in finalising blocks now, or None."""
+        if self._service.learner.info is None:
+            return "the worker is not ready yet"
+        return self._service.peers.describe_stall()
+
+    async def get_status(self) -> pb.NodeStatus:
+        c, service, genesis = self._c, self._service, self._c.genesis
+        tip, machine = service.tip, service.machine
+        counters = c.transport.counters().values()
+        status = pb.NodeStatus(
+            id=encode_id(c.key.id),
+            name=self._config.node.name,
+            version=_get_version("fednode"),
+            chain_id=genesis.chain_id.hex(),
+            chain_name=genesis.chain_name,
+            method=genesis.method["name"],
+            height=tip.height,
+            head=tip.id.hex(),
+            head_time=format_time(tip.header.time_ms),
+            round=tip.height if machine is None else machine.height,
+            phase=_get_phase(service),
+            view=0 if machine is None else machine.view,
+            rounds=genesis.rounds,
+            done=service.is_done,
+            contributions=0 if machine is None else len(machine.contributions),
+            candidates=0 if machine is None else len(machine.candidates),
+            difficulty=tip.next_difficulty,
+            peers_connected=sum(peer.connected for peer in service.peers),
+            members=genesis.n,
+            members_in_sight=service.peers.count_alive_members(),
+            quorum=genesis.q,
+            stalled=service.stall is not None,
+            stall_reason=service.stall,
+            ready=self.is_ready,
+            bytes_sent=sum(traffic.bytes_sent for traffic in counters),
+            bytes_received=sum(traffic.bytes_received for traffic in counters),
+            hashes=c.miner.hashes,
+            time=format_time(c.clock.now_ms()),
+            started_at=format_time(self._started_ms),
+            uptime_s=c.clock.monotonic() - self._started_s,
+            pid=os.getpid(),
+            worker_pid=c.trainer.pid if isinstance(c.trainer, WorkerProcess) else None,
+            miner_pids=c.miner.pids if isinstance(c.miner, MinerProcess) else (),
+        )
+        if (info := service.learner.info) is not None:
+            status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
+            status.num_train, status.num_test = info.num_train, info.num_test
+        measured, status.database_bytes, status.disk_free_bytes = await c.disk.run(self._read_disk)
+        applied = service.learner.applied
+        if measured is not None:
+            applied = max(applied, measured.round)
+            status.measured_round = measured.round
+            for key in ("accuracy", "local_accuracy"):
+                if measured.HasField(key):
+                    setattr(status, key, getattr(measured, key))
+            if "loss" in measured.train:
+                status.loss = measured.train["loss"]
+        if applied > 0:
+            status.applied_round = applied
+        if applied > status.measured_round and "accuracy" in service.learner.metrics:
+            status.accuracy = service.learner.metrics["accuracy"]  # caught up: no round was lived through to tell of
+        return status
+
+    def _read_disk(self) -> tuple[pb.Round | None, int, int]:
+        path = self._c.store.path
+        num_bytes = 0
+        for name in (DATABASE, f"{DATABASE}-wal"):
+            with suppress(FileNotFoundError):
+                num_bytes += (path / name).stat().st_size
+        return self._ledger.get_newest_measured(), num_bytes, shutil.disk_usage(path).free
+
+    def get_version(self) -> pb.Version:
+        return pb.Version(
+            version=_get_version("fednode"),
+            protocol=PROTOCOL_VERSION,
+            python=platform.python_version(),
+            libraries={name: _get_version(name) for name in LIBRARIES},
+        )
+
+    def get_config(self) -> pb.ConfigReply:
+        """The effective configuration without what must not be shown (SECURITY §4)."""
+        return pb.ConfigReply(json=json.dumps(redact(self._config.model_dump(mode="json"))))
+
+    def get_genesis(self) -> pb.GenesisReply:
+        genesis = self._c.genesis
+        return pb.GenesisReply(chain_id=genesis.chain_id.hex(), json=json.dumps(genesis.to_mapping()))
+
+    def list_peers(self) -> pb.ListPeersReply:
+        return pb.ListPeersReply(peers=[self._show_peer(peer) for peer in self._service.peers])
+
+    def _show_peer(self, peer: Peer) -> pb.PeerView:
+        silent_s = self._c.clock.monotonic() - peer.seen_s
+        shown = pb.PeerView(
+            id=encode_id(peer.id),
+            name=peer.name,
+            address=self._addresses.get(peer.id),
+            member=peer.is_member,
+            connected=peer.connected,
+            alive=self._service.peers.is_alive(peer.id),
+            silent_s=silent_s if silent_s < float("inf") else None,
+            rejected=peer.num_rejected,
+        )
+        if peer.status is not None:
+            shown.height, shown.head = peer.status.head_height, peer.status.head_id.hex()
+            if peer.status.height:
+                shown.round, shown.view = peer.status.height, peer.status.view
+        traffic = self._c.transport.counters().get(peer.id)
+        if traffic is not None:
+            shown.bytes_sent, shown.bytes_received = traffic.bytes_sent, traffic.bytes_received
+            shown.messages_sent, shown.messages_received = traffic.messages_sent, traffic.messages_received
+            shown.dropped, shown.refused = traffic.dropped, traffic.refused
+        return shown
+
+    # ---- the chain
+
+    async def get_head(self, *, include_payloads: bool) -> pb.Block:
+        return await self._c.disk.run(self._ledger.get_head, include_payloads=include_payloads)
+
+    async def get_block(self, height: int, *, include_payloads: bool) -> pb.Block:
+        return await self._c.disk.run(self._ledger.get_block, height, include_payloads=include_payloads)
+
+    async def find_block(self, block_id: str, *, include_payloads: bool) -> pb.Block:
+        return await self._c.disk.run(self._ledger.find_block, block_id, include_payloads=include_payloads)
+
+    async def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
+        return await self._c.disk.run(self._ledger.list_blocks, first, limit, reverse=reverse)
+
+    async def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
+        return await self._c.disk.run(self._ledger.list_rounds, first, limit, reverse=reverse)
+
+    async def get_round(self, number: int) -> pb.Round:
+        return await self._c.disk.run(self._ledger.get_round, number)
+
+    async def export(self, first: int, last: int | None) -> AsyncGenerator[FinalisedBlock, None]:
+        """Raises NotFound for heights that are not there."""
+        head = self._service.tip.height
+        end = head if last is None else last
+        if not 0 <= first <= end <= head:
+            raise NotFound(f"blocks {first} to {end}: the chain ends at height {head}")
+        blocks = export_blocks(self._c.store, first, end)
+        while batch := await self._c.disk.run(lambda: list(islice(blocks, EXPORT_BATCH))):
+            for _, block, certificate in batch:
+                yield FinalisedBlock(block=block, certificate=certificate)
+
+    async def verify(self, first: int, *, deep: bool, require_all: bool) -> AsyncGenerator[pb.VerifyUpdate, None]:
+        """Progress, then the report; one audit at a time. Closing the generator ends the audit. Raises NotFound."""
+        if require_all and not deep:
+            raise InvalidRequest("require_all: expected deep as well, since only that recomputes anything")
+        loop = asyncio.get_running_loop()
+        gone = threading.Event()
+        reached = first
+
+        def call(function: Callable[[], T]) -> T:
+            return asyncio.run_coroutine_threadsafe(self._run_on_disk(function), loop).result()
+
+        def on_height(height: int) -> None:
+            nonlocal reached
+            if gone.is_set():
+                raise _Abandoned
+            reached = height
+            time.sleep(PAUSE_S)
+
+        async with self._auditing:
+            audit = asyncio.ensure_future(
+                asyncio.to_thread(
+                    partial(
+                        run_audit,
+                        self._c.genesis,
+                        self._c.store,
+                        self._c.spec if deep else None,
+                        first=first,
+                        require_all=require_all,
+                        call=call,
+                        on_height=on_height,
+                    )
+                )
+            )
+            try:
+                while not (await asyncio.wait({audit}, timeout=PROGRESS_S))[0]:
+                    progress = pb.VerifyProgress(height=reached, last=self._service.tip.height)
+                    yield pb.VerifyUpdate(progress=progress)
+                yield pb.VerifyUpdate(report=audit.result())
+            finally:
+                gone.set()
+                if not audit.done():  # its thread still reads this store
+                    await asyncio.wait({audit})
+                    with suppress(_Abandoned):
+                        audit.result()
+
+    async def _run_on_disk(self, function: Callable[[], T]) -> T:
+        return await self._c.disk.run(function)
+
+    # ---- events
+
+    async def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[pb.Event, None]:
+        """Events of these kinds (all, if empty) after a cursor, then as they come. Raises InvalidRequest.
+
+        A cursor names the life of the node it comes from: one from an earlier life begins with this one's first event.
+        """
+        unknown = sorted(set(kinds) - set(EVENT_KINDS))
+        if unknown:
+            raise InvalidRequest(f"event kind {unknown[0]!r}: expected one of {', '.join(EVENT_KINDS)}")
+        last = self._read_cursor(since) if since else None
+        async with aclosing(self._service.events.follow(last)) as events:  # type: ignore[type-var]  # a generator
+            async for event in events:
+                missed = event.cursor - last - 1 if last is not None else 0
+                last = event.cursor
+                if not kinds or event.kind in kinds:
+                    yield pb.Event(
+                        cursor=f"{self._started_ms:x}-{event.cursor}",
+                        time=format_time(event.at_ms),
+                        kind=event.kind,
+                        data=json.dumps(self._show_data(event.data)),
+                        missed=missed,
+                    )
+
+    def _read_cursor(self, text: str) -> int:
+        life, dash, number = text.partition("-")
+        if not dash or not (number.isascii() and number.isdigit()):
+            raise InvalidRequest(f"cursor {text!r}: expected one that an event came with, as in 19a3c1f2b00-17")
+        return int(number) if life == f"{self._started_ms:x}" else 0
+
+    def _show_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Node ids as everywhere in this interface, with the name beside each."""
+        shown: dict[str, Any] = {}
+        for key, value in data.items():
+            if key in _ID_KEYS and isinstance(value, str):
+                node_id = bytes.fromhex(value) if len(value) == 64 else decode_id(value)
+                shown[key], shown[f"{key}_name"] = encode_id(node_id), self._get_name(node_id)
+            else:
+                shown[key] = value
+        return shown
+
+    def _get_name(self, node_id: bytes) -> str:
+        peer = self._service.peers.get(node_id)
+        return peer.name if peer is not None else get_member_name(self._c.genesis, node_id)
+
+
+def _get_phase(service: RoundService) -> str:
+    if service.machine is not None:
+        return service.machine.phase.value
+    return RoundPhase.DONE.value if service.is_done else "starting"
+
+
+def _get_version(distribution: str) -> str:
+    """As installed, without importing it."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def redact(value: Any, key: str = "") -> Any:
+    """A configuration without the places of secrets, without tokens, and without the user part of addresses."""
+    if isinstance(value, dict):
+        return {name: redact(below, name) for name, below in value.items()}
+    if isinstance(value, list):
+        return [redact(below, key) for below in value]
+    if not isinstance(value, str):
+        return value
+    if key.endswith("_file") or "token" in key or "passphrase" in key:
+        return REDACTED
+    if "://" in value and "@" in urlsplit(value).netloc:
+        parts = urlsplit(value)
+        return parts._replace(netloc=f"{REDACTED}@{parts.netloc.rpartition('@')[2]}").geturl()
+    return value

@@ -1,0 +1,357 @@
+"""The daemon's handle on training: in a process of its own, so that torch is neither in the daemon nor in its way.
+
+`WorkerProcess` starts `node.worker_main`, speaks `node.frames` with it over a socket, and keeps one alive: when a
+worker dies, whoever killed it, the call under way raises WorkerDied, a new worker goes on from the last checkpoint,
+and the caller asks again. Calls go one at a time. What passes, all JSON but for what is in brackets:
+
+    to the worker      {call: "start", config} [initial_model]     {call: "train", number, height, beacon}
+                       {call: "apply", number, height} [aggregate] {call: "cancel", number}
+    from the worker    {number, saved, result} [payloads]  {number, saved, stopped: true}  {number, saved, failed: why}
+
+The end of the stream asks the worker to leave; so does the death of the daemon. What a worker prints is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from node.checkpoint import Position
+from node.frames import Frame, FrameError, await_frame, post_frame
+from node.trainer import Metrics, Trained, TrainerInfo, TrainingFailed, WorkerDied, WorkerFailed
+
+_log = logging.getLogger(__name__)
+
+MAX_CRASHES = 8  # in a row, before the first answer to a call
+BACKOFF_S = 0.1  # doubles with each crash after the first
+MAX_BACKOFF_S = 10.0
+CLOSE_S = 3.0  # for a worker to end its step and write its checkpoint
+TAIL_LINES = 20
+WORKER_ARGUMENTS = ("-P", "-m", "node.worker_main")  # -P: modules of the directory the daemon was started in stay out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """All a worker needs to build its client. Mappings are genesis' and the node configuration's, as JSON has them.
+
+    `threads` is torch's own choice if None. `python` and `arguments` say which program is the worker.
+    """
+
+    method: Mapping[str, Any]
+    model: Mapping[str, Any]
+    classes: tuple[str, ...]
+    input: Mapping[str, Any]
+    data: Mapping[str, Any]
+    seed: int
+    initial_model: Path | bytes = field(repr=False)
+    checkpoint_dir: Path
+    device: str = "auto"
+    threads: int | None = 1
+    max_weight: int | None = None
+    checkpoint_every: int = 1
+    niceness: int = 0
+    python: str = sys.executable
+    arguments: tuple[str, ...] = WORKER_ARGUMENTS
+
+    def encode(self) -> Frame:
+        """The call that starts a worker."""
+        plain = ("method", "model", "classes", "input", "data", "seed", "device", "threads", "max_weight")
+        config = {name: getattr(self, name) for name in (*plain, "checkpoint_every", "niceness")}
+        config["checkpoint_dir"] = str(self.checkpoint_dir)
+        if isinstance(self.initial_model, bytes):
+            return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
+        return Frame({"call": "start", "config": {**config, "initial_model": str(self.initial_model)}})
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    header: Mapping[str, Any]
+    attachments: Mapping[str, bytes]
+
+
+class WorkerProcess:
+    """A trainer in a child process that is replaced when it dies. `deaths` counts how often that was needed.
+
+    Both calls may be repeated: training for a height again gives the same bytes, applying it again changes nothing.
+    """
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self.deaths = 0
+        self._config = config
+        self._turn = asyncio.Lock()
+        self._ready: asyncio.Future[_Child] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._unsaved: dict[Position, _Call] = {}  # the last call of each kind, until a checkpoint has its effect
+
+    @property
+    def pid(self) -> int | None:
+        """The worker that is ready now, if there is one."""
+        ready = self._ready
+        if ready is None or not ready.done() or ready.cancelled() or ready.exception() is not None:
+            return None
+        return ready.result().pid
+
+    async def start(self) -> TrainerInfo:
+        if self._supervisor is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._supervisor = asyncio.create_task(self._supervise(), name="worker")
+        return (await self._get_child()).info
+
+    async def train(self, height: int, beacon: bytes) -> Trained:
+        header = {"call": "train", "height": height, "beacon": beacon.hex()}
+        reply = await self._request((height, False), _Call(header, {}))
+        result = reply.header["result"]
+        return Trained(result["weight"], reply.attachments, result["metrics"])
+
+    async def apply(self, height: int, aggregate: bytes | None) -> Metrics:
+        attachments = {} if aggregate is None else {"aggregate": aggregate}
+        reply = await self._request((height, True), _Call({"call": "apply", "height": height}, attachments))
+        metrics: Metrics = reply.header["result"]["metrics"]
+        return metrics
+
+    async def close(self) -> None:
+        """Ends the worker, which first writes its checkpoint. Calls under way raise WorkerDied, later ones
+        WorkerFailed."""
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.cancel()
+            await asyncio.wait({supervisor})
+            if not supervisor.cancelled():
+                supervisor.result()
+        self._set_failed(WorkerFailed("the worker was closed"))
+
+    async def _get_child(self) -> _Child:
+        if self._ready is None or self._supervisor is None:
+            raise WorkerFailed("the worker was not started, or was closed")
+        return await asyncio.shield(self._ready)
+
+    async def _request(self, position: Position, call: _Call) -> Frame:
+        """The answer to a call that takes the client's state to `position`."""
+        async with self._turn:
+            child = await self._get_child()
+            reply = await child.request(call)
+            saved = tuple(reply.header["saved"] or ())
+            is_kept = {at: other for at, other in self._unsaved.items() if at > saved and at[1] != position[1]}
+            self._unsaved = is_kept | {position: call}
+            return reply
+
+    async def _supervise(self) -> None:
+        """Keeps a worker alive until cancelled or hopeless."""
+        crashes = 0
+        reason = ""
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        try:
+            while crashes < MAX_CRASHES:
+                if crashes:
+                    await asyncio.sleep(min(BACKOFF_S * 2 ** (crashes - 1), MAX_BACKOFF_S))
+                async with _Child(self._config, tail, self._on_gone) as child:
+                    try:
+                        await self._prepare(child)
+                        self._set_ready(child)
+                        await child.wait_until_gone()
+                    except WorkerDied:
+                        child.is_blamed = True
+                reason = child.reason
+                self.deaths += 1
+                if child.has_served:
+                    crashes = 0
+                if child.is_blamed:
+                    crashes += 1
+                _log.warning("Worker %s died and is replaced: %s", child.pid, reason)
+            raise WorkerFailed(f"the worker died {crashes} times in a row: {reason}{_show_tail(tail)}")
+        except WorkerFailed as error:
+            self._set_failed(error)
+
+    async def _prepare(self, child: _Child) -> None:
+        """Brings a new worker to where the last one was: its checkpoint may lack what was done last."""
+        info = await child.start(self._config)
+        resumed = (info.trained_height, (info.checkpoint_height or 0) == info.trained_height)
+        for position, call in sorted(self._unsaved.items(), key=lambda item: item[0]):
+            if position > resumed:
+                await child.request(call)
+                child.has_served = False
+
+    def _set_ready(self, child: _Child) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(child)
+
+    def _on_gone(self) -> None:
+        """From now on calls wait for the next worker."""
+        if self._ready is not None and self._ready.done():
+            self._ready = asyncio.get_running_loop().create_future()
+
+    def _set_failed(self, error: WorkerFailed) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()  # nobody may be waiting for it
+
+
+def _show_tail(tail: deque[str]) -> str:
+    return "; it last wrote:\n  " + "\n  ".join(tail) if tail else ""
+
+
+class _Child:
+    """One worker process, from its start to its end, and the calls it has not answered yet."""
+
+    def __init__(self, config: WorkerConfig, tail: deque[str], on_gone: Callable[[], None]) -> None:
+        self.info = TrainerInfo(0, 0, "", 0, 0)
+        self.reason = "it was ended"
+        self.has_served = False  # answered a call
+        self.is_blamed = False  # died before it was ready, or during a call
+        self._command = (config.python, *config.arguments)
+        self._tail = tail
+        self._on_gone = on_gone
+        self._calls = 0
+        self._pending: dict[int, asyncio.Future[Frame]] = {}
+        self._outgoing: asyncio.Queue[Frame] = asyncio.Queue()
+        self._gone = asyncio.Event()
+        self._process: Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def __aenter__(self) -> _Child:
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        with theirs:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=theirs.fileno(),
+                    stdout=PIPE,
+                    stderr=subprocess.STDOUT,
+                    process_group=0,  # Ctrl-C is the daemon's to handle
+                )
+            except OSError as error:
+                self._socket.close()
+                raise WorkerFailed(f"the worker {self._command[0]} cannot be started: {error}") from error
+        talking = (self._forward_output(self._process), self._write(), self._read(self._process))
+        self._tasks = [asyncio.create_task(part) for part in talking]
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        process = self._process
+        assert process is not None  # noqa: S101 - entered
+        try:
+            if self.info.num_train:  # it was ready: it may have something to write
+                async with asyncio.timeout(CLOSE_S):  # wait_for would swallow a cancellation on Python 3.11
+                    await self._gone.wait()
+        except TimeoutError:
+            _log.warning("Worker %d did not leave within %g s and was killed", process.pid, CLOSE_S)
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await self._gone.wait()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._socket.close()
+
+    async def start(self, config: WorkerConfig) -> TrainerInfo:
+        """Raises WorkerDied, and WorkerFailed if the worker refuses its configuration."""
+        frame = config.encode()
+        reply = await self._ask(_Call(frame.header, frame.attachments))
+        if "failed" in reply.header:
+            raise WorkerFailed(f"the worker cannot be set up: {reply.header['failed']}")
+        self.info = TrainerInfo(**reply.header["result"])
+        return self.info
+
+    async def request(self, call: _Call) -> Frame:
+        """The answer to a call. Raises WorkerDied."""
+        reply = await self._ask(call)
+        self.has_served = True
+        if "failed" in reply.header:
+            raise TrainingFailed(reply.header["failed"])
+        if (
+            "stopped" in reply.header
+        ):  # asked for by a cancellation, which waits for no answer, or because it is closing
+            raise WorkerDied("the worker was closed")
+        return reply
+
+    async def _ask(self, call: _Call) -> Frame:
+        if self._gone.is_set():
+            raise WorkerDied(self.reason)
+        self._calls += 1
+        number = self._calls
+        reply: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._pending[number] = reply
+        self._outgoing.put_nowait(Frame({**call.header, "number": number}, call.attachments))
+        try:
+            return await reply
+        except asyncio.CancelledError:
+            self._outgoing.put_nowait(Frame({"call": "cancel", "number": number}))
+            raise
+        finally:
+            del self._pending[number]
+
+    async def wait_until_gone(self) -> None:
+        await self._gone.wait()
+
+    async def _write(self) -> None:
+        with suppress(OSError):  # the reader will hear of it
+            while True:
+                await post_frame(self._socket, await self._outgoing.get())
+
+    async def _read(self, process: Process) -> None:
+        try:
+            while (frame := await await_frame(self._socket)) is not None:
+                reply = self._pending.get(frame.header["number"])
+                if reply is not None and not reply.done():
+                    reply.set_result(frame)
+        except FrameError as error:
+            _log.warning("Worker %d sent what is not a frame: %s", process.pid, error)
+        finally:
+            await self._bury(process)
+
+    async def _bury(self, process: Process) -> None:
+        """Waits for the end of a process that has stopped talking, and fails what it has not answered."""
+        try:
+            async with asyncio.timeout(1):
+                code = await process.wait()
+        except TimeoutError:
+            process.kill()
+            code = await process.wait()
+        await asyncio.wait(self._tasks[:1], timeout=1)  # its last words
+        self.reason = f"exit status {code}"
+        self._gone.set()
+        self._on_gone()
+        for reply in self._pending.values():
+            if not reply.done():
+                self.is_blamed = True
+                reply.set_exception(WorkerDied(f"the worker died: {self.reason}"))
+
+    async def _forward_output(self, process: Process) -> None:
+        """Logs each line; one that begins with a level, as the worker's own log does, at that level."""
+        output = process.stdout
+        assert output is not None  # noqa: S101 - a pipe was asked for
+        rest = b""
+        while chunk := await output.read(1 << 16):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._on_line(line)
+            if len(rest) > 1 << 16:
+                self._on_line(rest)
+                rest = b""
+        if rest:
+            self._on_line(rest)
+
+    def _on_line(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()
+        level, _, message = text.partition(" ")
+        number = logging.getLevelNamesMapping().get(level)
+        self._tail.append(text)
+        _log.log(number or logging.INFO, "%s", message if number else text)

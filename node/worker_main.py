@@ -1,0 +1,232 @@
+"""The worker child: torch, a client and its checkpoints, answering the calls of `node.worker` (which lists them).
+
+Run as `python -m node.worker_main`; standard input is the socket to the daemon, and whatever is printed goes to its
+log. Between two optimiser steps it looks whether the call was cancelled. Errors the methods know of (`MlError`) are
+answers; any other one ends the process, with its traceback in the daemon's log and a new worker in its place.
+
+The answer goes out before the checkpoint is made. See `node.checkpoint` for why that is safe.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ml.errors import MlError, Stopped
+from ml.payload import Arrays, decode_arrays, encode_arrays
+from node.checkpoint import Checkpoint, Checkpoints, Phase, Position
+from node.frames import Frame, FrameError, receive_frame, send_frame
+from node.trainer import Client, get_info
+
+_log = logging.getLogger(__name__)
+
+Config = Mapping[str, Any]
+BuildClient = Callable[[Config, Arrays], tuple[Client, str]]  # (configuration, initial model): (client, its device)
+
+_PR_SET_PDEATHSIG = 1
+
+
+class _Calls:
+    """The daemon's end of the conversation."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._has_ended = False
+        self._waiting = select.poll()
+        self._waiting.register(sock, select.POLLIN)
+
+    def receive(self) -> Frame | None:
+        """The next call, None at the end. A cancellation that came after its answer had left is dropped."""
+        while not self._has_ended:
+            frame = receive_frame(self._socket)
+            if frame is None or frame.header["call"] != "cancel":
+                return frame
+        return None
+
+    def is_cancelled(self, number: int) -> bool:
+        """Whether call `number` is not wanted any more, or nobody is there to want it. Costs a microsecond."""
+        while self._waiting.poll(0):
+            frame = receive_frame(self._socket)
+            if frame is None:
+                self._has_ended = True
+                return True
+            if frame.header["call"] != "cancel":
+                raise FrameError(f"expected calls one at a time, got {frame.header['call']} during call {number}")
+            if frame.header["number"] == number:
+                return True
+        return False
+
+    def answer(self, number: int, header: Mapping[str, Any], attachments: Mapping[str, bytes] | None = None) -> None:
+        try:
+            send_frame(self._socket, Frame({"number": number, **header}, attachments or {}))
+        except (BrokenPipeError, ConnectionResetError):
+            self._has_ended = True
+
+
+class Session:
+    """A client, and where in its rounds it stands. Repeating the last step of a round changes nothing."""
+
+    def __init__(self, client: Client, checkpoints: Checkpoints, checkpoint_every: int) -> None:
+        self._client = client
+        self._checkpoints = checkpoints
+        self._every = checkpoint_every
+        self._height, self._phase = 0, Phase.APPLIED
+        self._is_saved = False
+        self.resumed = self._resume()
+
+    def _resume(self) -> Checkpoint | None:
+        while (checkpoint := self._checkpoints.load_newest()) is not None:
+            try:
+                self._client.load_state_arrays(checkpoint.arrays)
+            except ValueError as error:
+                self._checkpoints.set_aside(checkpoint.phase, str(error))
+                continue
+            self._height, self._phase, self._is_saved = checkpoint.height, checkpoint.phase, True
+            return checkpoint
+        return None
+
+    def train(
+        self, height: int, beacon: bytes, should_stop: Callable[[], bool]
+    ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
+        """The answer to `train`. Raises MlError."""
+        if (self._height, self._phase) == (height, Phase.TRAINED):
+            self._go_back()
+        trained = self._client.train(height, beacon, should_stop=should_stop)
+        self._move(height, Phase.TRAINED)
+        payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items()}
+        return {"weight": trained.weight, "metrics": dict(trained.metrics)}, payloads
+
+    def apply(self, height: int, aggregate: bytes | None) -> Mapping[str, Any]:
+        """The answer to `apply`. Raises MlError."""
+        if (self._height, self._phase) == (height, Phase.APPLIED):
+            return {"metrics": dict(self._client.evaluate())}
+        arrays = None if aggregate is None else decode_arrays(aggregate, len(aggregate))
+        metrics = self._client.apply(height, arrays)
+        self._move(height, Phase.APPLIED)
+        return {"metrics": dict(metrics)}
+
+    def _go_back(self) -> None:
+        """To before the training that is asked for again, so that it gives what it gave the first time."""
+        before = self._checkpoints.load(Phase.APPLIED)
+        if before is not None and before.height == self._height - 1:
+            self._client.load_state_arrays(before.arrays)
+        else:
+            _log.warning(
+                "Training for height %d is repeated from where it had ended: no checkpoint of height %d",
+                self._height,
+                self._height - 1,
+            )
+
+    def _move(self, height: int, phase: Phase) -> None:
+        self._height, self._phase, self._is_saved = height, phase, False
+
+    def save(self, *, is_last: bool = False) -> None:
+        """Makes a checkpoint if this step is due for one, in the background; the last one always."""
+        if self._is_saved or not (is_last or self._height % self._every == 0):
+            return
+        try:
+            self._checkpoints.save(Checkpoint(self._height, self._phase, self._client.state_arrays()))
+        except OSError as error:
+            _log.error("Checkpoint of height %d could not be written: %s", self._height, error)
+        self._is_saved = True
+
+    @property
+    def saved(self) -> Position | None:
+        """The newest state that is on disk."""
+        return self._checkpoints.saved
+
+    def close(self) -> None:
+        self.save(is_last=True)
+        try:
+            self._checkpoints.close()
+        except OSError as error:
+            _log.error("Last checkpoint could not be written: %s", error)
+
+
+def serve(sock: socket.socket, build_client: BuildClient) -> None:
+    """Answers calls until there are no more."""
+    calls = _Calls(sock)
+    frame = calls.receive()
+    if frame is None:
+        return
+    config = frame.header["config"]
+    os.nice(config["niceness"])
+    try:
+        initial = _read_initial_model(config, frame.attachments)
+        client, device = build_client(config, initial)
+        session = Session(client, Checkpoints(Path(config["checkpoint_dir"])), config["checkpoint_every"])
+    except (MlError, OSError) as error:
+        calls.answer(frame.header["number"], {"failed": str(error)})
+        return
+    info = get_info(client, device, session.resumed)
+    calls.answer(frame.header["number"], {"result": asdict(info), "saved": session.saved})
+    session.save()
+    while (frame := calls.receive()) is not None:
+        _answer(calls, session, frame)
+        session.save()
+    session.close()
+
+
+def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
+    number, height = frame.header["number"], frame.header["height"]
+    payloads: Mapping[str, bytes] = {}
+    try:
+        if frame.header["call"] == "train":
+            beacon = bytes.fromhex(frame.header["beacon"])
+            result, payloads = session.train(height, beacon, lambda: calls.is_cancelled(number))
+        else:
+            result = session.apply(height, frame.attachments.get("aggregate"))
+    except Stopped:
+        answer: Mapping[str, Any] = {"stopped": True}
+    except MlError as error:
+        answer = {"failed": f"height {height}: {error}"}
+    else:
+        answer = {"result": result}
+    calls.answer(number, {**answer, "saved": session.saved}, payloads)
+
+
+def _read_initial_model(config: Config, attachments: Mapping[str, bytes]) -> Arrays:
+    data = (
+        attachments["initial_model"] if "initial_model" in attachments else Path(config["initial_model"]).read_bytes()
+    )
+    return decode_arrays(data, len(data))
+
+
+def build_client(config: Config, initial: Arrays) -> tuple[Client, str]:
+    """The client this node trains, and the device it is on. Raises MlError."""
+    import torch  # takes a second, in which the start call has been read and the daemon's death is noticed
+
+    from ml.clients import get_device, make_client
+
+    if config["threads"] is not None:
+        torch.set_num_threads(config["threads"])
+    torch.set_num_interop_threads(1)
+    names = ("method", "model", "classes", "input", "data", "seed", "device", "max_weight")
+    client = make_client(**{name: config[name] for name in names}, initial=initial)
+    return client, str(get_device(config["device"]))
+
+
+def main(build: BuildClient = build_client) -> None:
+    """The process: ends when the daemon does, leaves Ctrl-C to it, and keeps its socket from whatever it imports."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr, level=logging.INFO)
+    logging.captureWarnings(True)
+    with socket.socket(fileno=os.dup(0)) as sock, open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+        serve(sock, build)
+
+
+if __name__ == "__main__":
+    main()
+    logging.shutdown()
+    os._exit(0)  # nothing is left to do; taking torch apart would take 0.4 s

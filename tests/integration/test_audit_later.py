@@ -1,0 +1,118 @@
+"""What was followed on a quorum's word is recomputed when its blobs arrive (PROTOCOL §9)."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from chain import codec
+from chain.block import Block, PayloadRef
+from chain.genesis import Genesis
+from chain.sqlite_store import SqliteStore
+from ml.payload import KINDS
+from node.audit import run_audit
+from node.auditor import Halted
+from node.genesis_file import get_genesis_spec
+from node.retention import LARGE_BYTES, Retention
+from support.chains import make_candidate, make_certificate, make_contribution, make_digest, make_genesis, make_keys
+from support.cluster import Cluster, cluster, make_prototypes
+from support.liar import lying
+from support.virtual_time import run_virtual
+
+
+def get_not_held(net: Cluster, name: str) -> list[int]:
+    store = net[name].store
+    assert store is not None
+    report = run_audit(net.genesis, store, get_genesis_spec(net.genesis))
+    assert report.ok, report
+    return list(report.not_held)
+
+
+def test_a_late_joiner_comes_to_hold_and_recompute_every_height(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 4, rounds=6, start=["node0", "node1", "node2"]) as net:
+            await net.wait_for_height(6, "node0", "node1", "node2")
+            net.start("node3")
+            await net.wait_for_height(6, "node3")
+            await net.wait_for(lambda: not get_not_held(net, "node3"), "node3 to hold every blob")
+
+    run_virtual(story())
+
+
+def test_blobs_that_nobody_has_any_more_leave_the_height_unaudited_and_nothing_else(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 4, rounds=4, start=["node0", "node1", "node2"]) as net:
+            await net.wait_for_height(4, "node0", "node1", "node2")
+            gone = net["node0"].get_block(2).contributions[0].payloads[0].digest
+            for name in ("node0", "node1", "node2"):
+                store = net[name].store
+                assert store is not None
+                assert store.delete_blob(gone)
+            net.start("node3")
+            await net.wait_for(lambda: get_not_held(net, "node3") == [2], "node3 to hold all that can be had")
+            assert net["node3"].failure is None
+
+    run_virtual(story())
+
+
+def test_a_certified_block_with_a_wrong_aggregate_halts_whoever_recomputes_it(tmp_path: Path) -> None:
+    """All members but node0 collude: their certificate is followed, and found out."""
+
+    async def story() -> None:
+        keys = make_keys(4)
+        async with cluster(tmp_path, 4, start=["node0"]) as net, lying(net, "node3") as liar:
+            block, blobs = make_block_with(net.genesis, aggregate=make_digest("wrong"))
+            liar.blobs |= blobs
+            proof = (
+                codec.encode_block(block),
+                codec.encode_certificate(make_certificate(net.genesis, block, keys[1:])),
+            )
+            liar.blocks = lambda first, count: [proof] if first == 1 else []
+            liar.send(liar.make_status(head_height=1, head_id=block.id, height=2))
+            await net.wait_for(lambda: net["node0"].height == 1 or net["node0"].failure is not None, "node0 to follow")
+            with pytest.raises(AssertionError):
+                await net.wait_for(lambda: False, "node0 to halt")
+            failure = net["node0"].failure
+            assert isinstance(failure, BaseExceptionGroup)
+            halted = failure.subgroup(Halted)
+            assert halted is not None
+            assert "height 1: certified, but" in str(halted.exceptions[0])
+
+    run_virtual(story())
+
+
+def make_block_with(genesis: Genesis, aggregate: bytes) -> tuple[Block, dict[bytes, bytes]]:
+    """Block 1 with real payloads of the last three members, and those payloads by digest."""
+    keys = make_keys(4)
+    blobs: dict[bytes, bytes] = {}
+    contributions = []
+    for i, key in enumerate(keys[1:]):
+        data = make_prototypes(i, 1)
+        digest = hashlib.sha256(data).digest()
+        blobs[digest] = data
+        ref = PayloadRef(KINDS["prototypes"], digest, len(data))
+        contributions.append(make_contribution(genesis, key, payloads=[ref]))
+    return make_candidate(
+        genesis, genesis.block0, keys, miner=1, contributions=contributions, aggregate=aggregate
+    ), blobs
+
+
+def test_large_blobs_go_when_their_height_is_old_and_small_ones_stay(tmp_path: Path) -> None:
+    keys = make_keys(1)
+    genesis = make_genesis(keys, min_contributions=1)
+    large, small = bytes(LARGE_BYTES + 1), b"small"
+    with SqliteStore.open(tmp_path / "data", genesis) as store:
+        refs = [PayloadRef(1, store.put_blob(large), len(large)), PayloadRef(2, store.put_blob(small), len(small))]
+        retention = Retention(store, genesis)
+        parent = genesis.block0
+        for height in range(1, genesis.keep_heights + 2):
+            payloads = refs if height == 1 else [PayloadRef(1, make_digest(f"{height}"), 1)]
+            own = make_contribution(genesis, keys[0], height=height, prev=parent.id, payloads=payloads)
+            block = make_candidate(genesis, parent, keys, contributions=[own])
+            store.append(block, make_certificate(genesis, block, keys))
+            parent = block
+            assert retention.on_block(block) == (height == genesis.keep_heights + 1)
+        assert not store.has_blob(refs[0].digest)
+        assert store.has_blob(refs[1].digest)

@@ -1,0 +1,72 @@
+"""The guard: a federation and the simulation are the same computation, bit for bit, given the same block ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ml.clients import make_clients, make_initial_aggregate
+from ml.data import get_classes
+from ml.payload import encode_arrays
+from ml.simulation import SimulationConfig, simulate
+from node.trainer import InlineTrainer
+from support.cluster import cluster
+from support.virtual_time import run_virtual
+
+ROUNDS = 10
+MODEL = {"name": "mlp", "hidden": [64, 32]}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in a node's worker."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("method", [{"name": "dfpl", "lambda": 1.0}, {"name": "fedavg"}], ids=lambda m: m["name"])
+def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: dict[str, Any]) -> None:
+    config = SimulationConfig(method=method, model=MODEL, clients=4, rounds=ROUNDS, seed=1)
+    assert config.input is not None
+    classes = get_classes("digits")
+    initial = make_initial_aggregate(MODEL, config.input["shape"], len(classes), config.seed)
+    clients = make_clients(
+        method=method,
+        model=MODEL,
+        classes=classes,
+        input=config.input,
+        data=config.data,
+        partition=config.partition,
+        num_clients=4,
+        run_seed=config.seed,
+        initial=initial,
+    )
+
+    async def federate() -> tuple[list[bytes], list[bytes], list[bytes]]:
+        async with cluster(
+            tmp_path,
+            4,
+            rounds=ROUNDS,
+            trainers=[InlineTrainer(client) for client in clients],
+            initial_model=encode_arrays(initial),
+            method=clients[0].spec.to_mapping(),
+            model=MODEL,
+            classes=list(classes),
+            input=dict(config.input or {}),
+        ) as net:
+            await net.wait_for_height(ROUNDS)
+            assert net.check_agreement() == ROUNDS
+            blocks = [net["node0"].get_block(height) for height in range(ROUNDS + 1)]
+            assert all(len(block.contributions) == 4 for block in blocks[1:])
+            ids = [net.id(f"node{i}") for i in range(4)]
+            return ids, [block.id for block in blocks], [block.header.aggregate for block in blocks[1:]]
+
+    ids, block_ids, aggregates = run_virtual(federate())
+    simulated = simulate(config, ids=ids, beacons=lambda height: block_ids[height - 1])
+    assert list(simulated.aggregate_digests) == aggregates

@@ -1,0 +1,83 @@
+"""A node without a vote: it follows, asks, and tells nothing but its status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from chain.block import ZERO, Id, Phase
+from node.context import NodeContext
+from node.round_service import RoundService
+from support.chains import make_keys
+from support.cluster import Cluster, Node, ScriptedTrainer, cluster
+from support.liar import lying
+from support.virtual_time import run_virtual
+
+MEMBERS = ("node0", "node1", "node2", "node3")
+
+
+@asynccontextmanager
+async def observed(path: Path, **options: object) -> AsyncIterator[Cluster]:
+    """Four members that let an observer in, which is not started yet."""
+    (key,) = make_keys(1, "observer")
+
+    def welcome(context: NodeContext) -> RoundService:
+        return RoundService(replace(context, observers=(key.id,)))
+
+    async with cluster(path, 4, start=(), **options) as net:  # type: ignore[arg-type]  # passed on
+        net.nodes["observer"] = Node("observer", key, path / "observer", ScriptedTrainer(9))
+        for name in MEMBERS:
+            net.start(name, welcome)
+        yield net
+
+
+def is_refused(net: Cluster, peer: Id) -> bool:
+    transports = [net.network.find(net.id(name)) for name in MEMBERS]
+    return any(transport is not None and transport.bans.is_banned(peer) for transport in transports)
+
+
+def test_an_observer_follows_and_is_never_refused(tmp_path: Path) -> None:
+    """Loss makes the members lack what the observer holds; it must not push it to them."""
+
+    async def story() -> None:
+        async with observed(tmp_path, network={"loss": 0.2}) as net:
+            await net.wait_for_height(2, *MEMBERS)
+            net.start("observer")
+            await net.wait_for_height(net["node0"].height + 6)
+            net.check_agreement()
+            assert not is_refused(net, net.id("observer"))
+            trainer = net["observer"].trainer
+            assert isinstance(trainer, ScriptedTrainer)
+            assert trainer.trained == []
+
+    run_virtual(story())
+
+
+def test_an_observer_counts_for_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with observed(tmp_path) as net:
+            net.start("observer")
+            await net.wait_for_height(1)
+            await net.crash("node2")
+            await net.crash("node3")
+            service = net["node0"].service
+            assert service is not None
+            await net.wait_for(lambda: service.stall is not None, "node0 to say that it is stalled")
+            height = net["node0"].height
+            await asyncio.sleep(30)
+            assert net["node0"].height == height
+
+    run_virtual(story())
+
+
+def test_an_observer_that_pushes_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with observed(tmp_path) as net, lying(net, "observer") as liar:
+            liar.send(liar.make_vote(Phase.PREVOTE, ZERO), "node1")
+            await net.wait_for(lambda: liar.is_refused_by("node1"), "node1 to refuse the observer")
+            await net.wait_for_height(net["node0"].height + 2, *MEMBERS)
+
+    run_virtual(story())

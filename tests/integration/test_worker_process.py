@@ -1,0 +1,385 @@
+"""The worker process: training in it is training, and neither cancelling nor killing it loses or changes anything.
+
+Most tests run a worker whose client is a number (`support.fake_worker`), the last ones the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ml.clients import get_client_seed, get_partition_seed, make_client, make_initial_aggregate
+from ml.payload import decode_arrays, encode_arrays
+from ml.specs import add_kind
+from node import worker as worker_module
+from node.checkpoint import Checkpoints, Phase
+from node.trainer import InlineTrainer, Trained, Trainer, TrainerInfo, TrainingFailed, WorkerDied, WorkerFailed
+from node.worker import WorkerConfig, WorkerProcess
+from support.fake_worker import BREAK, DIE, DIVERGE, TALK, TRAIN, TRAIN_UNTIL_STOPPED, FakeClient, make_config
+from support.processes import is_alive, kill
+from support.recording import wait_until
+
+DEADLINE_S = 60.0
+
+
+@asynccontextmanager
+async def running(config: WorkerConfig) -> AsyncIterator[WorkerProcess]:
+    worker = WorkerProcess(config)
+    await asyncio.wait_for(worker.start(), DEADLINE_S)
+    try:
+        yield worker
+    finally:
+        await worker.close()
+
+
+def get_number(trained: Trained) -> float:
+    """The state of a fake client after training."""
+    payload = trained.payloads["model"]
+    return float(decode_arrays(payload, len(payload))["w"][0])
+
+
+def get_pid(worker: WorkerProcess) -> int:
+    assert worker.pid is not None
+    return worker.pid
+
+
+def aggregate(number: float) -> bytes:
+    return encode_arrays({"model/w": np.array([number])})
+
+
+async def begin_endless_training(worker: WorkerProcess, caplog: pytest.LogCaptureFixture) -> asyncio.Task[Trained]:
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    training = asyncio.create_task(worker.train(1, TRAIN_UNTIL_STOPPED))
+    await wait_until(lambda: "training began" in caplog.text, "training began", DEADLINE_S)
+    return training
+
+
+@pytest.mark.parametrize("kind", ["process", "inline"])
+async def test_a_trainer_trains_and_applies(kind: str, tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
+    trainer: Trainer = WorkerProcess(config) if kind == "process" else inline
+    assert await trainer.start() == TrainerInfo(2, 1, "cpu", parameters=1, model_bytes=8)
+    trained = await trainer.train(1, TRAIN)
+    assert (trained.weight, get_number(trained)) == (2, 1.0)
+    assert math.isnan(trained.metrics["loss"])
+    assert await trainer.apply(1, aggregate(4)) == {"accuracy": 5.0, "loss": 0.0}
+    assert await trainer.apply(2, None) == {"accuracy": 5.0, "loss": 0.0}
+    with pytest.raises(TrainingFailed, match="height 3: the loss is nan"):
+        await trainer.train(3, DIVERGE)
+    assert get_number(await trainer.train(3, TRAIN)) == 53.0
+    await trainer.close()
+
+
+async def test_a_cancelled_training_stops_between_steps_and_the_worker_is_usable_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        pid = get_pid(worker)
+        for height in (1, 2):
+            training = await begin_endless_training(worker, caplog)
+            training.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await training
+            await asyncio.wait_for(worker.apply(height, aggregate(1)), DEADLINE_S)
+        assert get_number(await worker.train(3, TRAIN)) == 23.0
+        assert worker.pid == pid
+
+
+async def test_calls_go_one_at_a_time_in_the_order_they_were_made(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        first, applied, second = await asyncio.gather(
+            worker.train(1, TRAIN), worker.apply(1, aggregate(1)), worker.train(2, TRAIN)
+        )
+        assert (get_number(first), applied["accuracy"], get_number(second)) == (1.0, 2.0, 22.0)
+
+
+async def test_a_call_cancelled_while_it_waits_for_its_turn_never_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        training = await begin_endless_training(worker, caplog)
+        waiting = asyncio.create_task(worker.apply(1, aggregate(1)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        training.cancel()
+        await asyncio.wait({training, waiting})
+        assert get_number(await worker.train(1, TRAIN)) == 1.0
+
+
+async def test_a_worker_killed_at_rest_is_replaced_unnoticed(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        await worker.train(1, TRAIN)
+        await worker.apply(1, aggregate(4))
+        pid = get_pid(worker)
+        kill(pid)
+        await wait_until(lambda: worker.pid not in (pid, None), "another worker is ready", DEADLINE_S)
+        assert get_number(await worker.train(2, TRAIN)) == 52.0
+        assert worker.deaths == 1
+
+
+async def test_a_worker_killed_at_work_fails_the_call_and_asking_again_gives_what_it_would_have_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        training = await begin_endless_training(worker, caplog)
+        kill(get_pid(worker))
+        with pytest.raises(WorkerDied, match="exit status -9"):
+            await asyncio.wait_for(training, DEADLINE_S)
+        assert get_number(await worker.train(1, TRAIN)) == 1.0
+        with pytest.raises(WorkerDied):
+            await worker.train(2, DIE)
+        assert get_number(await worker.train(2, TRAIN)) == 12.0
+        with pytest.raises(WorkerDied):
+            await worker.train(3, BREAK)
+        assert "RuntimeError: something nobody foresaw" in caplog.text
+        assert get_number(await worker.train(3, TRAIN)) == 123.0
+        assert worker.deaths == 3
+
+
+async def test_training_a_height_again_gives_the_same_bytes_also_after_a_restart(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        await worker.train(1, TRAIN)
+        await worker.apply(1, aggregate(4))
+        first = await worker.train(2, TRAIN)
+        assert (await worker.train(2, TRAIN)).payloads == first.payloads
+    async with running(make_config(tmp_path)) as worker:
+        assert (await worker.train(2, TRAIN)).payloads == first.payloads
+
+
+async def test_applying_a_height_again_changes_nothing(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        first = await worker.apply(1, aggregate(4))
+        assert await worker.apply(1, aggregate(4)) == first
+
+
+@pytest.mark.parametrize("every", [1, 100])
+async def test_a_restart_goes_on_from_where_it_was(tmp_path: Path, every: int) -> None:
+    config = make_config(tmp_path, checkpoint_every=every)
+    async with running(config) as worker:
+        assert (await worker.start()).checkpoint_height is None
+        await worker.train(1, TRAIN)
+        await worker.apply(1, aggregate(4))
+    async with running(config) as worker:
+        info = await worker.start()
+        assert (info.checkpoint_height, info.trained_height) == (1, 1)
+        assert get_number(await worker.train(2, TRAIN)) == 52.0
+    async with running(config) as worker:
+        info = await worker.start()
+        assert (info.checkpoint_height, info.trained_height) == (1, 2)
+
+
+async def test_an_aggregate_that_no_checkpoint_has_is_applied_to_the_next_worker_too(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path, checkpoint_every=100)) as worker:
+        for height in (1, 2, 3):
+            await worker.apply(height, aggregate(4))
+        pid = get_pid(worker)
+        kill(pid)
+        await wait_until(lambda: worker.pid not in (pid, None), "another worker is ready", DEADLINE_S)
+        assert get_number(await worker.train(4, TRAIN)) == 44.0  # from the last aggregate, which is complete state
+
+
+async def test_a_corrupt_checkpoint_is_reported_and_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        await worker.apply(1, aggregate(4))
+    damage(tmp_path)
+    async with running(make_config(tmp_path)) as worker:
+        assert (await worker.start()).checkpoint_height is None
+        assert get_number(await worker.train(1, TRAIN)) == 1.0
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert any("applied.safetensors cannot be used and was moved to applied.safetensors.corrupt" in w for w in warnings)
+
+
+def damage(directory: Path) -> None:
+    for path in directory.iterdir():
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+
+
+async def test_what_a_worker_prints_is_logged_at_its_level(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(make_config(tmp_path)) as worker:
+        await worker.train(1, TALK)
+    assert ("node.worker", logging.INFO, "a library printed this") in caplog.record_tuples
+    assert ("node.worker", logging.WARNING, "a library warned of this") in caplog.record_tuples
+
+
+async def test_a_worker_that_refuses_its_configuration_fails_at_once_and_says_why(tmp_path: Path) -> None:
+    worker = WorkerProcess(make_config(tmp_path, device="abacus"))
+    with pytest.raises(WorkerFailed, match="cannot be set up: device: expected one of this machine, got 'abacus'"):
+        await asyncio.wait_for(worker.start(), DEADLINE_S)
+    with pytest.raises(WorkerFailed, match="abacus"):
+        await worker.train(1, TRAIN)
+    assert worker.deaths == 0
+    await worker.close()
+    with pytest.raises(WorkerFailed, match="closed"):
+        await worker.train(1, TRAIN)
+
+
+async def test_a_worker_that_dies_at_start_is_given_up_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "BACKOFF_S", 0.001)
+    last_words = ("-I", "-S", "-c", "import sys; print('no module named this'); sys.exit(3)")
+    worker = WorkerProcess(make_config(tmp_path, arguments=last_words))
+    with pytest.raises(WorkerFailed, match=r"died 8 times in a row: exit status 3; it last wrote:\n(?s:.*)no module"):
+        await asyncio.wait_for(worker.start(), DEADLINE_S)
+    await worker.close()
+    missing = WorkerProcess(make_config(tmp_path, python="/nonexistent/python"))
+    with pytest.raises(WorkerFailed, match="/nonexistent/python cannot be started"):
+        await missing.start()
+    await missing.close()
+
+
+async def test_a_worker_that_dies_at_every_call_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(worker_module, "MAX_CRASHES", 3)
+    async with running(make_config(tmp_path)) as worker:
+        for _ in range(3):
+            with pytest.raises(WorkerDied):
+                await worker.train(1, DIE)
+        with pytest.raises(WorkerFailed, match="died 3 times in a row: exit status -9"):
+            await worker.train(1, TRAIN)
+
+
+async def test_closing_ends_the_process_and_the_call_under_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        pid = get_pid(worker)
+        training = await begin_endless_training(worker, caplog)
+        await asyncio.wait_for(worker.close(), DEADLINE_S)
+        with pytest.raises(WorkerDied):
+            await training
+    assert not is_alive(pid)
+    assert "was killed" not in caplog.text
+
+
+async def test_closing_before_the_worker_is_ready_ends_it(tmp_path: Path) -> None:
+    worker = WorkerProcess(make_config(tmp_path))
+    starting = asyncio.create_task(worker.start())
+    await asyncio.sleep(0)
+    await worker.close()
+    with pytest.raises(WorkerFailed, match="closed"):
+        await starting
+
+
+DAEMON = """
+import asyncio, sys
+from pathlib import Path
+from support.fake_worker import TRAIN_UNTIL_STOPPED, make_config
+from node.worker import WorkerProcess
+async def main():
+    worker = WorkerProcess(make_config(Path(sys.argv[1])))
+    await worker.start()
+    assert "torch" not in sys.modules
+    print(worker.pid, flush=True)
+    await worker.train(1, TRAIN_UNTIL_STOPPED)
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-c", DAEMON, str(tmp_path)]
+    with subprocess.Popen(command, cwd=tests, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+async def test_the_worker_dies_with_the_daemon_which_has_no_torch(daemon: subprocess.Popen[str]) -> None:
+    assert daemon.stdout is not None
+    pid = int(await asyncio.to_thread(daemon.stdout.readline))
+    assert is_alive(pid)
+    daemon.send_signal(signal.SIGKILL)
+    await wait_until(lambda: not is_alive(pid), "the worker is gone", DEADLINE_S)
+
+
+# ---- the real one: torch, digits, methods
+
+MODEL = {"name": "mlp"}
+INPUT: dict[str, Any] = {"shape": [1, 8, 8], "resize": None, "mean": [0.0], "std": [1.0]}
+CLASSES = tuple("0123456789")
+BEACON = bytes(range(32))
+
+
+def describe_client(method: str) -> dict[str, Any]:
+    part = {"scheme": "classes", "avg": 3, "std": 1, "index": 1, "of": 4, "seed": get_partition_seed(1)}
+    return {
+        "method": {"name": method, "local_iterations": 20},
+        "model": MODEL,
+        "classes": CLASSES,
+        "input": INPUT,
+        "data": {"format": "digits", "partition": part},
+        "seed": get_client_seed(1, 1),
+        "device": "cpu",
+    }
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """As in a worker: how many threads add numbers up decides their last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+async def train_at_last(worker: WorkerProcess, height: int) -> Trained:
+    """Asks again when the worker died, as the service does."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with suppress(WorkerDied):
+                return await worker.train(height, BEACON)
+
+
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("method", ["dfpl", "fedavg"])
+async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_is_killed(
+    method: str, tmp_path: Path
+) -> None:
+    initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
+    client = make_client(**describe_client(method), initial=initial)
+    (tmp_path / "initial_model.safetensors").write_bytes(encode_arrays(initial))
+    config = WorkerConfig(
+        **describe_client(method),
+        initial_model=tmp_path / "initial_model.safetensors",
+        checkpoint_dir=tmp_path / "checkpoints",
+    )
+    async with running(config) as worker:
+        info = await worker.start()
+        assert (info.num_train, info.num_test, info.device) == (client.num_train, client.num_test, "cpu")
+        assert (info.parameters, info.model_bytes) == (client.spec.task.num_parameters, client.spec.model_bytes)
+        for height in (1, 2, 3):
+            here = client.train(height, BEACON)
+            there = await train_at_last(worker, height)
+            assert there.payloads == {kind: encode_arrays(arrays) for kind, arrays in here.payloads.items()}
+            assert (there.weight, there.metrics["loss"]) == (here.weight, here.metrics["loss"])
+            assert there.metrics.keys() >= {"loss", "accuracy", "seconds", "steps", "alpha_s"}
+            agreed = {
+                name: array for kind, arrays in here.payloads.items() for name, array in add_kind(kind, arrays).items()
+            }
+            assert await worker.apply(height, encode_arrays(agreed)) == client.apply(height, agreed)
+            if height == 2:
+                kill(get_pid(worker))
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    newest = checkpoints.load_newest()
+    checkpoints.close()
+    assert newest is not None
+    assert (newest.height, newest.phase) == (3, Phase.APPLIED)
+    assert encode_arrays(newest.arrays) == encode_arrays(client.state_arrays())

@@ -1,0 +1,283 @@
+"""What every transport promises, held to by the same tests: over sockets with mutual TLS, and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from chain.block import Id
+from node.transport.base import (
+    CHUNK_BYTES,
+    MAX_BLOCKS_REPLY_BYTES,
+    MAX_MESSAGE_BYTES,
+    BlobNotFound,
+    BlobTooLong,
+    Message,
+    MessageKind,
+    PeerUnavailable,
+    Transport,
+)
+from node.transport.memory import MemoryNetwork
+from support.nodes import make_keys, rpc_net
+from support.recording import Recorder, wait_until
+
+BLOB = bytes(range(256)) * (10 * 1024) + b"tail"  # 2.5 MiB and a bit
+DIGEST = hashlib.sha256(BLOB).digest()
+
+
+@dataclass
+class Node:
+    id: Id
+    transport: Transport
+    recorder: Recorder
+    stop: Callable[[], Awaitable[None]]
+    start: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def memory_pair() -> AsyncIterator[tuple[Node, Node]]:
+    network = MemoryNetwork(notice_s=0.01)
+    nodes: list[Node] = []
+    tasks: dict[Id, asyncio.Task[None]] = {}
+
+    def build(peer: Id) -> Node:
+        transport, recorder = network.transport(peer), Recorder()
+
+        async def start() -> None:
+            tasks[peer] = asyncio.create_task(transport.run(recorder))
+
+        async def stop() -> None:
+            tasks[peer].cancel()
+            await asyncio.gather(tasks[peer], return_exceptions=True)
+
+        return Node(peer, transport, recorder, stop, start)
+
+    try:
+        for key in make_keys(2):
+            nodes.append(build(key.id))
+            await nodes[-1].start()
+        await wait_until(lambda: all(node.transport.connected() for node in nodes), "connected")
+        yield nodes[0], nodes[1]
+    finally:
+        for node in nodes:
+            await node.stop()
+
+
+@asynccontextmanager
+async def rpc_pair(tls: Literal["mutual", "off"] = "mutual") -> AsyncIterator[tuple[Node, Node]]:
+    async with rpc_net(2, tls=tls) as net:
+        alice, bob = (Node(node.id, node.transport, node.recorder, node.stop, node.start) for node in net.nodes)
+        yield alice, bob
+
+
+@pytest.fixture(params=["memory", "rpc", "rpc without tls"])
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Node, Node]]:
+    match request.param:
+        case "memory":
+            opened = memory_pair()
+        case "rpc":
+            opened = rpc_pair()
+        case _:
+            opened = rpc_pair("off")
+    async with opened as nodes:
+        yield nodes
+
+
+Pair = tuple[Node, Node]
+
+
+async def test_what_is_posted_arrives_with_its_kind_and_sender(pair: Pair) -> None:
+    alice, bob = pair
+    sent = [
+        Message(kind, bytes([kind, i])) for kind in MessageKind if kind is not MessageKind.STATUS for i in range(50)
+    ]
+    sent.append(Message(MessageKind.STATUS, b"status"))
+    for message in sent:
+        alice.transport.post(bob.id, message)
+    await wait_until(lambda: len(bob.recorder.messages) >= len(sent), "everything sent")
+    assert Counter(bob.recorder.messages) == Counter((alice.id, message) for message in sent)
+    assert alice.recorder.messages == []
+
+
+async def test_both_directions_at_once(pair: Pair) -> None:
+    alice, bob = pair
+    alice.transport.post(bob.id, Message(MessageKind.VOTE, b"from alice"))
+    bob.transport.post(alice.id, Message(MessageKind.VOTE, b"from bob"))
+    await wait_until(lambda: bool(alice.recorder.messages and bob.recorder.messages), "both")
+    assert alice.recorder.messages == [(bob.id, Message(MessageKind.VOTE, b"from bob"))]
+
+
+async def test_the_largest_message_of_each_kind_passes_and_a_larger_one_is_our_mistake(pair: Pair) -> None:
+    alice, bob = pair
+    for kind, limit in MAX_MESSAGE_BYTES.items():
+        alice.transport.post(bob.id, Message(kind, bytes(limit)))
+        with pytest.raises(ValueError, match=f"over its limit of {limit}"):
+            alice.transport.post(bob.id, Message(kind, bytes(limit + 1)))
+    await wait_until(lambda: len(bob.recorder.messages) == len(MAX_MESSAGE_BYTES), "one of each")
+    assert {message.kind: len(message.data) for _, message in bob.recorder.messages} == MAX_MESSAGE_BYTES
+
+
+async def test_a_full_queue_drops_and_counts(pair: Pair) -> None:
+    alice, bob = pair
+    for i in range(3000):
+        alice.transport.post(bob.id, Message(MessageKind.VOTE, i.to_bytes(4, "big")))
+    dropped = alice.transport.counters()[bob.id].dropped
+    assert 0 < dropped < 3000
+    await wait_until(lambda: len(bob.recorder.messages) == 3000 - dropped, "the rest")
+
+
+async def test_large_messages_fill_the_queue_by_their_bytes(pair: Pair) -> None:
+    alice, bob = pair
+    for _ in range(100):
+        alice.transport.post(bob.id, Message(MessageKind.EVIDENCE, bytes(512 * 1024)))
+    assert alice.transport.counters()[bob.id].dropped >= 90
+
+
+async def test_traffic_is_counted_by_peer_and_kind(pair: Pair) -> None:
+    alice, bob = pair
+    bob.recorder.blobs[DIGEST] = BLOB
+    for _ in range(10):
+        alice.transport.post(bob.id, Message(MessageKind.VOTE, bytes(200)))
+    await wait_until(lambda: len(bob.recorder.messages) == 10, "ten votes")
+    async for _ in alice.transport.fetch_blob(bob.id, DIGEST):
+        pass
+    await wait_until(lambda: alice.transport.counters()[bob.id].messages_sent == 10, "counted")
+    sent, received = alice.transport.counters()[bob.id], bob.transport.counters()[alice.id]
+    assert sent.kinds["vote"].messages_sent == received.kinds["vote"].messages_received == 10
+    assert sent.kinds["vote"].bytes_sent == received.kinds["vote"].bytes_received
+    assert 2000 < sent.bytes_sent < 2500
+    assert len(BLOB) < sent.kinds["blob"].bytes_received < len(BLOB) + 200
+    assert received.kinds["blob"].bytes_sent == sent.kinds["blob"].bytes_received
+
+
+async def test_a_blob_comes_in_chunks_of_a_mebibyte_and_resumes_at_an_offset(pair: Pair) -> None:
+    alice, bob = pair
+    bob.recorder.blobs[DIGEST] = BLOB
+    chunks = [chunk async for chunk in alice.transport.fetch_blob(bob.id, DIGEST, max_bytes=len(BLOB))]
+    assert b"".join(chunks) == BLOB
+    assert [len(chunk) for chunk in chunks] == [CHUNK_BYTES, CHUNK_BYTES, len(BLOB) - 2 * CHUNK_BYTES]
+    rest = [chunk async for chunk in alice.transport.fetch_blob(bob.id, DIGEST, 1_000_000, max_bytes=len(BLOB))]
+    assert b"".join(rest) == BLOB[1_000_000:]
+    assert bob.recorder.blob_requests == [(alice.id, 0), (alice.id, 1_000_000)]
+
+
+async def test_a_transfer_given_up_and_resumed_is_whole_and_leaves_nothing_open(pair: Pair) -> None:
+    alice, bob = pair
+    bob.recorder.blobs[DIGEST] = BLOB
+    async with aclosing(alice.transport.fetch_blob(bob.id, DIGEST)) as chunks:
+        got = await anext(chunks)
+    async for chunk in alice.transport.fetch_blob(bob.id, DIGEST, len(got)):
+        got += chunk
+    assert got == BLOB
+    await wait_until(lambda: bob.recorder.open_streams == 0, "bob's streams closed")
+
+
+async def test_many_blobs_at_once_are_all_whole(pair: Pair) -> None:
+    alice, bob = pair
+    blobs = {bytes([i]) * 32: bytes([i]) * (100_000 * i) for i in range(20)}
+    bob.recorder.blobs |= blobs
+
+    async def fetch(digest: bytes) -> bytes:
+        return b"".join([chunk async for chunk in alice.transport.fetch_blob(bob.id, digest)])
+
+    assert await asyncio.gather(*map(fetch, blobs)) == list(blobs.values())
+
+
+async def test_a_blob_that_is_not_there(pair: Pair) -> None:
+    alice, bob = pair
+    bob.recorder.blobs[DIGEST] = BLOB
+    for _ in range(3):
+        with pytest.raises(BlobNotFound):
+            await anext(alice.transport.fetch_blob(bob.id, b"?" * 32))
+    assert len([chunk async for chunk in alice.transport.fetch_blob(bob.id, DIGEST)]) == 3
+
+
+async def test_a_blob_longer_than_declared_is_broken_off(pair: Pair) -> None:
+    alice, bob = pair
+    bob.recorder.blobs[DIGEST] = BLOB
+    chunks = alice.transport.fetch_blob(bob.id, DIGEST, max_bytes=CHUNK_BYTES + 5)
+    assert len(await anext(chunks)) == CHUNK_BYTES
+    with pytest.raises(BlobTooLong):
+        await anext(chunks)
+    await wait_until(lambda: bob.recorder.open_streams == 0, "bob's stream closed")
+
+
+async def test_blocks_come_from_a_height_on_as_many_as_fit(pair: Pair) -> None:
+    alice, bob = pair
+    bob.recorder.blocks = [(bytes([i]) * 200_000, bytes([i]) * 500) for i in range(20)]
+    assert await alice.transport.request_blocks(bob.id, 3, 2) == bob.recorder.blocks[3:5]
+    assert await alice.transport.request_blocks(bob.id, 20, 10) == []
+    many = await alice.transport.request_blocks(bob.id, 0, 1000)
+    assert many == bob.recorder.blocks[: MAX_BLOCKS_REPLY_BYTES // 200_500]
+
+
+async def test_a_peer_that_stops_is_down_and_one_that_starts_is_up_at_once(pair: Pair) -> None:
+    alice, bob = pair
+    assert alice.recorder.ups == [bob.id]
+    before_s = time.monotonic()
+    await bob.stop()
+    assert time.monotonic() - before_s < 1
+    await wait_until(lambda: alice.recorder.downs == [bob.id], "alice sees bob go")
+    assert alice.transport.connected() == frozenset()
+    alice.transport.post(bob.id, Message(MessageKind.VOTE, b"lost"))
+    assert alice.transport.counters()[bob.id].dropped == 1
+    with pytest.raises(PeerUnavailable):
+        await alice.transport.request_blocks(bob.id, 0, 1)
+    with pytest.raises(PeerUnavailable):
+        await anext(alice.transport.fetch_blob(bob.id, DIGEST))
+    await asyncio.sleep(0.6)
+    before_s = time.monotonic()
+    await bob.start()
+    await wait_until(lambda: alice.recorder.ups == [bob.id, bob.id], "alice sees bob come")
+    assert time.monotonic() - before_s < 1.5  # usually 0.1 to 0.3 s, on a busy machine more
+    alice.transport.post(bob.id, Message(MessageKind.VOTE, b"heard"))
+    await wait_until(lambda: bob.recorder.get_data(MessageKind.VOTE) == [b"heard"], "the vote")
+    bob.recorder.blobs[DIGEST] = BLOB
+    assert b"".join([chunk async for chunk in alice.transport.fetch_blob(bob.id, DIGEST)]) == BLOB
+
+
+async def test_a_peer_that_goes_during_a_transfer_fails_it(pair: Pair) -> None:
+    alice, bob = pair
+    bob.recorder.blobs[DIGEST] = bytes(64 * CHUNK_BYTES)
+    chunks = alice.transport.fetch_blob(bob.id, DIGEST)
+    await anext(chunks)
+    stopping = asyncio.ensure_future(bob.stop())
+    with pytest.raises(PeerUnavailable):
+        async for _ in chunks:
+            pass
+    await stopping
+
+
+async def test_bad_bytes_get_their_sender_refused(pair: Pair) -> None:
+    alice, bob = pair
+    alice.transport.post(bob.id, Message(MessageKind.VOTE, bob.recorder.bad_data))
+    await wait_until(lambda: alice.recorder.downs == [bob.id], "alice is refused")
+    await asyncio.sleep(0.3)
+    assert alice.transport.connected() == frozenset()
+    with pytest.raises(PeerUnavailable):
+        await alice.transport.request_blocks(bob.id, 0, 1)
+    bob.transport.post(alice.id, Message(MessageKind.VOTE, b"bob still talks"))  # alice did not refuse him
+    await wait_until(lambda: bool(alice.recorder.messages), "bob's vote")
+
+
+async def test_a_failure_in_a_handler_is_heard_at_the_top() -> None:
+    class Broken(Recorder):
+        def on_message(self, peer: Id, message: Message) -> None:
+            raise RuntimeError("a bug in the service")
+
+    async with rpc_net(2) as net:
+        alice, bob = net.nodes
+        bob.recorder.on_message = Broken().on_message  # type: ignore[method-assign]  # this test's point
+        alice.transport.post(bob.id, Message(MessageKind.VOTE, b"x"))
+        assert bob.task is not None
+        with pytest.raises(RuntimeError, match="a bug in the service"):
+            await asyncio.wait_for(bob.task, 5)
+        bob.task = None

@@ -1,0 +1,308 @@
+"""A federation in one process: memory transport, virtual time, real stores on disk, and no trainer but the one given.
+
+    async with cluster(tmp_path, 4) as net:
+        await net.wait_for_height(3)
+        net.cut("node0", "node1")
+
+Each node is the real `RoundService`; only what it stands on is exchanged. A wait that fails says where every node is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from chain.block import Block, Id
+from chain.codec import compute_block_id
+from chain.genesis import Genesis
+from chain.pow import is_valid_work
+from chain.signing import SigningKey
+from chain.sqlite_store import SqliteStore
+from chain.store import Faults
+from ml import payload
+from node.context import NodeContext
+from node.genesis_file import get_genesis_spec
+from node.offload import InlineOffload, Offload
+from node.round_service import RoundService
+from node.trainer import Trained, Trainer, TrainerInfo
+from node.transport.memory import MemoryNetwork
+from support.chains import make_genesis, make_keys
+
+DIM = 4  # of the prototypes that `ScriptedTrainer` makes up
+INITIAL_MODEL = payload.encode_arrays({"model/none": np.zeros(1, dtype=np.float32)})  # nobody here loads it
+
+
+class VirtualClock:
+    """The loop's own time, as wall clock and as steady clock. `skew_ms` sets the wall clock ahead."""
+
+    def __init__(self, skew_ms: int = 0) -> None:
+        self.skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000) + 1_800_000_000_000 + self.skew_ms
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class SleepyMiner:
+    """Searches for real, and lets virtual time pass as if it tried `rate` hashes a second."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self.hashes = 0
+
+    async def start(self) -> None:
+        pass
+
+    async def mine(self, seal: bytes, difficulty: int, start_nonce: int, count: int) -> int | None:
+        for tried, nonce in enumerate(range(start_nonce, start_nonce + count), start=1):
+            if is_valid_work(compute_block_id(seal, nonce), difficulty):
+                await self._rest(tried)
+                return nonce
+        await self._rest(count)
+        return None
+
+    async def _rest(self, tried: int) -> None:
+        self.hashes += tried
+        await asyncio.sleep(tried / self.rate)
+
+    async def close(self) -> None:
+        pass
+
+
+class ScriptedTrainer:
+    """Makes up prototypes from its seed and the height, after `train_s` of virtual time. What it is told is kept."""
+
+    def __init__(self, seed: int, train_s: float = 0.02) -> None:
+        self.seed = seed
+        self.train_s = train_s
+        self.applied: dict[int, bytes | None] = {}
+        self.trained: list[int] = []
+
+    async def start(self) -> TrainerInfo:
+        return TrainerInfo(1, 1, "cpu", 1, 1)
+
+    async def train(self, height: int, beacon: bytes) -> Trained:
+        await asyncio.sleep(self.train_s)
+        self.trained.append(height)
+        return Trained(1, {"prototypes": make_prototypes(self.seed, height)}, {"loss": 0.0, "accuracy": 0.5})
+
+    async def apply(self, height: int, aggregate: bytes | None) -> Mapping[str, float]:
+        self.applied[height] = aggregate
+        return {"accuracy": 0.5}
+
+    async def close(self) -> None:
+        pass
+
+
+def make_prototypes(seed: int, height: int) -> bytes:
+    """An encoded payload: two classes, DIM numbers each."""
+    rng = np.random.default_rng([seed, height])
+    rows = rng.standard_normal((2, DIM)).astype(np.float32)
+    return payload.encode_arrays({"classes": np.array([seed % 8, 8], dtype=np.int64), "prototypes": rows})
+
+
+class Node:
+    """One member: what survives a crash (key, directory), and the service that runs now, if any."""
+
+    def __init__(self, name: str, key: SigningKey, path: Path, trainer: Trainer) -> None:
+        self.name = name
+        self.key = key
+        self.path = path
+        self.trainer = trainer
+        self.clock = VirtualClock()
+        self.store: SqliteStore | None = None
+        self.disk: Offload = InlineOffload()
+        self.service: RoundService | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.failure: BaseException | None = None
+
+    @property
+    def height(self) -> int:
+        return self.service.tip.height if self.service is not None else -1
+
+    def get_block(self, height: int) -> Block:
+        assert self.store is not None
+        stored = self.store.get_block(height)
+        assert stored is not None, f"{self.name} has no block {height}"
+        return stored.block
+
+    def describe(self) -> str:
+        if self.failure is not None:
+            return f"{self.name}: failed with {self.failure!r}"
+        if self.service is None:
+            return f"{self.name}: down"
+        machine = self.service.machine
+        if machine is None:
+            return f"{self.name}: height {self.height}, done"
+        return (
+            f"{self.name}: head {self.height}, at {machine.height} {machine.phase} view {machine.view}"
+            f" step {machine.voting.step.name}, {len(machine.verified)} verified of {len(machine.contributions)},"
+            f" {len(machine.candidates)} candidates, stall {self.service.stall}"
+        )
+
+
+class Cluster:
+    """The nodes by name, and the weather between them."""
+
+    def __init__(
+        self,
+        path: Path,
+        keys: Sequence[SigningKey],
+        genesis: Genesis,
+        network: MemoryNetwork,
+        trainers: Sequence[Trainer],
+        hash_rate: float,
+        initial_model: bytes,
+    ) -> None:
+        self.genesis = genesis
+        self.network = network
+        self.hash_rate = hash_rate
+        self._initial_model = initial_model
+        self.nodes = {f"node{i}": Node(f"node{i}", key, path / f"node{i}", trainers[i]) for i, key in enumerate(keys)}
+        self.make_disk: Callable[[], Offload] = InlineOffload
+        self.service_class: type[RoundService] | Callable[[NodeContext], RoundService] = RoundService
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    def id(self, name: str) -> Id:
+        return self.nodes[name].key.id
+
+    def start(
+        self,
+        name: str,
+        service_class: Callable[[NodeContext], RoundService] | None = None,
+        *,
+        faults: Faults | None = None,
+    ) -> None:
+        """Boot a node on what its directory holds; `service_class` may lie, `faults` may end it at a durable step."""
+        node = self.nodes[name]
+        assert node.task is None, f"{name} runs already"
+        node.store = SqliteStore.open(node.path, self.genesis, faults=faults)
+        node.store.put_blob(self._initial_model)
+        node.disk = self.make_disk()
+        context = NodeContext(
+            genesis=self.genesis,
+            spec=get_genesis_spec(self.genesis),
+            key=node.key,
+            store=node.store,
+            transport=self.network.transport(node.key.id),
+            trainer=node.trainer,
+            miner=SleepyMiner(self.hash_rate),
+            clock=node.clock,
+            disk=node.disk,
+            arithmetic=InlineOffload(),
+            bulk=InlineOffload(),
+            random=Random(name),
+        )
+        node.failure = None
+        node.service = (service_class or RoundService)(context)
+        node.task = asyncio.create_task(node.service.run(), name=name)
+        node.task.add_done_callback(lambda task: self._on_end(node, task))
+
+    @staticmethod
+    def _on_end(node: Node, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            node.failure = task.exception()
+
+    async def crash(self, name: str) -> None:
+        """The process is gone; what was durable stays."""
+        node = self.nodes[name]
+        if node.task is not None:
+            node.task.cancel()
+            with suppress(asyncio.CancelledError, Exception):  # a failure is kept in node.failure
+                await node.task
+        node.disk.close()
+        if node.store is not None:
+            node.store.close()
+        node.task = node.service = node.store = None
+
+    def cut(self, a: str, b: str) -> None:
+        self.network.cut(self.id(a), self.id(b))
+
+    def partition(self, *sides: Sequence[str]) -> None:
+        self.network.partition(*([self.id(name) for name in side] for side in sides))
+
+    def heal(self) -> None:
+        self.network.heal()
+
+    async def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
+        """Until `condition` holds, looked at every 5 ms of virtual time. Fails with where every node is."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    for node in self.nodes.values():
+                        if node.failure is not None:
+                            raise AssertionError(f"waiting for {what}: {self.describe()}") from node.failure
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise AssertionError(f"after {timeout_s} s still no {what}:\n{self.describe()}") from None
+
+    async def wait_for_height(self, height: int, *names: str, timeout_s: float = 120.0) -> None:
+        nodes = [self.nodes[name] for name in (names or self.nodes)]
+        await self.wait_for(
+            lambda: all(node.height >= height for node in nodes), f"height {height} on {names or 'all'}", timeout_s
+        )
+
+    def describe(self) -> str:
+        return "\n".join(node.describe() for node in self.nodes.values())
+
+    def check_agreement(self) -> int:
+        """No two running nodes differ at a height (I1). The least height of theirs."""
+        running = [node for node in self.nodes.values() if node.store is not None]
+        least = min(node.height for node in running)
+        for height in range(1, least + 1):
+            assert len({node.get_block(height).id for node in running}) == 1, f"two blocks at height {height}"
+        return least
+
+
+@asynccontextmanager
+async def cluster(
+    path: Path,
+    n: int,
+    *,
+    seed: int = 0,
+    rounds: int = 0,
+    train_s: float = 0.02,
+    hash_rate: float = 10_000.0,
+    trainers: Sequence[Trainer] | None = None,
+    start: Sequence[str] | None = None,
+    network: Mapping[str, Any] | None = None,
+    network_class: type[MemoryNetwork] = MemoryNetwork,
+    initial_model: bytes = INITIAL_MODEL,
+    **genesis: Any,
+) -> AsyncIterator[Cluster]:
+    """n members on a small dfpl federation, all started unless `start` names some. Further arguments go to genesis."""
+    keys = make_keys(n)
+    overrides: dict[str, Any] = {
+        "rounds": rounds,
+        "model": {"name": "mlp", "hidden": [DIM]},
+        "pow": {"difficulty": 64, "min": 1, "max": 2**32, "target_ms": 100},
+        "initial_model": hashlib.sha256(initial_model).hexdigest(),
+        **genesis,
+    }
+    net = Cluster(
+        path,
+        keys,
+        make_genesis(keys, **overrides),
+        network_class(seed, **(network or {})),
+        trainers or [ScriptedTrainer(i, train_s) for i in range(n)],
+        hash_rate,
+        initial_model,
+    )
+    for name in net.nodes if start is None else start:
+        net.start(name)
+    try:
+        yield net
+    finally:
+        for name in net.nodes:
+            await net.crash(name)

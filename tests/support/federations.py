@@ -1,0 +1,59 @@
+"""Small federations on digits for tests of `ml`: clients, and rounds run by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ml.clients import make_clients
+from ml.data import get_classes, get_default_input
+from ml.method import Client, Trained
+from ml.payload import Array, Arrays, decode_arrays
+from ml.specs import AuthorPayloads, compute_aggregate
+
+torch.set_num_threads(1)  # as in a simulation and a worker; more only wait for each other on so small a model
+
+MLP = {"name": "mlp", "hidden": [64, 32]}
+CNN = {"name": "cnn_mnist"}
+BEACON = bytes(32)
+
+
+def make_digit_clients(
+    method: Mapping[str, Any],
+    *,
+    num_clients: int = 3,
+    seed: int = 1,
+    partition: str = "classes:3,1",
+    model: Mapping[str, Any] = MLP,
+    shots: int | None = None,
+) -> list[Client]:
+    return make_clients(
+        method=method,
+        model=model,
+        classes=get_classes("digits"),
+        input=get_default_input("digits", model),
+        data={"format": "digits"},
+        partition=partition,
+        num_clients=num_clients,
+        run_seed=seed,
+        shots=shots,
+    )
+
+
+def run_round(clients: Sequence[Client], height: int, parent: Arrays | None = None) -> list[Trained]:
+    """Train, aggregate and apply once; what was sent."""
+    trained = [client.train(height, BEACON) for client in clients]
+    aggregate = aggregate_round(clients, height, trained, parent)
+    for client in clients:
+        client.apply(height, aggregate, beacon=BEACON)
+    return trained
+
+
+def aggregate_round(
+    clients: Sequence[Client], height: int, trained: Sequence[Trained], parent: Arrays | None = None
+) -> dict[str, Array] | None:
+    contributions = [AuthorPayloads(bytes([i]) * 32, made.weight, made.payloads) for i, made in enumerate(trained)]
+    encoded = compute_aggregate(clients[0].spec, height, contributions, parent)
+    return None if encoded is None else decode_arrays(encoded, len(encoded))

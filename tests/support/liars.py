@@ -1,0 +1,124 @@
+"""Members that lie: what they send to whom is up to the seed. They collude, and hear everything at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from chain.block import ZERO, Id, Phase, Vote
+from support.invariants import sign
+from support.voters import Member, Message
+
+if TYPE_CHECKING:
+    from support.scheduler import Actor, World
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What the liars of a world have agreed on."""
+
+    friends: frozenset[int]  # these are to finalise, the others are not
+    flatters: bool
+    noise: float
+
+    @classmethod
+    def draw(cls, rng: Random, n: int) -> Plot:
+        share = rng.choice((0.5, 1.0))
+        friends = frozenset(i for i in range(n) if rng.random() < share)
+        return cls(friends, rng.random() < 0.8, rng.choice((0.0, 0.1, 0.5)))
+
+
+class Liar:
+    """Signs anything, tells each member something else, and knows at once what every honest member has signed."""
+
+    def __init__(self, world: World, index: int, plot: Plot) -> None:
+        self._world = world
+        self._index = index
+        self._plot = plot
+        self._rng = world.rng
+        self._audience = [i for i in range(len(world.members)) if i != index]
+        self._proposed: set[int] = set()
+        for _ in range(world.rng.randrange(3)):
+            world.schedule(world.rng.expovariate(1 / world.mining_s), self._mine)
+
+    def _mine(self) -> None:
+        block_id = self._world.make_block(self._index)
+        for target in self._audience:
+            if self._rng.random() < 0.6:
+                self._world.post(self._index, target, block_id)
+
+    def on_message(self, source: int, message: Message) -> None:
+        pass
+
+    def on_overheard(self, vote: Vote) -> None:
+        if self._plot.flatters:
+            self._flatter(vote)
+        for view in (vote.view, vote.view + 1):
+            if view not in self._proposed and (self._world.height + view) % len(self._world.members) == self._index:
+                self._proposed.add(view)
+                self._propose(view)
+        for target in self._audience:
+            if self._rng.random() < self._plot.noise:
+                self._babble(target, vote)
+
+    def _flatter(self, vote: Vote) -> None:
+        """Agree with whoever voted, to its face, and take a friend all the way; stop the others short of it."""
+        author = self._world.members.index(vote.voter)
+        self._vote(author, Phase.PREVOTE, vote.view, vote.block_id)
+        self._vote(author, Phase.PRECOMMIT, vote.view, vote.block_id if author in self._plot.friends else ZERO)
+
+    def _propose(self, view: int) -> None:
+        """One block to all, or to each another."""
+        choices = self._rng.choices((ZERO, self._rng.randbytes(32), *self._world.all_blocks * 4), k=2)
+        for target in self._audience:
+            self._vote(target, Phase.PREVOTE, view, choices[target in self._plot.friends])
+
+    def _babble(self, target: int, vote: Vote) -> None:
+        rng = self._rng
+        phase = rng.choice((Phase.PREVOTE, Phase.PRECOMMIT))
+        view = rng.choice(
+            (*[vote.view] * 4, vote.view + 1, vote.view + 2, max(0, vote.view - 1), vote.view + 12, 2**31)
+        )
+        self._vote(target, phase, view, rng.choice((ZERO, vote.block_id, rng.randbytes(32), *self._world.all_blocks)))
+
+    def _vote(self, target: int, phase: Phase, view: int, block_id: Id) -> None:
+        vote = sign(phase, self._world.height, view, block_id, self._world.members[self._index])
+        self._world.post(self._index, target, vote)
+
+
+class Silent:
+    """A liar that says nothing at all."""
+
+    def on_message(self, source: int, message: Message) -> None:
+        pass
+
+    def on_overheard(self, vote: Vote) -> None:
+        pass
+
+
+def make_liars(world: World, indices: Sequence[int]) -> dict[int, list[Actor]]:
+    """One fashion for all of them, now and then with one who differs."""
+    rng = world.rng
+    plot = Plot.draw(rng, len(world.members))
+    fashion = rng.choice((Silent, Member, Liar, Liar, Liar))
+    actors: dict[int, list[Actor]] = {}
+    for index in indices:
+        kind = rng.choice((Silent, Member, Liar)) if rng.random() < 0.1 else fashion
+        if kind is Liar:
+            actors[index] = [Liar(world, index, plot)]
+        elif kind is Silent:
+            actors[index] = [Silent()]
+        else:
+            actors[index] = [*_make_twins(world, index)]
+    return actors
+
+
+def _make_twins(world: World, index: int) -> tuple[Member, Member]:
+    """One key, two honest minds, each with its own audience (Bano et al. 2020, "Twins")."""
+    others = [i for i in range(len(world.members)) if i != index]
+    world.rng.shuffle(others)
+    cut = world.rng.randrange(len(others) + 1)
+    first, second = others[:cut], others[cut:]
+    return Member(world, index, first, honest=False), Member(world, index, second, honest=False)

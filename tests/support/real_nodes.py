@@ -1,0 +1,261 @@
+"""Real `fednode` processes for tests: started, frozen, killed, asked, and compared.
+
+    async with Federation(make_federation(tmp_path / "net", rounds=0)) as net:
+        await net.start()
+        with paused(await net.get_worker("node3")):
+            await net.kill("node0")
+
+A wait that fails shows the end of every node's log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+from chain.genesis import Genesis
+from node.admin_client import AdminClient
+from node.config import load_config
+from node.genesis_file import load_genesis
+from node.json_view import to_json
+from node.local_cluster import NodeProcess
+from node.testnet import TestnetNode, TestnetSpec, make_testnet
+
+POLL_S = 0.1
+WAIT_S = 90.0  # for anything: generous, as a loaded machine may be ten times slower than an idle one
+COMMAND_S = 60.0
+
+Status = dict[str, Any]
+Statuses = Mapping[str, Status]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRun:
+    """`fednode demo --json --keep directory`: how it ended, and the object it printed last."""
+
+    directory: Path
+    rounds: int
+    seed: int
+    finished: Finished
+    result: dict[str, Any]
+
+
+def run_command(*arguments: object, timeout_s: float = COMMAND_S) -> Finished:
+    """`fednode` with these arguments, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "node.cli", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def make_federation(directory: Path, **spec: Any) -> Path:
+    """The files of a test network on ports that are free now. `spec` is `TestnetSpec`'s."""
+    return make_testnet(directory, TestnetSpec(**{"base_port": 0, **spec})).directory
+
+
+@contextmanager
+def paused(*pids: int) -> Iterator[None]:
+    """The processes stand still meanwhile. Whoever was killed meanwhile stays dead."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def flip_byte(file: Path, data: bytes) -> None:
+    """Changes one byte in the middle of where `file` has `data`, which it has once."""
+    content = file.read_bytes()
+    assert content.count(data) == 1, f"{file}: expected these {len(data)} bytes once, got {content.count(data)} times"
+    with file.open("r+b") as stream:
+        at = content.index(data) + len(data) // 2
+        stream.seek(at)
+        stream.write(bytes([content[at] ^ 0x01]))
+
+
+class Federation:
+    """The nodes of a directory that `fednode testnet` or `fednode demo --keep` wrote. Leaving it ends them all."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.nodes = {node.name: node for node in map(_make_process, sorted(directory.glob("node*.yaml")))}
+
+    @property
+    def names(self) -> Sequence[str]:
+        return tuple(self.nodes)
+
+    @property
+    def running(self) -> Sequence[str]:
+        return tuple(name for name, node in self.nodes.items() if node.is_running)
+
+    @property
+    def genesis(self) -> Genesis:
+        return load_genesis(self.directory / "genesis.yaml").genesis
+
+    def get_data_dir(self, name: str) -> Path:
+        return load_config(self.nodes[name].node.config_file).node.data_dir
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.gather(*(self.nodes[name].stop() for name in self.running))
+
+    # ---- starting and ending
+
+    async def start(self, *names: str) -> None:
+        """The named nodes, or all that are down; returns when each answers, well before its worker is ready."""
+        starting = [self.nodes[name] for name in names or self.names if not self.nodes[name].is_running]
+        await asyncio.gather(*(node.start() for node in starting))
+        wanted = {node.name for node in starting}
+        await self.wait_for(lambda statuses: wanted <= set(statuses), f"an answer of {', '.join(sorted(wanted))}")
+
+    async def wait_until_ready(self, *names: str) -> None:
+        """Their workers are ready and they see a quorum."""
+        wanted = names or self.running
+        await self.wait_for(lambda now: all(now[name]["ready"] for name in wanted), f"{', '.join(wanted)} ready")
+
+    async def stop(self, name: str) -> tuple[int, float]:
+        """SIGTERM: the exit code, and the seconds it took."""
+        began_s = time.monotonic()
+        code = await self.nodes[name].stop()
+        return code, time.monotonic() - began_s
+
+    async def kill(self, name: str) -> None:
+        """`kill -9`."""
+        assert await self.nodes[name].kill() == -signal.SIGKILL
+
+    # ---- asking
+
+    async def get_statuses(self) -> dict[str, Status]:
+        """Of the running nodes that answer. Raises NodeExited when one has ended by itself."""
+        found = await asyncio.gather(*(self.nodes[name].get_status() for name in self.running))
+        return {status["name"]: status for status in found if status is not None}
+
+    async def get_status(self, name: str) -> Status:
+        status = await self.nodes[name].get_status()
+        assert status is not None, f"{name} does not answer"
+        return status
+
+    def get_pid(self, name: str) -> int:
+        process = self.nodes[name].process
+        assert process is not None, f"{name} was never started"
+        return process.pid
+
+    async def get_worker(self, name: str) -> int:
+        """The process id of a worker that is ready."""
+        pid: int = (await self.get_status(name))["worker_pid"]
+        return pid
+
+    async def read_chain(self, name: str) -> list[dict[str, Any]]:
+        """Every finalised block as the running node lists it, genesis first."""
+        return await asyncio.to_thread(self._read_chain, name)
+
+    def _read_chain(self, name: str) -> list[dict[str, Any]]:
+        blocks: list[dict[str, Any]] = []
+        first: int | None = 0
+        with AdminClient(self.nodes[name].socket) as admin:
+            while first is not None:
+                page = admin.list_blocks(first, 500, reverse=True)
+                blocks += [to_json(block) for block in page.blocks]
+                first = page.next if page.HasField("next") else None
+        return blocks
+
+    async def read_contributors(self, name: str, height: int) -> list[str]:
+        """Whose contributions the block of a height holds, by name, as the running node has it."""
+        return await asyncio.to_thread(self._read_contributors, name, height)
+
+    def _read_contributors(self, name: str, height: int) -> list[str]:
+        with AdminClient(self.nodes[name].socket) as admin:
+            return [contribution.name for contribution in admin.get_block(height).contributions]
+
+    async def check_agreement(self) -> int:
+        """No two running nodes have different blocks at a height. Returns the least height of theirs."""
+        chains = await asyncio.gather(*(self.read_chain(name) for name in self.running))
+        least = min(len(chain) for chain in chains)
+        ids = [[block["id"] for block in chain[:least]] for chain in chains]
+        assert all(other == ids[0] for other in ids), f"chains differ: {dict(zip(self.running, ids, strict=True))}"
+        for chain in chains:
+            assert [block["height"] for block in chain] == list(range(len(chain)))
+            assert all(block["prev"] == parent["id"] for parent, block in pairwise(chain))
+        return least - 1
+
+    # ---- waiting
+
+    async def wait_for(
+        self, condition: Callable[[Statuses], bool], what: str, *, looks: int = 1, timeout_s: float = WAIT_S
+    ) -> Statuses:
+        """Until `condition` holds of the statuses of all running nodes, at so many `looks` one after the other."""
+        deadline_s = time.monotonic() + timeout_s
+        held = 0
+        while True:
+            statuses = await self.get_statuses()
+            is_complete = len(statuses) == len(self.running)
+            held = held + 1 if is_complete and condition(statuses) else 0
+            if held == looks:
+                return statuses
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"not within {timeout_s:g} s: {what}\n{self._describe(statuses)}")
+            await asyncio.sleep(POLL_S)
+
+    async def wait_for_height(self, height: int, *names: str) -> None:
+        """Until the named nodes, or all running ones, have finalised `height`."""
+        wanted = names or self.running
+        await self.wait_for(
+            lambda now: all(now[name]["height"] >= height for name in wanted),
+            f"height {height} on {', '.join(wanted)}",
+        )
+
+    async def wait_for_contribution(self, author: str, after: int) -> int:
+        """Until `author` itself holds a block above height `after` that has its contribution; that height."""
+        height = after
+        while True:
+            height += 1
+            await self.wait_for_height(height, author)
+            if author in await self.read_contributors(author, height):
+                return height
+
+    def _describe(self, statuses: Statuses) -> str:
+        lines = []
+        for name, node in self.nodes.items():
+            status = statuses.get(name)
+            shown = "does not answer" if status is None else {key: status[key] for key in _SHOWN}
+            state = "running" if node.is_running else "down"
+            lines.append(f"--- {name}, {state}: {shown}\n{node.read_log_tail()}")
+        return "\n".join(lines)
+
+
+_SHOWN = ("height", "round", "phase", "view", "contributions", "candidates", "members_in_sight", "stalled", "ready")
+
+
+def _make_process(config_file: Path) -> NodeProcess:
+    """As `LocalCluster` makes them; what was dealt to the node is of no interest here."""
+    config = load_config(config_file)
+    return NodeProcess(TestnetNode(config.node.name, b"", config.network.listen, config_file, 0, 0, ()))

@@ -1,0 +1,51 @@
+"""A disk that takes virtual time, so that everything else can happen while a node waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SlowDisk:
+    """One call at a time, in order, each up to `most_s` before it is done and up to `most_s` until that is known.
+
+    As with a thread, a call goes on when its caller is cancelled; `close` is the end of the process.
+    """
+
+    def __init__(self, rng: Random, most_s: float = 0.004) -> None:
+        self._rng = rng
+        self._most_s = most_s
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._work(lambda: function(*args, **kwargs), done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await done
+
+    async def _work(self, call: Callable[[], T], done: asyncio.Future[T]) -> None:
+        async with self._lock:
+            await asyncio.sleep(self._rng.uniform(0, self._most_s))
+            failure: Exception | None = None
+            try:
+                result = call()
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is the caller's
+                failure = error
+            await asyncio.sleep(self._rng.uniform(0, self._most_s))
+        if done.done():
+            return  # the caller is gone
+        if failure is not None:
+            done.set_exception(failure)
+        else:
+            done.set_result(result)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()

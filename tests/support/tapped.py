@@ -1,0 +1,72 @@
+"""A memory network that remembers what every member signed and sent, over all its lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from chain import codec
+from chain.block import Id
+from node.transport.base import Message, MessageKind
+from node.transport.memory import MemoryNetwork, MemoryTransport
+
+Watcher = Callable[[Id, Message], None]
+
+
+class TappedTransport(MemoryTransport):
+    """Tells its network of every message before it is queued."""
+
+    def __init__(self, network: TappedNetwork, me: Id) -> None:
+        super().__init__(network, me)
+        self._tapped = network
+
+    def post(self, peer: Id, message: Message) -> None:
+        self._tapped.note(self.me, message)
+        super().post(peer, message)
+
+
+class TappedNetwork(MemoryNetwork):
+    """Raises AssertionError from `check` if anybody ever signed two contents for one slot (I4).
+
+    `watch` hears of each signed object the first time its own author sends it.
+    """
+
+    def __init__(self, seed: int = 0, **weather: Any) -> None:
+        super().__init__(seed, **weather)
+        self.watch: Watcher | None = None
+        self.slots: dict[Hashable, bytes] = {}
+        self.broken: list[str] = []
+        self._seen: set[bytes] = set()
+
+    def transport(self, me: Id) -> MemoryTransport:
+        transport = TappedTransport(self, me)
+        self._transports[me] = transport
+        self.settle()
+        return transport
+
+    def note(self, sender: Id, message: Message) -> None:
+        if message.kind in (MessageKind.STATUS, MessageKind.EVIDENCE) or message.data in self._seen:
+            return
+        self._seen.add(message.data)
+        slot, content, signer = _read(message)
+        if self.slots.setdefault(slot, content) != content:
+            self.broken.append(f"two contents for {slot}")
+        if self.watch is not None and sender == signer:
+            self.watch(sender, message)
+
+    def check(self) -> None:
+        assert not self.broken, self.broken
+
+
+def _read(message: Message) -> tuple[Hashable, bytes, Id]:
+    """The slot an object fills, what it says there, and who signed it."""
+    if message.kind is MessageKind.CONTRIBUTION:
+        contribution = codec.decode_contribution(message.data)
+        slot = ("contribution", contribution.height, contribution.author)
+        return slot, codec.contribution_fields(contribution), contribution.author
+    if message.kind is MessageKind.VOTE:
+        vote = codec.decode_vote(message.data)
+        return vote.slot, vote.block_id, vote.voter
+    block = codec.decode_block(bytes(32), message.data)
+    header = codec.encode_header(block.header) + block.nonce.to_bytes(8, "big")
+    return ("candidate", block.height, block.header.miner), header, block.header.miner

@@ -1,0 +1,276 @@
+"""The command line: exit codes, what goes to stdout and stderr, and that help waits for nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chain.signing import decode_id
+from chain.sqlite_store import SqliteStore
+from node.cli import main
+from node.cli.app import MODULES
+from node.genesis_file import load_genesis
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "cluster"
+    assert main(["testnet", "-n", "3", "-o", str(out), "--rounds", "2", "--base-port", "0"]) == 0
+    return out
+
+
+def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize(
+    "command", [[], ["start"], ["testnet"], ["simulate"], ["config"], ["config", "show"], ["genesis"]]
+)
+def test_help_works_everywhere_under_both_names(capsys: Captured, command: list[str], flag: str) -> None:
+    code, out, _ = run(capsys, *command, flag)
+    assert code == 0
+    assert out.startswith(f"Usage: {' '.join(['fednode', *command])}")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = """
+import sys, time
+start = time.perf_counter()
+from node.cli import main
+assert main(["--help"]) == 0
+heavy = {"torch", "numpy", "grpc", "google", "pydantic", "sklearn", "yaml", "cryptography", "asyncio", "rich"}
+print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_every_listed_module_has_commands(capsys: Captured) -> None:
+    _, out, _ = run(capsys, "--help")
+    for name in MODULES:
+        assert name.rsplit(".", 1)[1] in out or name == "node.cli.keys"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--bogus"], ["bogus"], ["start"], ["testnet", "-n", "0", "-o", "x"], ["--config", "x", "version"], ["id"]],
+)
+def test_usage_errors_exit_with_2_and_keep_stdout_clean(capsys: Captured, arguments: list[str]) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    if arguments:
+        assert out == ""
+        assert "Error: " in err
+
+
+def test_a_bad_configuration_exits_with_78_and_names_every_problem(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("network:\n  listn: 1\n")
+    for command in (["--config", str(path)], ["start", "-c", str(path)], ["config", "check", "-c", str(path)]):
+        code, out, err = run(capsys, *command)
+        assert (code, out) == (78, "")
+        assert f"{path}:2:3: network.listn: unknown key. Did you mean 'listen'?" in err
+        assert err.endswith(f"fednode: 5 problems in {path}; nothing was started\n")
+
+
+def test_a_missing_file_exits_with_78_in_one_line(capsys: Captured, tmp_path: Path) -> None:
+    code, out, err = run(capsys, "--config", str(tmp_path / "nope.yaml"))
+    assert (code, out, err) == (78, "", f"fednode: {tmp_path}/nope.yaml: no such file\n")
+
+
+def test_check_loads_all_a_node_needs_and_starts_nothing(capsys: Captured, cluster: Path) -> None:
+    code, out, _ = run(capsys, "--config", str(cluster / "node1.yaml"), "--check")
+    assert code == 0
+    assert out.startswith("ok: node1 is node1 (")
+    assert "train /" in out
+    assert not (cluster / "data").exists()
+
+
+def test_check_refuses_a_key_that_others_can_read_with_77(capsys: Captured, cluster: Path) -> None:
+    key = cluster / "keys" / "node2.key"
+    key.chmod(0o640)
+    try:
+        code, _, err = run(capsys, "start", "-c", str(cluster / "node2.yaml"), "--check")
+    finally:
+        key.chmod(0o600)
+    assert code == 77
+    assert f"{key}: expected mode 0600, got 0640" in err
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("node.identity_key_file=keys/nope.key", "nope.key: no such file"),
+        ("genesis_file=nope.yaml", "nope.yaml: no such file"),
+        ("node.identity_passphrase_file=nope.txt", "nope.txt: cannot read the passphrase"),
+    ],
+)
+def test_check_names_the_file_that_is_missing(capsys: Captured, cluster: Path, override: str, message: str) -> None:
+    code, out, err = run(capsys, "start", "-c", str(cluster / "node0.yaml"), "--check", "--set", override)
+    assert (code, out) == (78, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_check_refuses_a_stranger_and_a_strange_peer(capsys: Captured, cluster: Path, tmp_path: Path) -> None:
+    _, stranger, _ = run(capsys, "keygen", "-o", str(tmp_path / "stranger.key"))
+    config = str(cluster / "node0.yaml")
+    override = f"node.identity_key_file={tmp_path}/stranger.key"
+    code, _, err = run(capsys, "start", "-c", config, "--check", "--set", override)
+    assert code == 78
+    assert f"expected this node's key {stranger.strip()}" in err
+    override = f"network.peers=['{stranger.strip()}@127.0.0.1:7000']"
+    code, _, err = run(capsys, "start", "-c", config, "--check", "--set", override)
+    assert code == 78
+    assert f"expected {stranger.strip()}, which {config}: network.peers names" in err
+
+
+def test_check_refuses_the_data_of_another_chain_and_data_in_use(
+    capsys: Captured, cluster: Path, tmp_path: Path
+) -> None:
+    arguments = ["start", "-c", str(cluster / "node0.yaml"), "--check", "--set", f"node.data_dir={tmp_path}"]
+    genesis, _ = load_genesis(cluster / "genesis.yaml")
+    store = SqliteStore.open(tmp_path, replace(genesis, chain_name="another"))
+    code, _, err = run(capsys, *arguments)
+    assert code == 78
+    assert "in use by another process" in err
+    store.close()
+    code, _, err = run(capsys, *arguments)
+    assert code == 78
+    assert f"{tmp_path}: expected the chain of {cluster}/genesis.yaml, {genesis.chain_id.hex()} (got " in err
+
+
+def test_keygen_prints_the_id_and_never_overwrites(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "node.key"
+    code, out, _ = run(capsys, "keygen", "-o", str(path))
+    assert code == 0
+    decode_id(out.strip())
+    before = path.read_bytes()
+    code, _, err = run(capsys, "keygen", "-o", str(path))
+    assert code == 77
+    assert "never overwritten" in err
+    assert path.read_bytes() == before
+
+
+def test_a_passphrase_opens_its_key_and_no_other_does(capsys: Captured, tmp_path: Path) -> None:
+    right, wrong, key = tmp_path / "right", tmp_path / "wrong", tmp_path / "node.key"
+    right.write_text("correct horse\n")
+    wrong.write_text("battery\n")
+    _, made, _ = run(capsys, "keygen", "-o", str(key), "--passphrase-file", str(right))
+    assert run(capsys, "id", "--key", str(key), "--passphrase-file", str(right)) == (0, made, "")
+    assert run(capsys, "id", "--key", str(key), "--passphrase-file", str(wrong))[0] == 77
+    assert run(capsys, "id", "--key", str(key))[0] == 77
+    wrong.write_text("")
+    assert run(capsys, "id", "--key", str(key), "--passphrase-file", str(wrong))[0] == 78
+
+
+def test_id_is_whole_in_json_and_short_on_request(capsys: Captured, cluster: Path) -> None:
+    config = str(cluster / "node0.yaml")
+    _, out, _ = run(capsys, "id", "--config", config, "--json")
+    answer = json.loads(out)
+    assert set(answer) == {"id", "name", "address"}
+    assert run(capsys, "id", "--config", config, "--short")[1] == answer["id"][:8] + "\n"
+    assert run(capsys, "id", "--config", config, "--peer")[1] == f"{answer['id']}@{answer['address']}\n"
+
+
+def test_config_show_names_the_origin_of_each_value(capsys: Captured, cluster: Path) -> None:
+    config = str(cluster / "node0.yaml")
+    _, out, _ = run(capsys, "config", "show", "-c", config, "--set", "log.level=debug", "--json")
+    answer = json.loads(out)
+    assert answer["config"]["log"]["level"] == "debug"
+    assert answer["origins"]["log.level"] == "--set log.level"
+    assert answer["origins"]["node.name"].startswith(f"{config}:")
+    assert answer["origins"]["training.checkpoint_every"] == "default"
+    assert run(capsys, "config", "show", "-c", config)[0] == 0
+
+
+def test_config_schema_is_json(capsys: Captured) -> None:
+    assert json.loads(run(capsys, "config", "schema")[1])["title"] == "NodeConfig"
+
+
+def test_genesis_hash_is_the_chain_id_that_show_names(capsys: Captured, cluster: Path) -> None:
+    genesis = str(cluster / "genesis.yaml")
+    _, out, _ = run(capsys, "genesis", "hash", genesis)
+    _, shown, _ = run(capsys, "genesis", "show", genesis, "--json")
+    assert json.loads(shown)["chain_id"] == out.strip()
+    assert json.loads(shown)["genesis"]["rounds"] == 2
+    assert run(capsys, "genesis", "show", genesis)[1].startswith(f"# chain {out.strip()}, 3 members, quorum 3\n")
+
+
+def test_testnet_says_what_it_made(capsys: Captured, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "testnet", "-n", "2", "-o", str(tmp_path / "c"), "--set", "lr=0.05", "--json")
+    assert code == 0
+    answer = json.loads(out)
+    assert [node["name"] for node in answer["nodes"]] == ["node0", "node1"]
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [
+        "genesis.yaml",
+        "initial_model.safetensors",
+        "keys",
+        "node0.yaml",
+        "node1.yaml",
+    ]
+    code, out, err = run(capsys, "testnet", "-n", "2", "-o", str(tmp_path / "c"))
+    assert (code, out) == (78, "")
+    assert err == f"fednode: {tmp_path}/c: expected a new or empty directory (got one with files in it)\n"
+
+
+def test_simulate_prints_one_json_object_with_its_contract(capsys: Captured) -> None:
+    arguments = (
+        "simulate --method dfpl --data digits --partition classes:3,1 --clients 3 --rounds 2 --seed 1 --shots 20"
+    )
+    code, out, err = run(capsys, *arguments.split(), "--set", "local_iterations=2", "--json")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert {"rounds", "best_taa", "final_taa", "final_global", "clients"} <= set(answer)
+    assert [set(row) for row in answer["rounds"]] == [{"round", "taa", "global", "sent_params", "sent_bytes"}] * 2
+    assert {"id", "accuracy", "global_accuracy", "num_train", "num_test"} == set(answer["clients"][0])
+    assert len(answer["clients"]) == 3
+    assert all(0 <= row["taa"] <= 1 for row in answer["rounds"])
+    assert answer["best_taa"] == max(row["taa"] for row in answer["rounds"])
+
+
+def test_simulate_prints_a_table_for_people(capsys: Captured) -> None:
+    code, out, err = run(capsys, "simulate", "--clients", "2", "--rounds", "1", "--set", "local_iterations=1")
+    assert (code, err) == (0, "")
+    assert "accuracy on matched test sets" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "lrr=1"], "--set lrr: method.lrr: unknown key: did you mean 'lr'?"),
+        (["--set", "pow.difficulty=1"], "--set pow.difficulty: unknown section 'pow'. Known: method, model"),
+        (["--method", "fedavgg"], "--method: method.name: unknown method 'fedavgg': did you mean 'fedavg'?"),
+        (["--partition", "iid:3"], "partition: expected iid, got 'iid:3'"),
+        (["--data", "mnist"], "--data: data.format: unknown format 'mnist'"),
+    ],
+)
+def test_simulate_refuses_what_cannot_be_in_one_line(capsys: Captured, arguments: list[str], message: str) -> None:
+    code, out, err = run(capsys, "simulate", *arguments)
+    assert (code, out) == (78, "")
+    assert err.startswith(f"fednode: {message}")
+    assert err.count("\n") == 1
+
+
+def test_a_run_that_diverges_is_a_failure_and_not_a_bad_configuration(capsys: Captured) -> None:
+    code, out, err = run(capsys, "simulate", "--clients", "2", "--rounds", "1", "--set", "lr=1e30")
+    assert (code, out) == (1, "")
+    assert "expected a finite number" in err
+
+
+def test_version_is_the_same_by_option_and_by_command(capsys: Captured) -> None:
+    _, by_option, _ = run(capsys, "--version")
+    _, by_command, _ = run(capsys, "version")
+    _, as_json, _ = run(capsys, "version", "--json")
+    assert by_option == by_command == f"fednode {json.loads(as_json)['version']}\n"
+    assert json.loads(as_json)["libraries"]["torch"]

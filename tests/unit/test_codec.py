@@ -1,0 +1,465 @@
+"""The bytes of every object: golden vectors, round trips, and that no other bytes are taken for them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chain import codec
+from chain.block import (
+    HEADER_VERSION,
+    ZERO,
+    Block,
+    Certificate,
+    Contribution,
+    Evidence,
+    EvidenceKind,
+    Header,
+    PayloadRef,
+    Phase,
+    Vote,
+)
+from chain.errors import DecodeError, EncodeError
+from chain.signing import compute_sign_bytes, verify
+from support.chain_vectors import compute_vectors, load_vectors, make_vector_chain
+from support.chains import make_digest, make_keys
+
+VECTORS = load_vectors()
+CHAIN = make_digest("a chain")
+
+# Strategies: well-formed objects whose signatures are arbitrary bytes
+
+digests = st.binary(min_size=32, max_size=32)
+signatures = st.binary(min_size=64, max_size=64)
+heights = st.integers(1, codec.MAX_HEIGHT)
+times = st.integers(0, codec.MAX_TIME_MS)
+payload_lists = st.lists(
+    st.builds(PayloadRef, st.integers(1, 255), digests, st.integers(1, codec.MAX_U64)),
+    max_size=4,
+    unique_by=lambda payload: payload.kind,
+).map(lambda payloads: tuple(sorted(payloads, key=lambda payload: payload.kind)))
+contributions = st.builds(
+    Contribution, heights, digests, digests, st.integers(1, codec.WEIGHT_LIMIT - 1), payload_lists, signatures
+)
+bodies = st.lists(contributions, max_size=3, unique_by=lambda c: c.author).map(
+    lambda body: tuple(sorted(body, key=lambda c: c.author))
+)
+headers = st.builds(
+    Header,
+    version=st.just(HEADER_VERSION),
+    height=st.integers(0, codec.MAX_HEIGHT),
+    prev=digests,
+    body=digests,
+    aggregate=digests,
+    members_next=digests,
+    miner=digests,
+    start_ms=times,
+    time_ms=times,
+    difficulty=st.integers(1, codec.MAX_U64),
+)
+
+
+def make_unsigned_block(header: Header, nonce: int, body: tuple[Contribution, ...], signature: bytes) -> Block:
+    block_id = codec.compute_block_id(codec.compute_seal(CHAIN, header), nonce)
+    return Block(header, nonce, body, signature, block_id)
+
+
+blocks = st.builds(make_unsigned_block, headers, st.integers(0, codec.MAX_U64), bodies, signatures)
+votes = st.builds(Vote, st.sampled_from(Phase), heights, st.integers(0, codec.MAX_U32), digests, digests, signatures)
+certificates = st.builds(
+    Certificate,
+    st.integers(0, codec.MAX_U32),
+    st.lists(
+        st.tuples(st.integers(0, codec.MAX_U16), signatures), min_size=1, max_size=4, unique_by=lambda s: s[0]
+    ).map(lambda entries: tuple(sorted(entries))),
+)
+evidences = st.builds(
+    lambda kind, pair: Evidence(kind, min(pair), max(pair)),
+    st.sampled_from(EvidenceKind),
+    st.lists(st.binary(min_size=1, max_size=300), min_size=2, max_size=2, unique=True),
+)
+
+
+def decode_block(data: bytes) -> Block:
+    return codec.decode_block(CHAIN, data)
+
+
+Codec = tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable[[bytes], Any]]
+CODECS: dict[str, Codec] = {
+    "contribution": (contributions, codec.encode_contribution, codec.decode_contribution),
+    "header": (headers, codec.encode_header, codec.decode_header),
+    "body": (bodies, codec.encode_body, codec.decode_body),
+    "block": (blocks, codec.encode_block, decode_block),
+    "vote": (votes, codec.encode_vote, codec.decode_vote),
+    "certificate": (certificates, codec.encode_certificate, codec.decode_certificate),
+    "evidence": (evidences, codec.encode_evidence, codec.decode_evidence),
+}
+every_kind = pytest.mark.parametrize("kind", CODECS)
+
+
+# Golden vectors
+
+
+@pytest.fixture(scope="module")
+def computed() -> dict[str, str]:
+    return compute_vectors(VECTORS["given"])
+
+
+@pytest.mark.parametrize("name", VECTORS["hex"])
+def test_golden_vector(name: str, computed: dict[str, str]) -> None:
+    assert computed[name] == VECTORS["hex"][name], "a change is a fork: see chain_vectors.py"
+
+
+def test_no_golden_vector_is_missing(computed: dict[str, str]) -> None:
+    assert set(computed) == set(VECTORS["hex"])
+
+
+def test_the_vectors_decode_to_what_made_them() -> None:
+    genesis, _, block = make_vector_chain(VECTORS["given"])
+    stored = {name: bytes.fromhex(text) for name, text in VECTORS["hex"].items()}
+    assert codec.decode_block(genesis.chain_id, stored["block 1"]) == block
+    assert codec.decode_block(genesis.chain_id, stored["block 0"]) == genesis.block0
+    assert codec.decode_contribution(stored["contribution"]) == block.contributions[0]
+    assert codec.decode_vote(stored["nil prevote"]).block_id == ZERO
+    assert [index for index, _ in codec.decode_certificate(stored["certificate"]).signatures] == [0, 1, 3]
+
+
+# Layouts by hand
+
+
+def test_header_layout_by_hand() -> None:
+    header = Header(1, 2, b"p" * 32, b"b" * 32, b"a" * 32, b"m" * 32, b"k" * 32, 3, 4, 5)
+    data = codec.encode_header(header)
+    u64 = [number.to_bytes(8, "big") for number in range(6)]
+    assert (
+        data == b"\0\1" + u64[2] + b"p" * 32 + b"b" * 32 + b"a" * 32 + b"m" * 32 + b"k" * 32 + u64[3] + u64[4] + u64[5]
+    )
+    assert len(data) == codec.HEADER_BYTES == 194
+    seal = hashlib.sha256(b"fn1.seal".ljust(16, b"\0") + CHAIN + data).digest()
+    assert codec.compute_seal(CHAIN, header) == seal
+    assert codec.compute_block_id(seal, 7) == hashlib.sha256(seal + bytes(7) + b"\7").digest()
+
+
+def test_contribution_layout_by_hand() -> None:
+    c = Contribution(
+        1, b"p" * 32, b"a" * 32, 258, (PayloadRef(1, b"d" * 32, 3), PayloadRef(2, b"e" * 32, 4)), b"s" * 64
+    )
+    first, second = b"\1" + b"d" * 32 + bytes(7) + b"\3", b"\2" + b"e" * 32 + bytes(7) + b"\4"
+    fields = bytes(7) + b"\1" + b"p" * 32 + b"a" * 32 + b"\0\0\1\2" + b"\2" + first + second
+    assert codec.contribution_fields(c) == fields
+    assert codec.encode_contribution(c) == fields + b"s" * 64
+    body = b"\0\1" + fields + b"s" * 64 + b"\0"
+    assert codec.encode_body([c]) == body
+    assert codec.compute_body_digest([c]) == hashlib.sha256(b"fn1.body".ljust(16, b"\0") + body).digest()
+
+
+def test_vote_certificate_and_evidence_layouts_by_hand() -> None:
+    vote = Vote(Phase.PRECOMMIT, 1, 3, b"b" * 32, b"v" * 32, b"s" * 64)
+    fields = b"\2" + bytes(7) + b"\1" + b"\0\0\0\3" + b"b" * 32 + b"v" * 32
+    assert codec.vote_fields(vote) == fields
+    assert codec.encode_vote(vote) == fields + b"s" * 64
+    certificate = Certificate(3, ((0, b"s" * 64), (258, b"t" * 64)))
+    assert codec.encode_certificate(certificate) == b"\0\0\0\3\0\2" + b"\0\0" + b"s" * 64 + b"\1\2" + b"t" * 64
+    evidence = Evidence(EvidenceKind.VOTE, b"a", b"bc")
+    assert codec.encode_evidence(evidence) == b"\3" + b"\0\0\0\1a" + b"\0\0\0\2bc"
+
+
+def test_members_digest_by_hand() -> None:
+    tag = b"fn1.members".ljust(16, b"\0")
+    assert codec.compute_members_digest([b"a" * 32]) == hashlib.sha256(tag + b"\0\1" + b"a" * 32).digest()
+
+
+# Properties
+
+
+@every_kind
+def test_encode_and_decode_are_inverse(kind: str) -> None:
+    strategy, encode, decode = CODECS[kind]
+
+    @settings(deadline=None, max_examples=60)
+    @given(strategy)
+    def check(value: Any) -> None:
+        assert decode(encode(value)) == value
+
+    check()
+
+
+@every_kind
+def test_decode_accepts_only_what_encode_gives(kind: str) -> None:
+    strategy, encode, decode = CODECS[kind]
+
+    @settings(deadline=None, max_examples=200)
+    @given(strategy, st.data())
+    def check(value: Any, data: st.DataObject) -> None:
+        changed = bytearray(encode(value))
+        for _ in range(data.draw(st.integers(1, 3))):
+            at = data.draw(st.integers(0, len(changed)))
+            cut = data.draw(st.integers(0, 9))
+            changed[at : at + cut] = data.draw(st.binary(max_size=9))
+        try:
+            decoded = decode(bytes(changed))
+        except DecodeError:
+            return
+        assert encode(decoded) == bytes(changed)
+
+    check()
+
+
+@every_kind
+def test_arbitrary_bytes_are_refused_or_decoded_and_nothing_else(kind: str) -> None:
+    _, encode, decode = CODECS[kind]
+
+    @settings(deadline=None, max_examples=200)
+    @given(st.binary(max_size=400))
+    def check(data: bytes) -> None:
+        try:
+            decoded = decode(data)
+        except DecodeError:
+            return
+        assert encode(decoded) == data
+
+    check()
+
+
+@every_kind
+def test_every_truncation_and_any_trailing_byte_is_refused(kind: str) -> None:
+    strategy, encode, decode = CODECS[kind]
+
+    @settings(deadline=None, max_examples=5)
+    @given(strategy)
+    def check(value: Any) -> None:
+        data = encode(value)
+        for end in range(len(data)):
+            with pytest.raises(DecodeError):
+                decode(data[:end])
+        with pytest.raises(DecodeError):
+            decode(data + b"\0")
+
+    check()
+
+
+# Ranges and order
+
+C = Contribution(1, ZERO, b"a" * 32, 1, (PayloadRef(1, ZERO, 1),), bytes(64))
+H = Header(1, 1, ZERO, ZERO, ZERO, ZERO, ZERO, 0, 0, 1)
+V = Vote(Phase.PREVOTE, 1, 0, ZERO, ZERO, bytes(64))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"height": 0}, "height: expected 1"),
+        ({"height": 2**63}, "height"),
+        ({"prev": b""}, "prev: expected 32 bytes, got 0"),
+        ({"author": bytes(33)}, "author"),
+        ({"weight": 0}, "weight: expected 1 to 536870911, got 0"),
+        ({"weight": 2**29}, "weight: expected 1 to 536870911, got 536870912"),
+        ({"payloads": (PayloadRef(0, ZERO, 1),)}, "kind"),
+        ({"payloads": (PayloadRef(2, ZERO, 1), PayloadRef(1, ZERO, 1))}, "kind .sorted"),
+        ({"payloads": (PayloadRef(1, ZERO, 1), PayloadRef(1, ZERO, 1))}, "kind .sorted"),
+        ({"payloads": (PayloadRef(1, ZERO, 0),)}, "size"),
+        ({"payloads": (PayloadRef(1, ZERO, 2**64),)}, "size"),
+        ({"payloads": (PayloadRef(1, b"", 1),)}, "digest"),
+        ({"payloads": tuple(PayloadRef(i, ZERO, 1) for i in range(1, 98))}, "number of payloads"),
+        ({"signature": bytes(63)}, "signature"),
+    ],
+)
+def test_a_contribution_out_of_range_is_not_encoded(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(EncodeError, match=message):
+        codec.encode_contribution(replace(C, **change))
+
+
+def test_the_largest_contribution_fits_its_limit() -> None:
+    most = replace(C, payloads=tuple(PayloadRef(i, ZERO, 1) for i in range(1, codec.MAX_PAYLOADS + 1)))
+    data = codec.encode_contribution(most)
+    assert len(data) <= codec.MAX_CONTRIBUTION_BYTES < len(data) + 41
+    assert codec.decode_contribution(data) == most
+
+
+def test_a_contribution_without_payloads_is_well_formed() -> None:
+    bare = replace(C, payloads=())
+    assert codec.decode_contribution(codec.encode_contribution(bare)) == bare
+
+
+@pytest.mark.parametrize(
+    ("at", "patch", "message"),
+    [
+        (0, bytes(8), "height: expected 1"),
+        (72, bytes(4), "weight"),
+        (72, b"\x20\0\0\0", "weight"),
+        (76, b"\xff", "number of payloads: expected 0 to 96, got 255"),
+        (77, b"\0", "kind"),
+    ],
+)
+def test_a_contribution_out_of_range_is_not_decoded(at: int, patch: bytes, message: str) -> None:
+    data = bytearray(codec.encode_contribution(C))
+    data[at : at + len(patch)] = patch
+    with pytest.raises(DecodeError, match=message):
+        codec.decode_contribution(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 0}, "version"),
+        ({"version": 2}, "version: expected 1 to 1, got 2"),
+        ({"height": -1}, "height"),
+        ({"miner": b"x"}, "miner: expected 32 bytes, got 1"),
+        ({"time_ms": codec.MAX_TIME_MS + 1}, "time_ms"),
+        ({"start_ms": -1}, "start_ms"),
+        ({"difficulty": 0}, "difficulty"),
+        ({"difficulty": 2**64}, "difficulty"),
+    ],
+)
+def test_a_header_out_of_range_is_not_encoded(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(EncodeError, match=message):
+        codec.encode_header(replace(H, **change))
+
+
+@pytest.mark.parametrize(
+    ("at", "patch", "message"),
+    [(0, b"\0\2", "version"), (2, b"\xff" * 8, "height"), (178, b"\xff" * 8, "time_ms"), (186, bytes(8), "difficulty")],
+)
+def test_a_header_out_of_range_is_not_decoded(at: int, patch: bytes, message: str) -> None:
+    data = bytearray(codec.encode_header(H))
+    data[at : at + len(patch)] = patch
+    with pytest.raises(DecodeError, match=message):
+        codec.decode_header(bytes(data))
+
+
+def test_a_body_out_of_order_or_with_an_author_twice_is_refused() -> None:
+    later = replace(C, author=b"b" * 32)
+    one, two = codec.encode_contribution(C), codec.encode_contribution(later)
+    assert codec.decode_body(b"\0\2" + one + two + b"\0") == (C, later)
+    for pair in (two + one, one + one):
+        with pytest.raises(DecodeError, match="sorted by author"):
+            codec.decode_body(b"\0\2" + pair + b"\0")
+    with pytest.raises(EncodeError, match="sorted by author"):
+        codec.encode_body([later, C])
+
+
+def test_membership_transactions_must_be_none_for_now() -> None:
+    with pytest.raises(DecodeError, match="membership transactions: expected 0 to 0, got 1"):
+        codec.decode_body(b"\0\0\1")
+
+
+def test_a_body_that_claims_more_than_there_can_be_is_refused_at_once() -> None:
+    with pytest.raises(DecodeError, match="number of contributions"):
+        codec.decode_body(b"\xff\xff\0")
+
+
+def test_oversized_objects_are_refused_before_they_are_read() -> None:
+    for decode, limit in (
+        (codec.decode_contribution, codec.MAX_CONTRIBUTION_BYTES),
+        (decode_block, codec.MAX_BLOCK_BYTES),
+        (codec.decode_vote, codec.MAX_VOTE_BYTES),
+        (codec.decode_certificate, codec.MAX_CERTIFICATE_BYTES),
+        (codec.decode_evidence, codec.MAX_EVIDENCE_BYTES),
+    ):
+        with pytest.raises(DecodeError, match=f"expected at most {limit} bytes, got {limit + 1}"):
+            decode(bytes(limit + 1))
+
+
+def test_a_block_too_large_to_be_sent_is_not_encoded() -> None:
+    payloads = tuple(PayloadRef(i, ZERO, 1) for i in range(1, 97))
+    body = tuple(replace(C, author=i.to_bytes(32, "big"), payloads=payloads) for i in range(65))
+    with pytest.raises(EncodeError, match=f"block: expected at most {codec.MAX_BLOCK_BYTES} bytes"):
+        codec.encode_block(make_unsigned_block(H, 0, body, bytes(64)))
+
+
+def test_two_of_the_largest_blocks_fit_into_evidence() -> None:
+    first, second = b"a" * codec.MAX_BLOCK_BYTES, b"b" * codec.MAX_BLOCK_BYTES
+    evidence = Evidence(EvidenceKind.CANDIDATE, first, second)
+    data = codec.encode_evidence(evidence)
+    assert len(data) <= codec.MAX_EVIDENCE_BYTES
+    assert codec.decode_evidence(data) == evidence
+
+
+def test_a_nonce_or_block_signature_out_of_range_is_not_encoded() -> None:
+    block = make_unsigned_block(H, 0, (), bytes(64))
+    with pytest.raises(EncodeError, match="nonce"):
+        codec.encode_block(replace(block, nonce=2**64))
+    with pytest.raises(EncodeError, match="nonce"):
+        codec.compute_block_id(ZERO, -1)
+    with pytest.raises(EncodeError, match="signature"):
+        codec.encode_block(replace(block, signature=b""))
+
+
+def test_votes_out_of_range_are_refused() -> None:
+    for change in ({"height": 0}, {"view": 2**32}, {"view": -1}, {"block_id": b""}, {"voter": b""}, {"signature": b""}):
+        with pytest.raises(EncodeError):
+            codec.encode_vote(replace(V, **change))
+    data = codec.encode_vote(V)
+    for phase in (0, 3, 255):
+        with pytest.raises(DecodeError, match=f"phase: expected 1 to 2, got {phase}"):
+            codec.decode_vote(bytes([phase]) + data[1:])
+    with pytest.raises(DecodeError, match="height"):
+        codec.decode_vote(data[:1] + bytes(8) + data[9:])
+
+
+def test_certificates_are_sorted_and_not_empty() -> None:
+    with pytest.raises(EncodeError, match="number of certificate signatures"):
+        codec.encode_certificate(Certificate(0, ()))
+    with pytest.raises(DecodeError, match="number of certificate signatures"):
+        codec.decode_certificate(bytes(6))
+    for entries in (((1, bytes(64)), (0, bytes(64))), ((1, bytes(64)), (1, bytes(64)))):
+        with pytest.raises(EncodeError, match="sorted"):
+            codec.encode_certificate(Certificate(0, entries))
+    swapped = b"\0\0\0\0\0\2" + b"\0\1" + bytes(64) + b"\0\0" + bytes(64)
+    with pytest.raises(DecodeError, match="sorted"):
+        codec.decode_certificate(swapped)
+
+
+def test_evidence_is_two_different_objects_the_smaller_first() -> None:
+    for first, second in ((b"b", b"a"), (b"a", b"a"), (b"", b"a")):
+        with pytest.raises(EncodeError):
+            codec.encode_evidence(Evidence(EvidenceKind.VOTE, first, second))
+    with pytest.raises(DecodeError, match="kind"):
+        codec.decode_evidence(b"\4" + b"\0\0\0\1a" + b"\0\0\0\1b")
+    with pytest.raises(DecodeError, match="smaller first"):
+        codec.decode_evidence(b"\3" + b"\0\0\0\1b" + b"\0\0\0\1a")
+    with pytest.raises(DecodeError, match="at least"):
+        codec.decode_evidence(b"\3" + b"\xff\xff\xff\xff" + b"a")
+
+
+# Signing
+
+
+def test_make_evidence_orders_its_objects_and_takes_one_kind() -> None:
+    other = replace(V, block_id=b"x" * 32)
+    assert codec.make_evidence(V, other) == codec.make_evidence(other, V)
+    assert codec.make_evidence(V, other).kind is EvidenceKind.VOTE
+    assert codec.make_evidence(C, replace(C, weight=2)).kind is EvidenceKind.CONTRIBUTION
+    block = make_unsigned_block(H, 0, (), bytes(64))
+    assert codec.make_evidence(block, replace(block, nonce=1)).kind is EvidenceKind.CANDIDATE
+    with pytest.raises(EncodeError, match="two objects of one kind"):
+        codec.make_evidence(V, C)
+    with pytest.raises(EncodeError, match="equal"):
+        codec.make_evidence(V, V)
+
+
+def test_payloads_are_signed_in_the_order_of_their_kinds() -> None:
+    (key,) = make_keys(1)
+    payloads = [PayloadRef(2, ZERO, 1), PayloadRef(1, ZERO, 1)]
+    c = codec.sign_contribution(key, CHAIN, height=1, prev=ZERO, weight=1, payloads=payloads)
+    assert [payload.kind for payload in c.payloads] == [1, 2]
+    verify(key.id, c.signature, codec.CONTRIBUTION_TAG, CHAIN, codec.contribution_fields(c))
+
+
+@settings(deadline=None, max_examples=60)
+@given(contributions, votes, digests)
+def test_sign_bytes_of_two_objects_never_collide(c: Contribution, vote: Vote, block_id: bytes) -> None:
+    signed = {
+        compute_sign_bytes(codec.CONTRIBUTION_TAG, CHAIN, codec.contribution_fields(c)),
+        compute_sign_bytes(codec.VOTE_TAG, CHAIN, codec.vote_fields(vote)),
+        compute_sign_bytes(codec.BLOCK_TAG, CHAIN, block_id),
+    }
+    assert len(signed) == 3
+    other = replace(vote, phase=Phase.PREVOTE if vote.phase is Phase.PRECOMMIT else Phase.PRECOMMIT)
+    assert codec.vote_fields(other) != codec.vote_fields(vote)

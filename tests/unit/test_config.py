@@ -1,0 +1,301 @@
+"""node.yaml: what it may say, whose word wins, and how each complaint names its place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from chain.signing import SigningKey, encode_id
+from node.config import (
+    ClassesPartition,
+    NodeConfig,
+    is_loopback,
+    load_config,
+    load_config_source,
+    parse_address,
+)
+from node.errors import ConfigError
+
+ALICE = encode_id(SigningKey.from_private_bytes(bytes([1]) * 32).id)
+BOB = encode_id(SigningKey.from_private_bytes(bytes([2]) * 32).id)
+
+GOOD = f"""\
+version: 1
+node:
+  name: node3
+  identity_key_file: keys/node3.key
+  data_dir: data/node3
+genesis_file: genesis.yaml
+network:
+  listen: 0.0.0.0:7053
+  advertise: node3:7053
+  tls: mutual
+  peers:
+    - {ALICE}@node0:7050
+  observers: [{BOB}]
+training:
+  device: auto
+  seed: 7
+  threads: 1
+data:
+  format: digits
+  partition: {{scheme: classes, avg: 3, std: 1, index: 3, of: 4, seed: 7, shots: null}}
+consensus: {{mine: true, workers: 1}}
+admin: {{socket: run/node3.sock}}
+log: {{level: info, format: text, file: null}}
+"""
+
+SMALL = """\
+node: {identity_key_file: k, data_dir: d}
+genesis_file: g
+network: {listen: "127.0.0.1:0"}
+training: {seed: 7}
+"""
+
+
+def write(tmp_path: Path, text: str, name: str = "node.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def complain(path: Path, *overrides: str, **env: str) -> list[str]:
+    """The problems found, without the directory in front and without the last line, which is checked."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides, env)
+    lines = caught.value.describe().splitlines()
+    number = len(lines) - 1
+    assert lines[-1] == f"fednode: {number} problem{'s' if number > 1 else ''} in {path}; nothing was started"
+    assert caught.value.exit_code == 78
+    return [line.removeprefix(f"{path.parent}/") for line in lines[:-1]]
+
+
+def test_everything_a_file_may_say_is_read(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOOD))
+    assert config.node.identity_key_file == tmp_path / "keys/node3.key"
+    assert config.genesis_file == tmp_path / "genesis.yaml"
+    assert config.admin.socket == tmp_path / "run/node3.sock"
+    assert [*config.network.get_peer_addresses().values()] == ["node0:7050"]
+    assert [encode_id(key) for key in config.network.get_observer_ids()] == [BOB]
+    assert config.training.threads == 1
+    assert isinstance(config.data.partition, ClassesPartition)
+    assert config.data.partition.model_dump() == {
+        "index": 3,
+        "of": 4,
+        "seed": 7,
+        "shots": None,
+        "scheme": "classes",
+        "avg": 3,
+        "std": 1,
+    }
+
+
+def test_defaults_fill_in_what_a_small_file_leaves_out(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, SMALL))
+    assert (config.node.name, config.network.tls, config.training.device) == ("node", "mutual", "auto")
+    assert (config.training.threads, config.training.checkpoint_every) == ("auto", 1)
+    assert (config.consensus.mine, config.consensus.workers) == (True, 1)
+    assert (config.admin.socket, config.log.level, config.data.partition) == (None, "info", None)
+
+
+def test_nothing_changes_once_it_is_loaded(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, SMALL))
+    with pytest.raises(ValueError, match="frozen"):
+        config.training.seed = 8
+
+
+def test_paths_are_relative_to_the_file_and_not_to_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site").mkdir()
+    write(tmp_path / "site", SMALL)
+    monkeypatch.chdir(tmp_path)
+    config = load_config(Path("site/node.yaml"), ["node.data_dir=../data", "log.file=/var/log/node.log"])
+    assert config.node.data_dir == tmp_path / "data"
+    assert config.node.identity_key_file == tmp_path / "site/k"
+    assert config.log.file == Path("/var/log/node.log")
+
+
+def test_an_option_wins_over_the_environment_and_both_over_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    env = {"FEDNODE__TRAINING__SEED": "8", "FEDNODE__LOG__LEVEL": "debug", "HOME": "/", "FEDNODE_ADDRESS": "x"}
+    loaded = load_config_source(path, ["training.seed=9", "network.observers=[]"], env)
+    assert (loaded.config.training.seed, loaded.config.log.level) == (9, "debug")
+    assert loaded.get_origin(("training", "seed")) == "--set training.seed"
+    assert loaded.get_origin(("log", "level")) == "FEDNODE__LOG__LEVEL"
+    assert loaded.get_origin(("network", "listen")) == f"{path}:3:11"
+    assert loaded.get_origin(("network", "tls")) == "default"
+
+
+def test_all_problems_are_named_at_once_from_top_to_bottom(tmp_path: Path) -> None:
+    text = """\
+node: {identity_key_file: k, data_dir: d}
+network:
+  listn: "127.0.0.1:7053"
+  listen: '7053'
+training:
+  seed: -1
+  batch_size: 0
+genesis_file: g
+"""
+    assert complain(write(tmp_path, text, "bad.yaml")) == [
+        "bad.yaml:3:3: network.listn: unknown key. Did you mean 'listen'?",
+        "bad.yaml:4:3: network.listen: expected host:port (got '7053')",
+        "bad.yaml:6:3: training.seed: must be at least 0 (got -1)",
+        "bad.yaml:7:3: training.batch_size: unknown key. Known: device, seed, threads, checkpoint_every",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.seed=x", "expected an integer (got 'x')"),
+        ("training.seed=1.5", "expected an integer (got 1.5)"),
+        ("training.seed=true", "expected an integer (got true)"),
+        ("training.seed=9223372036854775808", "must be less than 9223372036854775808 (got 9223372036854775808)"),
+        ("training.threads=0", "expected auto or a number of threads, at least 1 (got 0)"),
+        ("training.threads=many", "expected auto or a number of threads, at least 1 (got 'many')"),
+        ("training.device=gpu", "expected auto, cpu, cuda or cuda:N (got 'gpu')"),
+        (
+            "node.name=a/b",
+            "expected letters, digits, '.', '_' and '-', at most 64, a letter or digit first (got 'a/b')",
+        ),
+        ("node.data_dir=", "expected text (got nothing)"),
+        ("node.data_dir=''", "expected a path (got '')"),
+        ("network.listen=['::1']", "expected text (got ['::1'])"),
+        ("network.listen=::1:5", "expected host:port, an IPv6 host in brackets (got '::1:5')"),
+        ("network.listen=a:70000", "expected host:port with a port of at most 65535 (got 'a:70000')"),
+        ("network.advertise=a:0", "expected host:port with a port of at least 1 (got 'a:0')"),
+        ("network.peers=x", "expected a list (got 'x')"),
+        ("network.tls=on", "expected 'mutual' or 'off' (got 'on')"),
+        ("consensus=5", "expected a section of keys (got 5)"),
+        ("consensus.mine=yes", "expected true or false (got 'yes')"),
+        ("data.format=npz", "expected 'digits' (got 'npz')"),
+        ("data.partition={scheme: classs}", "expected one of 'classes', 'dirichlet', 'iid' (got 'classs')"),
+        ("version=2", "expected 1 (got 2)"),
+        ("training.sed=1", "unknown key. Did you mean 'seed'?"),
+        ("nettwork=1", "unknown key. Did you mean 'network'?"),
+    ],
+)
+def test_each_wrong_value_names_expected_and_got(tmp_path: Path, override: str, message: str) -> None:
+    problems = complain(write(tmp_path, SMALL), override)
+    assert len(problems) == 1
+    origin, _, said = problems[0].partition(": ")
+    assert origin == f"--set {override.split('=')[0]}"
+    assert said.endswith(message)
+
+
+def test_the_keys_of_a_partition_are_those_of_its_scheme(tmp_path: Path) -> None:
+    text = SMALL + "data:\n  partition: {scheme: dirichlet, alpha: 0, avg: 3, index: 0, of: 4, seed: 1}\n"
+    assert complain(write(tmp_path, text)) == [
+        "node.yaml:6:34: data.partition.alpha: must be more than 0 (got 0)",
+        "node.yaml:6:44: data.partition.avg: unknown key. Known: index, of, seed, shots, scheme, alpha",
+    ]
+    text = SMALL + "data:\n  partition: {scheme: iid, index: 4, of: 4, seed: 1}\n"
+    assert complain(write(tmp_path, text)) == [
+        "node.yaml:6:3: data.partition: expected index below of (got part 4 of 4)"
+    ]
+
+
+def test_environment_variables_are_named_with_the_key(tmp_path: Path) -> None:
+    assert complain(write(tmp_path, SMALL), FEDNODE__LOG__LEVEL="loud") == [
+        "FEDNODE__LOG__LEVEL: log.level: expected 'debug', 'info', 'warning' or 'error' (got 'loud')"
+    ]
+
+
+def test_what_is_required_is_missed_where_it_should_stand(tmp_path: Path) -> None:
+    assert complain(write(tmp_path, "network: {}\ntraining: {seed: 1}\n")) == [
+        "node.yaml: node: required, but missing",
+        "node.yaml: genesis_file: required, but missing",
+        "node.yaml:1:1: network.listen: required, but missing",
+    ]
+    assert complain(write(tmp_path, ""))[0] == "node.yaml: node: required, but missing"
+
+
+def test_peers_are_ids_with_addresses_each_once(tmp_path: Path) -> None:
+    text = SMALL.replace('"}', f'", peers: [{ALICE}@a:1, {ALICE}@b:1]}}')
+    assert complain(write(tmp_path, text)) == [
+        f"node.yaml:3:{text.splitlines()[2].rindex(ALICE) + 1}: network.peers.1: "
+        "expected one address per id (also network.peers.0)"
+    ]
+    for peer, message in [
+        ("abc", "expected id@host:port (got 'abc')"),
+        ("abc@x:1", "expected a node id"),
+        (f"{ALICE.upper()}@x:1", "expected a node id"),
+        (f"{ALICE}@x", "expected host:port"),
+    ]:
+        [problem] = complain(write(tmp_path, SMALL.replace('"}', f'", peers: ["{peer}"]}}')))
+        assert f"network.peers.0: {message}" in problem
+
+
+def test_without_tls_a_node_listens_on_this_machine_only(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    off = ["network.tls=off", "network.listen=0.0.0.0:7050"]
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, off)
+    assert caught.value.problems == (
+        "--set network.listen: expected a loopback address, since network.tls is off (got '0.0.0.0:7050')",
+    )
+    [problem] = complain(path, "network.tls=off", f"network.peers=['{ALICE}@127.0.0.1:1', '{BOB}@node1:1']")
+    assert problem == (
+        "--set network.peers: network.peers.1: expected a loopback address, since network.tls is off (got 'node1:1')"
+    )
+    assert load_config(path, ["network.tls=off"]).network.tls == "off"
+
+
+def test_a_socket_path_too_long_for_a_socket_is_refused_with_its_length(tmp_path: Path) -> None:
+    fitting = 107 - len(f"{tmp_path}/")
+    path = write(tmp_path, SMALL)
+    assert load_config(path, [f"admin.socket={'s' * fitting}"]).admin.socket is not None
+    [problem] = complain(path, f"admin.socket={'s' * (fitting + 1)}")
+    assert "expected a socket path of at most 107 bytes in full" in problem
+    assert problem.endswith("(108)")
+
+
+@pytest.mark.parametrize("override", ["training.seed", "=5", "a..b=5", ""])
+def test_an_override_is_a_key_and_a_value(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"--set {override}: expected KEY=VALUE")):
+        load_config(write(tmp_path, SMALL), [override])
+
+
+def test_an_override_that_is_not_yaml_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, SMALL), ["network.peers=[a"])
+    assert caught.value.describe().startswith("fednode: --set network.peers: expected a YAML value (got '[a'")
+    assert "\n" not in caught.value.describe()
+
+
+def test_text_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    [problem] = complain(write(tmp_path, SMALL + 'log: {level: "\\ud800"}\n'))
+    assert problem.startswith("node.yaml: ")
+
+
+def test_a_file_that_is_not_keys_and_values_is_one_line(tmp_path: Path) -> None:
+    for text in ("- a\n", "just text\n", "5\n"):
+        with pytest.raises(ConfigError, match="expected keys and values"):
+            load_config(write(tmp_path, text))
+
+
+def test_the_schema_describes_every_section() -> None:
+    schema = NodeConfig.model_json_schema()
+    assert {"node", "network", "training", "data", "consensus", "admin", "log"} <= set(schema["properties"])
+    assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("node0:7050", ("node0", 7050)), ("[::1]:0", ("::1", 0)), ("127.0.0.1:65535", ("127.0.0.1", 65535))],
+)
+def test_addresses_are_host_and_port(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", ":1", "a", "a:", "a:-1", "a:1x", "a b:1", "a:٣", "::1", "a:65536"])
+def test_other_text_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="expected host:port"):
+        parse_address(text)
+
+
+def test_loopback_is_this_machine_alone() -> None:
+    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "node0", "")))

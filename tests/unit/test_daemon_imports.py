@@ -1,0 +1,15 @@
+"""The daemon and the audit of a stopped node never load torch (DESIGN §6)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["node.daemon", "node.offline", "node.cli.app", "node.admin_client"])
+def test_what_runs_beside_the_worker_loads_no_torch(module: str) -> None:
+    program = f"import sys, {module}; print(*sorted({{'torch', 'sklearn'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == ""

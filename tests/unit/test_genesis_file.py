@@ -1,0 +1,142 @@
+"""genesis.yaml and the initial model beside it: read back as written, refused by place."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chain.genesis import Genesis
+from chain.signing import SigningKey, encode_id
+from ml.payload import encode_arrays
+from ml.specs.architectures import parameter_shapes
+from node.errors import ConfigError
+from node.genesis_file import INITIAL_MODEL, get_genesis_spec, load_genesis, write_genesis
+
+MODEL = {"name": "mlp", "hidden": [3]}
+SHAPE = (1, 2, 2)
+CLASSES = ["cat", "dog"]
+INITIAL = encode_arrays(
+    {f"model/{name}": np.zeros(shape, np.float32) for name, shape in parameter_shapes(MODEL, SHAPE, 2).items()}
+)
+KEYS = [encode_id(SigningKey.from_private_bytes(bytes([i]) * 32).id) for i in (1, 2, 3, 4)]
+
+TEXT = f"""\
+protocol: 1
+chain_name: demo
+created_at: 2026-11-20T14:00:00Z
+members:
+  - {{key: {KEYS[0]}, name: node0, address: "127.0.0.1:7050"}}
+  - {{key: {KEYS[1]}, name: node1}}
+  - {{key: {KEYS[2]}, name: node2}}
+  - {{key: {KEYS[3]}, name: node3}}
+method: {{name: dfpl, lambda: 1.0, local_iterations: 20}}
+model: {{name: mlp, hidden: [3]}}
+classes: [cat, dog]
+input: {{shape: [1, 2, 2], resize: null, mean: [0.0], std: [1.0]}}
+initial_model: {hashlib.sha256(INITIAL).hexdigest()}
+rounds: 10
+quorum: bft
+profile: local
+pow: {{difficulty: 65536, min: 65536, max: 4294967296, target_ms: 1000}}
+limits: {{max_weight: 1000000, payload_mib: 512}}
+"""
+
+
+def write(tmp_path: Path, text: str = TEXT, model: bytes | None = INITIAL) -> Path:
+    path = tmp_path / "genesis.yaml"
+    path.write_text(text, encoding="utf-8")
+    if model is not None:
+        (tmp_path / INITIAL_MODEL).write_bytes(model)
+    return path
+
+
+def complain(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_genesis(path)
+    assert caught.value.exit_code == 78
+    return caught.value.describe().replace(f"{path.parent}/", "")
+
+
+def test_the_readable_form_is_read_with_the_model_beside_it(tmp_path: Path) -> None:
+    genesis, model = load_genesis(write(tmp_path))
+    assert (genesis.n, genesis.q, genesis.rounds) == (4, 3, 10)
+    assert model == tmp_path / INITIAL_MODEL
+    assert get_genesis_spec(genesis).name == "dfpl"
+
+
+def test_what_is_written_reads_back_as_the_same_chain(tmp_path: Path) -> None:
+    genesis, _ = load_genesis(write(tmp_path))
+    (tmp_path / "again").mkdir()
+    write_genesis(tmp_path / "again" / "genesis.yaml", genesis, INITIAL)
+    again, _ = load_genesis(tmp_path / "again" / "genesis.yaml")
+    assert isinstance(again, Genesis)
+    assert again.chain_id == genesis.chain_id
+    assert "127.0.0.1:7050" in [member.address for member in again.members]
+
+
+def test_a_genesis_is_never_overwritten(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    genesis, _ = load_genesis(path)
+    with pytest.raises(FileExistsError):
+        write_genesis(path, genesis, INITIAL)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("difficulty: 65536", "difficulty: 0", "genesis.yaml:17:7: pow.difficulty: expected 1 to "),
+        ("difficulty:", "dificulty:", "genesis.yaml:17:7: pow.dificulty: "),
+        ("rounds: 10", "rounds: ten", "genesis.yaml:14:1: rounds: "),
+        (f"key: {KEYS[1]}", "key: abc", "genesis.yaml:6:6: members.1.key: node id: expected 52 characters"),
+        ("name: node2", "name: node1", "genesis.yaml:7:"),
+        ("lambda: 1.0", "lamda: 1.0", "genesis.yaml:9:22: method.lamda: unknown key: did you mean 'lambda'?"),
+        ("local_iterations: 20", "local_iterations: 0", "genesis.yaml:9:35: method.local_iterations: "),
+        ("name: dfpl", "name: dfpi", "genesis.yaml:9:10: method.name: unknown method 'dfpi'"),
+        ("hidden: [3]", "hidden: []", "genesis.yaml:10:20: model.hidden: "),
+        ("quorum: bft", "quorum: all", "genesis.yaml:15:1: quorum: "),
+        ("profile: local\n", "", "genesis.yaml: profile: "),
+    ],
+)
+def test_each_wrong_value_names_its_place(tmp_path: Path, old: str, new: str, problem: str) -> None:
+    assert old in TEXT
+    first, last = complain(write(tmp_path, TEXT.replace(old, new))).splitlines()
+    assert first.startswith(problem)
+    assert last == "fednode: 1 problem in genesis.yaml; nothing was started"
+
+
+def test_the_initial_model_must_be_the_one_that_genesis_names(tmp_path: Path) -> None:
+    changed = bytearray(INITIAL)
+    changed[-1] ^= 1
+    assert complain(write(tmp_path, model=bytes(changed))) == (
+        f"fednode: {INITIAL_MODEL}: expected the initial model that genesis.yaml:13:1 names, "
+        f"{hashlib.sha256(INITIAL).hexdigest()} (got {hashlib.sha256(changed).hexdigest()})"
+    )
+
+
+def test_a_missing_initial_model_is_one_line(tmp_path: Path) -> None:
+    assert complain(write(tmp_path, model=None)) == (
+        f"fednode: {INITIAL_MODEL}: no such file (genesis.yaml needs its initial model beside it)"
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        b"not arrays",
+        encode_arrays({"model/fc1.weight": np.zeros((3, 4), np.float32)}),
+        encode_arrays({"prototypes/classes": np.zeros(3, np.int64)}),
+    ],
+)
+def test_a_model_that_fits_another_network_is_refused_though_its_digest_is_right(tmp_path: Path, model: bytes) -> None:
+    text = TEXT.replace(hashlib.sha256(INITIAL).hexdigest(), hashlib.sha256(model).hexdigest())
+    assert complain(write(tmp_path, text, model)).startswith(
+        f"fednode: {INITIAL_MODEL}: not the initial parameters of mlp: "
+    )
+
+
+def test_a_file_that_is_no_mapping_or_not_there_is_one_line(tmp_path: Path) -> None:
+    assert complain(write(tmp_path, "- a\n")) == "fednode: genesis.yaml: expected keys and values (got ['a'])"
+    assert complain(tmp_path / "nope.yaml") == "fednode: nope.yaml: no such file"

@@ -1,0 +1,118 @@
+"""DFPL's prototypes and auxiliary losses, with the numbers of ALGORITHMS §12.1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ml.aggregation import RULES, Contributed
+from ml.losses import GlobalPrototypes, compute_prototype_loss
+from ml.models.base import Model
+from ml.prototypes import compute_prototypes
+
+# Client A: its embeddings and labels; and the global prototypes of A, B and C over the owners of each class.
+Z_A = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]])
+Y_A = torch.tensor([0, 0, 1])
+OWNERS = np.array([[3, 2], [3, 1], [0, 6]], np.float32)
+
+
+class Identity(Model):
+    """Embeds a sample as itself."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+    def classify(self, z_BD: Tensor) -> Tensor:  # noqa: N803 - its shape, as in ml
+        return z_BD
+
+
+def make_target(classes: list[int], prototypes: object, num_classes: int = 3) -> GlobalPrototypes:
+    return GlobalPrototypes.from_arrays(
+        np.array(classes, np.int64), np.array(prototypes, np.float32), num_classes, torch.device("cpu")
+    )
+
+
+def test_local_prototypes_are_class_means() -> None:
+    local = compute_prototypes(Identity(), Z_A, Y_A, 3)
+    assert local.classes.tolist() == [0, 1]
+    assert local.prototypes.tolist() == [[2, 3], [5, 0]]
+    assert local.counts.tolist() == [2, 1]
+    assert [str(a.dtype) for a in (local.classes, local.prototypes, local.counts)] == ["int64", "float32", "int64"]
+
+
+def test_small_classes_can_be_kept_back() -> None:
+    assert compute_prototypes(Identity(), Z_A, Y_A, 3, min_samples=2).classes.tolist() == [0]
+    nothing = compute_prototypes(Identity(), Z_A, Y_A, 3, min_samples=3)
+    assert nothing.classes.shape == (0,)
+    assert nothing.prototypes.shape == (0, 2)
+
+
+def test_prototypes_of_many_samples_do_not_depend_on_the_chunk() -> None:
+    rng = torch.Generator().manual_seed(0)
+    z_ND, y_N = torch.rand(5000, 4, generator=rng), torch.randint(0, 3, (5000,), generator=rng)
+    local = compute_prototypes(Identity(), z_ND, y_N, 3)
+    for c, prototype in zip(local.classes, local.prototypes, strict=True):
+        assert prototype == pytest.approx(z_ND[y_N == c].double().mean(0).numpy(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("class_mean", [[3, 2], [3, 1], [0, 6]]),
+        ("class_divide_by_k", [[2, 1.3333333], [2, 0.6666667], [0, 2]]),
+        ("class_weighted_mean", [[2.6666667, 2.3333333], [3, 1], [0, 6]]),
+    ],
+)
+def test_global_prototypes_from_local_ones(rule: str, expected: list[list[float]]) -> None:
+    samples = [
+        (Z_A, Y_A),
+        (torch.tensor([[4.0, 1.0]]), torch.tensor([0])),
+        (torch.tensor([[1.0, 2.0], [0.0, 6.0]]), torch.tensor([1, 2])),
+    ]
+    contributions = []
+    for i, (z_ND, y_N) in enumerate(samples):
+        local = compute_prototypes(Identity(), z_ND, y_N, 3)
+        arrays = {"classes": local.classes, "prototypes": local.prototypes, "counts": local.counts}
+        if rule != "class_weighted_mean":
+            del arrays["counts"]
+        contributions.append(Contributed(bytes([i]) * 32, 1, arrays))
+    aggregate = RULES[rule](contributions, None)
+    assert aggregate["classes"].tolist() == [0, 1, 2]
+    assert aggregate["prototypes"] == pytest.approx(np.array(expected), rel=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("l2", 1.8251407), ("sq", 3.5), ("mse", 2.1666667)])
+def test_auxiliary_loss_of_client_a(kind: str, expected: float) -> None:
+    loss = compute_prototype_loss(Z_A, Y_A, make_target([0, 1, 2], OWNERS), kind)
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_classes_without_a_global_prototype_are_left_out_of_the_mean() -> None:
+    target = make_target([0, 2], OWNERS[[0, 2]])
+    assert compute_prototype_loss(Z_A, Y_A, target).item() == pytest.approx(1.4142136, rel=1e-6)
+    assert compute_prototype_loss(Z_A, Y_A, target, "sq").item() == pytest.approx(2.0)
+    assert compute_prototype_loss(Z_A, Y_A, target, "mse").item() == pytest.approx(8 / 6)  # divided by all 3 x 2
+
+
+@pytest.mark.parametrize("kind", ["l2", "sq", "mse"])
+def test_loss_is_zero_where_no_class_is_shared(kind: str) -> None:
+    z_BD = Z_A.clone().requires_grad_()
+    loss = compute_prototype_loss(z_BD, Y_A, make_target([2], OWNERS[2:]), kind)
+    assert loss.item() == 0
+    assert not torch.autograd.grad(loss, z_BD)[0].any()
+
+
+def test_gradient_is_finite_where_a_prototype_is_met_exactly() -> None:
+    z_BD = Z_A.clone().requires_grad_()
+    loss = compute_prototype_loss(z_BD, Y_A, make_target([0, 1], [[2, 3], [5, 0]]))
+    assert bool(torch.isfinite(torch.autograd.grad(loss, z_BD)[0]).all())
+
+
+def test_gradient_points_from_the_global_to_the_local_prototype() -> None:
+    z_BD = Z_A.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(compute_prototype_loss(z_BD, Y_A, make_target([0, 1, 2], OWNERS)), z_BD)
+    # d/dz of ||mean - P|| / 2 classes: the unit vector, shared between the two samples of class 0
+    unit_0, unit_1 = torch.tensor([-1.0, 1.0]) / 2**0.5, torch.tensor([2.0, -1.0]) / 5**0.5
+    assert torch.allclose(gradient, torch.stack([unit_0 / 4, unit_0 / 4, unit_1 / 2]))

@@ -1,0 +1,586 @@
+"""The rules of one height, told as short stories: four members, a quorum of three, no clock but the one in the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import pytest
+
+from chain import validation
+from chain.block import ZERO, Block, Certificate, Contribution, Phase, Vote
+from chain.codec import sign_vote
+from chain.finality import Timer, TimerKind
+from node import round_events, rounds
+from node.round_events import CollectTimer, ComputeAggregate, FetchBlock, Now, RoundPhase, TimerFired
+from node.rounds import RoundMachine
+from support.chains import make_candidate, make_contribution, make_digest, make_genesis, make_keys
+
+KEYS = make_keys(4)
+GENESIS = make_genesis(KEYS)
+IDS = GENESIS.member_ids
+DELTA_S, COLLECT_S = GENESIS.waits.delta_s, GENESIS.waits.collect_s
+BEGAN_MS = GENESIS.block0.header.time_ms
+AGGREGATE = make_digest("aggregate 1")
+
+KEYS_7 = make_keys(7)
+GENESIS_7 = make_genesis(KEYS_7)
+
+A = TypeVar("A")
+
+
+class Story:
+    """A machine, the time it is told, and every action so far. Member 0 tells it."""
+
+    def __init__(
+        self, *, me: int | None = 0, awaited: Iterable[int] = range(4), accused: Iterable[int] = (), mine: bool = True
+    ) -> None:
+        self.now_s = 0.0
+        self.actions: list[round_events.Action] = []
+        self.machine = RoundMachine(
+            GENESIS,
+            me=None if me is None else IDS[me],
+            height=1,
+            awaited=[IDS[i] for i in awaited],
+            accused=[IDS[i] for i in accused],
+            mine=mine,
+        )
+
+    def on(self, *events: round_events.Event) -> list[round_events.Action]:
+        """What the machine does about these events, at this instant."""
+        done: list[round_events.Action] = []
+        for event in events:
+            done += self.machine.on(event, Now(self.now_s, BEGAN_MS + 1000 + round(self.now_s * 1000)))
+        self.actions += done
+        return done
+
+    def start(self, **durable: object) -> list[round_events.Action]:
+        return self.on(round_events.Started(**durable))  # type: ignore[arg-type]  # the fields of Started
+
+    def verify(self, *members: int) -> list[round_events.Action]:
+        """Contributions of these members arrive and their payloads are good."""
+        done = []
+        for i in members:
+            contribution = make_contribution(GENESIS, KEYS[i])
+            done += self.on(round_events.ContributionSeen(contribution), round_events.PayloadsVerified(contribution))
+        return done
+
+    def validate(self, block: Block) -> list[round_events.Action]:
+        return self.on(round_events.CandidateSeen(block), round_events.CandidateValidated(block))
+
+    def vote(self, phase: Phase, block_id: bytes, *members: int, view: int = 0) -> list[round_events.Action]:
+        return self.on(*(round_events.VoteSeen(make_vote(i, phase, block_id, view)) for i in members))
+
+
+def make_vote(member: int, phase: Phase, block_id: bytes, view: int = 0) -> Vote:
+    return sign_vote(KEYS[member], GENESIS.chain_id, phase=phase, height=1, view=view, block_id=block_id)
+
+
+def make_block(miner: int = 1, authors: Iterable[int] = range(4), *, ahead_ms: int = 0, weight: int = 1) -> Block:
+    """A candidate for height 1, sealed `ahead_ms` after the story's beginning."""
+    contributions = [make_contribution(GENESIS, KEYS[i], weight=weight) for i in authors]
+    time_ms = BEGAN_MS + 1000 + ahead_ms
+    return make_candidate(GENESIS, GENESIS.block0, KEYS, miner=miner, contributions=contributions, time_ms=time_ms)
+
+
+def pick(actions: Sequence[round_events.Action], kind: type[A]) -> list[A]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def get_authors(contributions: Sequence[Contribution]) -> list[int]:
+    return [IDS.index(contribution.author) for contribution in contributions]
+
+
+# COLLECT
+
+
+def test_a_contribution_has_its_payloads_looked_at_once() -> None:
+    story = Story()
+    story.start()
+    contribution = make_contribution(GENESIS, KEYS[1])
+    assert story.on(round_events.ContributionSeen(contribution)) == [round_events.FetchPayloads(contribution)]
+    assert story.on(round_events.ContributionSeen(contribution)) == []
+    assert story.machine.contributions == {IDS[1]: contribution}
+    assert not story.machine.verified
+
+
+def test_the_cutoff_comes_when_all_awaited_are_verified() -> None:
+    story = Story()
+    story.start()
+    assert not pick(story.verify(0, 1, 2), ComputeAggregate)
+    (compute,) = pick(story.verify(3), ComputeAggregate)
+    assert get_authors(compute.contributions) == [0, 1, 2, 3]
+    assert story.machine.is_cut_off
+
+
+def test_below_q_nothing_is_cut_off_even_when_nobody_else_is_awaited() -> None:
+    story = Story(awaited=[0, 1])
+    story.start()
+    story.verify(0, 1)
+    assert not story.machine.is_cut_off
+    story.verify(2)
+    assert story.machine.is_cut_off
+
+
+def test_collect_s_starts_at_the_qth_verified_contribution_and_once() -> None:
+    story = Story()
+    story.start()
+    assert not pick(story.verify(0, 1), round_events.StartTimer)
+    assert pick(story.verify(2), round_events.StartTimer) == [round_events.StartTimer(CollectTimer(), COLLECT_S)]
+    story.now_s = COLLECT_S
+    (compute,) = pick(story.on(TimerFired(CollectTimer())), ComputeAggregate)
+    assert get_authors(compute.contributions) == [0, 1, 2]
+
+
+def test_a_contribution_after_the_cutoff_is_kept_and_changes_no_body() -> None:
+    story = Story()
+    story.start()
+    story.verify(0, 1, 2)
+    story.on(TimerFired(CollectTimer()))
+    assert not pick(story.verify(3), ComputeAggregate)
+    assert IDS[3] in story.machine.verified
+    (mine,) = story.on(round_events.AggregateComputed(AGGREGATE))
+    assert isinstance(mine, round_events.Mine)
+    assert get_authors(mine.contributions) == [0, 1, 2]
+    assert mine.aggregate == AGGREGATE
+
+
+def test_a_refused_contribution_is_not_awaited_and_its_author_keeps_its_votes() -> None:
+    story = Story()
+    story.start()
+    bad = make_contribution(GENESIS, KEYS[3])
+    story.verify(0, 1, 2)
+    story.on(round_events.ContributionSeen(bad))
+    (compute,) = pick(story.on(round_events.PayloadsRefused(bad, "not a number")), ComputeAggregate)
+    assert get_authors(compute.contributions) == [0, 1, 2]
+    assert story.machine.refused == {IDS[3]: "not a number"}
+    story.on(round_events.MemberAlive(IDS[3]))
+    assert IDS[3] not in story.machine.awaited
+    block = make_block(miner=1, authors=[0, 1, 2])
+    story.validate(block)
+    story.vote(Phase.PRECOMMIT, block.id, 1, 2, 3)
+    assert pick(story.actions, round_events.Finalise)
+
+
+def test_a_member_seen_alive_is_awaited_again() -> None:
+    story = Story(awaited=[0, 1, 2])
+    story.start()
+    story.on(round_events.MemberAlive(IDS[3]), round_events.MemberAlive(b"\7" * 32))
+    assert story.machine.awaited == set(IDS)
+    story.verify(0, 1, 2)
+    assert not story.machine.is_cut_off
+    story.verify(3)
+    assert story.machine.is_cut_off
+
+
+def test_who_is_accused_is_neither_awaited_nor_taken_in() -> None:
+    story = Story(accused=[3])
+    story.start()
+    assert not pick(story.verify(3, 0, 1), ComputeAggregate)
+    (compute,) = pick(story.verify(2), ComputeAggregate)
+    assert get_authors(compute.contributions) == [0, 1, 2]
+
+
+def test_two_contributions_of_one_author_are_evidence_and_leave_it_out_at_once() -> None:
+    story = Story()
+    story.start()
+    story.on(round_events.ContributionSeen(make_contribution(GENESIS, KEYS[3])))
+    story.verify(0, 1, 2)
+    assert not story.machine.is_cut_off
+    done = story.on(round_events.ContributionSeen(make_contribution(GENESIS, KEYS[3], weight=2)))
+    (accuse,) = pick(done, round_events.Accuse)
+    assert validation.validate_evidence(GENESIS, accuse.evidence) == (IDS[3], 1)
+    (compute,) = pick(done, ComputeAggregate)
+    assert get_authors(compute.contributions) == [0, 1, 2]
+
+
+def test_evidence_from_others_leaves_the_author_out_too() -> None:
+    story = Story()
+    story.start()
+    story.verify(0, 1, 2)
+    (compute,) = pick(story.on(round_events.Accused(IDS[3])), ComputeAggregate)
+    assert get_authors(compute.contributions) == [0, 1, 2]
+
+
+def test_a_body_with_another_contribution_of_a_known_author_is_evidence() -> None:
+    story = Story()
+    story.start()
+    story.verify(3)
+    block = make_candidate(
+        GENESIS,
+        GENESIS.block0,
+        KEYS,
+        miner=1,
+        contributions=[make_contribution(GENESIS, KEYS[i], weight=7 if i == 3 else 1) for i in range(4)],
+    )
+    (accuse,) = pick(story.on(round_events.CandidateSeen(block)), round_events.Accuse)
+    assert accuse.author == IDS[3]
+
+
+def test_the_wait_starts_anew_when_evidence_has_left_too_few() -> None:
+    members = GENESIS_7.member_ids
+    machine = RoundMachine(GENESIS_7, me=members[0], height=1, awaited=members)
+    contributions = [make_contribution(GENESIS_7, key) for key in KEYS_7]
+
+    def verify(i: int, at_s: float) -> list[round_events.Action]:
+        now = Now(at_s, BEGAN_MS)
+        seen = machine.on(round_events.ContributionSeen(contributions[i]), now)
+        return seen + machine.on(round_events.PayloadsVerified(contributions[i]), now)
+
+    machine.on(round_events.Started(), Now(0, BEGAN_MS))
+    started = [action for i in range(5) for action in verify(i, 0.0)]
+    assert len(pick(started, round_events.StartTimer)) == 1
+    machine.on(round_events.Accused(members[4]), Now(1, BEGAN_MS))
+    assert machine.on(TimerFired(CollectTimer()), Now(2, BEGAN_MS)) == []
+    again = verify(5, 3.0)  # five again without the accused, and member 6 never comes
+    assert pick(again, round_events.StartTimer) == [round_events.StartTimer(CollectTimer(), COLLECT_S)]
+    (compute,) = pick(machine.on(TimerFired(CollectTimer()), Now(5, BEGAN_MS)), ComputeAggregate)
+    assert [members.index(contribution.author) for contribution in compute.contributions] == [0, 1, 2, 3, 5]
+
+
+def test_a_failed_training_stops_contributing_and_not_mining_or_voting() -> None:
+    story = Story()
+    story.start()
+    story.verify(1, 2, 3)
+    assert not story.machine.is_cut_off
+    (compute,) = pick(story.on(round_events.TrainingFailed()), ComputeAggregate)
+    assert get_authors(compute.contributions) == [1, 2, 3]
+    assert not story.machine.contributes
+    (mine,) = story.on(round_events.AggregateComputed(AGGREGATE))
+    assert isinstance(mine, round_events.Mine)
+    block = make_block(miner=0, authors=[1, 2, 3])
+    assert pick(story.on(round_events.Mined(block)), round_events.CastVote)
+
+
+# MINE
+
+
+def mine_until_candidate(story: Story) -> None:
+    story.start()
+    story.verify(0, 1, 2, 3)
+    story.on(round_events.AggregateComputed(AGGREGATE))
+    assert story.machine.phase is RoundPhase.MINE
+
+
+def test_mining_stops_when_an_acceptable_rival_arrives() -> None:
+    story = Story()
+    mine_until_candidate(story)
+    rival = make_block(miner=1)
+    assert not pick(story.on(round_events.CandidateSeen(rival)), round_events.StopMining)
+    assert pick(story.on(round_events.CandidateValidated(rival)), round_events.StopMining)
+    assert story.machine.phase is RoundPhase.VOTE
+
+
+def test_mining_goes_on_while_the_rival_is_not_acceptable() -> None:
+    story = Story()
+    mine_until_candidate(story)
+    story.now_s = 1.0
+    assert not pick(story.validate(make_block(miner=1, ahead_ms=60_000)), round_events.StopMining)
+    assert story.machine.phase is RoundPhase.MINE
+
+
+def test_nothing_is_mined_when_an_acceptable_candidate_came_first() -> None:
+    story = Story()
+    story.start()
+    story.verify(0, 1, 2)
+    story.validate(make_block(miner=1))
+    assert not pick(story.verify(3), ComputeAggregate)
+    assert story.machine.is_cut_off
+
+
+def test_an_aggregate_that_comes_after_the_rival_is_not_mined_on() -> None:
+    story = Story()
+    story.start()
+    story.verify(0, 1, 2, 3)
+    story.validate(make_block(miner=1))
+    assert story.on(round_events.AggregateComputed(AGGREGATE)) == []
+
+
+def test_an_own_block_is_prevoted_without_being_recomputed() -> None:
+    story = Story()
+    mine_until_candidate(story)
+    block = make_block(miner=0)
+    done = story.on(round_events.Mined(block))
+    assert not pick(done, round_events.CheckCandidate)
+    (cast,) = pick(done, round_events.CastVote)
+    assert (cast.cast.phase, cast.cast.block_id, cast.block) == (Phase.PREVOTE, block.id, block)
+
+
+def test_a_node_with_its_own_candidate_from_before_the_crash_mines_no_second() -> None:
+    story = Story()
+    own = make_block(miner=0, ahead_ms=5)
+    done = story.start(candidate=own, contribution=make_contribution(GENESIS, KEYS[0]))
+    assert pick(done, round_events.CheckCandidate) == [round_events.CheckCandidate(own)]
+    story.on(round_events.PayloadsVerified(make_contribution(GENESIS, KEYS[0])))
+    assert not pick(story.verify(1, 2, 3), ComputeAggregate)
+    assert story.machine.is_cut_off
+
+
+def test_a_node_told_not_to_mine_collects_and_votes() -> None:
+    story = Story(mine=False)
+    story.start()
+    assert not pick(story.verify(0, 1, 2, 3), ComputeAggregate)
+    assert pick(story.validate(make_block()), round_events.CastVote)
+
+
+# VOTE: which candidates are acceptable, which complete
+
+
+def test_a_candidate_of_all_members_is_prevoted_at_once() -> None:
+    story = Story()
+    story.start()
+    block = make_block()
+    (cast,) = pick(story.validate(block), round_events.CastVote)
+    assert cast.cast.block_id == block.id
+
+
+@pytest.mark.parametrize("awaited", [range(4), range(3)])
+def test_a_candidate_without_somebody_is_prevoted_after_delta(awaited: range) -> None:
+    """Also when that member is not awaited any more: with one vote less to come, crossing candidates cost timers."""
+    story = Story(awaited=awaited)
+    story.start()
+    block = make_block(authors=[0, 1, 2])
+    done = story.validate(block)
+    assert not pick(done, round_events.CastVote)
+    grace = Timer(TimerKind.GRACE, 0)
+    assert round_events.StartTimer(grace, DELTA_S) in done
+    (cast,) = pick(story.on(TimerFired(grace)), round_events.CastVote)
+    assert cast.cast.block_id == block.id
+
+
+@pytest.mark.parametrize("absent", ["refused", "accused"])
+def test_who_was_refused_or_accused_is_not_missed(absent: str) -> None:
+    story = Story(accused=[3] if absent == "accused" else [])
+    story.start()
+    if absent == "refused":
+        bad = make_contribution(GENESIS, KEYS[3])
+        story.on(round_events.ContributionSeen(bad), round_events.PayloadsRefused(bad, "too long"))
+    assert pick(story.validate(make_block(authors=[0, 1, 2])), round_events.CastVote)
+
+
+@pytest.mark.parametrize(("verified_before_s", "acceptable"), [(2 * DELTA_S, False), (1.9 * DELTA_S, True)])
+def test_whoever_was_verified_two_delta_before_my_cutoff_must_be_in(verified_before_s: float, acceptable: bool) -> None:
+    story = Story(awaited=range(4))
+    story.start()
+    story.now_s = 10.0 - verified_before_s
+    story.verify(3)
+    story.now_s = 10.0
+    story.verify(0, 1, 2)
+    assert story.machine.is_cut_off
+    story.now_s = 60.0  # how late the candidate comes does not matter
+    story.validate(make_block(authors=[0, 1, 2]))
+    grace = story.on(TimerFired(Timer(TimerKind.GRACE, 0)))
+    assert bool(pick(grace, round_events.CastVote)) is acceptable
+
+
+def test_before_my_cutoff_the_present_counts_as_the_cutoff() -> None:
+    story = Story()
+    story.start()
+    story.verify(3)
+    story.now_s = 2 * DELTA_S
+    story.validate(make_block(authors=[0, 1, 2]))
+    assert not pick(story.on(TimerFired(Timer(TimerKind.GRACE, 0))), round_events.CastVote)
+
+
+def test_an_author_with_evidence_may_be_left_out() -> None:
+    story = Story(accused=[3])
+    story.start()
+    story.verify(3)
+    story.now_s = 1.0
+    assert pick(story.validate(make_block(authors=[0, 1, 2])), round_events.CastVote)
+
+
+@pytest.mark.parametrize(("ahead_ms", "acceptable"), [(2000, True), (2001, False), (-900, True)])
+def test_a_clock_two_seconds_ahead_is_the_limit_in_view_0(ahead_ms: int, acceptable: bool) -> None:
+    story = Story()
+    story.start()
+    assert bool(pick(story.validate(make_block(ahead_ms=ahead_ms)), round_events.CastVote)) is acceptable
+
+
+def test_from_view_1_on_an_unacceptable_candidate_is_voted_for() -> None:
+    story = Story(me=3)
+    story.start()
+    censoring = make_block(miner=1, authors=[0, 1, 2])
+    story.verify(3)
+    story.now_s = 1.0
+    story.validate(censoring)
+    assert not pick(story.actions, round_events.CastVote)
+    coordinator = IDS.index(story.machine.voting.get_coordinator(1))
+    assert coordinator != 3
+    others = [i for i in (0, 1, 2) if i != coordinator]
+    done = story.vote(Phase.PREVOTE, ZERO, *others, view=1)  # two in view 1: jump
+    assert story.machine.view == 1
+    done = story.vote(Phase.PREVOTE, censoring.id, coordinator, view=1)
+    cast = pick(done, round_events.CastVote)[0]
+    assert (cast.cast.phase, cast.cast.view, cast.cast.block_id) == (Phase.PREVOTE, 1, censoring.id)
+
+
+def test_a_block_from_the_far_future_is_never_voted_for() -> None:
+    story = Story()
+    story.start()
+    block = make_block(ahead_ms=rounds.ABSURD_MS + 1)
+    story.validate(block)
+    coordinator = IDS.index(story.machine.voting.get_coordinator(1))
+    story.vote(Phase.PREVOTE, block.id, *{coordinator, 1, 2}, view=1)
+    assert not pick(story.actions, round_events.CastVote)
+
+
+def test_a_second_candidate_of_a_miner_is_evidence_and_a_third_finds_no_room() -> None:
+    story = Story()
+    story.start()
+    first, second, third = (make_block(miner=1, ahead_ms=i) for i in range(3))
+    assert not pick(story.validate(first), round_events.Accuse)
+    (accuse,) = pick(story.validate(second), round_events.Accuse)
+    assert validation.validate_evidence(GENESIS, accuse.evidence) == (IDS[1], 1)
+    assert not story.machine.has_room(third)
+    assert not pick(story.on(round_events.CandidateSeen(third)), round_events.CheckCandidate)
+    assert set(story.machine.candidates) == {first.id, second.id}
+    assert story.machine.has_room(make_block(miner=2))
+
+
+def test_a_third_candidate_is_let_in_once_a_quorum_stands_behind_it() -> None:
+    """Else a miner of three could keep from each honest member the one that the others are locked on."""
+    story = Story()
+    story.start()
+    for i in range(2):
+        story.validate(make_block(miner=1, ahead_ms=i))
+    third = make_block(miner=1, ahead_ms=2)
+    assert pick(story.vote(Phase.PREVOTE, third.id, 1, 2, 3), FetchBlock) == [FetchBlock(third.id)]
+    assert story.machine.has_room(third)
+    assert pick(story.on(round_events.CandidateSeen(third)), round_events.CheckCandidate)
+    (cast,) = pick(story.on(round_events.CandidateValidated(third)), round_events.CastVote)
+    assert (cast.cast.phase, cast.cast.block_id, cast.block) == (Phase.PRECOMMIT, third.id, third)
+
+
+def test_two_votes_for_one_slot_are_evidence() -> None:
+    story = Story()
+    story.start()
+    story.vote(Phase.PREVOTE, ZERO, 2)
+    (accuse,) = pick(story.vote(Phase.PREVOTE, make_digest("b"), 2), round_events.Accuse)
+    assert accuse.author == IDS[2]
+    assert validation.validate_evidence(GENESIS, accuse.evidence) == (IDS[2], 1)
+
+
+def test_a_precommit_carries_its_block_and_its_prevotes() -> None:
+    story = Story()
+    story.start()
+    block = make_block()
+    story.validate(block)
+    done = story.vote(Phase.PREVOTE, block.id, 0, 1, 2)
+    (cast,) = pick(done, round_events.CastVote)
+    assert cast.cast.phase is Phase.PRECOMMIT
+    assert cast.block == block
+    assert {vote.voter for vote in cast.cast.justification} == {IDS[0], IDS[1], IDS[2]}
+
+
+# Finalising
+
+
+def test_q_precommits_finalise_and_then_nothing_more_happens() -> None:
+    story = Story()
+    mine_until_candidate(story)
+    block = make_block(ahead_ms=60_000)  # not acceptable: mining goes on until the certificate
+    story.validate(block)
+    done = story.vote(Phase.PRECOMMIT, block.id, 1, 2, 3)
+    (finalise,) = pick(done, round_events.Finalise)
+    assert finalise.block == block
+    assert finalise.audited
+    assert pick(done, round_events.StopMining)
+    validation.validate_certificate(GENESIS, block.id, 1, finalise.certificate)
+    assert story.verify(3) == story.validate(make_block(miner=2)) == []
+
+
+def test_a_certified_block_that_is_not_here_is_asked_for() -> None:
+    story = Story()
+    story.start()
+    block = make_block()
+    assert pick(story.vote(Phase.PRECOMMIT, block.id, 1, 2, 3), FetchBlock) == [FetchBlock(block.id)]
+    assert not pick(story.on(round_events.CandidateSeen(block)), round_events.Finalise)
+    assert pick(story.on(round_events.CandidateValidated(block)), round_events.Finalise)
+
+
+@pytest.mark.parametrize("certificate_first", [True, False])
+def test_a_certificate_is_followed_when_the_blobs_are_not_to_be_had(certificate_first: bool) -> None:
+    story = Story()
+    story.start()
+    block = make_block()
+    story.on(round_events.CandidateSeen(block))
+    gone = round_events.CandidateRefused(block, "its blobs are not to be had", wrong=False)
+    if certificate_first:
+        story.vote(Phase.PRECOMMIT, block.id, 1, 2, 3)
+        done = story.on(gone)
+    else:
+        story.on(gone)
+        done = story.vote(Phase.PRECOMMIT, block.id, 1, 2, 3)
+    (finalise,) = pick(done, round_events.Finalise)
+    assert not finalise.audited
+    assert isinstance(finalise.certificate, Certificate)
+
+
+@pytest.mark.parametrize("certificate_first", [True, False])
+def test_a_certified_block_known_to_be_wrong_halts(certificate_first: bool) -> None:
+    story = Story()
+    story.start()
+    block = make_block()
+    story.on(round_events.CandidateSeen(block))
+    wrong = round_events.CandidateRefused(block, "the aggregate is another", wrong=True)
+    if certificate_first:
+        story.vote(Phase.PRECOMMIT, block.id, 1, 2, 3)
+        done = story.on(wrong)
+    else:
+        story.on(wrong)
+        done = story.vote(Phase.PRECOMMIT, block.id, 1, 2, 3)
+    assert pick(done, round_events.Halt) == [round_events.Halt("height 1: certified, but the aggregate is another")]
+    assert not pick(story.actions, round_events.Finalise)
+    assert story.on(round_events.CandidateValidated(block)) == []
+
+
+def test_blobs_that_turn_up_late_make_a_refused_candidate_valid() -> None:
+    story = Story()
+    story.start()
+    block = make_block()
+    story.on(round_events.CandidateSeen(block), round_events.CandidateRefused(block, "not yet", wrong=False))
+    assert not pick(story.actions, round_events.CastVote)
+    assert pick(story.on(round_events.CandidateValidated(block)), round_events.CastVote)
+
+
+def test_a_restart_takes_up_the_lock_and_says_nothing_new() -> None:
+    block = make_block()
+    prevotes = tuple(make_vote(i, Phase.PREVOTE, block.id) for i in range(3))
+    own = (prevotes[0], make_vote(0, Phase.PRECOMMIT, block.id))
+    story = Story()
+    story.start(votes=own, justification=prevotes)
+    story.validate(block)
+    assert not pick(story.actions, round_events.CastVote)
+    assert story.machine.voting.lock == (0, block.id)
+    story.vote(Phase.PRECOMMIT, block.id, 1, 2)
+    (finalise,) = pick(story.actions, round_events.Finalise)
+    assert finalise.audited
+
+
+def test_an_observer_follows_and_does_nothing() -> None:
+    story = Story(me=None)
+    story.start()
+    story.verify(0, 1, 2, 3)
+    block = make_block()
+    story.validate(block)
+    story.vote(Phase.PREVOTE, block.id, 0, 1, 2)
+    assert not pick(story.actions, round_events.CastVote)
+    assert not pick(story.actions, ComputeAggregate)
+    story.vote(Phase.PRECOMMIT, block.id, 0, 1, 2)
+    assert pick(story.actions, round_events.Finalise)
+
+
+def test_the_phases_follow_one_another() -> None:
+    story = Story()
+    story.start()
+    phases = [story.machine.phase]
+    story.verify(0)
+    phases.append(story.machine.phase)
+    story.verify(1, 2, 3)
+    phases.append(story.machine.phase)
+    story.validate(make_block())
+    phases.append(story.machine.phase)
+    story.vote(Phase.PRECOMMIT, make_block().id, 1, 2, 3)
+    phases.append(story.machine.phase)
+    assert phases == [RoundPhase.TRAIN, RoundPhase.COLLECT, RoundPhase.MINE, RoundPhase.VOTE, RoundPhase.DONE]

@@ -1,0 +1,158 @@
+"""Whole runs on digits: they learn, they repeat, and they say what the command line promises."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from ml.errors import DataError, SpecError
+from ml.metrics import compute_mean
+from ml.simulation import ZERO_DIGEST, RoundResult, SimulationConfig, SimulationResult, simulate
+
+QUICK: dict[str, Any] = {"clients": 3, "rounds": 2, "shots": 10}
+
+
+def run(method: str, **settings: Any) -> SimulationResult:
+    hyperparameters = settings.pop("hyperparameters", {})
+    return simulate(SimulationConfig(method={"name": method, **hyperparameters}, **settings))
+
+
+# ---- learning, in bands measured over eight seeds (4 clients, 8 rounds) and widened by about their own width
+
+
+@pytest.mark.parametrize(
+    ("method", "hyperparameters", "partition", "taa", "everyone"),
+    [
+        ("local", {}, "classes:3,1", (0.90, 1.00), (0.15, 0.45)),  # 0.94 to 1.00, 0.22 to 0.36
+        ("dfpl", {}, "classes:3,1", (0.87, 1.00), (0.15, 0.45)),  # 0.92 to 0.98, 0.21 to 0.35
+        ("local", {}, "dirichlet:0.3", (0.80, 0.96), (0.24, 0.58)),  # 0.85 to 0.91, 0.33 to 0.49
+        ("dfpl", {"infer": "prototype"}, "dirichlet:0.3", (0.78, 0.98), (0.52, 0.68)),  # 0.84 to 0.93, 0.57 to 0.61
+        ("fedavg", {"local_iterations": 20}, "dirichlet:0.3", (0.38, 0.90), (0.42, 0.87)),  # 0.50-0.76, 0.53-0.76
+    ],
+)
+def test_methods_learn(
+    method: str,
+    hyperparameters: dict[str, Any],
+    partition: str,
+    taa: tuple[float, float],
+    everyone: tuple[float, float],
+) -> None:
+    for seed in (1, 2, 3):
+        result = run(method, hyperparameters=hyperparameters, partition=partition, clients=4, rounds=8, seed=seed)
+        assert taa[0] <= result.final_taa <= taa[1]
+        assert everyone[0] <= result.final_global <= everyone[1]
+        assert result.final_taa > result.rounds[0].taa + 0.1
+
+
+def test_federated_average_knows_classes_that_a_lone_client_has_never_seen() -> None:
+    alone = run("local", clients=4, rounds=12, partition="classes:3,1")
+    together = run("fedavg", clients=4, rounds=12, partition="classes:3,1", hyperparameters={"local_iterations": 20})
+    assert together.final_global > alone.final_global + 0.1
+    assert alone.final_taa > together.final_taa  # but of its own classes the lone client knows more
+
+
+# ---- repeating
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dfpl"])
+def test_same_seed_gives_the_same_digests(method: str) -> None:
+    first, second, other = (run(method, seed=seed, **QUICK) for seed in (5, 5, 6))
+    assert first.aggregate_digests == second.aggregate_digests
+    assert first.to_json() == second.to_json()
+    assert not set(first.aggregate_digests) & set(other.aggregate_digests)
+    assert len(set(first.aggregate_digests)) == 2
+
+
+def test_dropout_repeats_too() -> None:
+    settings = {**QUICK, "model": {"name": "cnn_mnist"}, "hyperparameters": {"local_iterations": 2}}
+    assert run("dfpl", **settings).aggregate_digests == run("dfpl", **settings).aggregate_digests
+
+
+def test_local_has_no_aggregate() -> None:
+    assert run("local", **QUICK).aggregate_digests == (ZERO_DIGEST, ZERO_DIGEST)
+
+
+def test_simulation_gives_the_number_of_threads_back() -> None:
+    before = torch.get_num_threads()
+    run("local", threads=before + 1, clients=1, rounds=1, hyperparameters={"local_iterations": 1})
+    assert torch.get_num_threads() == before
+
+
+# ---- what it is fed
+
+
+def test_aggregates_are_summed_in_the_order_of_the_ids() -> None:
+    config = SimulationConfig(method={"name": "fedavg"}, clients=4, rounds=1, shots=10)
+    ids = [bytes([i]) * 32 for i in range(4)]
+    straight = simulate(config, ids=ids)
+    renamed = simulate(config, ids=[bytes([10 * (i + 1)]) * 32 for i in range(4)])
+    turned = simulate(config, ids=ids[::-1])
+    assert straight.aggregate_digests == renamed.aggregate_digests
+    assert straight.rounds[0].taa == pytest.approx(turned.rounds[0].taa, abs=0.05)
+    with pytest.raises(ValueError, match="ids: expected 4 different ones, got 1"):
+        simulate(config, ids=[bytes(32)] * 4)
+
+
+def test_beacons_are_asked_for_by_height_as_the_chain_grows() -> None:
+    events: list[str] = []
+
+    def get_beacon(height: int) -> bytes:
+        events.append(f"beacon {height}")
+        return bytes([height]) * 32
+
+    def on_round(result: RoundResult) -> None:
+        events.append(f"round {result.round}")
+
+    simulate(SimulationConfig(method={"name": "dfpl"}, **QUICK), beacons=get_beacon, on_round=on_round)
+    assert events == ["beacon 1", "round 1", "beacon 2", "round 2"]
+
+
+# ---- what it says
+
+
+def test_json_has_the_promised_fields_and_nothing_that_varies() -> None:
+    result = run("dfpl", hyperparameters={"lambda": 0.5}, **QUICK)
+    document = json.loads(json.dumps(result.to_json()))
+    assert document.keys() == {"config", "rounds", "best_taa", "final_taa", "final_global", "clients"}
+    assert [entry.keys() for entry in document["rounds"]] == [
+        {"round", "taa", "global", "sent_params", "sent_bytes"}
+    ] * 2
+    assert [entry.keys() for entry in document["clients"]] == [
+        {"id", "accuracy", "global_accuracy", "num_train", "num_test"}
+    ] * 3
+    assert [entry["id"] for entry in document["clients"]] == [0, 1, 2]
+    assert document["config"]["method"]["lambda"] == 0.5
+    assert document["config"]["method"]["local_iterations"] == 20  # a default, written out
+    assert document["best_taa"] == max(entry["taa"] for entry in document["rounds"])
+    assert document["final_taa"] == document["rounds"][-1]["taa"]
+    assert document["final_global"] == document["rounds"][-1]["global"]
+    assert document["final_taa"] == compute_mean(entry["accuracy"] for entry in document["clients"])
+    assert document["final_global"] == compute_mean(entry["global_accuracy"] for entry in document["clients"])
+
+
+def test_traffic_is_what_was_encoded() -> None:
+    dfpl, fedavg, local = (run(method, **QUICK) for method in ("dfpl", "fedavg", "local"))
+    assert {entry.sent_params for entry in fedavg.rounds} == {3 * 6_570}
+    assert 3 * 6_570 * 4 < fedavg.rounds[0].sent_bytes < 3 * (6_570 * 4 + 1024)
+    assert dfpl.rounds[0].sent_params % 32 == 0
+    assert dfpl.rounds[0].sent_bytes < fedavg.rounds[0].sent_bytes / 20
+    assert {(entry.sent_params, entry.sent_bytes) for entry in local.rounds} == {(0, 0)}
+
+
+# ---- what it refuses
+
+
+@pytest.mark.parametrize("settings", [{"clients": 0}, {"rounds": 0}, {"threads": 0}, {"data": {"format": "mnist"}}])
+def test_impossible_runs_are_refused_at_once(settings: dict[str, Any]) -> None:
+    with pytest.raises(DataError):
+        SimulationConfig(method={"name": "local"}, **settings)
+
+
+def test_unknown_settings_of_a_method_are_named() -> None:
+    with pytest.raises(SpecError, match=r"method.lambda: expected a number"):
+        run("dfpl", hyperparameters={"lambda": "much"}, **QUICK)
+    with pytest.raises(SpecError, match=r"method.local_epoch: unknown key"):
+        run("fedavg", hyperparameters={"local_epoch": 2}, **QUICK)

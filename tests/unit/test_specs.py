@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.errors import AggregationError, PayloadError, SpecError
+from ml.payload import Array, decode_arrays, encode_arrays
+from ml.specs import (
+    METHODS,
+    AuthorPayloads,
+    DfplHyperparameters,
+    FedAvgHyperparameters,
+    MethodSpec,
+    add_kind,
+    compute_aggregate,
+    get_kind,
+    get_spec,
+)
+from ml.specs.architectures import parameter_shapes
+from support.contributions import author, prototypes
+
+MLP = {"name": "mlp", "hidden": [4, 2]}
+
+
+def spec_of(name: str, **settings: Any) -> MethodSpec:
+    return get_spec({"name": name, **settings}, MLP, 3, (1, 2, 2), max_weight=1000)
+
+
+def model_of(value: float) -> dict[str, Array]:
+    shapes = parameter_shapes(MLP, (1, 2, 2), 3)
+    return {name: np.full(shape, value, np.float32) for name, shape in shapes.items()}
+
+
+def decode(data: bytes | None) -> dict[str, Array]:
+    assert data is not None
+    return decode_arrays(data, len(data))
+
+
+def test_the_daemons_side_of_ml_loads_neither_torch_nor_sklearn() -> None:
+    code = (
+        "import sys, ml.specs, ml.seeding, ml.budget; print(sorted({'torch', 'sklearn', 'asyncio'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+# ---- hyper-parameters
+
+
+def test_defaults_are_the_papers() -> None:
+    assert spec_of("dfpl").to_mapping() == {
+        "name": "dfpl",
+        "lr": 0.1,
+        "momentum": 0.0,
+        "decay": 1.0,
+        "batch_size": 32,
+        "local_iterations": 20,
+        "lambda": 1.0,
+        "aux": "l2",
+        "aux_protos": "batch",
+        "iteration": "step",
+        "proto_agg": "owners",
+        "infer": "classifier",
+        "min_class_samples": 1,
+    }
+    assert spec_of("fedavg").to_mapping() == {
+        "name": "fedavg",
+        "lr": 0.1,
+        "momentum": 0.0,
+        "decay": 1.0,
+        "batch_size": 32,
+        "local_iterations": 20,
+        "weights": "samples",
+    }
+    assert spec_of("local").to_mapping() == {
+        "name": "local",
+        "lr": 0.1,
+        "momentum": 0.0,
+        "decay": 1.0,
+        "batch_size": 32,
+        "local_iterations": 20,
+    }
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_written_out_method_reads_back_as_the_same(name: str) -> None:
+    spec = spec_of(name, lr=0.5, local_epochs=3)
+    assert "local_iterations" not in spec.to_mapping()
+    assert spec_of(**spec.to_mapping()).hyperparameters == spec.hyperparameters
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "message"),
+    [
+        ({}, "method.name", "expected one of local, fedavg, dfpl, got None"),
+        ({"name": "dflp"}, "method.name", "unknown method 'dflp': did you mean 'dfpl'?"),
+        ({"name": "dfpl", "lambd": 1}, "method.lambd", "unknown key: did you mean 'lambda'?"),
+        ({"name": "dfpl", "lambda_": 1}, "method.lambda_", "did you mean 'lambda'?"),
+        ({"name": "local", "aux": "l2"}, "method.aux", "unknown key"),
+        ({"name": "dfpl", "aux": "L2"}, "method.aux", "expected one of l2, sq, mse, got 'L2'"),
+        ({"name": "dfpl", "aux": ["l2"]}, "method.aux", "expected one of l2, sq, mse"),
+        ({"name": "dfpl", "lambda": -1}, "method.lambda", r"expected a number in \[0, inf\), got -1"),
+        ({"name": "dfpl", "lambda": float("nan")}, "method.lambda", "expected a number"),
+        ({"name": "dfpl", "lambda": float("inf")}, "method.lambda", "expected a number"),
+        ({"name": "dfpl", "lambda": "1"}, "method.lambda", "got '1'"),
+        ({"name": "dfpl", "lr": 0}, "method.lr", r"expected a number in \(0, inf\), got 0"),
+        ({"name": "dfpl", "lr": True}, "method.lr", "got True"),
+        ({"name": "dfpl", "lr": 10**400}, "method.lr", "expected a number"),
+        ({"name": "dfpl", "momentum": 1.0}, "method.momentum", r"\[0, 1\)"),
+        ({"name": "dfpl", "decay": 1.01}, "method.decay", r"\(0, 1\]"),
+        ({"name": "dfpl", "batch_size": 0}, "method.batch_size", "expected a whole number from 1"),
+        ({"name": "dfpl", "batch_size": 32.0}, "method.batch_size", "got 32.0"),
+        ({"name": "dfpl", "local_iterations": None}, "method.local_iterations", "got None"),
+        ({"name": "dfpl", "local_iterations": 1, "local_epochs": 1}, "method.local_epochs", "got both"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_its_dotted_place(method: dict[str, Any], path: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        get_spec(method, MLP, 3, (1, 2, 2))
+    assert caught.value.path == path
+
+
+def test_a_task_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(SpecError, match="classes: expected 2 to"):
+        get_spec({"name": "local"}, MLP, 1, (1, 2, 2))
+    with pytest.raises(SpecError, match=r"limits\.max_weight: expected 1 to 536870911"):
+        get_spec({"name": "local"}, MLP, 3, (1, 2, 2), max_weight=1 << 29)
+
+
+def test_the_learning_rate_decays_once_a_round() -> None:
+    hyper = FedAvgHyperparameters(lr=0.01, decay=0.95)
+    assert [hyper.compute_lr(r) for r in range(1, 6)] == pytest.approx(
+        [0.01, 0.0095, 0.009025, 0.00857375, 0.0081450625]
+    )
+    assert hyper.compute_lr(60) == pytest.approx(4.849452524943e-4, rel=1e-12)
+
+
+def test_local_work_is_iterations_or_epochs() -> None:
+    assert spec_of("dfpl", local_epochs=2).hyperparameters == DfplHyperparameters(local_iterations=None, local_epochs=2)
+    assert spec_of("fedavg", local_iterations=9).to_mapping()["local_iterations"] == 9
+    with pytest.raises(SpecError, match="got both"):
+        FedAvgHyperparameters(local_iterations=9, local_epochs=9)
+    with pytest.raises(SpecError, match="got neither"):
+        DfplHyperparameters(local_iterations=None)
+
+
+# ---- payloads
+
+
+def test_local_sends_nothing_and_has_no_aggregate() -> None:
+    spec = spec_of("local")
+    assert (spec.schemas(1), spec.rules(1), spec.wanted(1, b"", b"", (), None)) == ({}, {}, ())
+    assert compute_aggregate(spec, 1, [AuthorPayloads(author(0), 1, {})], None) is None
+    spec.validate_kinds([], 1)
+    with pytest.raises(PayloadError, match=r"expected \[\], got \['model'\]"):
+        spec.validate_kinds(["model"], 1)
+    with pytest.raises(PayloadError, match="nothing is expected here"):
+        spec.validate_payload("model", {}, 1)
+
+
+def test_dfpl_sends_prototypes_and_never_a_weight() -> None:
+    schema = spec_of("dfpl").schemas(1)
+    assert list(schema) == ["prototypes"]
+    assert sorted(schema["prototypes"].arrays) == ["classes", "prototypes"]
+
+
+@pytest.mark.parametrize("num_classes", [0, 1, 5, 10])
+def test_dfpl_sends_one_embedding_per_class_and_bounded_overhead(num_classes: int) -> None:
+    spec = get_spec({"name": "dfpl"}, {"name": "cnn_mnist"}, 10, (1, 28, 28))
+    payload: dict[str, Array] = {
+        "classes": np.arange(num_classes, dtype=np.int64),
+        "prototypes": np.ones((num_classes, 50), np.float32),
+    }
+    spec.validate_payload("prototypes", payload, 1)
+    overhead = len(encode_arrays(payload)) - num_classes * 50 * 4
+    assert overhead <= 8 * num_classes + 160
+    assert spec.model_bytes > 87_360
+
+
+def test_class_sizes_are_sent_only_when_the_rule_needs_them() -> None:
+    with_counts = prototypes({0: [1, 2]}, {0: 5})
+    spec_of("dfpl", proto_agg="samples").validate_payload("prototypes", with_counts, 1)
+    with pytest.raises(PayloadError, match="payload 'prototypes': array 'counts' is not expected"):
+        spec_of("dfpl").validate_payload("prototypes", with_counts, 1)
+    with pytest.raises(PayloadError, match="array 'counts' is missing"):
+        spec_of("dfpl", proto_agg="samples").validate_payload("prototypes", prototypes({0: [1, 2]}), 1)
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ([0, 3], "classes from 0 to 2"),
+        ([-1, 0], "classes from 0 to 2"),
+        ([1, 1], "sorted and once each"),
+        ([2, 1], "sorted and once each"),
+        ([0, 5, 1], "sorted and once each"),
+        ([0, 1, 2, 2], "expected 0 <= n <= 3, got 4"),
+    ],
+)
+def test_dfpl_refuses_classes_out_of_range_or_order(classes: list[int], message: str) -> None:
+    payload: dict[str, Array] = {
+        "classes": np.array(classes, np.int64),
+        "prototypes": np.ones((len(classes), 2), np.float32),
+    }
+    with pytest.raises(PayloadError, match=message):
+        spec_of("dfpl").validate_payload("prototypes", payload, 1)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1001, 1 << 62])
+def test_dfpl_refuses_counts_that_cannot_be_weights(count: int) -> None:
+    payload = prototypes({0: [1, 2], 1: [3, 4]}, {0: 5, 1: count})
+    with pytest.raises(PayloadError, match="counts from 1 to 1000"):
+        spec_of("dfpl", proto_agg="samples").validate_payload("prototypes", payload, 1)
+
+
+def test_fedavg_takes_exactly_the_models_parameters() -> None:
+    spec = spec_of("fedavg")
+    spec.validate_payload("model", model_of(1.0), 1)
+    assert spec.model_bytes == len(encode_arrays(model_of(1.0)))
+    with pytest.raises(PayloadError, match=r"'fc3\.bias' is missing"):
+        spec.validate_payload("model", {n: a for n, a in model_of(1.0).items() if n != "fc3.bias"}, 1)
+    with pytest.raises(PayloadError, match=r"'fc1\.bias': expected finite"):
+        spec.validate_payload("model", model_of(1.0) | {"fc1.bias": np.full(4, np.nan, np.float32)}, 1)
+
+
+def test_weights_that_say_nothing_are_signed_as_one() -> None:
+    for spec in (spec_of("local"), spec_of("dfpl"), spec_of("fedavg", weights="uniform")):
+        assert spec.max_weight_is_one
+        spec.validate_weight(1)
+        with pytest.raises(PayloadError, match="weight: expected 1, got 2"):
+            spec.validate_weight(2)
+    spec = spec_of("fedavg")
+    assert not spec.max_weight_is_one
+    spec.validate_weight(1000)
+    for weight in (0, 1001):
+        with pytest.raises(PayloadError, match=f"weight: expected 1 to 1000, got {weight}"):
+            spec.validate_weight(weight)
+
+
+# ---- aggregates
+
+
+@pytest.mark.parametrize(
+    ("proto_agg", "expected"),
+    [
+        ("owners", {0: [3, 2], 1: [3, 1], 2: [0, 6]}),
+        ("divide_by_K", {0: [2, 1.3333333], 1: [2, 0.6666667], 2: [0, 2]}),
+        ("samples", {0: [2.6666667, 2.3333333], 1: [3, 1], 2: [0, 6]}),
+        ("median", {0: [3, 2], 1: [3, 1], 2: [0, 6]}),
+        ("trimmed_mean", {0: [3, 2], 1: [3, 1], 2: [0, 6]}),
+    ],
+)
+def test_dfpls_aggregate_follows_proto_agg(proto_agg: str, expected: dict[int, list[float]]) -> None:
+    spec = spec_of("dfpl", proto_agg=proto_agg)
+    contributions = [
+        AuthorPayloads(author(i), 1, {"prototypes": payload})
+        for i, payload in enumerate(
+            [
+                prototypes({0: [2, 3], 1: [5, 0]}, {0: 2, 1: 1}),
+                prototypes({0: [4, 1]}, {0: 1}),
+                prototypes({1: [1, 2], 2: [0, 6]}, {1: 1, 2: 1}),
+            ]
+        )
+    ]
+    out = decode(compute_aggregate(spec, 1, contributions, add_kind("model", model_of(0.0))))
+    assert sorted(out) == ["prototypes/classes", "prototypes/prototypes"]
+    assert out["prototypes/classes"].tolist() == list(expected)
+    np.testing.assert_allclose(out["prototypes/prototypes"], list(expected.values()), rtol=1e-6)
+
+
+def test_fedavgs_aggregate_is_named_like_block_0s_and_follows_the_weights() -> None:
+    contributions = [
+        AuthorPayloads(author(0), 1, {"model": model_of(1.0)}),
+        AuthorPayloads(author(1), 3, {"model": model_of(5.0)}),
+    ]
+    initial = add_kind("model", model_of(0.0))
+    weighted = decode(compute_aggregate(spec_of("fedavg"), 1, contributions, initial))
+    assert sorted(weighted) == sorted(initial)
+    assert {float(x) for array in weighted.values() for x in array.reshape(-1)} == {4.0}
+    uniform = decode(compute_aggregate(spec_of("fedavg", weights="uniform"), 1, contributions, initial))
+    assert {float(x) for array in uniform.values() for x in array.reshape(-1)} == {3.0}
+
+
+def test_the_aggregate_does_not_depend_on_arrival_order() -> None:
+    contributions = [AuthorPayloads(author(i), i + 1, {"model": model_of(0.1 * i)}) for i in range(6)]
+    spec = spec_of("fedavg")
+    assert compute_aggregate(spec, 1, contributions, None) == compute_aggregate(spec, 1, contributions[::-1], None)
+
+
+def test_a_contribution_without_its_payload_is_refused_by_author() -> None:
+    with pytest.raises(AggregationError, match="expected a payload 'model' of 07070707"):
+        compute_aggregate(spec_of("fedavg"), 1, [AuthorPayloads(author(7), 1, {})], None)
+
+
+def test_kinds_come_out_of_an_aggregate_as_they_went_in() -> None:
+    aggregate = add_kind("model", {"w": np.ones(1)}) | add_kind("prototypes", {"classes": np.arange(2)})
+    assert sorted(aggregate) == ["model/w", "prototypes/classes"]
+    assert list(get_kind(aggregate, "prototypes") or {}) == ["classes"]
+    assert get_kind(aggregate, "unit") is None
+    assert get_kind(None, "model") is None

@@ -1,0 +1,490 @@
+"""The rules of blocks, votes, certificates and evidence: each broken one is refused by its own error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chain.block import ZERO, Block, Certificate, Contribution, Evidence, EvidenceKind, PayloadRef, Phase, Vote
+from chain.codec import (
+    MAX_TIME_MS,
+    compute_block_id,
+    compute_seal,
+    decode_block,
+    decode_certificate,
+    decode_contribution,
+    decode_evidence,
+    decode_vote,
+    encode_block,
+    encode_certificate,
+    encode_contribution,
+    encode_evidence,
+    encode_vote,
+    make_block,
+    make_evidence,
+    sign_vote,
+)
+from chain.difficulty import compute_next_difficulty
+from chain.errors import (
+    ChainError,
+    InvalidAggregate,
+    InvalidBody,
+    InvalidCertificate,
+    InvalidContribution,
+    InvalidDifficulty,
+    InvalidEvidence,
+    InvalidSeal,
+    InvalidSignature,
+    InvalidTime,
+    NotAMember,
+    UnknownParent,
+    ValidationError,
+    WrongHeight,
+)
+from chain.pow import is_valid_work
+from chain.validation import (
+    get_precommits,
+    validate_aggregate,
+    validate_candidate,
+    validate_certificate,
+    validate_contribution,
+    validate_evidence,
+    validate_vote,
+)
+from support.chains import (
+    make_candidate,
+    make_certificate,
+    make_chain,
+    make_contribution,
+    make_genesis,
+    make_keys,
+    mine,
+)
+
+KEYS = make_keys(4)
+STRANGER = make_keys(1, "stranger")[0]
+GENESIS = make_genesis(KEYS)
+OTHER_CHAIN = make_genesis(KEYS, chain_name="other")
+BLOCK0 = GENESIS.block0
+BLOCK1 = make_candidate(GENESIS, BLOCK0, KEYS)
+NO_SIGNATURE = bytes(64)
+
+
+def judge(
+    block: Block,
+    *,
+    parent: Block = BLOCK0,
+    difficulty: int = GENESIS.pow.difficulty,
+    known: Callable[[Contribution], bool] | None = None,
+) -> None:
+    validate_candidate(GENESIS, block, parent=parent.header, parent_id=parent.id, difficulty=difficulty, known=known)
+
+
+def remine(**changes: Any) -> Block:
+    """Block 1 with another header, its work and signature good again."""
+    return mine(GENESIS, replace(BLOCK1.header, **changes), BLOCK1.contributions, KEYS[0])
+
+
+def with_body(contributions: list[Contribution], **kwargs: Any) -> Block:
+    return make_candidate(GENESIS, BLOCK0, KEYS, contributions=contributions, **kwargs)
+
+
+def flips(data: bytes) -> list[bytes]:
+    """`data` with each of its bits flipped, one at a time."""
+    number = int.from_bytes(data, "big")
+    return [(number ^ (1 << bit)).to_bytes(len(data), "big") for bit in range(8 * len(data))]
+
+
+# Candidates
+
+
+def test_a_chain_of_valid_blocks_is_accepted() -> None:
+    blocks = [BLOCK0]
+    for block, certificate in make_chain(GENESIS, KEYS, 40):
+        headers = [earlier.header for earlier in blocks[-16:]]
+        difficulty = compute_next_difficulty(GENESIS.pow, block.height, headers)
+        judge(block, parent=blocks[-1], difficulty=difficulty)
+        validate_certificate(GENESIS, block.id, block.height, certificate)
+        blocks.append(block)
+
+
+def test_a_chain_retargets_both_ways() -> None:
+    fast = make_genesis(KEYS, pow={"difficulty": 4, "min": 1, "max": 64, "target_ms": 200})
+    assert [b.header.difficulty for b, _ in make_chain(fast, KEYS, 33)] == [4] * 16 + [8] * 16 + [16]
+    slow = make_genesis(KEYS, pow={"difficulty": 4, "min": 1, "max": 64, "target_ms": 50})
+    assert [b.header.difficulty for b, _ in make_chain(slow, KEYS, 49)] == [4] * 16 + [2] * 16 + [1] * 17
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"height": 2}, WrongHeight, "block height: expected 1, got 2"),
+        ({"height": 0}, WrongHeight, "block height: expected 1, got 0"),
+        ({"prev": b"\7" * 32}, UnknownParent, f"block prev: expected {BLOCK0.id.hex()}, got 0707"),
+        ({"difficulty": 2}, InvalidDifficulty, "block difficulty: expected 4, got 2"),
+        ({"difficulty": 8}, InvalidDifficulty, "block difficulty: expected 4, got 8"),
+        ({"members_next": ZERO}, InvalidBody, "members_next"),
+        ({"miner": STRANGER.id}, NotAMember, "miner: expected one of 4 members"),
+        ({"miner": ZERO}, NotAMember, "miner"),
+        ({"start_ms": BLOCK1.header.time_ms + 1}, InvalidTime, "start_ms: expected at most time_ms"),
+        (
+            {"start_ms": 0, "time_ms": BLOCK0.header.time_ms},
+            InvalidTime,
+            "more than the parent's 1795183200000, got 1795183200000",
+        ),
+        ({"body": ZERO}, InvalidBody, "digest of the body: expected 0000"),
+    ],
+)
+def test_a_header_that_breaks_a_rule_is_refused(changes: dict[str, Any], error: type[ChainError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        judge(remine(**changes))
+
+
+def test_another_header_version_is_refused() -> None:
+    with pytest.raises(ValidationError, match="header version: expected 1, got 2"):
+        judge(replace(BLOCK1, header=replace(BLOCK1.header, version=2)))
+
+
+def test_times_at_their_edges_are_accepted() -> None:
+    judge(remine(start_ms=BLOCK1.header.time_ms))
+    judge(remine(start_ms=0, time_ms=BLOCK0.header.time_ms + 1))
+    judge(remine(time_ms=MAX_TIME_MS))  # only an acceptable candidate must fit the clock
+
+
+def test_too_little_work_is_refused() -> None:
+    seal = compute_seal(GENESIS.chain_id, BLOCK1.header)
+    nonce = next(n for n in range(1000) if not is_valid_work(compute_block_id(seal, n), 4))
+    block = make_block(GENESIS.chain_id, BLOCK1.header, nonce, BLOCK1.contributions, KEYS[0])
+    with pytest.raises(InvalidSeal, match=r"id \* 4 < 2\^256"):
+        judge(block)
+
+
+def test_an_id_that_is_not_the_headers_is_refused() -> None:
+    with pytest.raises(InvalidSeal, match="block id: expected"):
+        judge(replace(BLOCK1, id=ZERO))
+
+
+def test_a_block_of_another_chain_is_refused() -> None:
+    block = make_candidate(OTHER_CHAIN, OTHER_CHAIN.block0, KEYS)
+    with pytest.raises(UnknownParent):
+        judge(block)
+    grafted = mine(OTHER_CHAIN, BLOCK1.header, BLOCK1.contributions, KEYS[0])
+    with pytest.raises(InvalidSeal):
+        judge(grafted)
+
+
+def test_the_miner_must_have_signed_the_id() -> None:
+    bad = make_block(GENESIS.chain_id, BLOCK1.header, BLOCK1.nonce, BLOCK1.contributions, KEYS[1])
+    assert bad.id == BLOCK1.id
+    with pytest.raises(InvalidSignature, match=f"expected one by {KEYS[0].id.hex()}"):
+        judge(bad)
+
+
+# Bodies
+
+
+def test_a_body_of_min_contributions_is_enough_and_one_less_is_not() -> None:
+    judge(make_candidate(GENESIS, BLOCK0, KEYS, authors=[1, 2, 3]))
+    with pytest.raises(InvalidBody, match="number of contributions: expected at least 3, got 2"):
+        judge(make_candidate(GENESIS, BLOCK0, KEYS, authors=[1, 2]))
+
+
+def test_contributions_out_of_order_or_doubled_are_refused() -> None:
+    first, second, third, fourth = BLOCK1.contributions
+    with pytest.raises(
+        InvalidBody, match="contribution 1: expected authors sorted by key, one each, got a smaller key"
+    ):
+        judge(replace(BLOCK1, contributions=(second, first, third, fourth)))
+    with pytest.raises(InvalidBody, match=r"contribution 1: .*got the same author twice"):
+        judge(replace(BLOCK1, contributions=(first, first, third, fourth)))
+    with pytest.raises(InvalidBody, match="digest of the body"):
+        judge(replace(BLOCK1, contributions=(first, second, third)))
+
+
+LARGE = PayloadRef(1, ZERO, GENESIS.limits.payload_bytes + 1)
+
+
+@pytest.mark.parametrize(
+    ("contribution", "message"),
+    [
+        (make_contribution(GENESIS, STRANGER), "author: expected one of 4 members"),
+        (make_contribution(GENESIS, KEYS[0], height=2), "contribution height: expected 1, got 2"),
+        (make_contribution(GENESIS, KEYS[0], prev=ZERO), "contribution prev: expected"),
+        (make_contribution(GENESIS, KEYS[0], weight=1_000_001), "weight: expected 1 to 1000000, got 1000001"),
+        (make_contribution(GENESIS, KEYS[0], payloads=[LARGE]), "size of payload kind 1: expected 1 to 16777216 bytes"),
+    ],
+)
+def test_a_contribution_that_breaks_a_rule_is_refused_alone_and_in_a_body(
+    contribution: Contribution, message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        validate_contribution(GENESIS, contribution, height=1, prev=BLOCK0.id)
+    others = [c for c in BLOCK1.contributions if c.author != contribution.author][:3]
+    with pytest.raises(InvalidContribution, match=rf"contribution \d: .*{message}"):
+        judge(with_body([contribution, *others]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weight": 0}, "weight: expected 1 to 1000000, got 0"),
+        ({"payloads": (PayloadRef(2, ZERO, 1), PayloadRef(2, ZERO, 1))}, "payload kinds"),
+        ({"payloads": (PayloadRef(1, ZERO, 0),)}, "size of payload"),
+    ],
+)
+def test_a_contribution_that_no_decoder_lets_through_is_refused_too(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidContribution, match=message):
+        validate_contribution(GENESIS, replace(BLOCK1.contributions[0], **change), height=1, prev=BLOCK0.id)
+
+
+def test_limits_themselves_are_accepted() -> None:
+    most = PayloadRef(1, ZERO, GENESIS.limits.payload_bytes)
+    contribution = make_contribution(GENESIS, KEYS[0], weight=GENESIS.limits.max_weight, payloads=[most])
+    validate_contribution(GENESIS, contribution, height=1, prev=BLOCK0.id)
+    validate_contribution(GENESIS, make_contribution(GENESIS, KEYS[0], payloads=[]), height=1, prev=BLOCK0.id)
+
+
+def test_a_contribution_from_another_round_or_chain_is_refused() -> None:
+    old = BLOCK1.contributions[0]
+    with pytest.raises(WrongHeight, match="expected 2, got 1"):
+        validate_contribution(GENESIS, old, height=2, prev=BLOCK1.id)
+    for moved in (replace(old, height=2), replace(old, prev=BLOCK1.id)):
+        with pytest.raises(InvalidSignature):
+            validate_contribution(GENESIS, moved, height=moved.height, prev=moved.prev)
+    foreign = make_contribution(OTHER_CHAIN, KEYS[0], prev=BLOCK0.id)
+    with pytest.raises(InvalidSignature):
+        validate_contribution(GENESIS, foreign, height=1, prev=BLOCK0.id)
+
+
+def test_a_bad_contribution_signature_in_a_body_is_refused_by_its_place() -> None:
+    contributions = list(BLOCK1.contributions)
+    contributions[2] = replace(contributions[2], signature=NO_SIGNATURE)
+    with pytest.raises(InvalidSignature, match="contribution 2: "):
+        judge(with_body(contributions))
+
+
+def test_known_contributions_are_not_verified_again() -> None:
+    contributions = list(BLOCK1.contributions)
+    contributions[2] = replace(contributions[2], signature=NO_SIGNATURE)
+    block = with_body(contributions)
+    asked: list[bytes] = []
+
+    def knows(c: Contribution) -> bool:
+        asked.append(c.author)
+        return c == contributions[2]
+
+    judge(block, known=knows)
+    assert asked == [c.author for c in contributions]
+    with pytest.raises(InvalidSignature, match="contribution 2: "):
+        judge(block, known=lambda c: c in BLOCK1.contributions)
+
+
+def test_the_cheapest_broken_rule_is_the_one_reported() -> None:
+    """Each block breaks its own rule and every dearer one."""
+    contributions = tuple(replace(c, signature=NO_SIGNATURE) for c in BLOCK1.contributions)
+    dear = replace(BLOCK1, contributions=contributions, signature=NO_SIGNATURE)
+    with pytest.raises(InvalidBody, match="digest"):
+        judge(dear)
+    few = replace(dear, contributions=contributions[:1])
+    with pytest.raises(InvalidBody, match="number of contributions"):
+        judge(few)
+    unworked = replace(few, id=b"\xff" * 32)
+    with pytest.raises(InvalidSeal):
+        judge(unworked)
+    with pytest.raises(InvalidTime):
+        judge(replace(unworked, header=replace(BLOCK1.header, time_ms=0, start_ms=0)))
+    with pytest.raises(InvalidDifficulty):
+        judge(replace(unworked, header=replace(BLOCK1.header, time_ms=0, start_ms=0, difficulty=9)))
+    with pytest.raises(WrongHeight):
+        judge(replace(unworked, header=replace(BLOCK1.header, height=9, prev=ZERO, difficulty=9)))
+
+
+def test_the_aggregate_must_be_the_recomputed_one() -> None:
+    validate_aggregate(BLOCK1, BLOCK1.header.aggregate)
+    with pytest.raises(InvalidAggregate, match=f"aggregate of height 1: expected {'00' * 32}, got"):
+        validate_aggregate(BLOCK1, ZERO)
+
+
+# Votes and certificates
+
+
+def vote(key: int = 0, **changes: Any) -> Vote:
+    fields: dict[str, Any] = {"phase": Phase.PRECOMMIT, "height": 1, "view": 0, "block_id": BLOCK1.id, **changes}
+    return sign_vote(KEYS[key], GENESIS.chain_id, **fields)
+
+
+def test_a_vote_is_a_members_and_signed() -> None:
+    validate_vote(GENESIS, vote())
+    validate_vote(GENESIS, vote(phase=Phase.PREVOTE, block_id=ZERO, view=2**32 - 1))
+    stranger = sign_vote(STRANGER, GENESIS.chain_id, phase=Phase.PREVOTE, height=1, view=0, block_id=ZERO)
+    with pytest.raises(NotAMember, match="voter: expected one of 4 members"):
+        validate_vote(GENESIS, stranger)
+    with pytest.raises(InvalidSignature):
+        validate_vote(OTHER_CHAIN, vote())
+
+
+@pytest.mark.parametrize(
+    "change", [{"phase": Phase.PREVOTE}, {"height": 2}, {"view": 1}, {"block_id": ZERO}, {"voter": KEYS[1].id}]
+)
+def test_a_vote_moved_to_another_slot_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSignature):
+        validate_vote(GENESIS, replace(vote(), **change))
+
+
+def test_q_precommits_certify_and_one_less_do_not() -> None:
+    certificate = make_certificate(GENESIS, BLOCK1, KEYS)
+    assert len(certificate.signatures) == GENESIS.q == 3
+    validate_certificate(GENESIS, BLOCK1.id, 1, certificate)
+    fewer = replace(certificate, signatures=certificate.signatures[:2])
+    with pytest.raises(InvalidCertificate, match="signatures of 4 members: expected at least 3, got 2"):
+        validate_certificate(GENESIS, BLOCK1.id, 1, fewer)
+    every = Certificate(5, tuple((i, vote(i, view=5).signature) for i in range(4)))
+    validate_certificate(GENESIS, BLOCK1.id, 1, every)
+
+
+def test_a_certificate_counts_different_members_only() -> None:
+    entry = (0, vote(0).signature)
+    with pytest.raises(InvalidCertificate, match="sorted, one of each"):
+        validate_certificate(GENESIS, BLOCK1.id, 1, Certificate(0, (entry, entry, entry)))
+    with pytest.raises(InvalidCertificate, match="member index: expected 0 to 3, got 4"):
+        validate_certificate(GENESIS, BLOCK1.id, 1, Certificate(0, (entry, (1, vote(1).signature), (4, entry[1]))))
+
+
+def test_a_certificate_is_of_one_block_height_view_and_phase() -> None:
+    certificate = make_certificate(GENESIS, BLOCK1, KEYS, view=2)
+    validate_certificate(GENESIS, BLOCK1.id, 1, certificate)
+    for block_id, height, view in ((BLOCK0.id, 1, 2), (BLOCK1.id, 2, 2), (BLOCK1.id, 1, 1)):
+        with pytest.raises(InvalidCertificate, match="precommit of node0"):
+            validate_certificate(GENESIS, block_id, height, replace(certificate, view=view))
+    prevotes = Certificate(0, tuple((i, vote(i, phase=Phase.PREVOTE).signature) for i in range(3)))
+    with pytest.raises(InvalidCertificate, match="precommit of node0"):
+        validate_certificate(GENESIS, BLOCK1.id, 1, prevotes)
+    nil = Certificate(0, tuple((i, vote(i, block_id=ZERO).signature) for i in range(3)))
+    with pytest.raises(InvalidCertificate, match="expected one for a block"):
+        validate_certificate(GENESIS, ZERO, 1, nil)
+    with pytest.raises(InvalidCertificate, match="expected one for a block"):
+        validate_certificate(GENESIS, BLOCK0.id, 0, certificate)
+
+
+def test_one_bad_signature_spoils_a_certificate_and_is_named() -> None:
+    entries = [(i, vote(i).signature) for i in range(4)]
+    entries[2] = (2, entries[1][1])
+    with pytest.raises(InvalidCertificate, match="precommit of node2 in certificate of height 1"):
+        validate_certificate(GENESIS, BLOCK1.id, 1, Certificate(0, tuple(entries)))
+
+
+def test_known_votes_are_not_verified_again() -> None:
+    certificate = make_certificate(GENESIS, BLOCK1, KEYS)
+    votes = get_precommits(GENESIS, BLOCK1.id, 1, certificate)
+    assert list(votes) == [vote(i) for i in range(3)]
+    forged = Certificate(0, tuple((i, NO_SIGNATURE) for i in range(3)))
+    validate_certificate(GENESIS, BLOCK1.id, 1, forged, known=lambda _: True)
+    with pytest.raises(InvalidCertificate):
+        validate_certificate(GENESIS, BLOCK1.id, 1, forged, known=lambda v: v in votes)
+
+
+# Evidence
+
+
+def test_two_objects_of_one_slot_are_evidence_against_their_author() -> None:
+    contributions = make_contribution(GENESIS, KEYS[2]), make_contribution(GENESIS, KEYS[2], weight=2)
+    assert validate_evidence(GENESIS, make_evidence(*contributions)) == (KEYS[2].id, 1)
+    other_parent = make_contribution(GENESIS, KEYS[2], prev=ZERO)
+    assert validate_evidence(GENESIS, make_evidence(contributions[0], other_parent)) == (KEYS[2].id, 1)
+    blocks = BLOCK1, make_candidate(GENESIS, BLOCK0, KEYS, authors=[0, 1, 2])
+    assert validate_evidence(GENESIS, make_evidence(*blocks)) == (KEYS[0].id, 1)
+    votes = vote(3, view=7), vote(3, view=7, block_id=ZERO)
+    assert validate_evidence(GENESIS, make_evidence(*votes)) == (KEYS[3].id, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (vote(), vote(phase=Phase.PREVOTE, block_id=ZERO), "two slots"),
+        (vote(), vote(view=1, block_id=ZERO), "two slots"),
+        (vote(), vote(height=2, block_id=ZERO), "two slots"),
+        (vote(0), vote(1, block_id=ZERO), "two slots"),
+        (vote(), replace(vote(), signature=NO_SIGNATURE), "one object signed twice"),
+        (vote(), replace(vote(), block_id=ZERO), "signature over fn1.vote"),
+        (replace(vote(), block_id=ZERO), vote(), "signature over fn1.vote"),
+        (make_contribution(GENESIS, KEYS[0]), make_contribution(GENESIS, KEYS[1]), "two slots"),
+        (make_contribution(GENESIS, KEYS[0]), make_contribution(GENESIS, KEYS[0], height=2), "two slots"),
+        (make_contribution(GENESIS, STRANGER), make_contribution(GENESIS, STRANGER, weight=2), "author of evidence"),
+        (
+            make_contribution(OTHER_CHAIN, KEYS[0], prev=BLOCK0.id),
+            make_contribution(GENESIS, KEYS[0], weight=2),
+            "over fn1",
+        ),
+        (
+            make_contribution(GENESIS, KEYS[0]),
+            make_contribution(OTHER_CHAIN, KEYS[0], prev=BLOCK0.id, weight=2),
+            "over fn1",
+        ),
+        (BLOCK1, make_candidate(GENESIS, BLOCK0, KEYS, miner=1), "two slots"),
+        (BLOCK1, make_candidate(GENESIS, BLOCK1, KEYS), "two slots"),
+        (BLOCK1, replace(BLOCK1, signature=NO_SIGNATURE), "one object signed twice"),
+        (BLOCK1, replace(remine(start_ms=0), signature=NO_SIGNATURE), "signature over fn1.block"),
+        (BLOCK1, replace(remine(start_ms=0), contributions=()), "digest of the body"),
+    ],
+)
+def test_what_proves_nothing_is_not_evidence(first: Any, second: Any, message: str) -> None:
+    with pytest.raises(InvalidEvidence, match=message):
+        validate_evidence(GENESIS, make_evidence(first, second))
+
+
+def test_evidence_of_bytes_that_do_not_decode_is_refused() -> None:
+    for kind in EvidenceKind:
+        with pytest.raises(InvalidEvidence, match=f"{kind.name.lower()} evidence: "):
+            validate_evidence(GENESIS, Evidence(kind, b"a", b"b"))
+
+
+# Any single bit
+
+
+def accept_contribution(data: bytes) -> None:
+    validate_contribution(GENESIS, decode_contribution(data), height=1, prev=BLOCK0.id)
+
+
+def accept_block(data: bytes) -> None:
+    judge(decode_block(GENESIS.chain_id, data))
+
+
+def accept_vote(data: bytes) -> None:
+    validate_vote(GENESIS, decode_vote(data))
+
+
+def accept_certificate(data: bytes) -> None:
+    validate_certificate(GENESIS, BLOCK1.id, 1, decode_certificate(data))
+
+
+def accept_evidence(data: bytes) -> None:
+    validate_evidence(GENESIS, decode_evidence(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "accept"),
+    [
+        pytest.param(encode_contribution(BLOCK1.contributions[0]), accept_contribution, id="contribution"),
+        pytest.param(encode_block(BLOCK1), accept_block, id="block"),
+        pytest.param(encode_vote(vote()), accept_vote, id="vote"),
+        pytest.param(encode_certificate(make_certificate(GENESIS, BLOCK1, KEYS)), accept_certificate, id="certificate"),
+        pytest.param(
+            encode_evidence(make_evidence(vote(), vote(block_id=ZERO))), accept_evidence, id="evidence of votes"
+        ),
+        pytest.param(
+            encode_evidence(
+                make_evidence(BLOCK1, make_candidate(GENESIS, BLOCK0, KEYS, time_ms=BLOCK1.header.time_ms + 1))
+            ),
+            accept_evidence,
+            id="evidence of candidates",
+        ),
+    ],
+)
+def test_any_single_bit_flip_is_refused(data: bytes, accept: Callable[[bytes], None]) -> None:
+    accept(data)
+    for flipped in flips(data):
+        with pytest.raises(ChainError):
+            accept(flipped)

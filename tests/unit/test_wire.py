@@ -1,0 +1,127 @@
+"""A status survives the wire, and nothing out of bounds comes off it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chain.block import Phase
+from node.pb import peer_pb2 as pb
+from node.wire import MAX_STATUS_BYTES, Status, StatusError, VoteBitmap, status_from_bytes, status_to_bytes
+
+MEMBERS = 4
+HASH = st.binary(min_size=32, max_size=32)
+BITMAP = st.integers(0, 2**MEMBERS - 1)
+STATUS = Status(
+    chain_id=b"c" * 32,
+    head_height=6,
+    head_id=b"h" * 32,
+    height=7,
+    view=2,
+    contributes=True,
+    contributions=0b1011,
+    candidates=(b"a" * 32, b"b" * 32),
+    votes=(VoteBitmap(0, Phase.PREVOTE, 0b1111), VoteBitmap(0, Phase.PRECOMMIT, 0b0001)),
+)
+
+
+def edit(**fields: Any) -> bytes:
+    message = pb.Status.FromString(status_to_bytes(STATUS))
+    changed = pb.Status(**fields)
+    for name in fields:
+        message.ClearField(name)
+    message.MergeFrom(changed)
+    return message.SerializeToString()
+
+
+def test_a_status_survives_and_is_small() -> None:
+    data = status_to_bytes(STATUS)
+    assert status_from_bytes(data, MEMBERS) == STATUS
+    assert len(data) < 200
+
+
+def test_a_status_of_a_finished_federation_survives() -> None:
+    status = Status(b"c" * 32, 30, b"h" * 32)
+    assert status_from_bytes(status_to_bytes(status), MEMBERS) == status
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Status,
+        chain_id=HASH,
+        head_height=st.integers(0, 2**63 - 1),
+        head_id=HASH,
+        height=st.integers(0, 2**63 - 1),
+        view=st.integers(0, 2**32 - 1),
+        contributes=st.booleans(),
+        contributions=BITMAP,
+        candidates=st.sets(HASH, max_size=2 * MEMBERS).map(lambda ids: tuple(sorted(ids))),
+        votes=st.dictionaries(
+            st.tuples(st.integers(0, 2**32 - 1), st.sampled_from(Phase)), BITMAP, max_size=2 * MEMBERS
+        ).map(lambda held: tuple(VoteBitmap(view, phase, held[view, phase]) for view, phase in sorted(held))),
+    )
+)
+def test_every_status_in_range_survives(status: Status) -> None:
+    assert status_from_bytes(status_to_bytes(status), MEMBERS) == status
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_give_a_status_or_a_status_error(data: bytes) -> None:
+    try:
+        status = status_from_bytes(data, MEMBERS)
+    except StatusError:
+        return
+    assert status_from_bytes(status_to_bytes(status), MEMBERS) == status
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_a_flipped_byte_gives_a_status_or_a_status_error(position: int, value: int) -> None:
+    data = bytearray(status_to_bytes(STATUS))
+    data[position % len(data)] = value
+    try:
+        status_from_bytes(bytes(data), MEMBERS)
+    except StatusError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\0" * (MAX_STATUS_BYTES + 1), "at most 65536 bytes"),
+        (b"\xff\xff", "expected a status"),
+        (edit(chain_id=b"c" * 31), "chain id: expected 32 bytes, got 31"),
+        (edit(head_id=b"c" * 33), "head id: expected 32 bytes, got 33"),
+        (edit(head_height=2**64 - 1), "head height: expected at most"),
+        (edit(height=2**64 - 1), "height: expected at most"),
+        (edit(contributions=b"\x10"), "bits of the bitmap of contributions: expected at most 4, got 5"),
+        (edit(contributions=b"\x01\x01"), "bytes of the bitmap of contributions: expected at most 1, got 2"),
+        (edit(contributions=b"\x00"), "no zero byte at the end"),
+        (edit(candidates=[b"a" * 31]), "candidate: expected 32 bytes"),
+        (edit(candidates=[b"b" * 32, b"a" * 32]), "expected sorted ids"),
+        (edit(candidates=[b"a" * 32, b"a" * 32]), "expected sorted ids, each once"),
+        (edit(candidates=[bytes([i]) * 32 for i in range(9)]), "number of candidates: expected at most 8, got 9"),
+        (edit(votes=[pb.VoteBitmap(phase=3)]), "phase: expected 1 or 2, got 3"),
+        (edit(votes=[pb.VoteBitmap()]), "phase: expected 1 or 2, got 0"),
+        (edit(votes=[pb.VoteBitmap(phase=2), pb.VoteBitmap(phase=1)]), "sorted, each once"),
+        (
+            edit(votes=[pb.VoteBitmap(view=i, phase=1) for i in range(43)]),
+            "number of vote bitmaps: expected at most 42",
+        ),
+        (edit(votes=[pb.VoteBitmap(phase=1, members=b"\x20")]), "bits of the bitmap of votes"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(data: bytes, text: str) -> None:
+    with pytest.raises(StatusError, match=text):
+        status_from_bytes(data, MEMBERS)
+
+
+def test_unsorted_holdings_are_sorted_on_the_way_out() -> None:
+    shuffled = replace(STATUS, candidates=STATUS.candidates[::-1], votes=STATUS.votes[::-1])
+    assert status_from_bytes(status_to_bytes(shuffled), MEMBERS) == STATUS
