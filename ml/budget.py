@@ -47,11 +47,21 @@ def compute_plan(budget_s: float, rounds: int, alpha_s: float, beta_s: float) ->
     beta = _read("beta_s", beta_s, zero=True)
     iterations = math.floor((budget / num_rounds - beta) / alpha)  # Eq. (11)
     if iterations < 1:
+        what = f"{budget_s:g} s for {rounds} round{'s' if rounds != 1 else ''}"
         raise BudgetError(
-            f"{budget_s:g} s for {rounds} rounds leave {float(budget / num_rounds - beta):g} s of training a round:"
+            f"{what} leave {float(budget / num_rounds - beta):g} s of training a round:"
             f" expected at least one local iteration of {alpha_s:g} s"
         )
     return Plan(iterations, float(budget - num_rounds * beta), float(iterations * alpha * num_rounds))
+
+
+def compute_max_rounds(budget_s: float, alpha_s: float, beta_s: float) -> int:
+    """The most rounds that leave each a local iteration: the largest R with E >= 1, 0 when there is none.
+
+    Raises BudgetError for a number that is not positive and finite (`beta_s` may be 0).
+    """
+    round_s = _read("alpha_s", alpha_s) + _read("beta_s", beta_s, zero=True)
+    return math.floor(_read("budget_s", budget_s) / round_s)
 
 
 def _read(name: str, value: float, *, zero: bool = False) -> Fraction:

@@ -1,10 +1,13 @@
-"""DFPL's auxiliary loss: how far local prototypes are from the global ones (ALGORITHMS §2.2).
+"""What is added to cross-entropy: how far local prototypes are from the global ones (ALGORITHMS §2.2), how far a model
+is from another (§9).
 
-Legend: B samples of the mini-batch, D length of the embedding, C classes. Gradients flow through z alone.
+Legend: B samples of the mini-batch, D length of the embedding, C classes, P parameters. Gradients flow through z or w
+alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +36,14 @@ class GlobalPrototypes:
         held_C[rows] = 1
         return cls(vectors_CD, held_C, torch.eye(num_classes, device=device))
 
+    def to_tensors(self) -> dict[str, Tensor]:
+        """As part of a loss's context."""
+        return {"vectors": self.vectors, "held": self.held, "one_hot": self.one_hot}
+
+    @classmethod
+    def from_tensors(cls, context: Mapping[str, Tensor]) -> GlobalPrototypes:
+        return cls(context["vectors"], context["held"], context["one_hot"])
+
 
 def compute_prototype_loss(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, kind: str = "l2") -> Tensor:
     """R_k of Eq. (4), a scalar; 0 where no class of the batch has a global prototype.
@@ -40,6 +51,7 @@ def compute_prototype_loss(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, 
     `l2` is the mean over those classes of the norm of the difference, `sq` of its square. `mse` is FedProto's: the mean
     over the batch and the dimensions of the squared difference, a sample without a global prototype counting 0.
     """
+    z_BD = z_BD.float()  # autocast gives bfloat16
     if kind == "mse":
         difference_BD = z_BD - target.vectors[y_B]
         return (difference_BD.square() * target.held[y_B, None]).mean()
@@ -49,7 +61,14 @@ def compute_prototype_loss(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, 
         mean_CB = is_class_CB / counts_C.clamp(min=1)[:, None]
         present_C = (counts_C > 0) * target.held
         weight_C = present_C / present_C.sum().clamp(min=1)
-    difference_CD = torch.addmm(target.vectors, mean_CB, z_BD, beta=-1)  # p_B^i, Eq. (1) on the mini-batch, minus P^i
+    with torch.autocast(z_BD.device.type, enabled=False):  # it would round what prototypes are compared by
+        # p_B^i, Eq. (1) on the mini-batch, minus P^i
+        difference_CD = torch.addmm(target.vectors, mean_CB, z_BD, beta=-1)
     squared_C = difference_CD.square().sum(1)
     distance_C = squared_C if kind == "sq" else (squared_C + EPSILON).sqrt()
     return distance_C.dot(weight_C)  # Eq. (4)
+
+
+def compute_proximal_term(w_P: Tensor, anchor_P: Tensor) -> Tensor:
+    """FedProx's 1/2 * ||w - w_G||^2, a scalar."""
+    return (w_P - anchor_P).square().sum() / 2

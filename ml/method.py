@@ -22,9 +22,24 @@ from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed, numpy_rng
 from ml.specs import MethodSpec, add_kind, get_kind
-from ml.training import ShouldStop
+from ml.training import (
+    MAX_GATHERED_BYTES,
+    Batch,
+    Engine,
+    OnStep,
+    Prepared,
+    Progress,
+    Schedule,
+    Sgd,
+    ShouldStop,
+    Tensors,
+    augment_batches,
+    compile_loss,
+    gather_batches,
+    train,
+)
 
-__all__ = ["Method", "Round", "Trained", "State", "Samples", "ClientData", "Client", "Stopped"]
+__all__ = ["Method", "Round", "Trained", "State", "Samples", "ClientData", "Client", "Phase", "Prepared", "Stopped"]
 
 Metrics = dict[str, float]
 Blobs = Mapping[bytes, Arrays]  # on-demand payloads, by digest
@@ -49,8 +64,8 @@ class Round:
 class Trained:
     """What a client has to say after a local phase: the arrays of each payload kind, at the weight it will sign.
 
-    `metrics`: loss (mean over the steps), steps, seconds, alpha_s (seconds of one local iteration), and accuracy on
-    the matched test set before anything was exchanged.
+    `metrics`: loss (mean over the steps), iterations (E), steps, seconds, alpha_s (seconds of one local iteration), and
+    accuracy and test_loss on the matched test set before anything was exchanged.
     """
 
     weight: int
@@ -99,7 +114,10 @@ class State:
 
 
 class Method(Protocol):
-    """One paper's training and inference (DESIGN §7); its spec says what validators need to know of it."""
+    """One paper's training and inference (DESIGN §7); its spec says what validators need to know of it.
+
+    A local phase is `prepare`, then a step on `compute_loss` for every batch, then `finish`.
+    """
 
     @property
     def spec(self) -> MethodSpec: ...
@@ -108,8 +126,16 @@ class Method(Protocol):
         """Prepare a state whose model has just been set to block 0's."""
         ...
 
-    def local_update(self, state: State, round_: Round, should_stop: ShouldStop | None) -> Trained:
-        """Train on the client's samples. Raises Stopped, and leaves a half-trained state to its caller then."""
+    def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
+        """The tensors that this round's loss needs; of the rows by sample only those in `schedule.drawn` count."""
+        ...
+
+    def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
+        """The scalar that a step goes down. Of its arguments alone, so that it may run for many clients at once."""
+        ...
+
+    def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
+        """After the last step: the weight to sign and the payloads to send."""
         ...
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
@@ -121,6 +147,16 @@ class Method(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Phase:
+    """A local phase that is about to begin: what its steps are made of."""
+
+    round: Round
+    schedule: Schedule
+    prepared: Prepared
+    sgd: Sgd
+
+
 class Client:
     """One participant: a method at work on a model and data of its own.
 
@@ -128,12 +164,22 @@ class Client:
     they came from. `initial` is block 0's aggregate, the model under "model/".
     """
 
-    def __init__(self, method: Method, model: Model, data: ClientData, *, seed: int, initial: Arrays) -> None:
+    def __init__(
+        self,
+        method: Method,
+        model: Model,
+        data: ClientData,
+        *,
+        seed: int,
+        initial: Arrays,
+        engine: Engine | None = None,
+    ) -> None:
         self.method = method
         self.seed = seed
-        self._state = State(model.to(data.device), data)
+        self.engine = engine or Engine()
+        self.state = State(self.engine.lay_out(model.to(data.device)), data)
         self._load_model(initial)
-        method.init(self._state)
+        method.init(self.state)
 
     @property
     def spec(self) -> MethodSpec:
@@ -141,23 +187,73 @@ class Client:
 
     @property
     def device(self) -> torch.device:
-        return self._state.data.device
+        return self.state.data.device
 
     @property
     def num_train(self) -> int:
-        return len(self._state.data.train)
+        return len(self.state.data.train)
 
     @property
     def num_test(self) -> int:
         """Samples of the matched test set."""
-        return len(self._state.data.matched)
+        return len(self.state.data.matched)
 
-    def train(self, height: int, beacon: bytes, *, should_stop: ShouldStop | None = None) -> Trained:
-        """One local phase, and what to send of it. Raises Stopped and Diverged, and then has changed nothing."""
-        with self._undone_on_failure(), self._seeded(height):
-            trained = self.method.local_update(self._state, Round(height, beacon, self.seed), should_stop)
-            accuracy = self.evaluate()["accuracy"]
-        return Trained(trained.weight, trained.payloads, {**trained.metrics, "accuracy": accuracy})
+    def train(
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        should_stop: ShouldStop | None = None,
+        on_step: OnStep | None = None,
+    ) -> Trained:
+        """One local phase, of `num_iterations` instead of the method's own number, and what to send of it.
+
+        Raises Stopped and Diverged, and then has changed nothing.
+        """
+        with self.undone_on_failure(), self.seeded(height):
+            phase = self.begin(height, beacon, num_iterations)
+            return self.end(phase, self.run(phase, should_stop=should_stop, on_step=on_step))
+
+    def begin(self, height: int, beacon: bytes, num_iterations: int | None = None) -> Phase:
+        """Draw the samples of a local phase and let the method prepare for them."""
+        round_ = Round(height, beacon, self.seed)
+        hyper = self.spec.hyperparameters
+        schedule = Schedule.draw(hyper, self.num_train, round_.rng("batches"), self.device, num_iterations)
+        prepared = self.method.prepare(self.state, round_, schedule)
+        sgd = Sgd(self.state.model.parameters(), hyper.compute_lr(height), hyper.momentum, hyper.weight_decay)
+        return Phase(round_, schedule, prepared, sgd)
+
+    def run(self, phase: Phase, *, should_stop: ShouldStop | None = None, on_step: OnStep | None = None) -> Progress:
+        """The steps of a local phase. Raises as `ml.training.train`, the model then somewhere on its way."""
+        compute_loss = self.method.compute_loss
+        return train(
+            self.state.model,
+            self.get_batches(phase),
+            compile_loss(compute_loss) if self.engine.compiled else compute_loss,
+            phase.prepared.context,
+            phase.sgd,
+            num_steps=len(phase.schedule.batches),
+            autocast=self.engine.autocast(self.device),
+            should_stop=should_stop,
+            on_step=on_step,
+        )
+
+    def end(self, phase: Phase, progress: Progress) -> Trained:
+        """What came of a local phase whose steps have been made."""
+        weight, payloads = self.method.finish(self.state, phase.round)
+        before_exchange = self.evaluate()
+        iterations = phase.schedule.num_iterations
+        metrics = {
+            "loss": progress.loss,
+            "iterations": iterations,
+            "steps": progress.steps,
+            "seconds": progress.seconds,
+            "alpha_s": progress.seconds / max(iterations, 1),
+            "accuracy": before_exchange["accuracy"],
+            "test_loss": before_exchange["loss"],
+        }
+        return Trained(weight, payloads, metrics)
 
     def apply(
         self, height: int, aggregate: Arrays | None, *, beacon: bytes = b"", blobs: Blobs | None = None
@@ -167,35 +263,45 @@ class Client:
         That is where all methods are measured: the parameter-sharing ones after aggregation, and the personalised
         ones after local training, since applying leaves their weights alone. On failure nothing has changed.
         """
-        with self._undone_on_failure(), self._seeded(height):
-            self.method.apply(self._state, Round(height, beacon, self.seed), aggregate, blobs or {})
+        with self.undone_on_failure(), self.seeded(height):
+            self.method.apply(self.state, Round(height, beacon, self.seed), aggregate, blobs or {})
             return self.evaluate()
 
     def evaluate(self, which: TestSet = "matched") -> Metrics:
         """`accuracy` in 0..1 and `loss` on the matched or the global test set."""
-        samples = self._state.data.matched if which == "matched" else self._state.data.everyone
+        samples = self.state.data.matched if which == "matched" else self.state.data.everyone
         return evaluate(self.predict, samples.x, samples.y)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         """Classify x_NCHW as the client stands."""
-        self._state.model.eval()
-        return self.method.predict(self._state, x)
+        self.state.model.eval()
+        return self.method.predict(self.state, x)
 
     def state_arrays(self) -> dict[str, Array]:
         """A copy of everything that training has changed: the model under "model/", the method's under "state/"."""
-        return add_kind("model", dump_parameters(self._state.model)) | add_kind("state", self._state.arrays)
+        return add_kind("model", dump_parameters(self.state.model)) | add_kind("state", self.state.arrays)
 
     def load_state_arrays(self, arrays: Arrays) -> None:
         """Become the client they came from. Raises ValueError, changing nothing, if they are another model's."""
         self._load_model(arrays)
-        self._state.arrays = {name: array.copy() for name, array in (get_kind(arrays, "state") or {}).items()}
+        self.state.arrays = {name: array.copy() for name, array in (get_kind(arrays, "state") or {}).items()}
+
+    def get_batches(self, phase: Phase, max_bytes: int = MAX_GATHERED_BYTES) -> Iterator[Batch]:
+        """The samples of each step of a local phase, copied together up to `max_bytes`."""
+        samples, kind = self.state.data.train, self.engine.augment
+        batches = gather_batches(samples.x, samples.y, phase.prepared.by_sample, phase.schedule.batches, max_bytes)
+        if kind == "none":
+            return batches
+        generator = torch.Generator(self.device).manual_seed(derive_seed(self.seed, "augment", phase.round.height))
+        return augment_batches(batches, kind, generator)
 
     def _load_model(self, arrays: Arrays) -> None:
-        load_parameters(self._state.model, get_kind(arrays, "model") or {})
+        load_parameters(self.state.model, get_kind(arrays, "model") or {})
 
     @contextmanager
-    def _undone_on_failure(self) -> Iterator[None]:
+    def undone_on_failure(self) -> Iterator[None]:
+        """Whatever fails within has changed nothing."""
         before = self.state_arrays()
         try:
             yield
@@ -204,9 +310,12 @@ class Client:
             raise
 
     @contextmanager
-    def _seeded(self, height: int) -> Iterator[None]:
+    def seeded(self, height: int) -> Iterator[None]:
         """Dropout draws from torch's own generator: seeded for this round, and given back as it was."""
-        device = self._state.data.device
+        seed, device = derive_seed(self.seed, "dropout", height), self.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(derive_seed(self.seed, "dropout", height))
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a step: it also notes the
+            if device.type == "cuda":  # seed, with the stack it came from, for every kind of device there is not
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
             yield

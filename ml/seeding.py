@@ -30,6 +30,11 @@ def derive_seed(*parts: Part) -> int:
     return int.from_bytes(digest.digest()[:8], "big") >> 1
 
 
+def get_partition_seed(run_seed: int) -> int:
+    """The seed that a run's samples are dealt by: `data.partition.seed` of a node's configuration."""
+    return derive_seed(run_seed, "partition") % (1 << 31)
+
+
 def numpy_rng(*parts: Part) -> np.random.Generator:
     """A generator for what `parts` name. PCG64 is named, not left to numpy's default, which may change."""
     return np.random.Generator(np.random.PCG64(derive_seed(*parts)))

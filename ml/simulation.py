@@ -1,8 +1,8 @@
 """Any method for N clients in one process, with no network: what a federation should come to, and what it is held to.
 
-Clients train one after the other; their payloads are checked, aggregated and applied by the very functions that
-validators use, in the order of the authors' ids. Given a federation's seed, its members' ids and its block ids, the
-aggregate digests of every round are the federation's own.
+Clients train one after the other, or on a GPU all at once (`ml.batched`). Their payloads are checked, aggregated and
+applied by the very functions that validators use, in the order of the authors' ids. Given a federation's seed, its
+members' ids and its block ids, the aggregate digests of every round are the federation's own.
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ml.batched import explain_unbatchable, train_batched
 from ml.clients import make_clients, make_initial_aggregate
-from ml.data import get_classes, get_default_input, get_format
+from ml.data import get_classes, get_default_input
 from ml.errors import DataError
 from ml.method import Client, Trained
 from ml.metrics import compute_mean
+from ml.models import load_pretrained, resolve_model
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate
 from ml.specs.architectures import MLP_HIDDEN
 
+BATCHED = ("auto", "on", "off")
 ZERO_DIGEST = bytes(32)  # the aggregate of a method that votes on nothing
 
 
@@ -32,8 +36,9 @@ ZERO_DIGEST = bytes(32)  # the aggregate of a method that votes on nothing
 class SimulationConfig:
     """A run. `method` is genesis's: a name and the hyper-parameters that differ from its defaults.
 
-    `shots` limits each client's samples per class; `input` is by default what suits data and model. One thread gives
-    the same bytes as a node's worker does.
+    `shots` limits each client's samples per class; `input` is by default what suits data and model; `pretrained` is a
+    file that the initial model is taken from. `batched` says whether all clients train in one pass: auto does on a GPU
+    where the model allows it. One thread on a CPU, not batched, gives the same bytes as a node's worker does.
     """
 
     method: Mapping[str, Any]
@@ -47,23 +52,31 @@ class SimulationConfig:
     seed: int = 1
     threads: int = 1
     device: str = "cpu"
+    pretrained: str | None = None
+    batched: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.batched not in BATCHED:
+            raise DataError(f"batched: expected {', '.join(BATCHED)}, got {self.batched!r}")
         for name in ("clients", "rounds", "threads"):
             if getattr(self, name) < 1:
                 raise DataError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.input is None:
-            object.__setattr__(self, "input", get_default_input(get_format(self.data), self.model))
+            object.__setattr__(self, "input", get_default_input(self.data, self.model))
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """One round: the mean over clients of the accuracy on matched test sets (`taa`) and on everyone's (`global_`),
-    and what they sent, summed over them: numbers in floating-point arrays, and bytes of encoded payloads."""
+    """One round: means over clients of the accuracy and the loss on matched test sets (`taa`, `tal`) and on everyone's
+    (`global_`, `tal_global`), and of the matched accuracy before anything was exchanged (`taa_local`); and what they
+    sent, summed over them: numbers in floating-point arrays, and bytes of encoded payloads."""
 
     round: int
     taa: float
+    tal: float
+    taa_local: float
     global_: float
+    tal_global: float
     sent_params: int
     sent_bytes: int
 
@@ -84,7 +97,8 @@ class ClientResult:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """A whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on."""
+    """A whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on; `pretrained` says
+    what was taken from the file of that name."""
 
     config: SimulationConfig
     method: Mapping[str, Any]  # every hyper-parameter, defaults written out
@@ -92,6 +106,7 @@ class SimulationResult:
     clients: tuple[ClientResult, ...]
     aggregate_digests: tuple[bytes, ...]
     seconds: float
+    pretrained: str | None = None
 
     @property
     def best_taa(self) -> float:
@@ -136,11 +151,16 @@ def simulate(
         raise ValueError(f"ids: expected {config.clients} different ones, got {len(set(ids))}")
     with _threads(config.threads):
         assert config.input is not None  # noqa: S101 - set when the configuration was made
-        classes = get_classes(get_format(config.data))
-        parent: Arrays | None = make_initial_aggregate(config.model, config.input["shape"], len(classes), config.seed)
+        classes = get_classes(config.data)
+        shape = config.input["shape"]
+        model = resolve_model(config.model, shape, len(classes))
+        pretrained = None
+        if config.pretrained is not None:
+            pretrained = load_pretrained(Path(config.pretrained), model, shape, len(classes))
+        parent: Arrays | None = make_initial_aggregate(model, shape, len(classes), config.seed, pretrained=pretrained)
         clients = make_clients(
             method=config.method,
-            model=config.model,
+            model=model,
             classes=classes,
             input=config.input,
             data=config.data,
@@ -150,13 +170,17 @@ def simulate(
             shots=config.shots,
             device=config.device,
             initial=parent,
+            rounds=config.rounds,
         )
-        spec = clients[0].spec
+        spec, batched = clients[0].spec, _is_batched(config, clients)
         rounds: list[RoundResult] = []
         digests: list[bytes] = []
         for height in range(1, config.rounds + 1):
             beacon = beacons(height) if beacons else _make_beacon(config.seed, height)
-            trained = [client.train(height, beacon) for client in clients]
+            if batched:
+                trained = train_batched(clients, height, beacon)
+            else:
+                trained = [client.train(height, beacon) for client in clients]
             sent_params, sent_bytes = _measure(spec, height, trained)
             contributions = [
                 AuthorPayloads(author, made.weight, made.payloads) for author, made in zip(ids, trained, strict=True)
@@ -164,14 +188,38 @@ def simulate(
             encoded = compute_aggregate(spec, height, contributions, parent)
             parent = None if encoded is None else decode_arrays(encoded, len(encoded))
             digests.append(ZERO_DIGEST if encoded is None else hashlib.sha256(encoded).digest())
-            matched = [client.apply(height, parent, beacon=beacon)["accuracy"] for client in clients]
-            everyone = [client.evaluate("global")["accuracy"] for client in clients]
-            rounds.append(RoundResult(height, compute_mean(matched), compute_mean(everyone), sent_params, sent_bytes))
+            matched = [client.apply(height, parent, beacon=beacon) for client in clients]
+            everyone = [client.evaluate("global") for client in clients]
+            rounds.append(
+                RoundResult(
+                    round=height,
+                    taa=compute_mean(metrics["accuracy"] for metrics in matched),
+                    tal=compute_mean(metrics["loss"] for metrics in matched),
+                    taa_local=compute_mean(made.metrics["accuracy"] for made in trained),
+                    global_=compute_mean(metrics["accuracy"] for metrics in everyone),
+                    tal_global=compute_mean(metrics["loss"] for metrics in everyone),
+                    sent_params=sent_params,
+                    sent_bytes=sent_bytes,
+                )
+            )
             if on_round is not None:
                 on_round(rounds[-1])
-    results = [_describe(i, client, matched[i], everyone[i]) for i, client in enumerate(clients)]
+    results = [
+        _describe(i, client, matched[i]["accuracy"], everyone[i]["accuracy"]) for i, client in enumerate(clients)
+    ]
     seconds = time.perf_counter() - start
-    return SimulationResult(config, spec.to_mapping(), tuple(rounds), tuple(results), tuple(digests), seconds)
+    loaded = None if pretrained is None else pretrained.describe()
+    return SimulationResult(config, spec.to_mapping(), tuple(rounds), tuple(results), tuple(digests), seconds, loaded)
+
+
+def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:
+    """Whether all clients train in one pass. Raises DataError where that is asked for and cannot be."""
+    if config.batched == "off" or (config.batched == "auto" and clients[0].device.type != "cuda"):
+        return False
+    reason = explain_unbatchable(clients)
+    if reason is not None and config.batched == "on":
+        raise DataError(f"batched: {reason}")
+    return reason is None
 
 
 def _measure(spec: MethodSpec, height: int, trained: Sequence[Trained]) -> tuple[int, int]:

@@ -1,17 +1,25 @@
-"""The local phase: SGD over batches drawn by index from data that already lies on the device (ALGORITHMS §1.5).
+"""The local phase, one loop for all methods: SGD over batches drawn by index from data that lie on the device already
+(ALGORITHMS §1.5).
 
-A *step* is one mini-batch update, an *epoch* one pass over the local data in random order, its last partial batch kept.
-For the small models of a rehearsal a step is mostly overhead, so there is no DataLoader and no optimiser object: all
-batches of a phase are drawn beforehand, gradients go straight from autograd into one fused update, and the loss is
-read once, at the end.
+A *step* is one mini-batch update, an *epoch* one pass over the local data in random order, its last partial batch kept
+unless `drop_last` is set. For the small models of a rehearsal a step is mostly overhead, so there is no DataLoader and
+no optimiser object: all batches of a phase are drawn beforehand and, while they fit, gathered at once; gradients go
+straight from autograd into one fused update; the loss is read once, at the end.
+
+A method gives the loss as a function of (model, batch, context) alone, and what it needs of earlier models or of the
+others as tensors beforehand (`Prepared`). So the same loss also runs over many clients at once (`ml.batched`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,17 +28,41 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ml.data.augment import augment
 from ml.errors import MlError, Stopped
 from ml.models.base import Model
 from ml.specs.base import Hyperparameters
 
+Tensors = Mapping[str, Tensor]
 Batches = Sequence[Tensor]
 ShouldStop = Callable[[], bool]
-ComputeLoss = Callable[[Tensor], Tensor]  # of the indices of a batch
+OnStep = Callable[[int, int], None]  # (steps done, steps in all)
+
+MAX_GATHERED_BYTES = 64 << 20
 
 
 class Diverged(MlError):
     """The loss is no number any more: the learning rate is too high for these data."""
+
+
+class Batch(NamedTuple):
+    """x_BCHW and y_B of one step, and their rows of what a method prepared for each sample."""
+
+    x: Tensor
+    y: Tensor
+    extra: Tensors = {}  # noqa: RUF012 - never written
+
+
+ComputeLoss = Callable[[Model, Batch, Tensors], Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """What a method's loss needs in a round besides the batch: `context`, the same at every step, and `by_sample`,
+    whose rows belong to the client's samples and come with each batch."""
+
+    context: Tensors = field(default_factory=dict)
+    by_sample: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +74,73 @@ class Progress:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How a site trains, whatever the method: a choice of speed, not of mathematics.
+
+    `precision` bf16 runs the forward pass under autocast (weights, losses and prototypes stay float32); auto does so
+    where the GPU is made for it. `channels_last` lays images out for convolutions, `compiled` hands the loss to
+    torch.compile, `deterministic` has torch refuse kernels whose results vary. `augment` changes samples as they are
+    drawn.
+    """
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    channels_last: bool = False
+    compiled: bool = False
+    deterministic: bool = False
+    augment: Literal["none", "flip", "crop", "flip_crop"] = "none"
+
+    def get_precision(self, device: torch.device) -> Literal["fp32", "bf16"]:
+        """What a forward pass in training is computed in on `device`."""
+        if self.precision != "auto":
+            return self.precision
+        is_made_for_it = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return "bf16" if is_made_for_it else "fp32"
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        """The context that a forward pass in training runs in."""
+        use = self.get_precision(device) == "bf16"
+        return torch.autocast(device.type, torch.bfloat16) if use else contextlib.nullcontext()
+
+    def lay_out(self, model: Model) -> Model:
+        """The model as this engine trains it; torch is set up for it."""
+        if self.deterministic:
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.benchmark = False
+        if self.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs forget it
+        return model
+
+    def lay_out_samples(self, x_NCHW: Tensor) -> Tensor:
+        return x_NCHW.contiguous(memory_format=torch.channels_last) if self.channels_last else x_NCHW
+
+
 class Sgd:
     """Stochastic gradient descent whose momentum starts at zero in each local phase; the arithmetic of torch.optim.SGD
     with a third less overhead per step on a small model (`_foreach` is what it uses itself)."""
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0) -> None:
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        self.parameters = tuple(parameter for parameter in parameters if parameter.requires_grad)
         self._weights = [parameter.detach() for parameter in self.parameters]
         self._momentum_buffers: list[Tensor] | None = None
         self.lr = lr
         self.momentum = momentum
+        self.weight_decay = weight_decay
 
     def step(self, loss: Tensor) -> None:
-        """w <- w - lr * v, v <- momentum * v + grad(loss)  (DFPL's Eq. (7) at momentum 0)."""
-        update = list(torch.autograd.grad(loss, self.parameters))
+        """w <- w - lr * v, v <- momentum * v + grad(loss) + weight_decay * w  (DFPL's Eq. (7) at momentum and decay 0).
+
+        Raises RuntimeError when the loss does not depend on some parameter.
+        """
+        self.update(compute_gradients(loss, self.parameters))
+
+    def update(self, gradients: Sequence[Tensor]) -> None:
+        """One step along `gradients`, which belong to `parameters` in their order."""
+        update = list(gradients)
+        if self.weight_decay:
+            update = list(torch._foreach_add(update, self._weights, alpha=self.weight_decay))
         if self.momentum:
             if self._momentum_buffers is None:
                 self._momentum_buffers = [gradient.clone() for gradient in update]
@@ -66,33 +151,94 @@ class Sgd:
         torch._foreach_add_(self._weights, update, alpha=-self.lr)
 
 
+def compute_gradients(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """torch.autograd.grad, but for its checks of what it was given: on the digits' MLP they take a fifth of a step.
+
+    Raises RuntimeError when the loss does not depend on some parameter.
+    """
+    engine = torch.autograd.Variable._execution_engine
+    gradients: tuple[Tensor, ...] = engine.run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, parameters, False, accumulate_grad=False
+    )  # the two before `parameters`: keep the graph, differentiate it too; the one after: let some be unreachable
+    return gradients
+
+
 def train(
     model: Model,
-    batches: Batches,
+    batches: Iterable[Batch],
     compute_loss: ComputeLoss,
+    context: Tensors,
+    sgd: Sgd,
     *,
-    lr: float,
-    momentum: float,
+    num_steps: int,
+    autocast: AbstractContextManager[Any] | None = None,
     should_stop: ShouldStop | None = None,
+    on_step: OnStep | None = None,
 ) -> Progress:
-    """One step for each of `batches`, which are indices into whatever `compute_loss` takes its samples from.
+    """One step for each of `batches`.
 
     Raises Stopped between two steps once `should_stop()` is true, and Diverged; the model then is somewhere on its way.
     """
     model.train()
-    sgd = Sgd(model.parameters(), lr, momentum)
+    autocast = autocast or contextlib.nullcontext()
     losses: list[Tensor] = []
     start = time.perf_counter()
     for batch in batches:
         if should_stop is not None and should_stop():
-            raise Stopped(f"stopped after {len(losses)} of {len(batches)} steps")
-        loss = compute_loss(batch)
+            raise Stopped(f"stopped after {len(losses)} of {num_steps} steps")
+        with autocast:
+            loss = compute_loss(model, batch, context)
         sgd.step(loss)
         losses.append(loss.detach())
-    mean = torch.stack(losses).mean().item() if losses else 0.0  # on a GPU this waits for the last step
+        if on_step is not None:
+            on_step(len(losses), num_steps)
+    mean = compute_mean_loss(losses, sgd.lr)
+    return Progress(mean, len(losses), time.perf_counter() - start)
+
+
+def compute_mean_loss(losses: Sequence[Tensor], lr: float) -> float:
+    """The mean over a phase, 0 for one without steps; on a GPU this waits for the last one. Raises Diverged."""
+    mean = torch.stack(list(losses)).mean().item() if losses else 0.0
     if not math.isfinite(mean):
         raise Diverged(f"the mean loss of {len(losses)} steps at lr {lr:g} is {mean}; expected a finite number")
-    return Progress(mean, len(losses), time.perf_counter() - start)
+    return mean
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """The local work of one phase: the samples of every step, as indices on the device, and how many iterations (or
+    epochs) that is."""
+
+    batches: Batches
+    num_iterations: int
+
+    @classmethod
+    def draw(
+        cls,
+        hyperparameters: Hyperparameters,
+        num_train: int,
+        rng: Generator,
+        device: torch.device,
+        num_iterations: int | None = None,
+    ) -> Schedule:
+        """What the hyper-parameters set, or `num_iterations` in place of their number."""
+        count = hyperparameters.local_work if num_iterations is None else num_iterations
+        work = {"epochs": count} if hyperparameters.counts_epochs else {"iterations": count}
+        batches = draw_batches(
+            num_train,
+            hyperparameters.batch_size,
+            rng,
+            **work,
+            drop_last=hyperparameters.drop_last,
+            device=device,
+        )
+        return cls(batches, count)
+
+    @property
+    def drawn(self) -> Tensor:
+        """The samples that occur, each once, sorted."""
+        drawn: Tensor = torch.unique(torch.cat(tuple(self.batches))) if self.batches else torch.empty(0).long()
+        return drawn
 
 
 def draw_batches(
@@ -102,6 +248,7 @@ def draw_batches(
     *,
     iterations: int | None = None,
     epochs: int | None = None,
+    drop_last: bool = False,
     device: torch.device | None = None,
 ) -> Batches:
     """The indices of every mini-batch of a local phase, on the device.
@@ -115,52 +262,45 @@ def draw_batches(
         drawn = [rng.choice(num_train, size, replace=False, shuffle=False) for _ in range(iterations)]
     else:
         full, rest = divmod(num_train, size)
+        rest = 0 if drop_last else rest
         sizes = ([size] * full + [rest] * bool(rest)) * (epochs or 0)
-        drawn = [rng.permutation(num_train) for _ in range(epochs or 0)]
+        drawn = [rng.permutation(num_train)[: full * size + rest] for _ in range(epochs or 0)]
     indices: NDArray[np.int64] = np.concatenate(drawn) if drawn else np.empty(0, np.int64)
     return torch.split(torch.from_numpy(indices).to(device), sizes)
 
 
-def run_local_phase(
-    model: Model,
-    compute_loss: ComputeLoss,
-    hyperparameters: Hyperparameters,
-    *,
-    num_train: int,
-    height: int,
-    rng: Generator,
-    device: torch.device,
-    should_stop: ShouldStop | None = None,
-) -> dict[str, float]:
-    """The local work that the hyper-parameters set for a round, on batches of `num_train` samples drawn from `rng`.
-
-    Returns its metrics: loss, steps, seconds, and alpha_s, the seconds of one local iteration. Raises as `train`.
-    """
-    iterations, epochs = hyperparameters.local_iterations, hyperparameters.local_epochs
-    if iterations is not None and getattr(hyperparameters, "iteration", "step") == "epoch":
-        iterations, epochs = None, iterations
-    size = hyperparameters.batch_size
-    batches = draw_batches(num_train, size, rng, iterations=iterations, epochs=epochs, device=device)
-    progress = train(
-        model,
-        batches,
-        compute_loss,
-        lr=hyperparameters.compute_lr(height),
-        momentum=hyperparameters.momentum,
-        should_stop=should_stop,
-    )
-    return {
-        "loss": progress.loss,
-        "steps": progress.steps,
-        "seconds": progress.seconds,
-        "alpha_s": progress.seconds / (iterations or epochs or 1),
-    }
+def gather_batches(
+    x: Tensor, y_N: Tensor, by_sample: Tensors, batches: Batches, max_bytes: int = MAX_GATHERED_BYTES
+) -> Iterator[Batch]:
+    """The samples x, y_N and the rows of `by_sample` at each of `batches`: copied at once, or one batch after the
+    other where that takes more than `max_bytes`."""
+    sample_bytes = sum(t[:1].numel() * t.element_size() for t in (x, *by_sample.values()))
+    if sum(map(len, batches)) * sample_bytes > max_bytes:
+        for indices in batches:
+            extra = {name: rows.index_select(0, indices) for name, rows in by_sample.items()}
+            yield Batch(x.index_select(0, indices), y_N.index_select(0, indices), extra)
+    elif batches:
+        everything, sizes = torch.cat(tuple(batches)), [len(indices) for indices in batches]
+        parts = {name: torch.split(rows.index_select(0, everything), sizes) for name, rows in by_sample.items()}
+        x_parts = torch.split(x.index_select(0, everything), sizes)
+        y_parts = torch.split(y_N.index_select(0, everything), sizes)
+        for step in range(len(sizes)):
+            yield Batch(x_parts[step], y_parts[step], {name: rows[step] for name, rows in parts.items()})
 
 
-def cross_entropy(model: Model, x: Tensor, y_N: Tensor) -> ComputeLoss:
-    """The loss of plain training: mean cross-entropy over a batch of the samples x, y_N."""
+def augment_batches(batches: Iterable[Batch], kind: str, generator: torch.Generator) -> Iterator[Batch]:
+    """Each batch with its images changed at random. What was prepared by sample stays that of the image as it was."""
+    for batch in batches:
+        yield batch._replace(x=augment(batch.x, kind, generator))
 
-    def compute_loss(batch: Tensor) -> Tensor:
-        return F.cross_entropy(model(x.index_select(0, batch)), y_N.index_select(0, batch))
 
-    return compute_loss
+@lru_cache(maxsize=8)
+def compile_loss(compute_loss: ComputeLoss) -> ComputeLoss:
+    """The same loss through torch.compile, which takes its first steps to trace it."""
+    compiled: ComputeLoss = torch.compile(compute_loss)
+    return compiled
+
+
+def compute_cross_entropy(model: Model, batch: Batch, context: Tensors) -> Tensor:
+    """The loss of plain training: mean cross-entropy over the batch."""
+    return F.cross_entropy(model(batch.x), batch.y)

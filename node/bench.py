@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 from node.errors import NodeError
 from node.local_cluster import LocalCluster, NodeProcess
+from node.machine import get_machine
 from node.testnet import Testnet, TestnetSpec, make_testnet
 
 DIFFICULTY = 16  # trivial: mining costs its messages and nothing else
@@ -52,22 +52,6 @@ def run_round_bench(spec: TestnetSpec, *, cold_starts: int, report: Report) -> d
     return figures
 
 
-def get_machine() -> dict[str, Any]:
-    """What the figures were taken on."""
-    model = "unknown"
-    for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    return {
-        "cpu": model,
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "system": platform.platform(terse=True),
-        "python": platform.python_version(),
-    }
-
-
 def _describe_job(spec: TestnetSpec) -> dict[str, Any]:
     return {
         "method": spec.method,
@@ -81,7 +65,13 @@ def _describe_job(spec: TestnetSpec) -> dict[str, Any]:
 
 def _alone(spec: TestnetSpec) -> TestnetSpec:
     return TestnetSpec(
-        num_nodes=1, method=spec.method, model=spec.model, partition="iid", rounds=0, base_port=0, difficulty=DIFFICULTY
+        num_nodes=1,
+        method=spec.method,
+        model=spec.model,
+        partition="iid",
+        rounds=1_000_000,  # no end of them, but a number: swim must have one
+        base_port=0,
+        difficulty=DIFFICULTY,
     )
 
 

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> None:
     config = SimulationConfig(
         method=source.value["method"],
         model=source.value["model"],
-        input=make_input("digits", source.value["model"], None),
+        input=make_input({"format": "digits"}, source.value["model"], None),
         partition=partition,
         clients=int(clients),
         rounds=int(rounds),

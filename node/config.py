@@ -109,13 +109,22 @@ def _validate_socket(path: Path) -> Path:
     return path
 
 
+def _validate_digest(text: str) -> str:
+    if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
+        raise ValueError("expected 64 hexadecimal digits")
+    return text
+
+
 FilePath = Annotated[Path, AfterValidator(_resolve)]
 SocketPath = Annotated[Path, AfterValidator(_resolve), AfterValidator(_validate_socket)]
 ListenAddress = Annotated[str, AfterValidator(_validate_listen)]
 DialledAddress = Annotated[str, AfterValidator(_validate_dialled)]
 NodeId = Annotated[str, AfterValidator(_validate_id)]
 Peer = Annotated[str, AfterValidator(_validate_peer)]
+Digest = Annotated[str, AfterValidator(_validate_digest)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+Name = Annotated[str, Field(min_length=1, max_length=255)]
+DataFormat = Literal["digits", "npz", "imagefolder", "csv", "parquet", "hf", "idx", "cifar", "svhn", "medmnist"]
 
 
 class Section(BaseModel):
@@ -159,14 +168,22 @@ class NetworkSection(Section):
 class TrainingSection(Section):
     """What a site may choose about its training; everything else about it is the method's, in genesis.
 
-    `threads: auto` leaves the number to torch; 1 gives the same bytes whatever the number of cores. Checkpoints are
-    written every so many rounds, and on stopping; a node that was killed trains again from the last one.
+    `threads: auto` leaves the number to torch; 1 gives the same bytes whatever the number of cores. `precision: auto`
+    is bf16 on a GPU made for it, else fp32, and concerns forward passes in training. `deterministic` has a GPU train
+    to the same bytes each time; `channels_last` and `compile` may make convolutions faster. Checkpoints are written
+    every so many rounds, and on stopping; a node that was killed trains again from the last one. Only with
+    `user_models` does the node import a Python module that genesis names as its model, and so run its code.
     """
 
     device: Annotated[str, AfterValidator(_validate_device)] = "auto"
     seed: Seed
     threads: Annotated[int | Literal["auto"], BeforeValidator(_validate_threads)] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    deterministic: bool = False
+    channels_last: bool = False
+    compile: bool = False
     checkpoint_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    user_models: bool = False
 
 
 class PartSection(Section):
@@ -176,36 +193,83 @@ class PartSection(Section):
     of: Annotated[int, Field(ge=1, le=10_000)]
     seed: Annotated[int, Field(ge=0, lt=1 << 31)]
     shots: Annotated[int, Field(ge=1)] | None = None  # samples per class, all by default
+    sha256: Digest | None = None  # of all parts as they were first dealt, which this node is held to
 
 
 class ClassesPartition(PartSection):
+    """`avg` classes for each part, give or take `std`."""
+
     scheme: Literal["classes"]
     avg: Annotated[int, Field(ge=2)]
     std: Annotated[int, Field(ge=0)]
+    count: Literal["uniform", "normal"] = "uniform"
+    samples: Literal["all", "shots"] | None = None  # by default as `shots` says
+    cover: bool = False
 
 
 class DirichletPartition(PartSection):
+    """Classes by a Dirichlet distribution, drawn for each class or for each part."""
+
     scheme: Literal["dirichlet"]
     alpha: Annotated[float, Field(gt=0)]
+    per: Literal["class", "client"] = "class"
+    balance: bool = True
+
+
+class DomainsPartition(PartSection):
+    """Equal parts, each seen in a domain of its own: upright, inverted, noisy, rotated, blurred."""
+
+    scheme: Literal["domains"]
+
+
+class ShardsPartition(PartSection):
+    """Samples sorted by label and cut into shards."""
+
+    scheme: Literal["shards"]
+    per_client: Annotated[int, Field(ge=1)] = 2
 
 
 class IidPartition(PartSection):
+    """Equal parts at random."""
+
     scheme: Literal["iid"]
 
 
-Part = ClassesPartition | DirichletPartition | IidPartition
+Part = ClassesPartition | DirichletPartition | DomainsPartition | ShardsPartition | IidPartition
 
 
 def _validate_part(part: Part) -> Part:
     if part.index >= part.of:
         raise ValueError(f"expected index below of (got part {part.index} of {part.of})")
+    if isinstance(part, ClassesPartition) and part.samples == "all" and part.shots is not None:
+        raise ValueError(f"expected no shots with samples: all (got {part.shots})")
+    if isinstance(part, DirichletPartition) and part.per == "client" and not part.balance:
+        raise ValueError("expected no balance: false with per: client, whose parts are equal (got both)")
     return part
 
 
-class DataSection(Section):
-    """The site's samples."""
+class ColumnsSection(Section):
+    """Where a table or a Hugging Face data set keeps images and labels; by default they are found by name and type."""
 
-    format: Literal["digits"] = "digits"
+    image: Name | None = None
+    label: Name | None = None
+
+
+class TransformSection(Section):
+    """What training does to each batch. Size, channels and normalisation are genesis' `input`, the same for all."""
+
+    augment: Literal["none", "flip", "crop", "flip_crop"] = "none"
+
+
+class DataSection(Section):
+    """The site's samples. Without a `test_split` the source's own is taken, or else a fifth of each class held out."""
+
+    format: DataFormat = "digits"
+    path: FilePath | None = None
+    train_split: Name = "train"
+    test_split: Name | None = None
+    columns: ColumnsSection = ColumnsSection()
+    transform: TransformSection = TransformSection()
     partition: Annotated[Part, Field(discriminator="scheme"), AfterValidator(_validate_part)] | None = None
 
 
@@ -299,6 +363,12 @@ def load_config_source(
 def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
     """What is wrong between keys that are each right."""
     found: list[tuple[Keys, str]] = []
+    data = config.data
+    if (data.path is None) != (data.format == "digits"):
+        needs = "no path, which digits have not" if data.path is not None else f"a path, which {data.format} needs"
+        found.append((("data", "path"), f"expected {needs} (got {show_value(data.path and str(data.path))})"))
+    if data.train_split == data.test_split:
+        found.append((("data", "test_split"), f"expected another split than train_split (got {data.test_split!r})"))
     network = config.network
     if network.tls == "off":
         places: dict[Keys, str] = {("network", "listen"): network.listen}

@@ -75,6 +75,9 @@ def describe_error(details: ErrorDetails, source: YamlSource, root: type[BaseMod
         if len(models) > 1:  # pydantic names the branch of a union after its tag; the file has no such level
             models = [model for model in models if _has_tag(model, part)]
             continue
+        if isinstance(part, int):  # an item of a list of sections
+            keys.append(part)
+            continue
         known = list(models[0].model_fields) if models else []
         models = _get_models(models[0].model_fields[str(part)].annotation) if part in known else []
         keys.append(part)

@@ -24,7 +24,7 @@ from node.clock import SystemClock
 from node.config import NodeConfig
 from node.context import NodeContext
 from node.errors import ConfigError, NodeError
-from node.genesis_file import get_genesis_spec, load_genesis
+from node.genesis_file import get_genesis_spec, load_genesis, validate_user_model
 from node.miner import MinerProcess
 from node.offload import ThreadOffload
 from node.round_service import RoundService
@@ -48,6 +48,7 @@ def run_daemon(config: NodeConfig) -> int:
     key = open_identity(config)
     genesis, initial_model = load_genesis(config.genesis_file)
     _validate_membership(config, genesis, key)
+    validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     return asyncio.run(_run(config, genesis, initial_model, key))
 
 
@@ -174,8 +175,16 @@ def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path
         checkpoint_dir=config.node.data_dir / "checkpoints",
         device=training.device,
         threads=None if training.threads == "auto" else training.threads,
+        engine={
+            "precision": training.precision,
+            "channels_last": training.channels_last,
+            "compiled": training.compile,
+            "deterministic": training.deterministic,
+        },
         max_weight=genesis.limits.max_weight,
+        rounds=genesis.rounds,
         checkpoint_every=training.checkpoint_every,
+        user_models=training.user_models,
     )
 
 

@@ -16,6 +16,7 @@ from chain.genesis import Genesis
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays, validate_arrays
 from ml.specs import MethodSpec, add_kind, get_kind, get_spec
+from ml.specs.architectures import is_user_model
 from node.config_problems import Problem, report
 from node.errors import ConfigError
 from node.yaml_source import YamlSource, dump_yaml, read_yaml, show_value
@@ -58,7 +59,17 @@ def get_genesis_spec(genesis: Genesis) -> MethodSpec:
         len(genesis.classes),
         genesis.input["shape"],
         max_weight=genesis.limits.max_weight,
+        rounds=genesis.rounds,
     )
+
+
+def validate_user_model(path: Path, genesis: Genesis, *, is_allowed: bool) -> None:
+    """Raises ConfigError where the model is a user's module and this node may not import one."""
+    if is_user_model(genesis.model) and not is_allowed:
+        raise ConfigError(
+            f"{path}: model.name: {genesis.model['name']} is a Python module, whose code this node runs only with "
+            "training.user_models: true in its own configuration (got false)"
+        )
 
 
 def write_genesis(path: Path, genesis: Genesis, initial_model: bytes) -> None:
@@ -90,7 +101,7 @@ def _validate_initial_model(data: bytes, path: Path, source: YamlSource, genesis
         arrays = get_kind(decode_arrays(data, len(data)), "model")
         if arrays is None:
             raise PayloadError("expected arrays named model/…, got none")
-        validate_arrays(arrays, spec.task.model_schema)
+        validate_arrays(arrays, spec.task.initial_schema)
         if encode_arrays(add_kind("model", arrays)) != data:
             raise PayloadError("expected the model's arrays alone")
     except PayloadError as error:

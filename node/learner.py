@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from chain.block import Block
-from node.trainer import Trained, Trainer, TrainerInfo, TrainingFailed, WorkerDied, WorkerFailed
+from node.trainer import Progress, Trained, Trainer, TrainerInfo, TrainingFailed, WorkerDied, WorkerFailed
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +26,13 @@ class Target:
     """What the worker should come to: `head` applied and, if `trains`, one local phase for the next height done.
 
     `has_contributed`: this node's contribution to that height is durable already, from before a restart.
+    `num_iterations` is the phase's E, the same however often it is repeated; None is the method's own number.
     """
 
     head: Block
     trains: bool
     has_contributed: bool = False
+    num_iterations: int | None = None
 
 
 class Listener(Protocol):
@@ -51,6 +53,7 @@ class Learner:
         self, trainer: Trainer, get_aggregate: Callable[[Block], Coroutine[Any, Any, bytes | None]], listener: Listener
     ) -> None:
         self.info: TrainerInfo | None = None
+        self.progress: Progress | None = None  # of the local phase under way, once there is some to tell of
         self._trainer = trainer
         self._get_aggregate = get_aggregate
         self._listener = listener
@@ -62,6 +65,7 @@ class Learner:
 
     def set_target(self, target: Target) -> None:
         self._target = target
+        self.progress = None  # of what was wanted before
         self._changed.set()
 
     async def run(self) -> None:
@@ -69,6 +73,14 @@ class Learner:
         try:
             self.info = await self._trainer.start()
             self._trained = self.info.trained_height
+            log.info(
+                "worker ready  device %s  %s  %d train / %d test samples  %d parameters",
+                self.info.device,
+                self.info.precision,
+                self.info.num_train,
+                self.info.num_test,
+                self.info.parameters,
+            )
             while True:
                 await self._changed.wait()
                 self._changed.clear()
@@ -90,7 +102,7 @@ class Learner:
             if target.has_contributed and self._trained > target.head.height:
                 return  # the checkpoint holds that training: there is nothing to do for this height but wait
             if await self._apply(target.head) and target.trains and not self._changed.is_set():
-                await self._train(target.head)
+                await self._train(target)
         except TrainingFailed as error:
             log.error("round %d goes on without this node's training: %s", target.head.height + 1, error)
             await self._listener.on_training_failed(target.head.height + 1, str(error))
@@ -111,12 +123,21 @@ class Learner:
         self._listener.on_applied(head.height, self.metrics)
         return True
 
-    async def _train(self, head: Block) -> None:
-        height = head.height + 1
-        training = asyncio.create_task(self._trainer.train(height, head.id))
-        if await self._unless_changed(training):
+    async def _train(self, target: Target) -> None:
+        head, height = target.head, target.head.height + 1
+        training = asyncio.create_task(
+            self._trainer.train(height, head.id, num_iterations=target.num_iterations, on_progress=self._on_progress)
+        )
+        try:
+            is_done = await self._unless_changed(training)
+        finally:
+            self.progress = None
+        if is_done:
             self._trained = height
             await self._listener.on_trained(height, training.result())
+
+    def _on_progress(self, progress: Progress) -> None:
+        self.progress = progress
 
     async def _unless_changed(self, task: asyncio.Task[T]) -> bool:
         """Waits for `task`, or cancels it when the target changes first. Whether it finished; raises what it raised."""

@@ -9,6 +9,7 @@ from typing import Any
 from chain.block import Block, Certificate, Id
 from chain.signing import encode_id
 
+# A candidate counts from when it was found acceptable here, not from when it came.
 PHASE_ENDS = {"train": "contributed", "exchange": "cutoff", "mine": "candidate", "vote": "final", "apply": "applied"}
 
 
@@ -40,6 +41,15 @@ class RoundRecord:
         self.mark("applied", at_s)
         self.applied, self.bytes_after = metrics, bytes_after
 
+    @property
+    def beta_s(self) -> float | None:
+        """Seconds that mining took: from when the contributions were settled until a candidate could be voted for.
+
+        None where this node saw only one of the two, as when it followed a certificate.
+        """
+        cutoff_s, candidate_s = self._marks.get("cutoff"), self._marks.get("candidate")
+        return None if cutoff_s is None or candidate_s is None else max(0.0, candidate_s - cutoff_s)
+
     def compute_seconds(self) -> dict[str, float]:
         """Seconds by phase. Phases overlap; what happened during an earlier one costs its own phase nothing."""
         seconds: dict[str, float] = {}
@@ -65,6 +75,7 @@ class RoundRecord:
             "rejected": {encode_id(author): reason for author, reason in self.refused.items()},
             "seconds": self.compute_seconds(),
             "bytes_sent": {kind: after - self.bytes_before.get(kind, 0) for kind, after in self.bytes_after.items()},
+            "beta_s": self.beta_s,
             "train": dict(self.train),
             "apply": dict(self.applied),
             "accuracy": self.applied.get("accuracy", self.train.get("accuracy")),

@@ -28,6 +28,7 @@ from node.events import Events
 from node.gossip import Gossip, Position
 from node.learner import Learner, Metrics, Target
 from node.mining import mine_block
+from node.pace import BETA_ROUNDS, Pace
 from node.payloads import Aggregate, PayloadRefused, Payloads
 from node.peers import Peers
 from node.reception import Reception
@@ -40,6 +41,7 @@ from node.trainer import Trained
 log = logging.getLogger(__name__)
 
 DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
+ITERATIONS = "iterations"  # the meta value that holds what the newest contribution signed here was trained with
 
 
 @dataclass(slots=True)
@@ -62,11 +64,15 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What this node signed for a height in an earlier life, the blocks it was locked on, and all it has to resend."""
+    """What this node signed for a height in an earlier life, the blocks it was locked on, and all it has to resend.
+
+    `num_iterations` is what its contribution was trained with, where that was chosen by measurements.
+    """
 
     started: round_events.Started = field(default_factory=round_events.Started)
     locked: tuple[Block, ...] = ()
     own: tuple[Contribution | Block | Vote, ...] = ()
+    num_iterations: int | None = None
 
 
 async def _raise(error: BaseException) -> None:
@@ -90,6 +96,10 @@ class RoundService:
         self._signed_height = context.store.get_signed_height()  # in an earlier life
         self._accused: dict[Id, int] = {}  # author -> height of the newest evidence
         self._records: dict[int, RoundRecord] = {}  # committed, but not yet applied
+        records = context.store.rounds(max(1, head.height - BETA_ROUNDS + 1), head.height)
+        self.pace = Pace.from_records(context.spec.hyperparameters.budget_s, (record for _, record in records))
+        self._lacks_time = False  # the time that genesis sets is too short for one iteration
+        self.num_iterations = context.spec.hyperparameters.local_work  # E of the round in hand
         self.events = Events(context.clock)
         self.peers = Peers(context.genesis, self._me, context.observers, context.clock)
         self.gossip = Gossip(context.genesis, context.transport, self.peers, context.clock, self._get_position)
@@ -189,6 +199,7 @@ class RoundService:
     async def _begin(self) -> None:
         """Take up the height after the head, with whatever of it is durable here already."""
         if self._round is not None:
+            self.pace.add(self._measure_alpha(self._round.record), self._round.record.beta_s)
             self._round.cancel()
         self.blobs.abandon()
         height = self._tip.height + 1
@@ -226,10 +237,35 @@ class RoundService:
         for thing in before.own:
             self._push(thing)
         self.reception.release()
+        chosen = before.num_iterations or self._choose_iterations()
+        self.num_iterations = chosen or self._c.spec.hyperparameters.local_work
         self.learner.set_target(
-            Target(self._tip.block, trains=self._is_member, has_contributed=before.started.contribution is not None)
+            Target(
+                self._tip.block,
+                trains=self._is_member,
+                has_contributed=before.started.contribution is not None,
+                num_iterations=chosen,
+            )
         )
         self._publish_phase()
+
+    def _measure_alpha(self, record: RoundRecord) -> float | None:
+        """Seconds of a local iteration in the round that ends, also if it ended before this node's training did."""
+        progress = self.learner.progress
+        if "alpha_s" in record.train or progress is None:
+            return record.train.get("alpha_s")
+        return progress.seconds / progress.step * progress.steps / self.num_iterations
+
+    def _choose_iterations(self) -> int | None:
+        """E by what was measured so far, None for the method's own number. Says it once when the time is too short."""
+        choice = self.pace.choose()
+        if (choice.problem is not None) != self._lacks_time:
+            self._lacks_time = choice.problem is not None
+            if choice.problem is not None:
+                log.warning("method.budget_s: %s; a round trains one", choice.problem)
+            else:
+                log.info("method.budget_s: local iterations fit into it again")
+        return choice.num_iterations
 
     def _load_before(self, height: int) -> _Before:
         """Runs on the disk's thread: it touches nothing but the store."""
@@ -238,7 +274,10 @@ class RoundService:
         votes = store.get_votes(height)
         locked, justification = store.get_justification(height)
         own = [thing for thing in (contribution, candidate, *justification, *votes) if thing is not None]
-        return _Before(round_events.Started(contribution, candidate, votes, justification), locked, tuple(own))
+        trained = store.get_meta(ITERATIONS) if contribution is not None else None
+        num_iterations = trained["iterations"] if trained is not None and trained["height"] == height else None
+        started = round_events.Started(contribution, candidate, votes, justification)
+        return _Before(started, locked, tuple(own), num_iterations)
 
     def _get_accused(self, height: int) -> set[Id]:
         oldest = height - self._genesis.evidence_heights
@@ -291,13 +330,14 @@ class RoundService:
                     record.mark("contributed", now_s)
             case round_events.CandidateSeen(block) | round_events.Mined(block):
                 self.gossip.on_held(block.id)
-                record.mark("candidate", now_s)
             case round_events.VoteSeen(vote):
                 self.gossip.on_held(vote.slot)
             case _:
                 pass
         if self._round.machine.is_cut_off:
             record.mark("cutoff", now_s)
+        if self._round.machine.is_satisfied:
+            record.mark("candidate", now_s)
 
     def _publish_phase(self) -> None:
         machine = self.machine
@@ -439,6 +479,10 @@ class RoundService:
             weight=trained.weight,
             payloads=tuple(sorted(refs, key=lambda ref: ref.kind)),
         )
+        if self.pace.budget_s is not None:  # before it is signed for good: a repetition has to give the same bytes
+            self._c.store.put_meta(
+                ITERATIONS, {"height": contribution.height, "iterations": int(trained.metrics["iterations"])}
+            )
         try:
             self._c.store.put_contribution(contribution)
         except SlotTaken as taken:

@@ -120,6 +120,11 @@ class RoundMachine:
         return self._cutoff_s is not None
 
     @property
+    def is_satisfied(self) -> bool:
+        """Whether there is a candidate to prevote, so that nobody need mine any more."""
+        return self._satisfied
+
+    @property
     def contributions(self) -> Mapping[Id, Contribution]:
         """By author, the first seen of each."""
         return self._contributions

@@ -1,24 +1,33 @@
-"""What a run is asked for on a command line: `--method dfpl --set lr=0.05`, as the parts of genesis it becomes.
+"""What a run is asked for on a command line: `--method dfpl --data npz:x.npz --set lr=0.05`, as what it becomes of
+genesis and of the nodes' configurations.
 
 Shared by test networks and simulations, so that one line asks both for the same thing.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml.data import get_default_input
-from ml.errors import DataError
-from ml.specs.architectures import MLP_HIDDEN
+from ml.data import FORMATS, get_default_input, open_dataset
+from ml.data.base import InputFormat
+from ml.data.checks import compute_stats
+from ml.data.guess import guess_format
+from ml.data.source import DataSource, get_augment
+from ml.errors import DataError, SpecError
+from ml.errors import suggest as suggest_word
+from ml.specs.architectures import complete_model
 from node.errors import ConfigError
 from node.yaml_source import Keys, YamlSource, parse_value, suggest
 
 _OPTIONS: dict[Keys, str] = {
     ("method", "name"): "--method",
     ("model", "name"): "--model",
+    ("pretrained",): "--pretrained",
     ("input",): "--size",
+    ("data",): "--data",
     ("rounds",): "--rounds",
     ("profile",): "--profile",
     ("pow",): "--difficulty",
@@ -47,18 +56,77 @@ def apply_settings(mapping: Mapping[str, Any], settings: Sequence[str], sections
 
 
 def make_model(name: str) -> dict[str, Any]:
-    """Genesis' `model`, defaults written out."""
-    return {"name": name, "hidden": list(MLP_HIDDEN)} if name == "mlp" else {"name": name}
-
-
-def make_input(data: str, model: Mapping[str, Any], size: int | None) -> dict[str, Any]:
-    """Genesis' `input`: what suits data and model, or `size` x `size` pixels. Raises ConfigError."""
+    """Genesis' `model`, defaults written out. Raises ConfigError."""
     try:
-        default = get_default_input(data, model)
+        return complete_model({"name": name})
+    except SpecError as error:
+        raise ConfigError(f"--model: {error}") from error
+
+
+def make_data(text: str) -> dict[str, Any]:
+    """The configuration's `data` for `digits`, `FORMAT:PATH`, or the path of something whose format can be seen.
+
+    Raises ConfigError.
+    """
+    name, colon, path = text.partition(":")
+    if name not in FORMATS and Path(text).expanduser().exists():
+        try:
+            return {"format": guess_format(Path(text).expanduser()), "path": text}
+        except DataError as error:
+            raise ConfigError(f"--data: {error}") from error
+    if not name or (colon and not path):
+        raise ConfigError(f"--data: expected digits or FORMAT:PATH (got {text!r})")
+    if name not in FORMATS:
+        raise ConfigError(f"--data: data.format: unknown format {name!r}: {suggest_word(name, FORMATS)}")
+    return {"format": name} | ({"path": path} if path else {})
+
+
+def complete_data(data: Any) -> dict[str, Any]:
+    """`data` after `--set data.KEY=VALUE`, its path absolute. Raises ConfigError."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"--data: expected digits or FORMAT:PATH (got {data!r})")
+    if "partition" in data:
+        raise ConfigError("--set data.partition: expected --partition instead")
+    try:
+        source = DataSource.from_mapping(data)
+        get_augment(data)
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    path = {} if source.path is None else {"path": os.path.abspath(source.path.expanduser())}
+    return {**data, **path}
+
+
+def make_input(
+    data: Mapping[str, Any], model: Mapping[str, Any], size: int | None, settings: Any = None
+) -> dict[str, Any]:
+    """Genesis' `input`: what suits data and model, or `size` x `size` pixels, under `settings` of single keys.
+
+    `normalize: auto` among those measures mean and deviation of each channel on the training samples, unless they are
+    given, too. Raises ConfigError.
+    """
+    try:
+        made = get_default_input(data, model)
+        if size is not None and made["shape"][1:] != [size, size]:
+            if not 1 <= size <= 1024:
+                raise ConfigError(f"--size: expected 1 to 1024 pixels (got {size})")
+            made |= {"shape": [made["shape"][0], size, size], "resize": [size, size]}
+        if not isinstance(settings, Mapping):
+            return made if settings is None else settings
+        made |= {"resize": None} if "shape" in settings else {}
+        made |= {key: value for key, value in settings.items() if key != "normalize"}
+        match settings.get("normalize", "none"):
+            case "auto":
+                return _measure(data, made) | {key: made[key] for key in ("mean", "std") if key in settings}
+            case "none":
+                return made
+            case other:
+                raise ConfigError(f"--set input.normalize: expected auto or none (got {other!r})")
     except DataError as error:
         raise ConfigError(f"--data: {error}") from error
-    if size is None or default["shape"][1:] == [size, size]:
-        return default
-    if not 1 <= size <= 1024:
-        raise ConfigError(f"--size: expected 1 to 1024 pixels (got {size})")
-    return default | {"shape": [default["shape"][0], size, size], "resize": [size, size]}
+
+
+def _measure(data: Mapping[str, Any], input_: Mapping[str, Any]) -> dict[str, Any]:
+    """`input` with the mean and the deviation of the training samples."""
+    shape = InputFormat.from_mapping(input_).shape
+    mean, std = compute_stats(open_dataset(data, shape=shape)[0], shape)
+    return {**input_, "mean": [round(value, 6) for value in mean], "std": [max(round(value, 6), 1e-6) for value in std]}

@@ -22,17 +22,23 @@ from chain.codec import MAX_MEMBERS
 from chain.errors import GenesisError
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
-from ml.clients import get_client_seed, get_partition_seed, make_initial_aggregate
-from ml.data import get_classes, load_dataset
-from ml.data.partition import ClientSplit, make_partition, parse_partition
+from ml.clients import get_client_seed, make_initial_aggregate
+from ml.data import get_classes, open_dataset
+from ml.data.base import InputFormat
+from ml.data.checks import check_data, is_quick, log_findings
+from ml.data.domains import validate_shape
+from ml.data.partition import ClientSplit, hash_splits, make_partition, parse_partition
 from ml.errors import DataError, SpecError
+from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import encode_arrays
+from ml.seeding import get_partition_seed
+from ml.specs.architectures import is_user_model
 from node.config import MAX_SOCKET_PATH_BYTES, is_loopback
 from node.errors import ConfigError
 from node.genesis_file import get_genesis_spec, place_error, write_genesis
 from node.identity import create_identity
-from node.settings import apply_settings, make_input, make_model
-from node.yaml_source import dump_yaml
+from node.settings import apply_settings, complete_data, make_data, make_input, make_model
+from node.yaml_source import YamlSource, dump_yaml
 
 # How long mining should take, by profile; the first difficulty is some tens of milliseconds of one core's work.
 TARGET_MS = {"local": 50, "site": 1000, "wide": 1000}
@@ -40,17 +46,19 @@ DIFFICULTY = 65_536
 MAX_DIFFICULTY = 4_294_967_296
 ANY_HOST = "0.0.0.0"  # noqa: S104 (a node dialled by name listens on every interface; TLS admits members only)
 SETTABLE = (
-    *("method", "model", "waits", "pow", "limits"),
+    *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
     *("quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TestnetSpec:
-    """What to make. `settings` are `KEY=VALUE` of the method (`lr=0.05`) or of a genesis section (`waits.collect_s=1`).
+    """What to make. `data` is `digits` or `FORMAT:PATH`. `settings` are `KEY=VALUE` of the method (`lr=0.05`), of a
+    genesis section (`waits.collect_s=1`) or of every node's `data` (`data.columns.label=grade`).
 
     `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
-    are free now. A `difficulty` keeps proof of work at just that.
+    are free now. A `difficulty` keeps proof of work at just that. `pretrained` is a file that the initial model is
+    taken from.
     """
 
     __test__ = False  # the name is not a test's
@@ -70,6 +78,7 @@ class TestnetSpec:
     host: str = "127.0.0.1"
     base_port: int = 7050
     device: str = "cpu"
+    pretrained: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +98,24 @@ class TestnetNode:
 
 @dataclass(frozen=True, slots=True)
 class Testnet:
-    """A test network as written."""
+    """A test network as written; `pretrained` says what the initial model was taken from."""
 
     __test__ = False
 
     directory: Path
     genesis: Genesis
     nodes: tuple[TestnetNode, ...]
+    pretrained: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the files are written from: one entry of each per node."""
+    """What the files are written from: one entry of each per node. `asked` is genesis but for its members, under the
+    settings, `data` what every node reads."""
 
     spec: TestnetSpec
+    asked: YamlSource
+    data: dict[str, Any]
     names: tuple[str, ...]
     keys: tuple[SigningKey, ...]
     addresses: tuple[str, ...]
@@ -116,15 +129,24 @@ class _Plan:
         if not 1 <= n <= MAX_MEMBERS:
             raise ConfigError(f"--nodes: expected 1 to {MAX_MEMBERS} (got {n})")
         names = tuple(f"node{i}" for i in range(n))
-        data_input = make_input(spec.data, {}, None)
         addresses = _choose_addresses(spec)
+        asked, data = _ask(spec)
+        known = asked.value["classes"]
+        if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
+            raise ConfigError(f"--set classes: expected a list of names (got {known!r})")
         try:
-            train, test = load_dataset({"format": spec.data}, data_input)
+            shape = InputFormat.from_mapping(asked.value["input"]).shape
+            train, test = open_dataset(data, shape=shape, classes=known)
+            log_findings(check_data(train, test, thorough=is_quick(train, test)))
             splits = make_partition(spec.partition, train.y, test.y, n, get_partition_seed(spec.seed), spec.shots)
+            if splits[0].domain is not None:
+                validate_shape(shape)
         except DataError as error:
             raise ConfigError(str(error)) from error
         return cls(
             spec=spec,
+            asked=asked,
+            data=data,
             names=names,
             keys=tuple(create_identity(directory / f"{name}.key") for name in names),
             addresses=tuple(addresses),
@@ -146,11 +168,11 @@ def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
             undo.callback(shutil.rmtree, temp, ignore_errors=True)
             (temp / "keys").mkdir(mode=0o700)
             plan = _Plan.make(spec, temp / "keys")
-            genesis, initial_model = _make_genesis(plan)
+            genesis, initial_model, pretrained = _make_genesis(plan)
             write_genesis(temp / "genesis.yaml", genesis, initial_model)
             socket_dir = _choose_socket_dir(out, plan.names, undo)
             for i, name in enumerate(plan.names):
-                config = dump_yaml(_make_config(plan, i, socket_dir))
+                config = dump_yaml(_make_config(plan, i, socket_dir, genesis))
                 text = f"# {name} of a test network. Start it with: fednode --config {name}.yaml\n{config}"
                 (temp / f"{name}.yaml").write_text(text, encoding="utf-8")
             temp.chmod(0o755)
@@ -164,7 +186,7 @@ def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
             plan.names, plan.keys, plan.addresses, plan.splits, plan.classes, strict=True
         )
     )
-    return Testnet(out, genesis, nodes)
+    return Testnet(out, genesis, nodes, None if pretrained is None else pretrained.describe())
 
 
 def _validate_out(out: Path) -> None:
@@ -191,24 +213,20 @@ def _choose_addresses(spec: TestnetSpec) -> list[str]:
     return [f"{spec.host.replace('{i}', str(i))}:{port}" for i, port in enumerate(ports)]
 
 
-def _make_genesis(plan: _Plan) -> tuple[Genesis, bytes]:
-    spec = plan.spec
+def _ask(spec: TestnetSpec) -> tuple[YamlSource, dict[str, Any]]:
+    """Genesis as `spec` and its settings have it, yet without members, and the nodes' `data`. Raises ConfigError."""
     work = {"difficulty": DIFFICULTY, "min": DIFFICULTY, "max": MAX_DIFFICULTY}
     if spec.difficulty is not None:
         work = dict.fromkeys(work, spec.difficulty)
-    model = make_model(spec.model)
     mapping: dict[str, Any] = {
         "protocol": 1,
         "chain_name": "testnet",
         "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "members": [
-            {"key": encode_id(key.id), "name": name, "address": address}
-            for name, key, address in zip(plan.names, plan.keys, plan.addresses, strict=True)
-        ],
+        "members": [],
         "method": {"name": spec.method},
-        "model": model,
-        "classes": list(get_classes(spec.data)),
-        "input": make_input(spec.data, model, spec.size),
+        "model": make_model(spec.model),
+        "classes": None,
+        "input": {},
         "initial_model": "0" * 64,  # until the model is known to be one
         "rounds": spec.rounds,
         "quorum": "bft",
@@ -216,15 +234,38 @@ def _make_genesis(plan: _Plan) -> tuple[Genesis, bytes]:
         "pow": {**work, "target_ms": TARGET_MS.get(spec.profile, TARGET_MS["wide"])},
         "limits": {"max_weight": 1_000_000, "payload_mib": 512},
     }
-    source = apply_settings(mapping, spec.settings, SETTABLE)
+    source = apply_settings(mapping | {"data": make_data(spec.data)}, spec.settings, SETTABLE)
+    asked = dict(source.value)
+    data = complete_data(asked.pop("data"))
+    asked["input"] = make_input(data, asked["model"], spec.size, asked["input"])
+    try:
+        asked["classes"] = list(get_classes(data)) if asked["classes"] is None else asked["classes"]
+    except DataError as error:
+        raise ConfigError(f"--data: {error}") from error
+    return YamlSource(source.path, asked, source.origins), data
+
+
+def _make_genesis(plan: _Plan) -> tuple[Genesis, bytes, Pretrained | None]:
+    """Genesis, the initial model's blob, and what that was taken from."""
+    spec = plan.spec
+    members = [
+        {"key": encode_id(key.id), "name": name, "address": address}
+        for name, key, address in zip(plan.names, plan.keys, plan.addresses, strict=True)
+    ]
+    source = YamlSource(plan.asked.path, plan.asked.value | {"members": members}, plan.asked.origins)
     try:
         draft = Genesis.from_mapping(source.value)
-        method = get_genesis_spec(draft)
-        aggregate = make_initial_aggregate(draft.model, draft.input["shape"], len(draft.classes), spec.seed)
+        shape, num_classes = draft.input["shape"], len(draft.classes)
+        model = resolve_model(draft.model, shape, num_classes)
+        method = get_genesis_spec(Genesis.from_mapping(source.value | {"model": model}))
+        pretrained = None
+        if spec.pretrained is not None:
+            pretrained = load_pretrained(spec.pretrained, model, shape, num_classes)
+        aggregate = make_initial_aggregate(model, shape, num_classes, spec.seed, pretrained=pretrained)
         initial_model = encode_arrays(aggregate)
         digest = hashlib.sha256(initial_model).hexdigest()
-        final = source.value | {"method": method.to_mapping(), "initial_model": digest}
-        return Genesis.from_mapping(final), initial_model
+        final = source.value | {"method": method.to_mapping(), "model": model, "initial_model": digest}
+        return Genesis.from_mapping(final), initial_model, pretrained
     except (GenesisError, SpecError) as error:
         raise ConfigError(place_error(source, error).text) from error
 
@@ -244,11 +285,12 @@ def _choose_socket_dir(out: Path, names: Sequence[str], undo: ExitStack) -> Path
     return short
 
 
-def _make_config(plan: _Plan, i: int, socket_dir: Path) -> dict[str, Any]:
+def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dict[str, Any]:
     spec, name, address = plan.spec, plan.names[i], plan.addresses[i]
     host, _, port = address.rpartition(":")
     others = (j for j in range(spec.num_nodes) if j != i)
-    part = {"index": i, "of": spec.num_nodes, "seed": get_partition_seed(spec.seed), "shots": spec.shots}
+    part: dict[str, Any] = {"index": i, "of": spec.num_nodes, "seed": get_partition_seed(spec.seed)}
+    part |= {"shots": spec.shots, "sha256": hash_splits(plan.splits)}
     return {
         "version": 1,
         "node": {"name": name, "identity_key_file": f"keys/{name}.key", "data_dir": f"data/{name}"},
@@ -259,8 +301,14 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path) -> dict[str, Any]:
             "tls": "mutual",
             "peers": [f"{encode_id(plan.keys[j].id)}@{plan.addresses[j]}" for j in others],
         },
-        "training": {"device": spec.device, "seed": get_client_seed(spec.seed, i), "threads": 1},
-        "data": {"format": spec.data, "partition": parse_partition(spec.partition).to_mapping() | part},
+        "training": {
+            "device": spec.device,
+            "precision": "auto",
+            "seed": get_client_seed(spec.seed, i),
+            "threads": 1,
+            **({"user_models": True} if is_user_model(genesis.model) else {}),  # who made the network asked for it
+        },
+        "data": {**plan.data, "partition": parse_partition(spec.partition).to_mapping() | part},
         "consensus": {"mine": True},
         "admin": {"socket": str(socket_dir / f"{name}.sock")},
         "log": {"level": "info", "format": "text"},

@@ -5,6 +5,7 @@ A trainer is one client of `ml` behind two calls, `train` and `apply`. `node.wor
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,8 @@ from node.checkpoint import Checkpoint
 from node.errors import NodeError
 
 Metrics = Mapping[str, float]
+
+PROGRESS_S = 0.5  # between two reports of a local phase under way
 
 
 class WorkerDied(NodeError):
@@ -34,7 +37,8 @@ class TrainingFailed(WorkerFailed):
 class TrainerInfo:
     """What a trainer says of itself when it is ready.
 
-    `model_bytes` is what sending the whole model would cost. The state it starts from has `checkpoint_height` as the
+    `model_bytes` is what sending the whole model would cost, `precision` what forward passes in training are computed
+    in. The state it starts from has `checkpoint_height` as the
     height of the last aggregate applied (None: no checkpoint, the state before the first round) and `trained_height`
     as that of the last training in it (0: none).
     """
@@ -44,6 +48,7 @@ class TrainerInfo:
     device: str
     parameters: int
     model_bytes: int
+    precision: str = "fp32"
     checkpoint_height: int | None = None
     trained_height: int = 0
 
@@ -57,6 +62,34 @@ class Trained:
     metrics: Metrics
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a local phase is: `step` of `steps`, `seconds` after the first began."""
+
+    step: int
+    steps: int
+    seconds: float
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class ProgressMeter:
+    """Hears of every step and reports some: at most one in PROGRESS_S, the first so long after it was made. Between two
+    reports a step costs a look at the clock."""
+
+    def __init__(self, report: OnProgress) -> None:
+        self._report = report
+        self._began_s = time.perf_counter()
+        self._due_s = self._began_s + PROGRESS_S
+
+    def on_step(self, step: int, steps: int) -> None:
+        now_s = time.perf_counter()
+        if now_s >= self._due_s:
+            self._due_s = now_s + PROGRESS_S
+            self._report(Progress(step, steps, now_s - self._began_s))
+
+
 class Trainer(Protocol):
     """Trains one client. Calls are made one at a time."""
 
@@ -64,10 +97,13 @@ class Trainer(Protocol):
         """Gets ready. Raises WorkerFailed."""
         ...
 
-    async def train(self, height: int, beacon: bytes) -> Trained:
-        """One local phase; cancelling stops it after the current step, with the state as it was before.
+    async def train(
+        self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
+    ) -> Trained:
+        """One local phase, of `num_iterations` in place of the method's own number.
 
-        Raises WorkerDied, WorkerFailed and TrainingFailed.
+        Cancelling stops it after the current step, with the state as it was before. Of a long one `on_progress` hears
+        now and then, and nothing any more once the call is over. Raises WorkerDied, WorkerFailed and TrainingFailed.
         """
         ...
 
@@ -98,14 +134,22 @@ class Client(Protocol):
     def num_train(self) -> int: ...
     @property
     def num_test(self) -> int: ...
-    def train(self, height: int, beacon: bytes, *, should_stop: Callable[[], bool] | None = None) -> LocalResult: ...
+    def train(
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        on_step: Callable[[int, int], None] | None = None,
+    ) -> LocalResult: ...
     def apply(self, height: int, aggregate: Arrays | None) -> Metrics: ...
     def evaluate(self) -> Metrics: ...
     def state_arrays(self) -> Arrays: ...
     def load_state_arrays(self, arrays: Arrays) -> None: ...
 
 
-def get_info(client: Client, device: str, resumed: Checkpoint | None = None) -> TrainerInfo:
+def get_info(client: Client, device: str, precision: str = "fp32", resumed: Checkpoint | None = None) -> TrainerInfo:
     """What a trainer with this client says of itself."""
     return TrainerInfo(
         num_train=client.num_train,
@@ -113,6 +157,7 @@ def get_info(client: Client, device: str, resumed: Checkpoint | None = None) -> 
         device=device,
         parameters=client.spec.task.num_parameters,
         model_bytes=client.spec.model_bytes,
+        precision=precision,
         checkpoint_height=None if resumed is None else resumed.applied_height,
         trained_height=0 if resumed is None else resumed.height,
     )
@@ -127,9 +172,12 @@ class InlineTrainer:
     async def start(self) -> TrainerInfo:
         return get_info(self._client, "cpu")
 
-    async def train(self, height: int, beacon: bytes) -> Trained:
+    async def train(
+        self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
+    ) -> Trained:
+        on_step = None if on_progress is None else ProgressMeter(on_progress).on_step
         try:
-            result = self._client.train(height, beacon)
+            result = self._client.train(height, beacon, num_iterations=num_iterations, on_step=on_step)
         except MlError as error:
             raise TrainingFailed(f"height {height}: {error}") from error
         payloads = {kind: encode_arrays(arrays) for kind, arrays in result.payloads.items()}

@@ -118,10 +118,17 @@ class NodeView:
             pid=os.getpid(),
             worker_pid=c.trainer.pid if isinstance(c.trainer, WorkerProcess) else None,
             miner_pids=c.miner.pids if isinstance(c.miner, MinerProcess) else (),
+            local_iterations=service.num_iterations,
+            counts_epochs=c.spec.hyperparameters.counts_epochs,
+            budget_s=service.pace.budget_s,
+            alpha_s=service.pace.alpha_s,
+            beta_s=service.pace.beta_s,
         )
         if (info := service.learner.info) is not None:
             status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
-            status.num_train, status.num_test = info.num_train, info.num_test
+            status.num_train, status.num_test, status.precision = info.num_train, info.num_test, info.precision
+        if (progress := service.learner.progress) is not None:
+            status.train_step, status.train_steps = progress.step, progress.steps
         measured, status.database_bytes, status.disk_free_bytes = await c.disk.run(self._read_disk)
         applied = service.learner.applied
         if measured is not None:
@@ -132,6 +139,10 @@ class NodeView:
                     setattr(status, key, getattr(measured, key))
             if "loss" in measured.train:
                 status.loss = measured.train["loss"]
+            if "seconds" in measured.train:
+                status.train_s = measured.train["seconds"]
+            if measured.HasField("beta_s"):
+                status.mine_s = measured.beta_s
         if applied > 0:
             status.applied_round = applied
         if applied > status.measured_round and "accuracy" in service.learner.metrics:

@@ -4,9 +4,12 @@
 worker dies, whoever killed it, the call under way raises WorkerDied, a new worker goes on from the last checkpoint,
 and the caller asks again. Calls go one at a time. What passes, all JSON but for what is in brackets:
 
-    to the worker      {call: "start", config} [initial_model]     {call: "train", number, height, beacon}
-                       {call: "apply", number, height} [aggregate] {call: "cancel", number}
+    to the worker      {call: "start", config} [initial_model]
+                       {call: "train", number, height, beacon, num_iterations}
+                       {call: "apply", number, height} [aggregate]
+                       {call: "cancel", number}
     from the worker    {number, saved, result} [payloads]  {number, saved, stopped: true}  {number, saved, failed: why}
+                       {number, progress: {step, steps, seconds}} before the answer to a training that takes long
 
 The end of the stream asks the worker to leave; so does the death of the daemon. What a worker prints is logged.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import subprocess
 import sys
@@ -26,9 +30,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ml.aggregation import MAX_WEIGHT
 from node.checkpoint import Position
 from node.frames import Frame, FrameError, await_frame, post_frame
-from node.trainer import Metrics, Trained, TrainerInfo, TrainingFailed, WorkerDied, WorkerFailed
+from node.trainer import (
+    Metrics,
+    OnProgress,
+    Progress,
+    Trained,
+    TrainerInfo,
+    TrainingFailed,
+    WorkerDied,
+    WorkerFailed,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +58,8 @@ WORKER_ARGUMENTS = ("-P", "-m", "node.worker_main")  # -P: modules of the direct
 class WorkerConfig:
     """All a worker needs to build its client. Mappings are genesis' and the node configuration's, as JSON has them.
 
-    `threads` is torch's own choice if None. `python` and `arguments` say which program is the worker.
+    `engine` has the fields of `ml.training.Engine`, `threads` is torch's own choice if None. `python` and `arguments`
+    say which program is the worker.
     """
 
     method: Mapping[str, Any]
@@ -57,16 +72,20 @@ class WorkerConfig:
     checkpoint_dir: Path
     device: str = "auto"
     threads: int | None = 1
-    max_weight: int | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    max_weight: int = MAX_WEIGHT
+    rounds: int = 0
     checkpoint_every: int = 1
+    user_models: bool = False
     niceness: int = 0
     python: str = sys.executable
     arguments: tuple[str, ...] = WORKER_ARGUMENTS
 
     def encode(self) -> Frame:
         """The call that starts a worker."""
-        plain = ("method", "model", "classes", "input", "data", "seed", "device", "threads", "max_weight")
-        config = {name: getattr(self, name) for name in (*plain, "checkpoint_every", "niceness")}
+        genesis = ("method", "model", "classes", "input", "max_weight", "rounds")
+        own = ("data", "seed", "device", "threads", "engine", "checkpoint_every", "user_models", "niceness")
+        config = {name: getattr(self, name) for name in (*genesis, *own)}
         config["checkpoint_dir"] = str(self.checkpoint_dir)
         if isinstance(self.initial_model, bytes):
             return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
@@ -79,10 +98,19 @@ class _Call:
     attachments: Mapping[str, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call that waits for its answer."""
+
+    reply: asyncio.Future[Frame]
+    on_progress: OnProgress | None
+
+
 class WorkerProcess:
     """A trainer in a child process that is replaced when it dies. `deaths` counts how often that was needed.
 
-    Both calls may be repeated: training for a height again gives the same bytes, applying it again changes nothing.
+    Both calls may be repeated: training for a height again, with as many iterations, gives the same bytes, and applying
+    it again changes nothing.
     """
 
     def __init__(self, config: WorkerConfig) -> None:
@@ -107,9 +135,11 @@ class WorkerProcess:
             self._supervisor = asyncio.create_task(self._supervise(), name="worker")
         return (await self._get_child()).info
 
-    async def train(self, height: int, beacon: bytes) -> Trained:
-        header = {"call": "train", "height": height, "beacon": beacon.hex()}
-        reply = await self._request((height, False), _Call(header, {}))
+    async def train(
+        self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
+    ) -> Trained:
+        header = {"call": "train", "height": height, "beacon": beacon.hex(), "num_iterations": num_iterations}
+        reply = await self._request((height, False), _Call(header, {}), on_progress)
         result = reply.header["result"]
         return Trained(result["weight"], reply.attachments, result["metrics"])
 
@@ -135,11 +165,11 @@ class WorkerProcess:
             raise WorkerFailed("the worker was not started, or was closed")
         return await asyncio.shield(self._ready)
 
-    async def _request(self, position: Position, call: _Call) -> Frame:
+    async def _request(self, position: Position, call: _Call, on_progress: OnProgress | None = None) -> Frame:
         """The answer to a call that takes the client's state to `position`."""
         async with self._turn:
             child = await self._get_child()
-            reply = await child.request(call)
+            reply = await child.request(call, on_progress)
             saved = tuple(reply.header["saved"] or ())
             is_kept = {at: other for at, other in self._unsaved.items() if at > saved and at[1] != position[1]}
             self._unsaved = is_kept | {position: call}
@@ -200,6 +230,16 @@ def _show_tail(tail: deque[str]) -> str:
     return "; it last wrote:\n  " + "\n  ".join(tail) if tail else ""
 
 
+def _read_progress(value: Any) -> Progress | None:
+    """None for what cannot be one, as from a library that writes where it should not."""
+    if not isinstance(value, dict) or value.keys() != {"step", "steps", "seconds"}:
+        return None
+    step, steps, seconds = value["step"], value["steps"], value["seconds"]
+    if type(step) is not int or type(steps) is not int or not isinstance(seconds, float):
+        return None
+    return Progress(step, steps, seconds) if 1 <= step <= steps and 0 <= seconds < math.inf else None
+
+
 class _Child:
     """One worker process, from its start to its end, and the calls it has not answered yet."""
 
@@ -212,7 +252,7 @@ class _Child:
         self._tail = tail
         self._on_gone = on_gone
         self._calls = 0
-        self._pending: dict[int, asyncio.Future[Frame]] = {}
+        self._pending: dict[int, _Asked] = {}
         self._outgoing: asyncio.Queue[Frame] = asyncio.Queue()
         self._gone = asyncio.Event()
         self._process: Process | None = None
@@ -270,9 +310,9 @@ class _Child:
         self.info = TrainerInfo(**reply.header["result"])
         return self.info
 
-    async def request(self, call: _Call) -> Frame:
+    async def request(self, call: _Call, on_progress: OnProgress | None = None) -> Frame:
         """The answer to a call. Raises WorkerDied."""
-        reply = await self._ask(call)
+        reply = await self._ask(call, on_progress)
         self.has_served = True
         if "failed" in reply.header:
             raise TrainingFailed(reply.header["failed"])
@@ -282,13 +322,13 @@ class _Child:
             raise WorkerDied("the worker was closed")
         return reply
 
-    async def _ask(self, call: _Call) -> Frame:
+    async def _ask(self, call: _Call, on_progress: OnProgress | None = None) -> Frame:
         if self._gone.is_set():
             raise WorkerDied(self.reason)
         self._calls += 1
         number = self._calls
         reply: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self._pending[number] = reply
+        self._pending[number] = _Asked(reply, on_progress)
         self._outgoing.put_nowait(Frame({**call.header, "number": number}, call.attachments))
         try:
             return await reply
@@ -309,13 +349,22 @@ class _Child:
     async def _read(self, process: Process) -> None:
         try:
             while (frame := await await_frame(self._socket)) is not None:
-                reply = self._pending.get(frame.header["number"])
-                if reply is not None and not reply.done():
-                    reply.set_result(frame)
+                self._on_frame(frame)
         except FrameError as error:
             _log.warning("Worker %d sent what is not a frame: %s", process.pid, error)
         finally:
             await self._bury(process)
+
+    def _on_frame(self, frame: Frame) -> None:
+        """The answer to a call that still waits for it, or how far that call is; anything else says nothing here."""
+        number = frame.header.get("number")
+        asked = self._pending.get(number) if type(number) is int else None
+        if asked is None or asked.reply.done():
+            return
+        if "progress" not in frame.header:
+            asked.reply.set_result(frame)
+        elif asked.on_progress is not None and (progress := _read_progress(frame.header["progress"])) is not None:
+            asked.on_progress(progress)
 
     async def _bury(self, process: Process) -> None:
         """Waits for the end of a process that has stopped talking, and fails what it has not answered."""
@@ -329,10 +378,10 @@ class _Child:
         self.reason = f"exit status {code}"
         self._gone.set()
         self._on_gone()
-        for reply in self._pending.values():
-            if not reply.done():
+        for asked in self._pending.values():
+            if not asked.reply.done():
                 self.is_blamed = True
-                reply.set_exception(WorkerDied(f"the worker died: {self.reason}"))
+                asked.reply.set_exception(WorkerDied(f"the worker died: {self.reason}"))
 
     async def _forward_output(self, process: Process) -> None:
         """Logs each line; one that begins with a level, as the worker's own log does, at that level."""

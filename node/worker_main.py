@@ -19,18 +19,28 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml.errors import MlError, Stopped
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from node.checkpoint import Checkpoint, Checkpoints, Phase, Position
 from node.frames import Frame, FrameError, receive_frame, send_frame
-from node.trainer import Client, get_info
+from node.trainer import Client, Progress, ProgressMeter, get_info
 
 _log = logging.getLogger(__name__)
 
 Config = Mapping[str, Any]
-BuildClient = Callable[[Config, Arrays], tuple[Client, str]]  # (configuration, initial model): (client, its device)
+
+
+class Built(NamedTuple):
+    """A client, the device it is on, and what its forward passes are computed in."""
+
+    client: Client
+    device: str
+    precision: str = "fp32"
+
+
+BuildClient = Callable[[Config, Arrays], Built]  # of a configuration and the initial model
 
 _PR_SET_PDEATHSIG = 1
 
@@ -65,9 +75,16 @@ class _Calls:
                 return True
         return False
 
+    def report(self, number: int, progress: Progress) -> None:
+        """Says how far call `number` is."""
+        self._send(Frame({"number": number, "progress": asdict(progress)}))
+
     def answer(self, number: int, header: Mapping[str, Any], attachments: Mapping[str, bytes] | None = None) -> None:
+        self._send(Frame({"number": number, **header}, attachments or {}))
+
+    def _send(self, frame: Frame) -> None:
         try:
-            send_frame(self._socket, Frame({"number": number, **header}, attachments or {}))
+            send_frame(self._socket, frame)
         except (BrokenPipeError, ConnectionResetError):
             self._has_ended = True
 
@@ -95,12 +112,19 @@ class Session:
         return None
 
     def train(
-        self, height: int, beacon: bytes, should_stop: Callable[[], bool]
+        self,
+        height: int,
+        beacon: bytes,
+        num_iterations: int | None,
+        should_stop: Callable[[], bool],
+        on_step: Callable[[int, int], None],
     ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `train`. Raises MlError."""
         if (self._height, self._phase) == (height, Phase.TRAINED):
             self._go_back()
-        trained = self._client.train(height, beacon, should_stop=should_stop)
+        trained = self._client.train(
+            height, beacon, num_iterations=num_iterations, should_stop=should_stop, on_step=on_step
+        )
         self._move(height, Phase.TRAINED)
         payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items()}
         return {"weight": trained.weight, "metrics": dict(trained.metrics)}, payloads
@@ -162,12 +186,12 @@ def serve(sock: socket.socket, build_client: BuildClient) -> None:
     os.nice(config["niceness"])
     try:
         initial = _read_initial_model(config, frame.attachments)
-        client, device = build_client(config, initial)
-        session = Session(client, Checkpoints(Path(config["checkpoint_dir"])), config["checkpoint_every"])
+        built = build_client(config, initial)
+        session = Session(built.client, Checkpoints(Path(config["checkpoint_dir"])), config["checkpoint_every"])
     except (MlError, OSError) as error:
         calls.answer(frame.header["number"], {"failed": str(error)})
         return
-    info = get_info(client, device, session.resumed)
+    info = get_info(*built, session.resumed)
     calls.answer(frame.header["number"], {"result": asdict(info), "saved": session.saved})
     session.save()
     while (frame := calls.receive()) is not None:
@@ -182,7 +206,14 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
     try:
         if frame.header["call"] == "train":
             beacon = bytes.fromhex(frame.header["beacon"])
-            result, payloads = session.train(height, beacon, lambda: calls.is_cancelled(number))
+            meter = ProgressMeter(lambda progress: calls.report(number, progress))
+            result, payloads = session.train(
+                height,
+                beacon,
+                frame.header["num_iterations"],
+                lambda: calls.is_cancelled(number),
+                meter.on_step,
+            )
         else:
             result = session.apply(height, frame.attachments.get("aggregate"))
     except Stopped:
@@ -201,18 +232,21 @@ def _read_initial_model(config: Config, attachments: Mapping[str, bytes]) -> Arr
     return decode_arrays(data, len(data))
 
 
-def build_client(config: Config, initial: Arrays) -> tuple[Client, str]:
-    """The client this node trains, and the device it is on. Raises MlError."""
+def build_client(config: Config, initial: Arrays) -> Built:
+    """The client this node trains. Raises MlError."""
+    if config["engine"].get("deterministic"):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when torch first multiplies on a GPU
     import torch  # takes a second, in which the start call has been read and the daemon's death is noticed
 
-    from ml.clients import get_device, make_client
+    from ml.clients import make_client
 
     if config["threads"] is not None:
         torch.set_num_threads(config["threads"])
     torch.set_num_interop_threads(1)
-    names = ("method", "model", "classes", "input", "data", "seed", "device", "max_weight")
-    client = make_client(**{name: config[name] for name in names}, initial=initial)
-    return client, str(get_device(config["device"]))
+    genesis = ("method", "model", "classes", "input", "max_weight", "rounds")
+    own = ("data", "seed", "device", "engine", "user_models")
+    client = make_client(**{name: config[name] for name in (*genesis, *own)}, initial=initial)
+    return Built(client, str(client.device), client.engine.get_precision(client.device))
 
 
 def main(build: BuildClient = build_client) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ml.data.base import ArrayDataset, Images, Labels
+from ml.data.source import DataSource, Part, Parts
 from ml.errors import DataError
 from ml.seeding import numpy_rng
 
@@ -23,18 +24,23 @@ TEST_SHARE = 0.2
 SPLIT_SEED = 0
 
 
-@lru_cache(maxsize=4)
-def load_digits(size: tuple[int, int] = NATIVE_SIZE, *, grayscale: bool = True) -> tuple[ArrayDataset, ArrayDataset]:
-    """The (training, test) samples in 0..1, bilinearly resized to (height, width), grey or as three equal channels.
+def open_parts(source: DataSource) -> Parts:
+    """The digits as a source like any other."""
+    if source.path is not None:
+        raise DataError(f"data.path: digits come with fednode and have none, got {source.path}")
+    parts = {split.split: Part.of_array("digits", split.x, split.y) for split in load_digits()}
+    return Parts("digits", parts, CLASSES)
 
-    The arrays are shared between callers and read-only. Raises DataError.
+
+@lru_cache(maxsize=1)
+def load_digits() -> tuple[ArrayDataset, ArrayDataset]:
+    """The (training, test) samples, float32 in 0..1. They are shared between callers and read-only.
+
+    Raises DataError.
     """
     x_NHW, y_N = _read_digits()
-    x_NCHW = _resize(x_NHW[:, None], size)
-    if not grayscale:
-        x_NCHW = np.repeat(x_NCHW, 3, axis=1)
     is_test = _choose_test(y_N)
-    return _select(x_NCHW, y_N, ~is_test), _select(x_NCHW, y_N, is_test)
+    return _select(x_NHW[:, None], y_N, ~is_test, "train"), _select(x_NHW[:, None], y_N, is_test, "test")
 
 
 def _read_digits() -> tuple[Images, Labels]:
@@ -54,18 +60,6 @@ def _read_digits() -> tuple[Images, Labels]:
     return x_NHW, table[:, -1].astype(np.int64)
 
 
-def _resize(x_NCHW: Images, size: tuple[int, int]) -> Images:
-    if len(size) != 2 or min(size) < 1:
-        raise DataError(f"digits: expected a size (height, width), got {size}")
-    if size == x_NCHW.shape[2:]:
-        return x_NCHW
-    import torch  # only resizing needs it
-    import torch.nn.functional as F
-
-    resized = F.interpolate(torch.from_numpy(x_NCHW), size=size, mode="bilinear", align_corners=False)
-    return resized.clamp_(0, 1).numpy()
-
-
 def _choose_test(y_N: Labels) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     is_test = np.zeros(len(y_N), np.bool_)
     rng = numpy_rng("digits", SPLIT_SEED)
@@ -75,7 +69,9 @@ def _choose_test(y_N: Labels) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return is_test
 
 
-def _select(x_NCHW: Images, y_N: Labels, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> ArrayDataset:
+def _select(
+    x_NCHW: Images, y_N: Labels, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], split: str
+) -> ArrayDataset:
     x, y = np.ascontiguousarray(x_NCHW[chosen]), y_N[chosen]
     x.flags.writeable = y.flags.writeable = False
-    return ArrayDataset(x, y, CLASSES)
+    return ArrayDataset(x, y, CLASSES, split, "digits")

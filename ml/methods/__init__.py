@@ -15,6 +15,12 @@ METHODS = {
     "local": "ml.methods.local:Local",
     "fedavg": "ml.methods.fedavg:FedAvg",
     "dfpl": "ml.methods.dfpl:Dfpl",
+    "blade_fl": "ml.methods.blade_fl:BladeFl",
+    "moon": "ml.methods.moon:Moon",
+    "swim": "ml.methods.swim:Swim",
+    "fedintr": "ml.methods.fedintr:FedIntR",
+    "fedprox": "ml.methods.fedprox:FedProx",
+    "fedproto": "ml.methods.fedproto:FedProto",
 }
 
 

@@ -15,85 +15,41 @@ step, as algorithm 1 has it; `iteration: epoch` is how table I was probably made
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.errors import AggregationError
 from ml.losses import GlobalPrototypes, compute_prototype_loss
-from ml.method import Blobs, Round, State, Trained
+from ml.method import Prepared, Round, State
 from ml.metrics import Prediction
-from ml.payload import Arrays
-from ml.prototypes import compute_prototypes
-from ml.specs import DfplSpec, get_kind
-from ml.training import ShouldStop, run_local_phase
+from ml.models.base import Model
+from ml.sharing import SharesPrototypes
+from ml.specs import DfplSpec
+from ml.training import Batch, Schedule, Tensors
 
 
-class Dfpl:
-    """The state besides the model is P_r: `classes` int64[n] and `prototypes` float32[n, D], absent in round 1."""
+class Dfpl(SharesPrototypes[DfplSpec]):
+    """Cross-entropy, and the distance of local prototypes from the global ones."""
 
-    def __init__(self, spec: DfplSpec) -> None:
-        self.spec = spec
+    def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
+        target = self.get_prototypes(state)
+        if target is None or not self.spec.hyperparameters.lambda_:
+            return Prepared()
+        context = target.to_tensors()
+        if self.spec.hyperparameters.aux_protos == "full":
+            context |= {"all_x": state.data.train.x, "all_y": state.data.train.y}
+        return Prepared(context)
 
-    def init(self, state: State) -> None:
-        pass
-
-    def local_update(self, state: State, round_: Round, should_stop: ShouldStop | None) -> Trained:
-        hyper, model, samples = self.spec.hyperparameters, state.model, state.data.train
-        target = self._get_prototypes(state) if hyper.lambda_ else None
-
-        def compute_loss(batch: Tensor) -> Tensor:
-            y_B = samples.y.index_select(0, batch)
-            z_BD = model.embed(samples.x.index_select(0, batch))
-            loss = F.cross_entropy(model.classify(z_BD), y_B)
-            if target is None:
-                return loss
-            if hyper.aux_protos == "full":
-                z_BD, y_B = model.embed(samples.x), samples.y
-            return loss + hyper.lambda_ * compute_prototype_loss(z_BD, y_B, target, hyper.aux)  # Eq. (3)
-
-        metrics = run_local_phase(
-            model,
-            compute_loss,
-            hyper,
-            num_train=len(samples),
-            height=round_.height,
-            rng=round_.rng("batches"),
-            device=state.data.device,
-            should_stop=should_stop,
-        )
-        return Trained(1, {"prototypes": self._compute_payload(state)}, metrics)
-
-    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
-        agreed = get_kind(aggregate, "prototypes")
-        if agreed is None:
-            raise AggregationError(f"round {round_.height}: expected prototypes in the aggregate, got none")
-        state.arrays = {name: agreed[name].copy() for name in ("classes", "prototypes")}
+    def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
+        hyper = self.spec.hyperparameters
+        z_BD, y_B = model.embed(batch.x), batch.y
+        loss = F.cross_entropy(model.classify(z_BD), y_B)
+        if not context:
+            return loss
+        if hyper.aux_protos == "full":
+            z_BD, y_B = model.embed(context["all_x"]), context["all_y"]
+        target = GlobalPrototypes.from_tensors(context)
+        return loss + hyper.lambda_ * compute_prototype_loss(z_BD, y_B, target, hyper.aux)  # Eq. (3)
 
     def predict(self, state: State, x: Tensor) -> Prediction:
-        z_ND = state.model.embed(x)
-        logits = state.model.classify(z_ND)
-        target = self._get_prototypes(state) if self.spec.hyperparameters.infer == "prototype" else None
-        if target is None:
-            return Prediction(logits, logits.argmax(1))
-        own = state.data.classes[target.held[state.data.classes] > 0]
-        if not len(own):
-            return Prediction(logits, logits.argmax(1))
-        return Prediction(logits, own[torch.cdist(z_ND, target.vectors[own]).argmin(1)])
-
-    def _compute_payload(self, state: State) -> Arrays:
-        hyper, samples = self.spec.hyperparameters, state.data.train
-        local = compute_prototypes(
-            state.model, samples.x, samples.y, state.data.num_classes, hyper.min_class_samples
-        )  # Eq. (1)
-        payload = {"classes": local.classes, "prototypes": local.prototypes}
-        if hyper.proto_agg == "samples":  # class sizes leave the client only where the average needs them
-            payload["counts"] = local.counts.clip(max=self.spec.task.max_weight)
-        return payload
-
-    def _get_prototypes(self, state: State) -> GlobalPrototypes | None:
-        if "classes" not in state.arrays:
-            return None
-        return GlobalPrototypes.from_arrays(
-            state.arrays["classes"], state.arrays["prototypes"], state.data.num_classes, state.data.device
-        )
+        nearest = self.spec.hyperparameters.infer == "prototype"
+        return self.predict_nearest(state, x) if nearest else super().predict(state, x)

@@ -3,36 +3,121 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ml.errors import SpecError
 from ml.models.base import Model, dump_parameters, load_parameters
-from ml.models.cnn import CnnMnist
+from ml.models.cnn import CnnCifar, CnnMnist
+from ml.models.head import Head256, MlpMnist
 from ml.models.mlp import Mlp
+from ml.models.pretrained import Pretrained, load_pretrained
+from ml.models.resnet import ResNet18
+from ml.models.user import build_user_model, resolve_model
+from ml.models.vgg import Vgg11
 from ml.payload import Array
-from ml.specs.architectures import get_mlp_hidden, validate_model
+from ml.specs.architectures import get_mlp_hidden, is_user_model, validate_model
+from ml.specs.architectures.cnn import get_cnn_cifar_width
+from ml.specs.architectures.mlp import get_normalize
+from ml.specs.architectures.resnet import get_stem
+from ml.specs.architectures.vgg import get_batch_norm, has_wide_classifier
 
-__all__ = ["Model", "build_model", "initial_parameters", "dump_parameters", "load_parameters"]
+__all__ = [
+    "Model",
+    "build_model",
+    "resolve_model",
+    "initial_parameters",
+    "dump_parameters",
+    "load_parameters",
+    "Pretrained",
+    "load_pretrained",
+]
+
+Shape = tuple[int, ...]
 
 
-def build_model(model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int) -> Model:
-    """The module of genesis's `model`, its parameters drawn from torch's generator. Raises SpecError."""
+def build_model(
+    model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int, *, user_models: bool = False
+) -> Model:
+    """The module of genesis's `model`, its parameters drawn from torch's generator.
+
+    A user's own module is imported, which runs its code, only where `user_models` allows it. Raises SpecError.
+    """
     shape = tuple(input_shape)
     validate_model(model, shape)
-    if model["name"] == "mlp":
-        return Mlp(math.prod(shape), get_mlp_hidden(model), num_classes)
-    return CnnMnist(num_classes)
+    if not is_user_model(model):
+        return _BUILDERS[model["name"]](model, shape, num_classes)
+    if not user_models:
+        raise SpecError(
+            "model.name",
+            f"{model['name']} is a user's module: expected training.user_models: true where its code may run here",
+        )
+    return build_user_model(model, shape, num_classes)
 
 
 def initial_parameters(
-    model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int, seed: int
+    model: Mapping[str, Any],
+    input_shape: Sequence[int],
+    num_classes: int,
+    seed: int,
+    *,
+    pretrained: Path | Pretrained | None = None,
+    user_models: bool = False,
 ) -> dict[str, Array]:
-    """The parameters that training starts from, by name, float32; torch's own generator is left as it was.
+    """What training starts from, by name, float32: parameters, buffers and what is frozen.
 
-    They are drawn once, when a federation is made, and travel as a blob: another torch may draw others.
+    `pretrained` is a file of a published state dict, or what was loaded of one. The rest is drawn from `seed`, once,
+    when a federation is made, and travels as a blob, since another torch may draw others; torch's own generator is left
+    as it was. Raises SpecError.
     """
+    if isinstance(pretrained, Path):
+        pretrained = load_pretrained(pretrained, model, input_shape, num_classes)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return dump_parameters(build_model(model, input_shape, num_classes))
+        net = build_model(model, input_shape, num_classes, user_models=user_models)
+    drawn = dump_parameters(net, with_frozen=True)
+    return drawn if pretrained is None else drawn | dict(pretrained.arrays)
+
+
+def _build_mlp(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
+    return Mlp(math.prod(shape), get_mlp_hidden(model), num_classes)
+
+
+def _build_mlp_mnist(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
+    return MlpMnist(math.prod(shape), num_classes, normalize=get_normalize(model))
+
+
+def _build_cnn_mnist(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
+    return CnnMnist(num_classes)
+
+
+def _build_cnn_cifar(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
+    return CnnCifar(shape[0], get_cnn_cifar_width(shape), num_classes)
+
+
+def _build_resnet18(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
+    return ResNet18(shape[0], num_classes, stem=get_stem(model), has_norm=model["name"] != "resnet18_nobn")
+
+
+def _build_vgg11(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
+    return Vgg11(shape[0], num_classes, batch_norm=get_batch_norm(model), wide=has_wide_classifier(model))
+
+
+def _build_head_256(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
+    return Head256(shape[0], num_classes, normalize=get_normalize(model))
+
+
+_BUILDERS: dict[str, Callable[[Mapping[str, Any], Shape, int], Model]] = {
+    "mlp": _build_mlp,
+    "mlp_mnist": _build_mlp_mnist,
+    "cnn_mnist": _build_cnn_mnist,
+    "cnn_cifar": _build_cnn_cifar,
+    "resnet18": _build_resnet18,
+    "resnet18_cifar": _build_resnet18,
+    "resnet18_nobn": _build_resnet18,
+    "vgg11": _build_vgg11,
+    "head_256": _build_head_256,
+}

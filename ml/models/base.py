@@ -1,11 +1,13 @@
 """What every method sees of a model: f = h o g, an embedding and a classifier on it (ALGORITHMS §1.1).
 
-Legend: B samples, D length of the embedding, C classes. Parameters travel as arrays under their `state_dict()` names.
+Legend: B samples, D length of the embedding, C classes. Parameters travel as arrays under their `state_dict()` names,
+with the running statistics of batch norm; integer buffers (`num_batches_tracked`) and what is frozen stay behind.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +17,12 @@ from ml.payload import Array, Arrays
 
 
 class Model(nn.Module, ABC):
-    """A network in two parts. Class ids are global: it has C outputs however few classes a client owns."""
+    """A network in two parts. Class ids are global: it has C outputs however few classes a client owns.
+
+    `frozen_prefix` begins the names of all that is neither trained nor sent; nothing is frozen where it is empty.
+    """
+
+    frozen_prefix: ClassVar[str] = ""
 
     @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
@@ -25,22 +32,58 @@ class Model(nn.Module, ABC):
     def classify(self, z_BD: Tensor) -> Tensor:
         """h: z_BD to logits_BC."""
 
+    def embed_layers(self, x: Tensor) -> list[Tensor]:
+        """The intermediate representations [B, D_l], maps averaged over their pixels; the last is `embed(x)`."""
+        return [self.embed(x)]
+
     def forward(self, x: Tensor) -> Tensor:
         return self.classify(self.embed(x))
 
+    def is_frozen(self, name: str) -> bool:
+        """Whether a parameter or buffer belongs to the frozen part."""
+        return bool(self.frozen_prefix) and name.startswith(self.frozen_prefix)
 
-def dump_parameters(model: Model) -> dict[str, Array]:
-    """Copies of the parameters, float32 in host memory, by name."""
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
+
+def average_maps(x_BCHW: Tensor) -> Tensor:
+    """The mean of each map, [B, C]. Its gradient is deterministic on a GPU, adaptive pooling's is not."""
+    return x_BCHW.mean((2, 3))
+
+
+def dump_parameters(model: Model, *, with_frozen: bool = False) -> dict[str, Array]:
+    """Copies of the parameters and running statistics, float32 in host memory, by name."""
+    return {
+        name: tensor.detach().cpu().numpy().copy()
+        for name, tensor in _get_arrays(model).items()
+        if with_frozen or not model.is_frozen(name)
+    }
 
 
 @torch.no_grad()
 def load_parameters(model: Model, arrays: Arrays) -> None:
-    """Set the parameters to `arrays`, in place. Raises ValueError, changing nothing, unless names and shapes fit."""
-    own = model.state_dict()
-    expected = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    """Set parameters and buffers to `arrays`, in place.
+
+    Every trained parameter must be among them; running statistics and what is frozen are kept where they are not.
+    Raises ValueError, changing nothing, for an unknown or missing name or a wrong shape.
+    """
+    own = _get_arrays(model)
+    needed = {name for name, _ in model.named_parameters() if not model.is_frozen(name)}
+    expected = {name: tuple(own[name].shape) for name in own if name in arrays or name in needed}
     got = {name: tuple(array.shape) for name, array in arrays.items()}
     if got != expected:
-        raise ValueError(f"parameters do not fit the model: expected {expected}, got {got}")
-    for name, tensor in own.items():
-        tensor.copy_(torch.from_numpy(np.array(arrays[name])))  # a copy: what was decoded is read-only
+        different = sorted(name for name in expected | got if expected.get(name) != got.get(name))
+        first = different[0]
+        raise ValueError(
+            f"parameters do not fit the model in {len(different)} places, first at {first!r}: "
+            f"expected {_show(expected.get(first))}, got {_show(got.get(first))}"
+        )
+    for name, array in arrays.items():
+        own[name].copy_(torch.from_numpy(np.array(array)))  # a copy: what was decoded is read-only
+
+
+def _get_arrays(model: Model) -> dict[str, Tensor]:
+    """What can travel. An integer buffer counts batches or holds a constant: both are the node's own."""
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+
+
+def _show(shape: tuple[int, ...] | None) -> str:
+    return "no such array" if shape is None else f"shape {list(shape)}"

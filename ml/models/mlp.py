@@ -32,6 +32,12 @@ class Mlp(Model):
             z = F.relu(F.linear(z, layer.weight, layer.bias))  # a module's call costs as much as so small a product
         return z
 
+    def embed_layers(self, x: Tensor) -> list[Tensor]:
+        layers = [x.flatten(1)]
+        for layer in self._hidden:
+            layers.append(F.relu(F.linear(layers[-1], layer.weight, layer.bias)))
+        return layers[1:]
+
     def classify(self, z_BD: Tensor) -> Tensor:
         (layer,) = self._classifier
         return F.linear(z_BD, layer.weight, layer.bias)

@@ -9,23 +9,45 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ml.aggregation import RULES, Contributed, carry
+from ml.aggregation import MAX_WEIGHT, RULES, Contributed, carry
 from ml.errors import AggregationError, SpecError, suggest
 from ml.payload import Array, Arrays, encode_arrays
 from ml.specs.base import AuthorPayloads, Hyperparameters, MethodSpec, Offer, Task
+from ml.specs.blade_fl import BladeFlHyperparameters, BladeFlSpec
 from ml.specs.dfpl import DfplHyperparameters, DfplSpec
-from ml.specs.fedavg import FedAvgHyperparameters, FedAvgSpec
+from ml.specs.fedavg import FedAvgSpec
+from ml.specs.fedintr import FedIntRHyperparameters, FedIntRSpec
+from ml.specs.fedproto import FedProtoHyperparameters, FedProtoSpec
+from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
 from ml.specs.local import LocalSpec
+from ml.specs.moon import MoonHyperparameters, MoonSpec
+from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
+from ml.specs.swim import SwimHyperparameters, SwimSpec
 
 __all__ = [
     "METHODS",
     "MethodSpec",
     "Hyperparameters",
     "LocalSpec",
-    "FedAvgHyperparameters",
+    "ModelHyperparameters",
+    "ModelSpec",
+    "PrototypeHyperparameters",
+    "PrototypeSpec",
     "FedAvgSpec",
     "DfplHyperparameters",
     "DfplSpec",
+    "BladeFlHyperparameters",
+    "BladeFlSpec",
+    "MoonHyperparameters",
+    "MoonSpec",
+    "SwimHyperparameters",
+    "SwimSpec",
+    "FedIntRHyperparameters",
+    "FedIntRSpec",
+    "FedProxHyperparameters",
+    "FedProxSpec",
+    "FedProtoHyperparameters",
+    "FedProtoSpec",
     "Task",
     "AuthorPayloads",
     "Offer",
@@ -35,7 +57,17 @@ __all__ = [
     "get_kind",
 ]
 
-METHODS: dict[str, type[MethodSpec]] = {"local": LocalSpec, "fedavg": FedAvgSpec, "dfpl": DfplSpec}
+METHODS: dict[str, type[MethodSpec]] = {
+    "local": LocalSpec,
+    "fedavg": FedAvgSpec,
+    "dfpl": DfplSpec,
+    "blade_fl": BladeFlSpec,
+    "moon": MoonSpec,
+    "swim": SwimSpec,
+    "fedintr": FedIntRSpec,
+    "fedprox": FedProxSpec,
+    "fedproto": FedProtoSpec,
+}
 
 
 def get_spec(
@@ -44,9 +76,11 @@ def get_spec(
     num_classes: int,
     input_shape: Sequence[int],
     *,
-    max_weight: int | None = None,
+    max_weight: int = MAX_WEIGHT,
+    rounds: int = 0,
 ) -> MethodSpec:
-    """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1.
+    """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1;
+    `rounds` is how many are planned, 0 if there is no end.
 
     Raises SpecError with the dotted place of an unknown method, model or key, or of a value out of range.
     """
@@ -55,9 +89,7 @@ def get_spec(
         raise SpecError("method.name", f"expected one of {', '.join(METHODS)}, got {name!r}")
     if name not in METHODS:
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
-    shape = tuple(input_shape)
-    task = Task(model, shape, num_classes) if max_weight is None else Task(model, shape, num_classes, max_weight)
-    return METHODS[name].from_mapping(method, task)
+    return METHODS[name].from_mapping(method, Task(model, tuple(input_shape), num_classes, max_weight, rounds))
 
 
 def compute_aggregate(

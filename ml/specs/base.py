@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 from ml.aggregation import MAX_WEIGHT, RULES, carry
 from ml.errors import PayloadError, SpecError, suggest
 from ml.payload import Arrays, ArraySchema, validate_arrays
-from ml.specs.architectures import embedding_dim, model_schema, num_parameters, validate_model
+from ml.specs.architectures import Layout, get_layout, initial_schema, model_schema, num_parameters
 
 MAX_COUNT = 1 << 31
 
@@ -27,45 +27,78 @@ MAX_COUNT = 1 << 31
 class Task:
     """What a federation learns: the model, the (channels, height, width) it sees, and how many classes there are.
 
-    `max_weight` is genesis' limit on weights, and on every other number that is used as one.
+    `max_weight` is genesis' limit on weights, and on every other number that is used as one. `rounds` is how many are
+    planned, 0 if there is no end to them.
     """
 
     model: Mapping[str, Any]
     input_shape: tuple[int, ...]
     num_classes: int
     max_weight: int = MAX_WEIGHT
+    rounds: int = 0
 
     def __post_init__(self) -> None:
-        validate_model(self.model, self.input_shape)
         if type(self.num_classes) is not int or not 2 <= self.num_classes <= 1 << 16:
             raise SpecError("classes", f"expected 2 to {1 << 16} classes, got {self.num_classes!r}")
         if type(self.max_weight) is not int or not 1 <= self.max_weight <= MAX_WEIGHT:
             raise SpecError("limits.max_weight", f"expected 1 to {MAX_WEIGHT}, got {self.max_weight!r}")
+        self.layout  # noqa: B018 - raises for a model that cannot be
+
+    @cached_property
+    def layout(self) -> Layout:
+        """All there is to know of the model before it is built."""
+        return get_layout(self.model, self.input_shape, self.num_classes)
 
     @cached_property
     def model_schema(self) -> ArraySchema:
+        """What travels as a whole model: parameters and buffers."""
         return model_schema(self.model, self.input_shape, self.num_classes)
+
+    @cached_property
+    def parameter_schema(self) -> ArraySchema:
+        """The parameters alone, without the running statistics of batch norm."""
+        return model_schema(self.model, self.input_shape, self.num_classes, buffers=False)
+
+    @cached_property
+    def initial_schema(self) -> ArraySchema:
+        """Block 0's "model/": what travels, and a frozen encoder."""
+        return initial_schema(self.model, self.input_shape, self.num_classes)
 
     @cached_property
     def num_parameters(self) -> int:
         return num_parameters(self.model, self.input_shape, self.num_classes)
 
-    @cached_property
+    @property
     def embedding_dim(self) -> int:
-        return embedding_dim(self.model, self.input_shape)
+        return self.layout.layers[-1]
+
+    @property
+    def layer_dims(self) -> tuple[int, ...]:
+        """The width of each intermediate representation, the embedding's last."""
+        return self.layout.layers
+
+    @property
+    def classifier_names(self) -> tuple[str, ...]:
+        """The parameters of h; all others are g's."""
+        return self.layout.classifier
 
 
 # ---- hyper-parameters
 
 
-def number(default: float, interval: str) -> Any:
-    """A finite real setting in an interval such as "[0, 1)"."""
+def number(default: float | None, interval: str) -> Any:
+    """A finite real setting in an interval such as "[0, 1)"; None is only ever a default."""
     return field(default=default, metadata={"type": float, "interval": interval})
 
 
 def count(default: int | None) -> Any:
     """A whole setting of at least 1."""
     return field(default=default, metadata={"type": int})
+
+
+def flag(default: bool) -> Any:
+    """A setting that is on or off."""
+    return field(default=default, metadata={"type": bool})
 
 
 def choice(default: str, *others: str) -> Any:
@@ -77,21 +110,36 @@ def choice(default: str, *others: str) -> Any:
 class Hyperparameters:
     """Local optimisation, as every method with local training has it (ALGORITHMS §1.5).
 
-    Momentum starts at zero in each local phase; `decay` acts once per round; local work is either iterations
-    (mini-batch steps) or epochs, never both. The defaults are DFPL's.
+    Momentum starts at zero in each local phase; `decay` of the learning rate acts once per round; local work is either
+    iterations (mini-batch steps) or epochs, never both, and `drop_last` leaves an epoch's partial batch out. With
+    `budget_s` a member trains as many iterations (or epochs) as fit into so many seconds a round beside the mining, by
+    its own measurements; what is set here is then for its first round. The defaults are DFPL's.
     """
 
     lr: float = number(0.1, "(0, inf)")
     momentum: float = number(0.0, "[0, 1)")
+    weight_decay: float = number(0.0, "[0, inf)")
     decay: float = number(1.0, "(0, 1]")
     batch_size: int = count(32)
+    drop_last: bool = flag(False)
     local_iterations: int | None = count(20)
     local_epochs: int | None = count(None)
+    budget_s: float | None = number(None, "(0, inf)")
 
     def __post_init__(self) -> None:
         if (self.local_iterations is None) == (self.local_epochs is None):
             got = "neither" if self.local_epochs is None else "both"
             raise SpecError("method.local_epochs", f"expected either local_iterations or local_epochs, got {got}")
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether local work is counted in epochs, not in mini-batch steps."""
+        return self.local_iterations is None
+
+    @property
+    def local_work(self) -> int:
+        """E: how many iterations or epochs a local phase has."""
+        return self.local_iterations or self.local_epochs or 0
 
     def compute_lr(self, height: int) -> float:
         """The learning rate of round `height`, from 1 on: lr * decay^(height - 1)."""
@@ -129,6 +177,10 @@ def _read_value(path: str, rule: Mapping[str, Any], value: Any) -> Any:
     if rule["type"] is str:
         if value not in rule["choices"]:
             raise SpecError(path, f"expected one of {', '.join(rule['choices'])}, got {value!r}")
+        return value
+    if rule["type"] is bool:
+        if not isinstance(value, bool):
+            raise SpecError(path, f"expected true or false, got {value!r}")
         return value
     if rule["type"] is int:
         if type(value) is not int or not 1 <= value < MAX_COUNT:
@@ -173,14 +225,15 @@ class MethodSpec(ABC):
     """A method without its training: hyper-parameters, payloads by height, and how they combine (DESIGN §7)."""
 
     name: ClassVar[str]
+    settings: ClassVar[type[Hyperparameters]] = Hyperparameters
 
     task: Task
     hyperparameters: Hyperparameters
 
     @classmethod
-    @abstractmethod
     def from_mapping(cls, method: Mapping[str, Any], task: Task) -> Self:
         """Read genesis' `method`. Raises SpecError."""
+        return cls(task, cls.settings.from_mapping(method))
 
     @abstractmethod
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 from ml.payload import ArraySchema
-from ml.specs.base import Hyperparameters, MethodSpec, Task
+from ml.specs.base import MethodSpec
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,6 @@ class LocalSpec(MethodSpec):
     """No payloads, hence no aggregate."""
 
     name: ClassVar[str] = "local"
-
-    @classmethod
-    def from_mapping(cls, method: Mapping[str, Any], task: Task) -> Self:
-        return cls(task, Hyperparameters.from_mapping(method))
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
         return {}

@@ -20,8 +20,10 @@ MODULES = (
     "node.cli.config",
     "node.cli.keys",
     "node.cli.genesis",
+    "node.cli.data",
     "node.cli.testnet",
     "node.cli.simulate",
+    "node.cli.experiment",
     "node.cli.demo",
     "node.cli.bench",
     "node.cli.status",
@@ -29,6 +31,7 @@ MODULES = (
     "node.cli.peers",
     "node.cli.chain",
     "node.cli.rounds",
+    "node.cli.plan",
     "node.cli.version",
 )
 

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from node.cli.options import AsJson, make_group
-from node.cli.testnet import MethodSettings, ModelOption, PartitionOption, SeedOption
+from node.cli.testnet import MethodOption, MethodSettings, ModelOption, PartitionOption, SeedOption
+from node.errors import ConfigError, NodeError
+
+PRECISIONS = ("fp32", "bf16", "auto")
+
+RepeatsOption = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="How often each is measured.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Torch's threads on a CPU.")]
 
 
 def register(app: typer.Typer) -> None:
     group = make_group("Measure what things cost on this machine.")
     group.command("round")(bench_round)
+    group.command("train")(bench_train)
+    group.command("simulate")(bench_simulate)
     group.callback()(lambda: None)
     app.add_typer(group, name="bench")
 
@@ -22,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def bench_round(
     nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", min=2, max=32, help="How many processes.")] = 4,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=5, help="How many rounds.")] = 60,
-    method: Annotated[str, typer.Option("--method", metavar="NAME", help="local, fedavg or dfpl.")] = "fedavg",
+    method: MethodOption = "fedavg",
     model: ModelOption = "mlp",
     partition: PartitionOption = "iid",
     seed: SeedOption = 1,
@@ -47,18 +56,146 @@ def bench_round(
         difficulty=DIFFICULTY,
         base_port=0,
     )
-    figures = run_round_bench(
-        spec, cold_starts=cold_starts, report=lambda what: print(f"measuring {what} …", file=sys.stderr, flush=True)
-    )
+    _print_figures(run_round_bench(spec, cold_starts=cold_starts, report=_report), _show_round, as_json)
+
+
+def bench_train(
+    models: Annotated[
+        str, typer.Option("--models", metavar="NAMES", help="Some of mlp, cnn_mnist, cnn_cifar and resnet18.")
+    ] = "mlp,cnn_mnist,cnn_cifar,resnet18",
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", min=1, help="Of one repetition; by default each model's own.")
+    ] = None,
+    repeats: RepeatsOption = 7,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",
+    threads: ThreadsOption = 1,
+    precision: Annotated[
+        str, typer.Option("--precision", metavar="P", help="The engine's: fp32, bf16 or auto.")
+    ] = "fp32",
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="The engine's layout of images.")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="The engine's loss through torch.compile.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Samples per second of the training engine against a plain PyTorch loop over a DataLoader."""
+    from ml.errors import MlError
+    from node.bench_train import run_train_bench
+
+    if precision not in PRECISIONS:
+        raise ConfigError(f"--precision: expected fp32, bf16 or auto (got {precision!r})")
+    engine = {"precision": precision, "channels_last": channels_last, "compiled": compiled}
+    try:
+        figures = run_train_bench(
+            models.split(","),
+            steps=steps,
+            repeats=repeats,
+            device=device,
+            threads=threads,
+            engine=engine,
+            report=_report,
+        )
+    except MlError as error:
+        raise NodeError(str(error)) from error
+    _print_figures(figures, _show_train, as_json)
+
+
+def bench_simulate(
+    clients: Annotated[int, typer.Option("--clients", "-n", metavar="N", min=2, help="How many take part.")] = 10,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=2, help="Of each simulation.")] = 6,
+    method: MethodOption = "dfpl",
+    model: ModelOption = "mlp",
+    partition: PartitionOption = "iid",
+    seed: SeedOption = 1,
+    settings: MethodSettings = None,
+    repeats: RepeatsOption = 7,
+    device: Annotated[
+        str,
+        typer.Option("--device", metavar="NAME", help="cpu, cuda, cuda:N, or all: the CPU and a GPU if there is one."),
+    ] = "all",
+    threads: ThreadsOption = 1,
+    as_json: AsJson = False,
+) -> None:
+    """All clients of a simulation in one batched pass against one after the other."""
+    from ml.errors import DataError, MlError, SpecError
+    from ml.simulation import SimulationConfig
+    from node.bench_simulate import run_simulate_bench
+    from node.genesis_file import place_error
+    from node.settings import apply_settings, make_model
+
+    sections = {"method": {"name": method}, "model": make_model(model)}
+    source = apply_settings(sections, settings or (), tuple(sections))
+    try:
+        config = SimulationConfig(
+            method=source.value["method"],
+            model=source.value["model"],
+            partition=partition,
+            clients=clients,
+            rounds=rounds,
+            seed=seed,
+            device=device,
+            threads=threads,
+        )
+        figures = run_simulate_bench(config, repeats=repeats, report=_report)
+    except SpecError as error:
+        raise ConfigError(place_error(source, error).text) from error
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    except MlError as error:
+        raise NodeError(str(error)) from error
+    _print_figures(figures, _show_simulate, as_json)
+
+
+def _report(what: str) -> None:
+    print(f"measuring {what} …", file=sys.stderr, flush=True)
+
+
+def _print_figures(figures: dict[str, Any], show: Callable[[dict[str, Any]], None], as_json: bool) -> None:
     if as_json:
         print(json.dumps(figures))
     else:
-        _show(figures)
+        _show_machine(figures["machine"])
+        show(figures)
 
 
-def _show(figures: dict[str, Any]) -> None:
-    machine, cluster, bare = figures["machine"], figures["cluster"], figures["bare"]
+def _show_machine(machine: dict[str, Any]) -> None:
     print(f"machine        {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")
+
+
+def _show_train(figures: dict[str, Any]) -> None:
+    machine, engine = figures["machine"], figures["engine"]
+    settings = "  ".join(f"{key} {str(value).lower()}" for key, value in engine.items())
+    print(f"torch          {machine['torch']} on {machine['device']}, {machine['threads']} threads")
+    print(f"engine         {settings}, batches of {figures['batch_size']}")
+    print("samples/s      engine, loader without workers, loader with 2; ratios are the engine's speed over theirs")
+    for name, found in figures["models"].items():
+        speeds = "  ".join(f"{found['samples_per_s'][way]['median']:9,.0f}" for way in found["samples_per_s"])
+        ratios = "  ".join(_show_ratio(ratio) for ratio in found["ratio"].values())
+        print(f"{name:14} {speeds}   {ratios}")
+
+
+def _show_simulate(figures: dict[str, Any]) -> None:
+    job = figures["job"]
+    print(
+        f"job            {job['clients']} clients, {job['method']['name']}, {job['model']['name']}, {job['partition']}"
+    )
+    for device, found in figures["devices"].items():
+        machine = found["machine"]
+        threads = f"{machine['threads']} threads, {found['precision']}"
+        print(f"{device:14} torch {machine['torch']} on {machine['device']}, {threads}")
+        for what, key in (("local phases", "phase_s"), ("whole rounds", "round_s")):
+            apart, together = found[key]["apart"], found[key]["together"]
+            print(f"{what:14} one after the other {_show_spread(apart)}, together {_show_spread(together)}")
+            print(f"{'':14} {apart['median'] / together['median']:.2f} times as fast")
+        per_s = found["steps"] / found["phase_s"]["together"]["median"]
+        print(f"{'steps':14} {found['steps']:.0f} of all clients in a phase: {per_s:,.0f} a second together")
+        print(f"{'difference':14} {found['largest_difference']:.1e} between weights after a phase, at most")
+
+
+def _show_ratio(ratio: dict[str, float]) -> str:
+    return f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
+
+
+def _show_round(figures: dict[str, Any]) -> None:
+    cluster, bare = figures["cluster"], figures["bare"]
     print(f"bare round     {_show_spread(bare['round_s'])}   the same arithmetic in one process, one thread")
     print(f"round          {_show_spread(cluster['round_s'])}   {figures['job']['nodes']} processes, all included")
     print(f"ratio          {figures['ratio']:.2f}")

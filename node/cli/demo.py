@@ -15,13 +15,21 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from node.cli.options import AsJson
-from node.cli.testnet import MethodOption, MethodSettings, ModelOption, PartitionOption, SeedOption, SizeOption
+from node.cli.testnet import (
+    DataOption,
+    MethodOption,
+    MethodSettings,
+    ModelOption,
+    PartitionOption,
+    SeedOption,
+    SizeOption,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from node.demo import Accuracies, DemoResult, Statuses
-    from node.testnet import Testnet
+    from node.testnet import Testnet, TestnetSpec
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +40,7 @@ def run(
     nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", min=1, max=64, help="How many members.")] = 4,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=1, help="How many rounds.")] = 10,
     method: MethodOption = "dfpl",
+    data: DataOption = "digits",
     partition: PartitionOption = "classes:3,1",
     model: ModelOption = "mlp",
     size: SizeOption = None,
@@ -42,12 +51,13 @@ def run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a federation of real processes on bundled data, and show what came of it."""
+    """Run a federation of real processes, on bundled data unless told otherwise, and show what came of it."""
     from node.testnet import TestnetSpec, make_testnet
 
     spec = TestnetSpec(
         num_nodes=nodes,
         method=method,
+        data=data,
         model=model,
         size=size,
         partition=partition,
@@ -58,7 +68,7 @@ def run(
     )
     with _get_directory(keep) as directory, _interrupted_by_sigterm():
         testnet = make_testnet(directory, spec)
-        result = _watch(testnet, spec.method, spec.partition, to_stderr=as_json)
+        result = _watch(testnet, spec, to_stderr=as_json)
     if as_json:
         print(json.dumps(result.to_json()))
     else:
@@ -88,7 +98,7 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _watch(testnet: Testnet, method: str, partition: str, *, to_stderr: bool) -> DemoResult:
+def _watch(testnet: Testnet, spec: TestnetSpec, *, to_stderr: bool) -> DemoResult:
     import asyncio
 
     from rich.console import Console
@@ -99,14 +109,14 @@ def _watch(testnet: Testnet, method: str, partition: str, *, to_stderr: bool) ->
     console = Console(stderr=to_stderr)
     out = sys.stderr if to_stderr else sys.stdout
     print(
-        f"{len(testnet.nodes)} nodes on this machine: {method} on digits split {partition}, "
+        f"{len(testnet.nodes)} nodes on this machine: {spec.method} on {spec.data} split {spec.partition}, "
         f"{testnet.genesis.rounds} rounds",
         file=out,
     )
+    what = "digits" if spec.data == "digits" else "classes"
     for node in testnet.nodes:
-        print(
-            f"  {node.name}  {node.num_train} train / {node.num_test} test, digits {' '.join(node.classes)}", file=out
-        )
+        samples = f"{node.num_train} train / {node.num_test} test, {what} {' '.join(node.classes)}"
+        print(f"  {node.name}  {samples}", file=out)
     if console.is_terminal:
         with Live(console=console, refresh_per_second=8) as live:
             return asyncio.run(

@@ -73,7 +73,9 @@ def list_some(
         return
     rows = []
     for entry in entries:
-        wall = f"{entry.seconds['wall']:.3f}" if "wall" in entry.seconds else "-"
+        train, mine, wall = (
+            f"{entry.seconds[phase]:.3f}" if phase in entry.seconds else "-" for phase in ("train", "mine", "wall")
+        )
         rows.append(
             (
                 str(entry.round),
@@ -82,14 +84,18 @@ def list_some(
                 f"{len(entry.contributors)}/{num_members}",
                 str(len(entry.rejected)) if entry.rejected else "-",
                 str(entry.view),
+                f"{entry.train['iterations']:.0f}" if "iterations" in entry.train else "-",
+                train,
+                mine,
                 wall,
                 show_bytes(sum(entry.bytes_sent.values())) if entry.measured else "-",
                 show_number(entry.local_accuracy if entry.HasField("local_accuracy") else None),
                 show_number(entry.accuracy if entry.HasField("accuracy") else None),
             )
         )
-    headings = ("TIME (UTC)", "MINER", ">CONTRIB", ">REFUSED", ">VIEW", ">SECONDS", ">SENT", ">BEFORE", ">AFTER")
-    print_table((">ROUND", *headings), rows)
+    who = (">ROUND", "TIME (UTC)", "MINER", ">CONTRIB", ">REFUSED", ">VIEW")
+    cost = (">E", ">TRAIN", ">MINE", ">SECONDS", ">SENT")
+    print_table((*who, *cost, ">BEFORE", ">AFTER"), rows)
 
 
 def show(
@@ -128,7 +134,13 @@ def _describe(entry: pb.Round, absent: list[str]) -> list[tuple[str, str]]:
     facts.append(("payloads", show_bytes(entry.payload_bytes)))
     if not entry.measured:
         return [*facts, ("measured", "no: this node caught up with the round later")]
+    if "iterations" in entry.train:
+        facts.append(("local iterations", f"{entry.train['iterations']:.0f}"))
     facts += [(f"seconds {phase}", f"{entry.seconds[phase]:.3f}") for phase in PHASES if phase in entry.seconds]
+    if "alpha_s" in entry.train:
+        facts.append(("alpha", f"{entry.train['alpha_s']:.6f} s a local iteration"))
+    if entry.HasField("beta_s"):
+        facts.append(("beta", f"{entry.beta_s:.3f} s of mining"))
     facts += [(f"sent {kind}", show_bytes(count)) for kind, count in sorted(entry.bytes_sent.items()) if count]
     before = entry.local_accuracy if entry.HasField("local_accuracy") else None
     after = entry.accuracy if entry.HasField("accuracy") else None

@@ -13,6 +13,7 @@ from node.cli.testnet import (
     MethodOption,
     ModelOption,
     PartitionOption,
+    PretrainedOption,
     SeedOption,
     ShotsOption,
     SizeOption,
@@ -40,10 +41,22 @@ def run(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting of the method (lr=0.05) or model (model.hidden=[32])."
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the method (lr=0.05), of model, data or input (model.hidden=[32], data.test_split=val, "
+            "input.normalize=auto).",
         ),
     ] = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",
+    pretrained: PretrainedOption = None,
+    batched: Annotated[
+        str,
+        typer.Option(
+            "--batched",
+            metavar="WHEN",
+            help="All clients in one pass: on, off or auto (on a GPU). On a CPU only off is the nodes' own bytes.",
+        ),
+    ] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Run a method in one process and print how well its clients come to do."""
@@ -53,23 +66,25 @@ def run(
     from ml.errors import DataError, MlError, SpecError
     from ml.simulation import SimulationConfig, simulate
     from node.genesis_file import place_error
-    from node.settings import apply_settings, make_input, make_model
+    from node.settings import apply_settings, complete_data, make_data, make_input, make_model
 
-    source = apply_settings(
-        {"method": {"name": method}, "model": make_model(model)}, settings or (), ("method", "model")
-    )
+    asked = {"method": {"name": method}, "model": make_model(model), "data": make_data(data), "input": {}}
+    source = apply_settings(asked, settings or (), tuple(asked))
+    own = complete_data(source.value["data"])
     try:
         config = SimulationConfig(
             method=source.value["method"],
-            data={"format": data},
+            data=own,
             model=source.value["model"],
-            input=make_input(data, source.value["model"], size),
+            input=make_input(own, source.value["model"], size, source.value["input"]),
             partition=partition,
             shots=shots,
             clients=clients,
             rounds=rounds,
             seed=seed,
             device=device,
+            pretrained=None if pretrained is None else str(pretrained),
+            batched=batched,
         )
         console = Console(stderr=True)
         with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
@@ -103,6 +118,8 @@ def _print_result(result: SimulationResult) -> None:
         )
     console = Console()
     console.print(table)
+    if result.pretrained is not None:
+        console.print(result.pretrained, highlight=False, markup=False)
     console.print(
         f"accuracy on matched test sets: best {result.best_taa:.4f}, final {result.final_taa:.4f}; "
         f"on everyone's: {result.final_global:.4f}; {result.seconds:.1f} s",

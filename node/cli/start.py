@@ -76,10 +76,12 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from chain.genesis import Genesis
     from chain.signing import encode_id
     from chain.sqlite_store import SqliteStore
-    from ml.data import load_dataset
+    from ml.data import open_dataset
+    from ml.data.base import InputFormat
+    from ml.data.checks import check_data, is_quick, log_findings
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
-    from node.genesis_file import load_genesis
+    from node.genesis_file import load_genesis, validate_user_model
     from node.unlock import open_identity
 
     identity = open_identity(config)
@@ -93,6 +95,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     for peer in config.network.get_peer_addresses():
         if genesis.index_of(peer) is None:
             raise ConfigError(f"{members}: expected {encode_id(peer)}, which {path}: network.peers names")
+    validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     try:
         stored = SqliteStore.stored_genesis(config.node.data_dir)
         if stored is not None and Genesis.from_mapping(stored) != genesis:
@@ -107,7 +110,9 @@ def check_node(config: NodeConfig, path: Path) -> None:
         raise NodeError(str(error)) from error
     try:
         data = config.data.model_dump(mode="json")
-        train, test = load_dataset(data, genesis.input)
+        shape = InputFormat.from_mapping(genesis.input).shape
+        train, test = open_dataset(data, shape=shape, classes=genesis.classes)
+        log_findings(check_data(train, test, thorough=is_quick(train, test)))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:
             split = split_from_mapping(data["partition"], train.y, test.y)

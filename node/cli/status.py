@@ -84,7 +84,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
     worker = "not ready"
     if status.HasField("device"):
         samples = f"{status.num_train} train / {status.num_test} test"
-        worker = f"{status.device}, {samples}, {status.parameters:,} parameters"
+        worker = f"{status.device} {status.precision}, {samples}, {status.parameters:,} parameters"
     accuracy = "not measured yet"
     if status.HasField("accuracy"):
         before = show_number(status.local_accuracy if status.HasField("local_accuracy") else None)
@@ -96,6 +96,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
         ("head", f"height {status.height}  {show_id(status.head)}  {show_time(status.head_time)} UTC"),
         ("round", _describe_round(status)),
         ("accuracy", accuracy),
+        ("pace", _describe_pace(status)),
         ("worker", worker),
         ("peers", f"{peers}, {status.quorum} needed"),
         ("sent", f"{show_bytes(status.bytes_sent)}, received {show_bytes(status.bytes_received)}"),
@@ -103,9 +104,40 @@ def describe(status: pb.NodeStatus) -> _Facts:
         ("disk", f"{show_bytes(status.database_bytes)} of chain, {show_bytes(status.disk_free_bytes)} free"),
         ("up", f"{show_seconds(status.uptime_s)}, process {status.pid}, fednode {status.version}"),
     ]
+    if status.HasField("budget_s"):
+        facts.insert(5, ("budget", _describe_budget(status)))
     if status.stalled:
         facts.insert(0, ("STALLED", status.stall_reason))
     return facts
+
+
+def _describe_pace(status: pb.NodeStatus) -> str:
+    from node.cli.output import show_seconds
+
+    unit = "epoch" if status.counts_epochs else "iteration"
+    parts = [f"{status.local_iterations} local {unit}{'s' if status.local_iterations != 1 else ''} a round"]
+    if status.HasField("alpha_s"):
+        parts.append(f"{show_seconds(status.alpha_s)} each (alpha)")
+    if status.HasField("beta_s"):
+        parts.append(f"{show_seconds(status.beta_s)} of mining (beta)")
+    return ", ".join(parts)
+
+
+def _describe_budget(status: pb.NodeStatus) -> str:
+    from node.cli.output import show_seconds
+
+    parts = [f"{status.budget_s:g} s a round"]
+    if status.HasField("train_s"):
+        spent = [f"{show_seconds(status.train_s)} of training"]
+        if status.HasField("mine_s"):
+            spent.append(f"{show_seconds(status.mine_s)} of mining")
+        parts.append(f"{' and '.join(spent)} in round {status.measured_round}")
+    return ", ".join(parts)
+
+
+def _describe_phase(status: pb.NodeStatus) -> str:
+    steps = f" {status.train_step}/{status.train_steps} steps" if status.HasField("train_step") else ""
+    return f"{status.phase}{steps}"
 
 
 def _describe_round(status: pb.NodeStatus) -> str:
@@ -113,7 +145,8 @@ def _describe_round(status: pb.NodeStatus) -> str:
     if status.done:
         return f"{status.round}{of}: the set rounds are done"
     held = f"{status.contributions} of {status.members} contributions"
-    return f"{status.round}{of}: {status.phase}, view {status.view}, {held}, {status.candidates} candidates"
+    phase = _describe_phase(status)
+    return f"{status.round}{of}: {phase}, view {status.view}, {held}, {status.candidates} candidates"
 
 
 def describe_in_a_line(status: pb.NodeStatus) -> str:
@@ -123,7 +156,7 @@ def describe_in_a_line(status: pb.NodeStatus) -> str:
         show_time(status.time),
         status.name,
         f"height {status.height} {show_id(status.head)}",
-        f"round {status.round} {status.phase}",
+        f"round {status.round} {_describe_phase(status)}",
         f"accuracy {show_number(status.accuracy if status.HasField('accuracy') else None)}",
         f"peers {status.peers_connected}",
     ]

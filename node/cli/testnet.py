@@ -10,16 +10,48 @@ import typer
 
 from node.cli.options import AsJson
 
-MethodOption = Annotated[str, typer.Option("--method", metavar="NAME", help="local, fedavg or dfpl.")]
-ModelOption = Annotated[str, typer.Option("--model", metavar="NAME", help="mlp or cnn_mnist.")]
-DataOption = Annotated[str, typer.Option("--data", metavar="NAME", help="The data set that is dealt out: digits.")]
+MethodOption = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="dfpl, or a baseline: local, fedavg, blade_fl, moon, swim, fedintr, fedprox or fedproto.",
+    ),
+]
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="mlp, cnn_mnist, mlp_mnist, cnn_cifar, resnet18, resnet18_cifar, resnet18_nobn, vgg11, head_256, or your "
+        "own as package.module:factory.",
+    ),
+]
+PretrainedOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--pretrained", metavar="FILE", help="Start from a published state dict: a .safetensors, .pt or .pth file."
+    ),
+]
+DataOption = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        help="The data set that is dealt out: digits, or FORMAT:PATH with npz, imagefolder, csv, parquet, hf, idx, "
+        "cifar, svhn or medmnist. See fednode data inspect.",
+    ),
+]
 SizeOption = Annotated[
     int | None, typer.Option("--size", metavar="N", help="Resize samples to N x N: 8, 28 or 32. By default what suits.")
 ]
 PartitionOption = Annotated[
     str,
     typer.Option(
-        "--partition", metavar="SCHEME", help="Who gets which samples: classes:AVG,STD, dirichlet:ALPHA or iid."
+        "--partition",
+        metavar="SCHEME",
+        help="Who gets which samples: classes:AVG,STD, dirichlet:ALPHA, domains, shards:S or iid, with flags after a "
+        "comma, as in dirichlet:0.3,per=client. See fednode data partition --help.",
     ),
 ]
 ShotsOption = Annotated[
@@ -29,7 +61,10 @@ SeedOption = Annotated[int, typer.Option("--seed", metavar="S", min=0, help="Eve
 MethodSettings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="A setting of the method (lr=0.05) or of genesis (waits.collect_s=1)."
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of the method (lr=0.05), of genesis (waits.collect_s=1, input.normalize=auto) or of every "
+        "node's data (data.columns.label=grade).",
     ),
 ]
 
@@ -64,6 +99,7 @@ def make(
         int, typer.Option("--base-port", metavar="P", min=0, help="Node i listens on this plus i; 0 takes free ports.")
     ] = 7050,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",
+    pretrained: PretrainedOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Write keys, genesis, initial model and configurations of a test network."""
@@ -88,6 +124,7 @@ def make(
             host=host,
             base_port=base_port,
             device=device,
+            pretrained=pretrained,
         ),
     )
     chain_id = made.genesis.chain_id.hex()
@@ -110,4 +147,6 @@ def make(
     for node in made.nodes:
         samples = f"{node.num_train} train / {node.num_test} test, classes {' '.join(node.classes)}"
         print(f"  {node.name}  {encode_id(node.key)[:8]}…  {node.address}  {samples}")
+    if made.pretrained is not None:
+        print(made.pretrained)
     print(f"start each with: fednode --config {out / made.nodes[0].config_file.name}")

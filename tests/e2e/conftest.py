@@ -8,6 +8,14 @@ import pytest
 
 from support.real_nodes import DemoRun, run_command
 
+PATIENCE_S = 900.0  # for a test with all its waits, on a machine that others use too
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(PATIENCE_S))
+
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
@@ -15,8 +23,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
     directory, rounds, seed = tmp_path_factory.mktemp("demo") / "net", 10, 1
     finished = run_command(
         *("demo", "-n", 4, "--rounds", rounds, "--seed", seed, "--json", "--keep", directory),
-        *("--set", "waits.collect_s=30"),
-        timeout_s=240,
+        *("--set", "waits.collect_s=120"),
+        timeout_s=PATIENCE_S,
     )
     lines = finished.out.splitlines()
     return DemoRun(directory, rounds, seed, finished, json.loads(lines[-1]) if lines else {})

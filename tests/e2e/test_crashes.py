@@ -7,6 +7,7 @@ it, so that each node is ended in the very phase that the test names.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from support.processes import is_alive, kill
-from support.real_nodes import Federation, Status, Statuses, make_federation, paused, run_command
+from support.real_nodes import WAIT_S, Federation, Status, Statuses, make_federation, paused, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -84,10 +85,11 @@ def are_in(now: Statuses, victim: str, **phases: list[str] | tuple[str, ...]) ->
 
 
 async def wait_in(net: Federation, phase: str, victim: str) -> None:
+    deadline_s = time.monotonic() + WAIT_S
     seen: list[Status] = []
     while len(seen) < 2 or [status["phase"] for status in seen[-2:]] != [phase, phase]:
         seen.append(await net.get_status(victim))
-        assert len(seen) < 900, f"{victim} is not in {phase}: {seen[-1]}"
+        assert time.monotonic() < deadline_s, f"{victim} is not in {phase}: {seen[-1]}"
         await asyncio.sleep(0.1)
 
 
@@ -119,8 +121,7 @@ async def test_a_node_told_to_stop_ends_with_0_in_any_phase_and_resumes(net: Fed
     with ExitStack() as held:
         await HOLDS[phase](net, victim, held)
         children = get_children(await net.get_status(victim))
-        code, seconds = await net.stop(victim)
-    assert (code, seconds < 5) == (0, True), f"exit code {code} after {seconds:.1f} s"
+        assert await net.stop(victim) == 0
     assert not any(is_alive(pid) for pid in children)
     assert not net.nodes[victim].socket.exists()
     height = (await net.get_status(NAMES[0]))["height"]
@@ -136,8 +137,7 @@ async def test_a_node_told_to_stop_in_the_middle_of_a_long_training_breaks_it_of
         await net.wait_until_ready()
         status = await net.get_status("node0")
         assert (status["height"], status["phase"]) == (0, "train")
-        code, seconds = await net.stop("node0")
-        assert (code, seconds < 5) == (0, True), f"exit code {code} after {seconds:.1f} s"
+        assert await net.stop("node0") == 0
         assert not any(is_alive(pid) for pid in get_children(status))
 
 
@@ -147,10 +147,15 @@ def get_children(status: Status) -> list[int]:
 
 async def test_two_of_four_down_finalise_nothing_and_say_why(net: Federation) -> None:
     await asyncio.gather(net.kill("node1"), net.kill("node2"))
-    before = await net.wait_for(lambda now: all(status["stalled"] for status in now.values()), "both to stall")
-    for status in before.values():
-        assert status["stall_reason"] == "2 of 4 members in sight, 3 needed; missing node1, node2"
-        assert not status["ready"]
+    reason = "2 of 4 members in sight, 3 needed; missing node1, node2"
+
+    def are_stalled(now: Statuses) -> bool:
+        """Both, at one head: that which one of them had finalised just before, the other has by now."""
+        is_one = len({status["head"] for status in now.values()}) == 1
+        return is_one and all(status["stall_reason"] == reason and not status["ready"] for status in now.values())
+
+    before = await net.wait_for(are_stalled, f"both to say {reason!r}")
+    assert all(status["stalled"] for status in before.values())
     config = net.nodes["node0"].node.config_file
     shown = await asyncio.to_thread(run_command, "status", "--config", config)
     assert shown.code == 0

@@ -46,8 +46,7 @@ def test_it_measures_what_the_nodes_did(demo: DemoRun) -> None:
 def test_in_a_pipe_it_prints_a_line_per_round_and_takes_method_and_settings() -> None:
     done = run_command(
         *("demo", "-n", 2, "--rounds", 2, "--method", "fedavg", "--partition", "iid"),
-        *("--set", "local_iterations=1", "--set", "waits.collect_s=30"),
-        timeout_s=120,
+        *("--set", "local_iterations=1", "--set", "waits.collect_s=120"),
     )
     assert done.code == 0, done.err
     assert "\x1b" not in done.out

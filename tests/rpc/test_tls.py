@@ -17,9 +17,10 @@ from node.pb import peer_pb2 as pb
 from node.tls import LEAF_LIFETIME, MutualTls, UnknownCaller, identify, issue_leaf, make_anchor
 from node.transport.base import AddressInUse, Message, MessageKind
 from node.transport.rpc import RpcTransport
-from support.nodes import RpcNet, RpcNode, find_free_ports, make_keys, rpc_net
-from support.recording import wait_until
-from support.strangers import forge_leaf, open_channel, own_leaf, try_blocks, try_push
+from support.nodes import RpcNet, RpcNode, make_keys, rpc_net
+from support.ports import find_free_ports
+from support.recording import PATIENCE_S, wait_until
+from support.strangers import forge_leaf, open_channel, own_leaf, push_to_the_end, try_blocks
 
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 DAY_S = 86_400.0
@@ -150,7 +151,7 @@ async def test_openssl_accepts_our_certificates_and_speaks_tls_1_3(net: RpcNet, 
     )
     connection = writer.get_extra_info("ssl_object")
     assert (connection.version(), connection.selected_alpn_protocol()) == ("TLSv1.3", "h2")
-    assert await asyncio.wait_for(reader.read(1), 5)  # the server's HTTP/2 settings: it took our certificate
+    assert await asyncio.wait_for(reader.read(1), PATIENCE_S)  # the server's HTTP/2 settings: it took our certificate
     writer.transport.abort()  # gRPC goes on sending after our close notice, which asyncio takes amiss
 
 
@@ -276,7 +277,7 @@ async def test_with_tls_off_a_caller_must_still_name_a_member() -> None:
         rpc_net(2, tls="off", start=[0]) as net,
         grpc.aio.insecure_channel(f"127.0.0.1:{net.nodes[0].transport.port}") as channel,
     ):
-        assert await try_push(channel, pb.Batch()) is grpc.StatusCode.UNAUTHENTICATED
+        assert await push_to_the_end(channel, pb.Batch()) is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_a_port_that_is_taken_is_said_so(net: RpcNet) -> None:

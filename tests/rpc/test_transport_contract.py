@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,9 +24,11 @@ from node.transport.base import (
     PeerUnavailable,
     Transport,
 )
+from node.transport.intake import RateLimits
 from node.transport.memory import MemoryNetwork
-from support.nodes import make_keys, rpc_net
-from support.recording import Recorder, wait_until
+from support.nodes import RpcNet, make_keys, rpc_net
+from support.ports import find_free_ports
+from support.recording import PATIENCE_S, Recorder, wait_until
 
 BLOB = bytes(range(256)) * (10 * 1024) + b"tail"  # 2.5 MiB and a bit
 DIGEST = hashlib.sha256(BLOB).digest()
@@ -73,7 +74,7 @@ async def memory_pair() -> AsyncIterator[tuple[Node, Node]]:
 
 @asynccontextmanager
 async def rpc_pair(tls: Literal["mutual", "off"] = "mutual") -> AsyncIterator[tuple[Node, Node]]:
-    async with rpc_net(2, tls=tls) as net:
+    async with rpc_net(2, tls=tls, limits=RateLimits(blob_grace_s=PATIENCE_S)) as net:
         alice, bob = (Node(node.id, node.transport, node.recorder, node.stop, node.start) for node in net.nodes)
         yield alice, bob
 
@@ -155,7 +156,9 @@ async def test_traffic_is_counted_by_peer_and_kind(pair: Pair) -> None:
     assert sent.kinds["vote"].bytes_sent == received.kinds["vote"].bytes_received
     assert 2000 < sent.bytes_sent < 2500
     assert len(BLOB) < sent.kinds["blob"].bytes_received < len(BLOB) + 200
-    assert received.kinds["blob"].bytes_sent == sent.kinds["blob"].bytes_received
+    await wait_until(
+        lambda: received.kinds["blob"].bytes_sent == sent.kinds["blob"].bytes_received, "the last chunk counted by both"
+    )
 
 
 async def test_a_blob_comes_in_chunks_of_a_mebibyte_and_resumes_at_an_offset(pair: Pair) -> None:
@@ -219,12 +222,11 @@ async def test_blocks_come_from_a_height_on_as_many_as_fit(pair: Pair) -> None:
     assert many == bob.recorder.blocks[: MAX_BLOCKS_REPLY_BYTES // 200_500]
 
 
-async def test_a_peer_that_stops_is_down_and_one_that_starts_is_up_at_once(pair: Pair) -> None:
+async def test_a_peer_that_stops_is_down_and_one_that_starts_is_up(pair: Pair) -> None:
     alice, bob = pair
     assert alice.recorder.ups == [bob.id]
-    before_s = time.monotonic()
-    await bob.stop()
-    assert time.monotonic() - before_s < 1
+    async with asyncio.timeout(PATIENCE_S):
+        await bob.stop()
     await wait_until(lambda: alice.recorder.downs == [bob.id], "alice sees bob go")
     assert alice.transport.connected() == frozenset()
     alice.transport.post(bob.id, Message(MessageKind.VOTE, b"lost"))
@@ -233,27 +235,45 @@ async def test_a_peer_that_stops_is_down_and_one_that_starts_is_up_at_once(pair:
         await alice.transport.request_blocks(bob.id, 0, 1)
     with pytest.raises(PeerUnavailable):
         await anext(alice.transport.fetch_blob(bob.id, DIGEST))
-    await asyncio.sleep(0.6)
-    before_s = time.monotonic()
     await bob.start()
     await wait_until(lambda: alice.recorder.ups == [bob.id, bob.id], "alice sees bob come")
-    assert time.monotonic() - before_s < 1.5  # usually 0.1 to 0.3 s, on a busy machine more
     alice.transport.post(bob.id, Message(MessageKind.VOTE, b"heard"))
     await wait_until(lambda: bob.recorder.get_data(MessageKind.VOTE) == [b"heard"], "the vote")
     bob.recorder.blobs[DIGEST] = BLOB
     assert b"".join([chunk async for chunk in alice.transport.fetch_blob(bob.id, DIGEST)]) == BLOB
 
 
+async def test_one_that_is_away_is_dialled_several_times_a_second() -> None:
+    """So it is up soon after it starts: twenty attempts take 5 s, and a minute with the pauses for a network."""
+    attempts = 0
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        writer.transport.abort()
+
+    alice, bob = make_keys(2)
+    net = RpcNet()
+    ports = find_free_ports(2)
+    node = net.build(alice, f"127.0.0.1:{ports[0]}", {bob.id: f"127.0.0.1:{ports[1]}"})
+    server = await asyncio.start_server(hang_up, "127.0.0.1", ports[1])
+    with closing(server):
+        try:
+            await node.start()
+            await wait_until(lambda: attempts >= 20, "twenty attempts", 40)
+        finally:
+            await net.stop()
+
+
 async def test_a_peer_that_goes_during_a_transfer_fails_it(pair: Pair) -> None:
     alice, bob = pair
-    bob.recorder.blobs[DIGEST] = bytes(64 * CHUNK_BYTES)
+    bob.recorder.blobs[DIGEST] = bytes(64 * CHUNK_BYTES)  # far more than is on its way at a time
     chunks = alice.transport.fetch_blob(bob.id, DIGEST)
     await anext(chunks)
-    stopping = asyncio.ensure_future(bob.stop())
+    await bob.stop()
     with pytest.raises(PeerUnavailable):
         async for _ in chunks:
             pass
-    await stopping
 
 
 async def test_bad_bytes_get_their_sender_refused(pair: Pair) -> None:
@@ -279,5 +299,5 @@ async def test_a_failure_in_a_handler_is_heard_at_the_top() -> None:
         alice.transport.post(bob.id, Message(MessageKind.VOTE, b"x"))
         assert bob.task is not None
         with pytest.raises(RuntimeError, match="a bug in the service"):
-            await asyncio.wait_for(bob.task, 5)
+            await asyncio.wait_for(bob.task, PATIENCE_S)
         bob.task = None

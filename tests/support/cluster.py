@@ -31,10 +31,11 @@ from node.context import NodeContext
 from node.genesis_file import get_genesis_spec
 from node.offload import InlineOffload, Offload
 from node.round_service import RoundService
-from node.trainer import Trained, Trainer, TrainerInfo
+from node.trainer import OnProgress, Progress, Trained, Trainer, TrainerInfo
 from node.transport.memory import MemoryNetwork
 from support.chains import make_genesis, make_keys
 
+USUAL_ITERATIONS = 20  # dfpl's own number
 DIM = 4  # of the prototypes that `ScriptedTrainer` makes up
 INITIAL_MODEL = payload.encode_arrays({"model/none": np.zeros(1, dtype=np.float32)})  # nobody here loads it
 
@@ -79,21 +80,39 @@ class SleepyMiner:
 
 
 class ScriptedTrainer:
-    """Makes up prototypes from its seed and the height, after `train_s` of virtual time. What it is told is kept."""
+    """Makes up prototypes from its seed and the height, after `train_s` of virtual time: of a local phase, whatever its
+    length, or with `alpha_s` that for each iteration. What it is told is kept.
+    """
 
-    def __init__(self, seed: int, train_s: float = 0.02) -> None:
+    def __init__(self, seed: int, train_s: float = 0.02, alpha_s: float | None = None) -> None:
         self.seed = seed
         self.train_s = train_s
+        self.alpha_s = alpha_s
         self.applied: dict[int, bytes | None] = {}
         self.trained: list[int] = []
+        self.iterations: dict[int, int] = {}  # by height
 
     async def start(self) -> TrainerInfo:
         return TrainerInfo(1, 1, "cpu", 1, 1)
 
-    async def train(self, height: int, beacon: bytes) -> Trained:
-        await asyncio.sleep(self.train_s)
+    async def train(
+        self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
+    ) -> Trained:
+        iterations = USUAL_ITERATIONS if num_iterations is None else num_iterations
+        alpha_s = self.alpha_s
+        if alpha_s is None:
+            alpha_s = self.train_s / iterations
+            await asyncio.sleep(self.train_s)
+        else:
+            for step in range(1, iterations + 1):
+                await asyncio.sleep(alpha_s)
+                if on_progress is not None:
+                    on_progress(Progress(step, iterations, step * alpha_s))
         self.trained.append(height)
-        return Trained(1, {"prototypes": make_prototypes(self.seed, height)}, {"loss": 0.0, "accuracy": 0.5})
+        self.iterations[height] = iterations
+        measured = {"iterations": iterations, "steps": iterations, "seconds": iterations * alpha_s, "alpha_s": alpha_s}
+        prototypes = make_prototypes(self.seed, height)
+        return Trained(1, {"prototypes": prototypes}, {"loss": 0.0, "accuracy": 0.5, **measured})
 
     async def apply(self, height: int, aggregate: bytes | None) -> Mapping[str, float]:
         self.applied[height] = aggregate

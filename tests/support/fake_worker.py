@@ -1,7 +1,7 @@
 """A worker process without torch: a client whose state is one number, and which does what the beacon tells it to.
 
 Run in place of `node.worker_main`, so that every part of a worker but its arithmetic is the real one. Training for
-height h makes the state 10 * state + h; applying an aggregate adds its number.
+height h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate adds its number.
 """
 
 from __future__ import annotations
@@ -48,7 +48,15 @@ class FakeClient:
         self.num_train, self.num_test = 2, 1
         self._number = float(initial["model/w"][0])
 
-    def train(self, height: int, beacon: bytes, *, should_stop: Callable[[], bool] | None = None) -> Any:
+    def train(
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        on_step: Callable[[int, int], None] | None = None,
+    ) -> Any:
         if beacon == DIE:
             os.kill(os.getpid(), signal.SIGKILL)
         if beacon == DIVERGE:
@@ -62,9 +70,11 @@ class FakeClient:
             print("training began")
             end = time.monotonic() + ENDLESS_S
             while time.monotonic() < end:
+                if on_step is not None:
+                    on_step(3, 4)
                 if should_stop is not None and should_stop():
                     raise Stopped
-        self._number = 10 * self._number + height
+        self._number = 10 * self._number + height * (num_iterations or 1)
         arrays = {"model": {"w": np.array([self._number])}}
         return SimpleNamespace(weight=2, payloads=arrays, metrics={"loss": float("nan"), "accuracy": 0.5})
 
@@ -85,10 +95,10 @@ class FakeClient:
         self._number = float(arrays["model/w"][0])
 
 
-def build_client(config: Mapping[str, Any], initial: Arrays) -> tuple[Any, str]:
+def build_client(config: Mapping[str, Any], initial: Arrays) -> worker_main.Built:
     if config["device"] == "abacus":
         raise MlError("device: expected one of this machine, got 'abacus'")
-    return FakeClient(initial), "cpu"
+    return worker_main.Built(FakeClient(initial), "cpu", config["engine"].get("precision", "fp32"))
 
 
 if __name__ == "__main__":

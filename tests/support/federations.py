@@ -28,17 +28,19 @@ def make_digit_clients(
     partition: str = "classes:3,1",
     model: Mapping[str, Any] = MLP,
     shots: int | None = None,
+    rounds: int = 10,
 ) -> list[Client]:
     return make_clients(
         method=method,
         model=model,
-        classes=get_classes("digits"),
-        input=get_default_input("digits", model),
+        classes=get_classes({"format": "digits"}),
+        input=get_default_input({"format": "digits"}, model),
         data={"format": "digits"},
         partition=partition,
         num_clients=num_clients,
         run_seed=seed,
         shots=shots,
+        rounds=rounds,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from chain.signing import SigningKey
 from node.bans import Bans
 from node.transport.intake import RateLimits
 from node.transport.rpc import RpcTransport
+from support.ports import find_free_ports
 from support.recording import Recorder, wait_until
 
 
@@ -96,17 +96,6 @@ def make_keys(count: int) -> list[SigningKey]:
     """The same keys each time, in the order of their ids."""
     keys = [SigningKey.from_private_bytes(bytes([i + 1]) * 32) for i in range(count)]
     return sorted(keys, key=lambda key: key.id)
-
-
-def find_free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 @asynccontextmanager

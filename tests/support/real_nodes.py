@@ -18,22 +18,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from chain.genesis import Genesis
 from node.admin_client import AdminClient
 from node.config import load_config
+from node.errors import NodeUnreachable
 from node.genesis_file import load_genesis
 from node.json_view import to_json
 from node.local_cluster import NodeProcess
 from node.testnet import TestnetNode, TestnetSpec, make_testnet
+from support.ports import find_free_ports
 
 POLL_S = 0.1
-WAIT_S = 90.0  # for anything: generous, as a loaded machine may be ten times slower than an idle one
-COMMAND_S = 60.0
+WAIT_S = 240.0  # for anything: generous, as a loaded machine may be ten times slower than an idle one
+COMMAND_S = 240.0
+STOP_S = 60.0
+
+T = TypeVar("T")
 
 Status = dict[str, Any]
 Statuses = Mapping[str, Status]
@@ -74,7 +79,8 @@ def run_command(*arguments: object, timeout_s: float = COMMAND_S) -> Finished:
 
 def make_federation(directory: Path, **spec: Any) -> Path:
     """The files of a test network on ports that are free now. `spec` is `TestnetSpec`'s."""
-    return make_testnet(directory, TestnetSpec(**{"base_port": 0, **spec})).directory
+    made = TestnetSpec(**spec)
+    return make_testnet(directory, replace(made, base_port=find_free_ports(made.num_nodes)[0])).directory
 
 
 @contextmanager
@@ -142,11 +148,15 @@ class Federation:
         wanted = names or self.running
         await self.wait_for(lambda now: all(now[name]["ready"] for name in wanted), f"{', '.join(wanted)} ready")
 
-    async def stop(self, name: str) -> tuple[int, float]:
-        """SIGTERM: the exit code, and the seconds it took."""
-        began_s = time.monotonic()
-        code = await self.nodes[name].stop()
-        return code, time.monotonic() - began_s
+    async def stop(self, name: str) -> int:
+        """SIGTERM: the exit code. AssertionError when it does not end by itself."""
+        process = self.nodes[name].process
+        assert process is not None, f"{name} was never started"
+        process.send_signal(signal.SIGTERM)
+        try:
+            return await asyncio.wait_for(process.wait(), STOP_S)
+        except TimeoutError:
+            raise AssertionError(f"{name} has not ended after {STOP_S:g} s\n{self._describe({})}") from None
 
     async def kill(self, name: str) -> None:
         """`kill -9`."""
@@ -160,8 +170,7 @@ class Federation:
         return {status["name"]: status for status in found if status is not None}
 
     async def get_status(self, name: str) -> Status:
-        status = await self.nodes[name].get_status()
-        assert status is not None, f"{name} does not answer"
+        status: Status = to_json(await self._ask(name, AdminClient.get_status))
         return status
 
     def get_pid(self, name: str) -> int:
@@ -176,25 +185,28 @@ class Federation:
 
     async def read_chain(self, name: str) -> list[dict[str, Any]]:
         """Every finalised block as the running node lists it, genesis first."""
-        return await asyncio.to_thread(self._read_chain, name)
-
-    def _read_chain(self, name: str) -> list[dict[str, Any]]:
-        blocks: list[dict[str, Any]] = []
-        first: int | None = 0
-        with AdminClient(self.nodes[name].socket) as admin:
-            while first is not None:
-                page = admin.list_blocks(first, 500, reverse=True)
-                blocks += [to_json(block) for block in page.blocks]
-                first = page.next if page.HasField("next") else None
-        return blocks
+        return await self._ask(name, _read_chain)
 
     async def read_contributors(self, name: str, height: int) -> list[str]:
         """Whose contributions the block of a height holds, by name, as the running node has it."""
-        return await asyncio.to_thread(self._read_contributors, name, height)
+        block = await self._ask(name, lambda admin: admin.get_block(height))
+        return [contribution.name for contribution in block.contributions]
 
-    def _read_contributors(self, name: str, height: int) -> list[str]:
-        with AdminClient(self.nodes[name].socket) as admin:
-            return [contribution.name for contribution in admin.get_block(height).contributions]
+    async def _ask(self, name: str, question: Callable[[AdminClient], T]) -> T:
+        """A running node's answer, also if it takes longer than a command would wait."""
+
+        def ask() -> T:
+            with AdminClient(self.nodes[name].socket) as admin:
+                return question(admin)
+
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return await asyncio.to_thread(ask)
+            except NodeUnreachable:
+                if not self.nodes[name].is_running or time.monotonic() > deadline_s:
+                    raise AssertionError(f"{name} does not answer\n{self._describe({})}") from None
+            await asyncio.sleep(POLL_S)
 
     async def check_agreement(self) -> int:
         """No two running nodes have different blocks at a height. Returns the least height of theirs."""
@@ -253,6 +265,16 @@ class Federation:
 
 
 _SHOWN = ("height", "round", "phase", "view", "contributions", "candidates", "members_in_sight", "stalled", "ready")
+
+
+def _read_chain(admin: AdminClient) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    first: int | None = 0
+    while first is not None:
+        page = admin.list_blocks(first, 500, reverse=True)
+        blocks += [to_json(block) for block in page.blocks]
+        first = page.next if page.HasField("next") else None
+    return blocks
 
 
 def _make_process(config_file: Path) -> NodeProcess:

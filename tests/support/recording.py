@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from chain.block import Digest, Id
 from node.transport.base import CHUNK_BYTES, BlobNotFound, Message, MessageKind, PeerFault
 
+PATIENCE_S = 60.0  # for whatever must come: a busy machine may be a hundred times slower than an idle one
+
 
 class Recorder:
     """Keeps messages and peers seen; serves `blocks` and `blobs`; a message of `bad_data` is a fault of its sender."""
@@ -53,7 +55,7 @@ class Recorder:
         return [message.data for sender, message in self.messages if message.kind is kind and peer in (None, sender)]
 
 
-async def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 5.0) -> None:
+async def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Returns once `condition` holds; AssertionError naming `what` after `timeout_s` of the loop's time."""
     deadline_s = asyncio.get_running_loop().time() + timeout_s
     while not condition():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import grpc
@@ -18,6 +20,7 @@ from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc as rpc
 from node.tls import Leaf, get_server_name, issue_leaf, make_anchor
 from node.transport.link import ACCEPTED_KEY
+from support.recording import PATIENCE_S
 
 
 def open_channel(port: int, server: Id, leaf: Leaf | None) -> grpc.aio.Channel:
@@ -53,31 +56,46 @@ def forge_leaf(claimed: Id, signer: SigningKey, *, subject: str = "leaf", days: 
     return Leaf(certificate.public_bytes(Encoding.PEM), private_key, 0.0, 0.0)
 
 
-async def try_blocks(channel: grpc.aio.Channel, *, timeout_s: float = 5.0) -> grpc.StatusCode:
+async def try_blocks(channel: grpc.aio.Channel) -> grpc.StatusCode:
     """How a call for block 0 ends."""
     try:
-        await rpc.PeerStub(channel).Blocks(pb.BlocksRequest(first=0, count=1), timeout=timeout_s)
+        await rpc.PeerStub(channel).Blocks(pb.BlocksRequest(first=0, count=1), timeout=PATIENCE_S)
     except grpc.aio.AioRpcError as error:
         return error.code()
     return grpc.StatusCode.OK
 
 
-async def try_push(channel: grpc.aio.Channel, *batches: pb.Batch, hold_s: float = 0.5) -> grpc.StatusCode | None:
-    """How a Push stream that sends `batches` ends; None if it is still open `hold_s` after the last."""
+@asynccontextmanager
+async def pushing(channel: grpc.aio.Channel, *batches: pb.Batch) -> AsyncIterator[None]:
+    """A Push stream on which `batches` have been sent, and which is still open when the body is done."""
     call = rpc.PeerStub(channel).Push(None)
     try:
-        metadata = await asyncio.wait_for(call.initial_metadata(), 5)
-        if ACCEPTED_KEY in metadata:
-            for batch in batches:
-                await call.write(batch)
-            async with asyncio.timeout(hold_s):
-                await call.read()
-        return await call.code()
-    except TimeoutError:
-        return None
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    except asyncio.InvalidStateError:
-        return await call.code()
+        assert ACCEPTED_KEY in await asyncio.wait_for(call.initial_metadata(), PATIENCE_S)
+        for batch in batches:
+            await call.write(batch)
+        yield
+        assert not call.done(), f"the stream has ended with {await call.code()}"
     finally:
         call.cancel()
+
+
+async def push_to_the_end(channel: grpc.aio.Channel, *batches: pb.Batch) -> grpc.StatusCode:
+    """How a Push stream that sends `batches` is ended by the other side."""
+    call = rpc.PeerStub(channel).Push(None)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it has ended, as it should
+                if ACCEPTED_KEY in await call.initial_metadata():
+                    for batch in batches:
+                        await call.write(batch)
+                    await read_to_the_end(call)
+            return await call.code()
+    except TimeoutError:
+        raise AssertionError(f"the stream is still open after {PATIENCE_S:g} s") from None
+    finally:
+        call.cancel()
+
+
+async def read_to_the_end(call: grpc.aio.StreamStreamCall[pb.Batch, pb.Batch]) -> None:
+    while await call.read():
+        pass

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.budget import compute_alpha, compute_beta, compute_plan
+from ml.budget import compute_alpha, compute_beta, compute_max_rounds, compute_plan
 from ml.errors import BudgetError
 
 # beta, R, t_sum - R*beta, E for alpha 1 to 4, E*alpha*R; t_sum = 100
@@ -89,3 +89,14 @@ def test_numbers_that_make_no_sense_are_refused_by_name(args: tuple[float, int, 
 def test_mining_that_takes_the_whole_round_leaves_no_plan() -> None:
     with pytest.raises(BudgetError, match="leave -5 s of training a round"):
         compute_plan(100, 4, 1, 30)
+
+
+@settings(deadline=None)
+@given(st.decimals("0.01", "1000", places=2), st.decimals("0.01", "10", places=2), st.decimals("0", "10", places=2))
+def test_one_round_more_than_the_most_has_no_plan(budget: object, alpha: object, beta: object) -> None:
+    budget_s, alpha_s, beta_s = (float(str(x)) for x in (budget, alpha, beta))
+    most = compute_max_rounds(budget_s, alpha_s, beta_s)
+    if most:
+        assert compute_plan(budget_s, most, alpha_s, beta_s).local_iterations >= 1
+    with pytest.raises(BudgetError):
+        compute_plan(budget_s, most + 1, alpha_s, beta_s)

@@ -232,7 +232,8 @@ def test_simulate_prints_one_json_object_with_its_contract(capsys: Captured) -> 
     assert (code, err) == (0, "")
     answer = json.loads(out)
     assert {"rounds", "best_taa", "final_taa", "final_global", "clients"} <= set(answer)
-    assert [set(row) for row in answer["rounds"]] == [{"round", "taa", "global", "sent_params", "sent_bytes"}] * 2
+    row = {"round", "taa", "tal", "global", "tal_global", "taa_local", "sent_params", "sent_bytes"}
+    assert [set(found) for found in answer["rounds"]] == [row] * 2
     assert {"id", "accuracy", "global_accuracy", "num_train", "num_test"} == set(answer["clients"][0])
     assert len(answer["clients"]) == 3
     assert all(0 <= row["taa"] <= 1 for row in answer["rounds"])
@@ -249,10 +250,15 @@ def test_simulate_prints_a_table_for_people(capsys: Captured) -> None:
     ("arguments", "message"),
     [
         (["--set", "lrr=1"], "--set lrr: method.lrr: unknown key: did you mean 'lr'?"),
-        (["--set", "pow.difficulty=1"], "--set pow.difficulty: unknown section 'pow'. Known: method, model"),
+        (
+            ["--set", "pow.difficulty=1"],
+            "--set pow.difficulty: unknown section 'pow'. Known: method, model, data",
+        ),
         (["--method", "fedavgg"], "--method: method.name: unknown method 'fedavgg': did you mean 'fedavg'?"),
         (["--partition", "iid:3"], "partition: expected iid, got 'iid:3'"),
         (["--data", "mnist"], "--data: data.format: unknown format 'mnist'"),
+        (["--batched", "yes"], "batched: expected auto, on, off, got 'yes'"),
+        (["--batched", "on", "--model", "cnn_mnist"], "batched: model cnn_mnist: expected one without dropout"),
     ],
 )
 def test_simulate_refuses_what_cannot_be_in_one_line(capsys: Captured, arguments: list[str], message: str) -> None:

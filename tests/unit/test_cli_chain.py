@@ -180,6 +180,13 @@ def test_rounds_say_what_they_took_and_brought(capsys: Captured, data_dir: Path)
     code, out, _ = run(capsys, "rounds", "show", "2", "--data-dir", data_dir)
     assert code == 0
     assert "accuracy" in out
+    assert "s a local iteration" in out
+    assert f"{shown['beta_s']:.3f} s of mining" in out
+    code, out, _ = run(capsys, "rounds", "--data-dir", data_dir)
+    heading, newest, *_ = (line.split() for line in out.splitlines())
+    at = heading.index("E")
+    told = rounds[0]["seconds"]
+    assert newest[at : at + 4] == ["20", *(f"{told[phase]:.3f}" for phase in ("train", "mine", "wall"))]
 
 
 def test_a_command_says_which_node_it_cannot_find(capsys: Captured, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from chain.signing import SigningKey, encode_id
+from ml.data.partition import parse_partition, partition_from_mapping
 from node.config import (
     ClassesPartition,
     NodeConfig,
@@ -86,16 +88,43 @@ def test_everything_a_file_may_say_is_read(tmp_path: Path) -> None:
         "of": 4,
         "seed": 7,
         "shots": None,
+        "sha256": None,
         "scheme": "classes",
         "avg": 3,
         "std": 1,
+        "count": "uniform",
+        "samples": None,
+        "cover": False,
     }
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "classes:3,1",
+        "classes:4,2,count=normal,samples=shots,cover=true",
+        "dirichlet:0.3",
+        "dirichlet:0.3,balance=false",
+        "dirichlet:0.3,per=client",
+        "domains",
+        "shards:3",
+        "iid",
+    ],
+)
+def test_every_scheme_of_the_command_line_can_stand_in_a_file(tmp_path: Path, scheme: str) -> None:
+    part = parse_partition(scheme).to_mapping() | {"index": 0, "of": 4, "seed": 1, "shots": 5, "sha256": "0a" * 32}
+    partition = load_config(write(tmp_path, SMALL + f"data: {json.dumps({'partition': part})}\n")).data.partition
+    assert partition is not None
+    assert part.items() <= partition.model_dump().items()
+    assert str(partition_from_mapping(partition.model_dump(mode="json"))) == scheme
 
 
 def test_defaults_fill_in_what_a_small_file_leaves_out(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, SMALL))
     assert (config.node.name, config.network.tls, config.training.device) == ("node", "mutual", "auto")
-    assert (config.training.threads, config.training.checkpoint_every) == ("auto", 1)
+    training = config.training
+    assert (training.threads, training.checkpoint_every, training.precision) == ("auto", 1, "auto")
+    assert (training.deterministic, training.channels_last, training.compile) == (False, False, False)
     assert (config.consensus.mine, config.consensus.workers) == (True, 1)
     assert (config.admin.socket, config.log.level, config.data.partition) == (None, "info", None)
 
@@ -142,7 +171,8 @@ genesis_file: g
         "bad.yaml:3:3: network.listn: unknown key. Did you mean 'listen'?",
         "bad.yaml:4:3: network.listen: expected host:port (got '7053')",
         "bad.yaml:6:3: training.seed: must be at least 0 (got -1)",
-        "bad.yaml:7:3: training.batch_size: unknown key. Known: device, seed, threads, checkpoint_every",
+        "bad.yaml:7:3: training.batch_size: unknown key. Known: device, seed, threads, precision, deterministic, "
+        "channels_last, compile, checkpoint_every, user_models",
     ]
 
 
@@ -156,6 +186,8 @@ genesis_file: g
         ("training.threads=0", "expected auto or a number of threads, at least 1 (got 0)"),
         ("training.threads=many", "expected auto or a number of threads, at least 1 (got 'many')"),
         ("training.device=gpu", "expected auto, cpu, cuda or cuda:N (got 'gpu')"),
+        ("training.precision=fp16", "expected 'auto', 'fp32' or 'bf16' (got 'fp16')"),
+        ("training.compile=yes", "expected true or false (got 'yes')"),
         (
             "node.name=a/b",
             "expected letters, digits, '.', '_' and '-', at most 64, a letter or digit first (got 'a/b')",
@@ -170,8 +202,14 @@ genesis_file: g
         ("network.tls=on", "expected 'mutual' or 'off' (got 'on')"),
         ("consensus=5", "expected a section of keys (got 5)"),
         ("consensus.mine=yes", "expected true or false (got 'yes')"),
-        ("data.format=npz", "expected 'digits' (got 'npz')"),
-        ("data.partition={scheme: classs}", "expected one of 'classes', 'dirichlet', 'iid' (got 'classs')"),
+        ("data.format=mnist", "'parquet', 'hf', 'idx', 'cifar', 'svhn' or 'medmnist' (got 'mnist')"),
+        ("data.transform={size: 28}", "unknown key. Known: augment"),
+        ("data.transform={augment: cut}", "expected 'none', 'flip', 'crop' or 'flip_crop' (got 'cut')"),
+        ("data.columns={lable: x}", "unknown key. Did you mean 'label'?"),
+        (
+            "data.partition={scheme: classs}",
+            "expected one of 'classes', 'dirichlet', 'domains', 'shards', 'iid' (got 'classs')",
+        ),
         ("version=2", "expected 1 (got 2)"),
         ("training.sed=1", "unknown key. Did you mean 'seed'?"),
         ("nettwork=1", "unknown key. Did you mean 'network'?"),
@@ -185,16 +223,44 @@ def test_each_wrong_value_names_expected_and_got(tmp_path: Path, override: str, 
     assert said.endswith(message)
 
 
+def test_data_other_than_digits_have_a_path_relative_to_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    own = load_config(path, ["data.format=npz", "data.path=scans/a.npz", "data.test_split=val"]).data
+    assert (own.path, own.train_split, own.test_split) == (tmp_path / "scans/a.npz", "train", "val")
+    assert own.model_dump(mode="json")["transform"] == {"augment": "none"}
+    for overrides, message in (
+        (["data.format=npz"], "expected a path, which npz needs (got nothing)"),
+        (["data.path=a.npz"], "expected no path, which digits have not (got "),
+        (["data.test_split=train"], "expected another split than train_split (got 'train')"),
+    ):
+        [problem] = complain(path, *overrides)
+        assert message in problem
+
+
 def test_the_keys_of_a_partition_are_those_of_its_scheme(tmp_path: Path) -> None:
     text = SMALL + "data:\n  partition: {scheme: dirichlet, alpha: 0, avg: 3, index: 0, of: 4, seed: 1}\n"
     assert complain(write(tmp_path, text)) == [
         "node.yaml:6:34: data.partition.alpha: must be more than 0 (got 0)",
-        "node.yaml:6:44: data.partition.avg: unknown key. Known: index, of, seed, shots, scheme, alpha",
+        "node.yaml:6:44: data.partition.avg: unknown key. Known: "
+        "index, of, seed, shots, sha256, scheme, alpha, per, balance",
     ]
     text = SMALL + "data:\n  partition: {scheme: iid, index: 4, of: 4, seed: 1}\n"
     assert complain(write(tmp_path, text)) == [
         "node.yaml:6:3: data.partition: expected index below of (got part 4 of 4)"
     ]
+    part = "index: 0, of: 4, seed: 1"
+    for keys, message in (
+        ("scheme: classes, avg: 3, std: 1, count: gauss", ".count: expected 'uniform' or 'normal' (got 'gauss')"),
+        ("scheme: classes, avg: 3, std: 1, samples: all, shots: 5", ": expected no shots with samples: all (got 5)"),
+        (
+            "scheme: dirichlet, alpha: 1, per: client, balance: false",
+            ": expected no balance: false with per: client, whose parts are equal (got both)",
+        ),
+        ("scheme: shards, per_client: 0", ".per_client: must be at least 1 (got 0)"),
+        ("scheme: iid, sha256: A0", ".sha256: expected 64 hexadecimal digits (got 'A0')"),
+    ):
+        [problem] = complain(write(tmp_path, SMALL + f"data:\n  partition: {{{part}, {keys}}}\n"))
+        assert problem.partition(": ")[2] == f"data.partition{message}"
 
 
 def test_environment_variables_are_named_with_the_key(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_split_is_stratified_and_fixed() -> None:
 @pytest.mark.parametrize("size", [(28, 28), (32, 32)])
 def test_resized_digits_stay_in_range_and_keep_their_mean(size: tuple[int, int]) -> None:
     native, _ = load_digits()
-    resized, _ = load_digits(size)
+    resized, _ = load_dataset({"format": "digits"}, {"shape": [1, *size]})
     assert resized.x.shape == (1438, 1, *size)
     assert resized.x.dtype == np.float32
     assert 0 <= resized.x.min() <= resized.x.max() <= 1
@@ -42,7 +42,7 @@ def test_resized_digits_stay_in_range_and_keep_their_mean(size: tuple[int, int])
 
 
 def test_colour_is_three_equal_channels() -> None:
-    train, _ = load_digits((32, 32), grayscale=False)
+    train, _ = load_dataset({"format": "digits"}, {"shape": [3, 32, 32]})
     assert train.x.shape == (1438, 3, 32, 32)
     assert np.array_equal(train.x[:, 0], train.x[:, 2])
 
@@ -64,9 +64,10 @@ def test_input_normalises_each_channel() -> None:
 
 
 def test_default_input_suits_the_model() -> None:
-    assert get_default_input("digits", {"name": "mlp"})["shape"] == [1, 8, 8]
-    assert get_default_input("digits", {"name": "cnn_mnist"})["shape"] == [1, 28, 28]
-    assert get_classes("digits") == tuple("0123456789")
+    digits = {"format": "digits"}
+    assert get_default_input(digits, {"name": "mlp"})["shape"] == [1, 8, 8]
+    assert get_default_input(digits, {"name": "cnn_mnist"})["shape"] == [1, 28, 28]
+    assert get_classes(digits) == tuple("0123456789")
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,7 @@ class Unlocked(Voting):
         return True
 
 
+@pytest.mark.timeout(900)  # ten seconds of arithmetic on an idle machine
 @pytest.mark.parametrize("coordinator", [0, LIAR])
 def test_no_course_of_two_views_forks(coordinator: int) -> None:
     model = TwoViews(Voting, 3, coordinator)

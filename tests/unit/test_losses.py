@@ -89,6 +89,14 @@ def test_auxiliary_loss_of_client_a(kind: str, expected: float) -> None:
     assert loss.item() == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["l2", "sq", "mse"])
+def test_autocast_does_not_round_the_distance(kind: str) -> None:
+    z_BD, target = Z_A + 1e-3, make_target([0, 1, 2], OWNERS)
+    with torch.autocast("cpu", torch.bfloat16):
+        coarse = compute_prototype_loss(z_BD, Y_A, target, kind)
+    assert coarse.item() == compute_prototype_loss(z_BD, Y_A, target, kind).item()
+
+
 def test_classes_without_a_global_prototype_are_left_out_of_the_mean() -> None:
     target = make_target([0, 2], OWNERS[[0, 2]])
     assert compute_prototype_loss(Z_A, Y_A, target).item() == pytest.approx(1.4142136, rel=1e-6)

@@ -42,11 +42,11 @@ async def running(
 
 def test_messages_arrive_and_the_clock_is_virtual() -> None:
     async def story() -> float:
-        async with running(MemoryNetwork(latency_s=(10.0, 20.0)), ALICE, BOB) as (transports, recorders):
+        async with running(MemoryNetwork(latency_s=(100.0, 200.0)), ALICE, BOB) as (transports, recorders):
             start_s = asyncio.get_running_loop().time()
             for i in range(100):
                 transports[ALICE].post(BOB, vote(i))
-            await wait_until(lambda: len(recorders[BOB].messages) == 100, "100 votes", 30)
+            await wait_until(lambda: len(recorders[BOB].messages) == 100, "100 votes", 300)
             assert sorted(recorders[BOB].get_data(MessageKind.VOTE)) == [vote(i).data for i in range(100)]
             assert recorders[BOB].get_data(MessageKind.VOTE) != [vote(i).data for i in range(100)]  # reordered
             sent, received = transports[ALICE].counters()[BOB], transports[BOB].counters()[ALICE]
@@ -55,8 +55,9 @@ def test_messages_arrive_and_the_clock_is_virtual() -> None:
             return asyncio.get_running_loop().time() - start_s
 
     before_s = time.monotonic()
-    assert 10 <= run_virtual(story()) <= 21
-    assert time.monotonic() - before_s < 5
+    took_s = run_virtual(story())
+    assert 100 <= took_s <= 201
+    assert time.monotonic() - before_s < took_s
 
 
 def test_fifo_links_keep_the_order() -> None:

@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from ml.clients import get_client_seed, get_device, get_partition_seed, make_client, make_initial_aggregate
+from ml.clients import get_client_seed, get_device, make_client, make_initial_aggregate
 from ml.data import get_classes, get_default_input, load_dataset
 from ml.data.partition import make_partition, parse_partition
 from ml.errors import AggregationError, DataError, MlError, SpecError, Stopped
 from ml.methods import METHODS, make_method
 from ml.payload import Arrays, encode_arrays
+from ml.seeding import get_partition_seed
 from ml.specs import METHODS as SPECS
 from ml.specs import add_kind, get_kind
 from ml.training import Diverged
 from support.federations import BEACON, CNN, MLP, aggregate_round, make_digit_clients, run_round
 
-ALL: list[dict[str, Any]] = [{"name": "local"}, {"name": "fedavg"}, {"name": "dfpl"}]
+METRICS = {"loss", "iterations", "steps", "seconds", "alpha_s", "accuracy", "test_loss"}
+ALL: list[dict[str, Any]] = [{"name": name} for name in METHODS]
 
 
 def are_equal(first: Arrays, second: Arrays) -> bool:
@@ -53,7 +55,7 @@ def test_payloads_are_what_validators_accept(method: dict[str, Any]) -> None:
         client.spec.validate_kinds(trained.payloads, 1)
         for kind, arrays in trained.payloads.items():
             client.spec.validate_payload(kind, arrays, 1)
-        assert trained.metrics.keys() == {"loss", "accuracy", "steps", "seconds", "alpha_s"}
+        assert trained.metrics.keys() == METRICS
 
 
 def test_local_sends_nothing() -> None:
@@ -110,12 +112,12 @@ def test_dfpl_goes_on_when_nobody_sends_a_class() -> None:
 def test_prototypes_do_not_see_dropout() -> None:
     client = make_digit_clients({"name": "dfpl", "local_iterations": 1}, model=CNN, shots=5)[0]
     trained = client.train(1, BEACON)
-    data = load_dataset({}, get_default_input("digits", CNN))[0]
+    data = load_dataset({}, get_default_input({"format": "digits"}, CNN))[0]
     split = make_partition(
         "classes:3,1", data.y, load_dataset({}, {"shape": [1, 8, 8]})[1].y, 3, get_partition_seed(1), 5
     )
     x, y = torch.from_numpy(data.x[split[0].train]), data.y[split[0].train]
-    model = client._state.model.eval()
+    model = client.state.model.eval()
     with torch.no_grad():
         z_ND = model.embed(x).numpy()
     payload = trained.payloads["prototypes"]
@@ -182,7 +184,7 @@ def test_fedavg_takes_over_the_average_and_nothing_else() -> None:
         assert are_equal(client.state_arrays(), aggregate)
 
 
-@pytest.mark.parametrize("method", [{"name": "local"}, {"name": "dfpl"}])
+@pytest.mark.parametrize("method", [{"name": "local"}, {"name": "dfpl"}, {"name": "fedproto", "infer": "classifier"}])
 def test_personalised_methods_keep_their_weights(method: dict[str, Any]) -> None:
     clients = make_digit_clients(method)
     trained = [client.train(1, BEACON) for client in clients]
@@ -195,7 +197,7 @@ def test_personalised_methods_keep_their_weights(method: dict[str, Any]) -> None
         assert metrics == client.evaluate()
 
 
-@pytest.mark.parametrize("method", [{"name": "fedavg"}, {"name": "dfpl"}])
+@pytest.mark.parametrize("method", [method for method in ALL if method["name"] != "local"])
 @pytest.mark.parametrize("aggregate", [None, {"unit/a": np.zeros(3, np.float32)}])
 def test_aggregate_of_nothing_is_refused_and_changes_nothing(method: dict[str, Any], aggregate: Arrays | None) -> None:
     client = make_digit_clients(method)[0]
@@ -210,7 +212,7 @@ def test_nearest_prototype_answers_with_own_classes_only() -> None:
     clients = make_digit_clients({"name": "dfpl", "infer": "prototype"})
     for height in (1, 2, 3, 4):
         trained = run_round(clients, height)
-    _, test = load_dataset({}, get_default_input("digits", MLP))
+    _, test = load_dataset({}, get_default_input({"format": "digits"}, MLP))
     x = torch.from_numpy(test.x.copy())
     for client, made in zip(clients, trained, strict=True):
         own = made.payloads["prototypes"]["classes"]
@@ -274,19 +276,24 @@ def test_training_leaves_torchs_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_stopped_training_changes_nothing() -> None:
-    client, other = (make_digit_clients({"name": "dfpl"})[0] for _ in range(2))
-    before = client.state_arrays()
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m["name"])
+def test_stopped_training_changes_nothing(method: dict[str, Any]) -> None:
+    stopped, straight = (make_digit_clients(method, shots=10) for _ in range(2))
+    run_round(stopped, 1)
+    run_round(straight, 1)
+    before = stopped[0].state_arrays()
     polls = iter([False] * 5 + [True])
     with pytest.raises(Stopped):
-        client.train(1, BEACON, should_stop=lambda: next(polls))
-    assert are_equal(client.state_arrays(), before)
-    again = client.train(1, BEACON, should_stop=lambda: False)
-    assert are_equal(again.payloads["prototypes"], other.train(1, BEACON).payloads["prototypes"])
+        stopped[0].train(2, BEACON, should_stop=lambda: next(polls))
+    assert are_equal(stopped[0].state_arrays(), before)
+    stopped[0].train(2, BEACON, should_stop=lambda: False)
+    straight[0].train(2, BEACON)
+    assert are_equal(stopped[0].state_arrays(), straight[0].state_arrays())
 
 
-def test_diverged_training_changes_nothing() -> None:
-    client = make_digit_clients({"name": "local", "lr": 1e30})[0]
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m["name"])
+def test_diverged_training_changes_nothing(method: dict[str, Any]) -> None:
+    client = make_digit_clients({**method, "lr": 1e30})[0]
     before = client.state_arrays()
     with pytest.raises(Diverged):
         client.train(1, BEACON)
@@ -312,8 +319,8 @@ def make_node(index: int, **changes: Any) -> Any:
     settings: dict[str, Any] = {
         "method": {"name": "dfpl"},
         "model": MLP,
-        "classes": get_classes("digits"),
-        "input": get_default_input("digits", MLP),
+        "classes": get_classes({"format": "digits"}),
+        "input": get_default_input({"format": "digits"}, MLP),
         "data": {"format": "digits", "path": None, "partition": part},
         "seed": get_client_seed(1, index),
         "initial": make_initial_aggregate(MLP, (1, 8, 8), 10, 1),
@@ -343,7 +350,7 @@ def test_clients_start_from_the_same_model() -> None:
 
 
 def test_what_a_node_cannot_be_is_said() -> None:
-    with pytest.raises(DataError, match="classes: expected those of the data"):
+    with pytest.raises(DataError, match="class '0' is not one of genesis' classes: a, b"):
         make_node(0, classes=("a", "b"))
     with pytest.raises(SpecError, match=r"method.lamda: unknown key: did you mean 'lambda'"):
         make_node(0, method={"name": "dfpl", "lamda": 1})

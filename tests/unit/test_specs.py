@@ -13,8 +13,8 @@ from ml.specs import (
     METHODS,
     AuthorPayloads,
     DfplHyperparameters,
-    FedAvgHyperparameters,
     MethodSpec,
+    ModelHyperparameters,
     add_kind,
     compute_aggregate,
     get_kind,
@@ -27,7 +27,7 @@ MLP = {"name": "mlp", "hidden": [4, 2]}
 
 
 def spec_of(name: str, **settings: Any) -> MethodSpec:
-    return get_spec({"name": name, **settings}, MLP, 3, (1, 2, 2), max_weight=1000)
+    return get_spec({"name": name, **settings}, MLP, 3, (1, 2, 2), max_weight=1000, rounds=10)
 
 
 def model_of(value: float) -> dict[str, Array]:
@@ -56,8 +56,10 @@ def test_defaults_are_the_papers() -> None:
         "name": "dfpl",
         "lr": 0.1,
         "momentum": 0.0,
+        "weight_decay": 0.0,
         "decay": 1.0,
         "batch_size": 32,
+        "drop_last": False,
         "local_iterations": 20,
         "lambda": 1.0,
         "aux": "l2",
@@ -71,17 +73,22 @@ def test_defaults_are_the_papers() -> None:
         "name": "fedavg",
         "lr": 0.1,
         "momentum": 0.0,
+        "weight_decay": 0.0,
         "decay": 1.0,
         "batch_size": 32,
+        "drop_last": False,
         "local_iterations": 20,
         "weights": "samples",
+        "bn_buffers": "average",
     }
     assert spec_of("local").to_mapping() == {
         "name": "local",
         "lr": 0.1,
         "momentum": 0.0,
+        "weight_decay": 0.0,
         "decay": 1.0,
         "batch_size": 32,
+        "drop_last": False,
         "local_iterations": 20,
     }
 
@@ -96,7 +103,7 @@ def test_a_written_out_method_reads_back_as_the_same(name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "message"),
     [
-        ({}, "method.name", "expected one of local, fedavg, dfpl, got None"),
+        ({}, "method.name", "expected one of local, fedavg, dfpl, .*, got None"),
         ({"name": "dflp"}, "method.name", "unknown method 'dflp': did you mean 'dfpl'?"),
         ({"name": "dfpl", "lambd": 1}, "method.lambd", "unknown key: did you mean 'lambda'?"),
         ({"name": "dfpl", "lambda_": 1}, "method.lambda_", "did you mean 'lambda'?"),
@@ -132,7 +139,7 @@ def test_a_task_that_makes_no_sense_is_refused() -> None:
 
 
 def test_the_learning_rate_decays_once_a_round() -> None:
-    hyper = FedAvgHyperparameters(lr=0.01, decay=0.95)
+    hyper = ModelHyperparameters(lr=0.01, decay=0.95)
     assert [hyper.compute_lr(r) for r in range(1, 6)] == pytest.approx(
         [0.01, 0.0095, 0.009025, 0.00857375, 0.0081450625]
     )
@@ -143,7 +150,7 @@ def test_local_work_is_iterations_or_epochs() -> None:
     assert spec_of("dfpl", local_epochs=2).hyperparameters == DfplHyperparameters(local_iterations=None, local_epochs=2)
     assert spec_of("fedavg", local_iterations=9).to_mapping()["local_iterations"] == 9
     with pytest.raises(SpecError, match="got both"):
-        FedAvgHyperparameters(local_iterations=9, local_epochs=9)
+        ModelHyperparameters(local_iterations=9, local_epochs=9)
     with pytest.raises(SpecError, match="got neither"):
         DfplHyperparameters(local_iterations=None)
 

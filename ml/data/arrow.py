@@ -1,0 +1,186 @@
+"""Columns of Arrow tables as samples and labels, for Parquet files and Hugging Face directories alike.
+
+A sample is either the image in one column, `struct<bytes, path>` as Hugging Face stores it or plain binary, or all
+numbers of a row. Hugging Face leaves the names of classes in the schema's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.data.base import Samples, Shape
+from ml.data.extras import require_extra
+from ml.data.images import get_image_shape, stack_images
+from ml.data.source import DataSource, Locate, Part
+from ml.errors import DataError
+
+_IMAGES = ("image", "img")
+_LABELS = ("label", "labels")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """A table's columns by name, each read when it is asked for; `features` is what Hugging Face says of them."""
+
+    place: str
+    types: Mapping[str, Any]  # pyarrow.DataType
+    features: Mapping[str, Any]
+    read: Callable[[str], Any]  # pyarrow.ChunkedArray
+    locate: Locate  # of a row
+
+    def find_label(self, wanted: str | None) -> str:
+        """The column of labels: as `data.columns.label` says, or "label", or the only one with named classes."""
+        if wanted is not None:
+            return self._get(wanted, "label")
+        named = [str(name) for name, feature in self.features.items() if _get_type(feature) == "ClassLabel"]
+        candidates: list[str] = [*_LABELS, *(named if len(named) == 1 else ())]
+        for candidate in candidates:
+            if candidate in self.types:
+                return candidate
+        raise DataError(f"{self.place}: expected a column 'label', or data.columns.label: {', '.join(self.types)}")
+
+    def find_image(self, wanted: str | None) -> str | None:
+        """The column of images: as `data.columns.image` says, or "image", or the only one of their type; if any."""
+        if wanted is not None:
+            return self._get(wanted, "image")
+        images = [name for name, type_ in self.types.items() if _is_image(type_)]
+        return next((name for name in _IMAGES if name in images), images[0] if len(images) == 1 else None)
+
+    def get_classes(self, label: str) -> tuple[str, ...] | None:
+        """The names that the metadata give the labels, if they do."""
+        feature = self.features.get(label)
+        names = feature.get("names") if isinstance(feature, Mapping) and _get_type(feature) == "ClassLabel" else None
+        if names is None:
+            return None
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise DataError(f"{self.place}: column {label!r}: expected the names of its classes in the metadata")
+        return tuple(names)
+
+    def make_part(self, source: DataSource) -> Part:
+        """The table's samples, labels read and the rest not."""
+        label = self.find_label(source.label)
+        image = self.find_image(source.image)
+        labels = self._read_labels(label)
+        if not len(labels):
+            raise DataError(f"{self.place}: expected rows, got none")
+        if image is not None:
+            return self._make_images(image, labels)
+        features = [name for name in self.types if name != label]
+        for name in features:
+            if not _is_number(self.types[name]):
+                raise DataError(f"{self.place}: column {name!r}: expected numbers or images, got {self.types[name]}")
+        if not features:
+            raise DataError(f"{self.place}: expected a column besides the labels, got none")
+        shape = (len(features), 1, 1)
+        return Part(self.place, labels, shape, lambda _: self._read_features(features), self.locate)
+
+    def _get(self, name: str, key: str) -> str:
+        if name not in self.types:
+            raise DataError(f"data.columns.{key}: {self.place} has no column {name!r}: {', '.join(self.types)}")
+        return name
+
+    def _make_images(self, image: str, labels: NDArray[np.int64] | NDArray[np.str_]) -> Part:
+        import pyarrow as pa
+
+        if not _is_image(self.types[image]):
+            raise DataError(f"{self.place}: column {image!r}: expected images, got {self.types[image]}")
+        require_extra("PIL", "pillow")
+        is_struct = pa.types.is_struct(self.types[image])
+
+        def locate(i: int) -> str:
+            return f"{self.locate(i)}: column {image!r}"
+
+        def get_encoded(column: Any, i: int) -> bytes:
+            value = column[i]
+            encoded = value["bytes"].as_py() if is_struct and value.is_valid else value.as_py()
+            if encoded is None:
+                path = value["path"] if is_struct and value.is_valid and "path" in value else None
+                raise DataError(f"{locate(i)}: expected the bytes of an image, got none (path {path})")
+            return bytes(encoded)
+
+        def read(shape: Shape | None) -> Samples:
+            column = self.read(image)
+            return stack_images(lambda i: get_encoded(column, i), len(labels), shape, locate)
+
+        return Part(self.place, labels, get_image_shape(get_encoded(self.read(image), 0), locate(0)), read, locate)
+
+    def _read_labels(self, name: str) -> NDArray[np.int64] | NDArray[np.str_]:
+        import pyarrow as pa
+
+        column, type_ = self.read(name), self.types[name]
+        self._refuse_nulls(name, column)
+        if pa.types.is_dictionary(type_):
+            column, type_ = column.cast(type_.value_type), type_.value_type
+        if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+            try:
+                return np.array(column.to_pylist(), np.str_)
+            except UnicodeDecodeError as error:
+                raise DataError(f"{self.place}: column {name!r}: expected text in UTF-8: {error}") from error
+        if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+            return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
+        raise DataError(f"{self.place}: column {name!r}: expected whole numbers or text as labels, got {type_}")
+
+    def _read_features(self, names: Sequence[str]) -> Samples:
+        import pyarrow as pa
+
+        columns = []
+        for name in names:
+            column = self.read(name)
+            self._refuse_nulls(name, column)
+            values = np.asarray(column.cast(pa.float64()).to_numpy())
+            with np.errstate(over="ignore"):
+                column_N = values.astype(np.float32)
+            if not np.isfinite(column_N).all():
+                i = int(np.argmin(np.isfinite(column_N)))
+                raise DataError(f"{self.locate(i)}: column {name!r}: expected a finite number, got {values[i]}")
+            columns.append(column_N)
+        return np.stack(columns, axis=1).reshape(-1, len(names), 1, 1)
+
+    def _refuse_nulls(self, name: str, column: Any) -> None:
+        if column.null_count:
+            i = column.is_null().to_pylist().index(True)
+            raise DataError(f"{self.locate(i)}: column {name!r}: expected a value, got null")
+
+
+def get_types(schema: Any, place: str) -> dict[str, Any]:
+    """The types of a schema's columns by name. Raises DataError."""
+    try:
+        return {field.name: field.type for field in schema}
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: expected the names of columns in UTF-8: {error}") from error
+
+
+def read_features(metadata: Mapping[bytes, bytes] | None, place: str) -> dict[str, Any]:
+    """What Hugging Face's `datasets` left in a schema's metadata about the columns. Raises DataError."""
+    text = (metadata or {}).get(b"huggingface")
+    if text is None:
+        return {}
+    try:
+        features = json.loads(text)["info"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{place}: the schema's 'huggingface' metadata is broken: {error}") from error
+    return features if isinstance(features, dict) else {}
+
+
+def _get_type(feature: object) -> object:
+    return feature.get("_type") if isinstance(feature, Mapping) else None
+
+
+def _is_image(type_: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_struct(type_):
+        return bool(type_.get_field_index("bytes") >= 0 and pa.types.is_binary(type_.field("bytes").type))
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
+
+
+def _is_number(type_: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_))

@@ -1,0 +1,158 @@
+"""What may be wrong with data that can be read: looked at before anything trains.
+
+What cannot be trained on is a DataError of whoever reads it. What is found here can be, but its figures may mislead:
+
+    duplicates       the same sample in training and test, which then measures memory; twice in one split; two labels
+    empty classes    no training sample, or none to test one that is trained on
+    constant         samples that are one value all over, as a failed export leaves them
+    scale            floats far from 0..1, as pixels that nobody divided by 255
+
+A sample's identity is the SHA-256 of its bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.data.base import ArrayDataset
+from ml.data.fit import fit
+
+QUICK_BYTES = 256 << 20  # about 0.3 s of hashing; above that only `fednode data inspect` looks at every sample
+_PROBES = 16  # pixels that tell nearly every image apart from a constant one
+_LARGE = 10.0  # floats beyond this are no pixels in 0..1, and hardly normalised ones
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found. A note is about the data, a warning doubts them."""
+
+    level: Literal["note", "warning"]
+    text: str
+
+
+def check_data(train: ArrayDataset, test: ArrayDataset, *, thorough: bool = True) -> list[Finding]:
+    """What there is to say of a training and a test set. Without `thorough` no sample is looked at, only labels."""
+    found = [*_check_classes(train, test)]
+    if not thorough:
+        found.append(Finding("note", "too large to look at every sample on each start: fednode data inspect does"))
+    else:
+        found += _check_scale(train)
+        for part in (train, test):
+            found += _check_constant(part)
+        found += _check_duplicates(train, test)
+    return found
+
+
+def is_quick(train: ArrayDataset, test: ArrayDataset) -> bool:
+    """Whether a thorough check takes no time worth mentioning."""
+    return train.x.nbytes + test.x.nbytes <= QUICK_BYTES
+
+
+def log_findings(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        _log.log(logging.WARNING if finding.level == "warning" else logging.INFO, "data: %s", finding.text)
+
+
+def compute_stats(dataset: ArrayDataset, shape: tuple[int, int, int]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, of samples fitted to `shape`: what `input.mean` and `input.std` may
+    be. A channel without any spread has 1."""
+    total = squares = np.zeros(shape[0], np.float64)
+    count = 0
+    for start in range(0, len(dataset), 1024):
+        x = fit(dataset.x[start : start + 1024], shape).astype(np.float64)
+        total = total + x.sum((0, 2, 3))
+        squares = squares + np.square(x).sum((0, 2, 3))
+        count += x.size // shape[0]
+    mean = total / max(count, 1)
+    std = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0))
+    return mean.tolist(), np.where(std > 1e-12, std, 1.0).tolist()
+
+
+def _check_classes(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]:
+    in_train, in_test = train.count_classes() > 0, test.count_classes() > 0
+    for level, missing, text in (
+        ("note", ~in_train & ~in_test, "no sample at all of"),
+        ("warning", ~in_train & in_test, f"tested, but without a sample in {train.split}:"),
+        ("warning", in_train & ~in_test, f"trained on, but without a sample in {test.split}:"),
+    ):
+        if missing.any():
+            names = ", ".join(train.classes[label] for label in np.flatnonzero(missing))
+            yield Finding("note" if level == "note" else "warning", f"{text} {_shorten(names)}")
+    if int(in_train.sum()) == 1:
+        yield Finding(
+            "warning", f"{train.split} has samples of one class alone: {train.classes[int(in_train.argmax())]}"
+        )
+
+
+def _check_scale(train: ArrayDataset) -> Iterable[Finding]:
+    if train.x.dtype == np.float32 and train.shape[1:] != (1, 1) and len(train):
+        low, high = float(train.x.min()), float(train.x.max())
+        if max(-low, high) > _LARGE:
+            yield Finding(
+                "warning",
+                f"{train.origin}: floats from {low:g} to {high:g}: pixels are expected in 0..1, or as uint8",
+            )
+
+
+def _check_constant(part: ArrayDataset) -> Iterable[Finding]:
+    if part.shape[1:] == (1, 1) or not len(part):
+        return
+    size = int(np.prod(part.shape))
+    at = np.unique(np.linspace(0, size - 1, _PROBES).astype(np.int64))
+    channel, row, column = np.unravel_index(at, part.shape)
+    probes = part.x[:, channel, row, column]
+    suspects = np.flatnonzero((probes == probes[:, :1]).all(1))
+    constant = [i for i in suspects.tolist() if (part.x[i] == part.x[i].flat[0]).all()]
+    if constant:
+        yield Finding("warning", f"{len(constant)} of {part.split} are one value all over, the first is {constant[0]}")
+
+
+def _check_duplicates(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]:
+    train_ids, test_ids = _identify(train), _identify(test)
+    for part, ids in ((train, train_ids), (test, test_ids)):
+        first: dict[bytes, int] = {}
+        again = [(i, first[own]) for i, own in enumerate(ids) if first.setdefault(own, i) != i]
+        if again:
+            i, earlier = again[0]
+            yield Finding("warning", f"{len(again)} of {part.split} are there twice, as {i} and {earlier} are")
+        yield from _check_labels(part, again)
+    place = {own: i for i, own in enumerate(train_ids)}
+    shared = [(i, place[own]) for i, own in enumerate(test_ids) if own in place]
+    if shared:
+        i, twin = shared[0]
+        yield Finding(
+            "warning",
+            f"{len(shared)} of {len(test)} samples of {test.split} are in {train.split} too: {i} is {twin} there",
+        )
+
+
+def _check_labels(part: ArrayDataset, again: Sequence[tuple[int, int]]) -> Iterable[Finding]:
+    other = [(i, earlier) for i, earlier in again if part.y[i] != part.y[earlier]]
+    if other:
+        i, earlier = other[0]
+        names = part.classes[int(part.y[earlier])], part.classes[int(part.y[i])]
+        yield Finding(
+            "warning",
+            f"{len(other)} of {part.split} have two labels: {earlier} is {names[0]!r}, and again as {i} {names[1]!r}",
+        )
+
+
+def _identify(dataset: ArrayDataset) -> list[bytes]:
+    ids: list[bytes] = []
+    for start in range(0, len(dataset), 4096):
+        x: NDArray[np.uint8] = np.ascontiguousarray(dataset.x[start : start + 4096]).view(np.uint8)
+        ids += [sha256(row.data).digest() for row in x.reshape(len(x), -1)]
+    return ids
+
+
+def _shorten(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

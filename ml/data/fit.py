@@ -1,0 +1,71 @@
+"""Samples as they lie in a file, made into what a model takes: 0..1, grey or colour, and of its size.
+
+Torch is imported only where an image changes its size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ml.data.base import Images, Samples, Shape
+from ml.errors import DataError
+
+LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601: what grey weighs of red, green and blue
+_CHUNK_BYTES = 4 << 20  # of float32 at a time: what a conversion takes besides its result stays small, and in cache
+
+
+def fit(x_NCHW: Samples, shape: Shape) -> Images:
+    """Float32 samples of `shape`; uint8 becomes 0..1. The same array when there is nothing to do.
+
+    Grey becomes three equal channels, colour its luma. Sizes change by bilinear interpolation, averaging over what
+    falls together where an image shrinks. Raises DataError when the channels are others, or there is no image.
+    """
+    if x_NCHW.dtype == np.float32 and x_NCHW.shape[1:] == shape:
+        return x_NCHW.astype(np.float32, copy=False)
+    validate_fit(_get_shape(x_NCHW), shape)
+    fitted = np.empty((len(x_NCHW), *shape), np.float32)
+    size = max(int(np.prod(x_NCHW.shape[1:])), int(np.prod(shape)))
+    step = max(1, _CHUNK_BYTES // (4 * size))
+    for start in range(0, len(x_NCHW), step):
+        fitted[start : start + step] = _fit(x_NCHW[start : start + step], shape)
+    return fitted
+
+
+def validate_fit(got: Shape, wanted: Shape) -> None:
+    """Raise DataError unless samples of one shape can be fitted to another."""
+    if got == wanted:
+        return
+    if got[1:] == (1, 1):
+        raise DataError(f"input.shape: expected {list(got)}, the data's own features, got {list(wanted)}")
+    if wanted[0] != got[0] and {wanted[0], got[0]} != {1, 3}:
+        choice = f"{got[0]}" if got[0] not in (1, 3) else "1 or 3"
+        raise DataError(f"input.shape: the data's images come in {choice} channels, got {wanted[0]}")
+
+
+def _fit(x_NCHW: Samples, shape: Shape) -> Images:
+    is_bytes = x_NCHW.dtype == np.uint8
+    x: Images = np.divide(x_NCHW, np.float32(255), dtype=np.float32) if is_bytes else x_NCHW.astype(np.float32)
+    if shape[0] == 1 and x.shape[1] == 3:
+        red, green, blue = (np.float32(weight) for weight in LUMA)
+        x = red * x[:, 0:1] + green * x[:, 1:2] + blue * x[:, 2:3]
+    x = _resize(x, shape[1:])
+    return np.repeat(x, 3, axis=1) if shape[0] == 3 and x.shape[1] == 1 else x
+
+
+def _resize(x_NCHW: Images, size: tuple[int, int]) -> Images:
+    if x_NCHW.shape[2:] == size or not len(x_NCHW):
+        return x_NCHW.reshape(*x_NCHW.shape[:2], *size)
+    import torch  # only resizing needs it
+    import torch.nn.functional as F
+
+    shrinks = x_NCHW.shape[2] > size[0] or x_NCHW.shape[3] > size[1]
+    x = torch.from_numpy(np.ascontiguousarray(x_NCHW))
+    resized = F.interpolate(x, size=size, mode="bilinear", align_corners=False, antialias=shrinks)
+    if float(x.min()) >= 0 and float(x.max()) <= 1:
+        resized = resized.clamp_(0, 1)  # rounding may leave it by a bit
+    return resized.numpy()
+
+
+def _get_shape(x_NCHW: Samples) -> Shape:
+    channels, height, width = x_NCHW.shape[1:]
+    return channels, height, width

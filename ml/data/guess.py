@@ -1,0 +1,38 @@
+"""Which format a path holds, by the names that lie there, for whoever names a path alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ml.data.images import SUFFIXES
+from ml.data.medmnist import CLASSES as MEDMNIST
+from ml.errors import DataError
+
+_BY_SUFFIX = {".npz": "npz", ".csv": "csv", ".parquet": "parquet"}
+_BY_PATTERN = (
+    ("state.json", "hf"),
+    ("dataset_dict.json", "hf"),
+    ("data_batch_*", "cifar"),
+    ("train.bin", "cifar"),
+    ("meta", "cifar"),
+    ("*_32x32.mat", "svhn"),
+    ("*ubyte*", "idx"),
+    ("*.csv", "csv"),
+    ("*.parquet", "parquet"),
+    ("*/*.parquet", "parquet"),
+)
+
+
+def guess_format(path: Path) -> str:
+    """`npz` for `scans.npz`, `imagefolder` for a directory with images two or three levels down. Raises DataError."""
+    if path.is_file():
+        if path.suffix == ".npz" and path.stem.split("_", 1)[0] in MEDMNIST:
+            return "medmnist"
+        if path.suffix in _BY_SUFFIX:
+            return _BY_SUFFIX[path.suffix]
+    for pattern, name in _BY_PATTERN if path.is_dir() else ():
+        if next(path.glob(pattern), None) is not None:
+            return name
+    if any(file.suffix.lower() in SUFFIXES for depth in ("*/*", "*/*/*") for file in path.glob(depth)):
+        return "imagefolder"
+    raise DataError(f"{path}: expected FORMAT:PATH, since it does not look like any format")

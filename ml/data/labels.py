@@ -1,0 +1,123 @@
+"""What a source calls its classes, made into numbers: its own, or those of genesis' list, which is found by name.
+
+Whole numbers without names stand for the classes of those names where genesis' classes are numbers too ("0", "1", …),
+and are indices into its list otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.data.base import Labels
+from ml.data.source import Part
+from ml.errors import DataError
+from ml.seeding import numpy_rng
+
+MAX_CLASSES = 65_536
+HELD_OUT = 0.2  # of each class, where a source has no test samples
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def number_labels(
+    parts: Sequence[Part], names: Sequence[str] | None, classes: Sequence[str] | None
+) -> tuple[list[Labels], tuple[str, ...]]:
+    """Each part's labels as indices into the classes, which are `classes` if given, and the source's own otherwise.
+
+    The source's own are `names`, or else the labels there are, sorted; for numbers all from 0 to the largest, or from 1
+    where no 0 occurs. Raises DataError with the place of the first label that has no class.
+    """
+    if names is None and all(part.labels.dtype.kind in "iu" or _are_numbers(part.labels) for part in parts):
+        labels = [part.labels.astype(np.int64) for part in parts]
+        return _number_integers(parts, labels, classes)
+    if any(part.labels.dtype.kind == "U" for part in parts):
+        labels, names = _number_names(parts, names)
+    else:
+        labels = [part.labels.astype(np.int64) for part in parts]
+    assert names is not None  # noqa: S101 - given, or made of the labels
+    for part, own in zip(parts, labels, strict=True):
+        _validate_range(part, own, 0, len(names) - 1)
+    if classes is None or tuple(classes) == tuple(names):
+        return labels, tuple(names)
+    index = {name: i for i, name in enumerate(classes)}
+    table = np.array([index.get(name, -1) for name in names], np.int64)
+    numbered = [table[own] for own in labels]
+    for part, own, made in zip(parts, labels, numbered, strict=True):
+        if len(made) and made.min() < 0:
+            i = int(np.argmin(made))
+            raise DataError(
+                f"{part.locate(i)}: class {names[int(own[i])]!r} is not one of genesis' classes: {_list(classes)}"
+            )
+    return numbered, tuple(classes)
+
+
+def choose_held_out(y_N: Labels) -> NDArray[np.bool_]:
+    """Which samples test a source that has no test set: a fifth of each class, at least one of two, the same ones
+    whenever it is read."""
+    is_test = np.zeros(len(y_N), np.bool_)
+    rng = numpy_rng("held out")
+    for label in np.unique(y_N):
+        of_class = rng.permutation(np.flatnonzero(y_N == label))
+        count = max(round(HELD_OUT * len(of_class)), int(len(of_class) > 1))
+        is_test[of_class[:count]] = True
+    return is_test
+
+
+def _number_integers(
+    parts: Sequence[Part], labels: Sequence[Labels], classes: Sequence[str] | None
+) -> tuple[list[Labels], tuple[str, ...]]:
+    for part, own in zip(parts, labels, strict=True):
+        _validate_range(part, own, 0, MAX_CLASSES - 1)
+    if classes is None:
+        present = [own for own in labels if len(own)]
+        first = 1 if present and min(int(own.min()) for own in present) == 1 else 0
+        last = max((int(own.max()) for own in present), default=-1)
+        return [own - first for own in labels], tuple(str(label) for label in range(first, last + 1))
+    if not all(_NUMBER.fullmatch(name) for name in classes):
+        for part, own in zip(parts, labels, strict=True):
+            _validate_range(part, own, 0, len(classes) - 1)
+        return list(labels), tuple(classes)
+    table = np.full(MAX_CLASSES, -1, np.int64)
+    for i, name in enumerate(classes):
+        if int(name) < MAX_CLASSES:
+            table[int(name)] = i
+    numbered = [table[own] for own in labels]
+    for part, own, made in zip(parts, labels, numbered, strict=True):
+        if len(made) and made.min() < 0:
+            i = int(np.argmin(made))
+            raise DataError(f"{part.locate(i)}: label {int(own[i])} is not one of genesis' classes: {_list(classes)}")
+    return numbered, tuple(classes)
+
+
+def _number_names(parts: Sequence[Part], names: Sequence[str] | None) -> tuple[list[Labels], tuple[str, ...]]:
+    texts = [part.labels.astype(np.str_) for part in parts]
+    if names is None:
+        names = sorted({str(name) for own in texts for name in np.unique(own)})
+    index = {name: i for i, name in enumerate(names)}
+    labels = []
+    for part, own in zip(parts, texts, strict=True):
+        distinct, inverse = np.unique(own, return_inverse=True)
+        numbers = np.array([index.get(str(name), -1) for name in distinct], np.int64)[inverse]
+        if len(numbers) and numbers.min() < 0:
+            i = int(np.argmin(numbers))
+            raise DataError(f"{part.locate(i)}: class {str(own[i])!r} is not one of the data's own: {_list(names)}")
+        labels.append(numbers)
+    return labels, tuple(names)
+
+
+def _validate_range(part: Part, labels: Labels, first: int, last: int) -> None:
+    if len(labels) and not first <= int(labels.min()) <= int(labels.max()) <= last:
+        i = int(np.argmax((labels < first) | (labels > last)))
+        raise DataError(f"{part.locate(i)}: expected a label from {first} to {last}, got {int(labels[i])}")
+
+
+def _are_numbers(labels: NDArray[np.int64] | NDArray[np.str_]) -> bool:
+    return all(_NUMBER.fullmatch(str(name)) for name in np.unique(labels))
+
+
+def _list(classes: Sequence[str]) -> str:
+    shown = ", ".join(classes[:12])
+    return shown if len(classes) <= 12 else f"{shown}, … ({len(classes)})"

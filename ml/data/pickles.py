@@ -1,0 +1,160 @@
+"""Pickles of arrays, lists and text, as CIFAR's python batches are, read without running anything.
+
+A pickle is a program. This reader lets it push numbers, text, bytes, lists, tuples and dicts, and rebuild numpy arrays
+of plain numbers; the operations it may use are listed, the four names it may call are stand-ins of ours, and nothing it
+says is looked up in a module. Everything else is refused at its byte before the program starts.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import warnings
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import DataError
+
+# Protocols 0 to 3, less what makes objects of classes (INST, OBJ, NEWOBJ), asks for others (PERSID) or extends (EXT).
+_OPERATIONS = frozenset(
+    (
+        *("PROTO", "MARK", "STOP", "POP", "NONE", "NEWTRUE", "NEWFALSE", "DICT", "EMPTY_DICT", "SETITEM", "SETITEMS"),
+        *("LIST", "EMPTY_LIST", "APPEND", "APPENDS", "TUPLE", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+        *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),
+        *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "BINBYTES", "SHORT_BINBYTES"),
+        *("PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "GLOBAL", "REDUCE", "BUILD"),
+    )
+)
+_BROKEN = (
+    *(pickle.UnpicklingError, ValueError, TypeError, EOFError, IndexError, KeyError, AttributeError, OverflowError),
+    *(MemoryError, RecursionError),
+)
+
+
+def load_pickle(path: Path) -> Any:
+    """What the file holds; texts of Python 2 are bytes, arrays are `ndarray` of numbers. Raises DataError, OSError."""
+    data = path.read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd escapes in texts
+        _validate(data, path)
+        try:
+            loaded = _Reader(io.BytesIO(data), encoding="bytes").load()
+        except _BROKEN as error:
+            raise DataError(f"{path}: not a pickle of arrays, lists and text: {error}") from error
+    if isinstance(loaded, _Array):
+        return loaded.value
+    if isinstance(loaded, dict):
+        return {key: value.value if isinstance(value, _Array) else value for key, value in loaded.items()}
+    return loaded
+
+
+def _validate(data: bytes, path: Path) -> None:
+    """Go through the program without running it. Raises DataError at the first operation that is not allowed."""
+    place = 0
+    try:
+        for operation, argument, at in pickletools.genops(data):
+            place = at or 0
+            if operation.name not in _OPERATIONS:
+                raise DataError(
+                    f"{path}: byte {place}: expected a pickle of arrays, lists and text alone, got {operation.name}"
+                )
+            if operation.name == "GLOBAL" and argument not in _STAND_INS:
+                raise DataError(
+                    f"{path}: byte {place}: expected a pickle of arrays, lists and text alone, "
+                    f"got a call of {'.'.join(str(argument).split(' ', 1))!r}"
+                )
+            # The place of a remembered object is a number of the file's choice, and memory is taken up to it.
+            if "PUT" in operation.name and not 0 <= int(argument or 0) <= len(data):
+                raise DataError(f"{path}: byte {place}: expected at most {len(data)} objects, got number {argument}")
+    except (ValueError, EOFError, IndexError, OverflowError) as error:
+        raise DataError(f"{path}: broken after byte {place}: {error}") from error
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _StandIn(_STAND_INS[f"{module} {name}"])
+        except KeyError:
+            raise pickle.UnpicklingError(f"a call of '{module}.{name}'") from None
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("a reference to something outside")
+
+
+class _StandIn:
+    """What a pickle gets for a name it may call: made anew each time, and not to be changed by it."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._make(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("the state of a function")
+
+
+class _Dtype:
+    """A type of plain numbers, as numpy pickles it: its name first, then its byte order."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, name: Any, *_: Any) -> None:
+        text = name.decode("ascii") if isinstance(name, bytes) else name
+        self.value = np.dtype(text) if isinstance(text, str) else np.dtype(np.void)
+        if self.value.kind not in "buif" or self.value.shape:
+            raise pickle.UnpicklingError(f"an array of {text!r}")
+
+    def __setstate__(self, state: Any) -> None:
+        order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
+        if order == ">":
+            self.value = self.value.newbyteorder(">")
+        elif order not in ("<", "|"):
+            raise pickle.UnpicklingError(f"the byte order {order!r}")
+        elif order == "<":
+            self.value = self.value.newbyteorder("<")
+
+
+class _Array:
+    """An array, as numpy pickles it: empty first, then its shape, type, order and bytes."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, *_: Any) -> None:
+        self.value: NDArray[Any] = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, data = state
+        if not isinstance(dtype, _Dtype) or not isinstance(data, bytes) or not isinstance(shape, tuple):
+            raise pickle.UnpicklingError("an array that is not of plain numbers")
+        if not all(type(n) is int and n >= 0 for n in shape) or prod(shape) * dtype.value.itemsize != len(data):
+            raise pickle.UnpicklingError(f"an array of shape {list(shape)} with {len(data)} bytes")
+        flat: NDArray[Any] = np.frombuffer(data, dtype.value)
+        self.value = flat.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _encode(text: Any, encoding: Any = "latin1") -> bytes:
+    if not isinstance(text, str) or encoding != "latin1":
+        raise pickle.UnpicklingError("bytes in an unknown encoding")
+    return text.encode("latin-1")
+
+
+def _no_type(*_: Any) -> Any:
+    raise pickle.UnpicklingError("an array made directly")
+
+
+_STAND_INS: dict[str, Callable[..., Any]] = {
+    "numpy.core.multiarray _reconstruct": _Array,
+    "numpy._core.multiarray _reconstruct": _Array,
+    "numpy dtype": _Dtype,
+    "numpy ndarray": _no_type,  # named as an argument of _reconstruct, never called
+    "_codecs encode": _encode,  # how Python 3 writes bytes in protocol 2
+}

@@ -1,0 +1,155 @@
+"""Where a site's samples lie, and what every format gives of them before they are read.
+
+A format module has `open_parts(source) -> Parts`. Labels are read when a part is opened; its samples are read later, by
+`Part.read`, so that asking for classes or shape costs no images.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.data.base import Samples, Shape
+from ml.errors import DataError, suggest
+
+RawLabels = NDArray[np.int64] | NDArray[np.str_]
+Read = Callable[[Shape | None], Samples]
+Locate = Callable[[int], str]
+
+ALL = "all"  # the one split of a source that has none
+AUGMENTS = ("none", "flip", "crop", "flip_crop")
+_KEYS = ("format", "path", "train_split", "test_split", "columns", "transform", "partition")
+_COLUMNS = ("image", "label")
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """`data` of a configuration. No `test_split` means the one called test, or else a fifth of each class held out."""
+
+    format: str = "digits"
+    path: Path | None = None
+    train_split: str = "train"
+    test_split: str | None = None
+    image: str | None = None  # the columns of a table
+    label: str | None = None
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any]) -> DataSource:
+        """Read `{format: csv, path: a.csv, columns: {label: diagnosis}}`. Unknown keys are errors; `partition` and
+        `transform` are for others to read. Raises DataError."""
+        for key in data:
+            if key not in _KEYS:
+                raise DataError(f"data.{key}: unknown key: {suggest(key, _KEYS)}")
+        columns = data.get("columns") or {}
+        if not isinstance(columns, Mapping):
+            raise DataError(f"data.columns: expected {{image: NAME, label: NAME}}, got {columns!r}")
+        for key in columns:
+            if key not in _COLUMNS:
+                raise DataError(f"data.columns.{key}: unknown key: {suggest(key, _COLUMNS)}")
+        path = _get_text(data, "data", "path")
+        train_split = _get_text(data, "data", "train_split") or "train"
+        test_split = _get_text(data, "data", "test_split")
+        if train_split == test_split:
+            raise DataError(f"data.test_split: expected another split than data.train_split, got {test_split!r}")
+        return cls(
+            format=_get_text(data, "data", "format") or "digits",
+            path=None if path is None else Path(path),
+            train_split=train_split,
+            test_split=test_split,
+            image=_get_text(columns, "data.columns", "image"),
+            label=_get_text(columns, "data.columns", "label"),
+        )
+
+    def get_path(self) -> Path:
+        """`data.path`, which must be there. Raises DataError."""
+        if self.path is None:
+            raise DataError(f"data.path: expected a path, which data.format {self.format} needs")
+        if not self.path.exists():
+            raise DataError(f"{self.path}: no such file or directory")
+        return self.path
+
+    def refuse_columns(self) -> None:
+        """Raise DataError if columns are named for a format that has none."""
+        for key, column in (("image", self.image), ("label", self.label)):
+            if column is not None:
+                raise DataError(f"data.columns.{key}: data.format {self.format} has no columns, got {column!r}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One split of a source.
+
+    `labels`: numbers, or the names of classes. `shape`: of a sample, the first one's where they differ. `read(shape)`:
+    all samples; images that are decoded one by one become `shape` at once, or must be alike if it is None; arrays stay
+    as they are. `locate(i)`: where sample i is.
+    """
+
+    place: str
+    labels: RawLabels
+    shape: Shape
+    read: Read
+    locate: Locate
+
+    @classmethod
+    def of_array(cls, place: str, x: Samples, labels: RawLabels) -> Part:
+        """A part that is in memory, or mapped into it, already."""
+        channels, height, width = x.shape[1:]
+        return cls(place, labels, (channels, height, width), lambda _: x, lambda i: f"{place}: sample {i}")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The splits of a source by name, each opened when it is asked for, and the names of its classes where the source
+    itself says them; then labels that are numbers count from 0 in them."""
+
+    place: str
+    splits: Mapping[str, Part | Callable[[], Part]]
+    classes: tuple[str, ...] | None = None
+
+    def open(self, name: str, key: str) -> Part:
+        """The split that `data.<key>` names. Raises DataError."""
+        if name not in self.splits:
+            raise DataError(f"data.{key}: {self.place} has no split {name!r}: {suggest(name, self.splits)}")
+        part = self.splits[name]
+        return part if isinstance(part, Part) else part()
+
+
+def get_augment(data: Mapping[str, Any]) -> str:
+    """`data.transform.augment`: what training does to a batch. Raises DataError."""
+    transform = data.get("transform") or {}
+    if not isinstance(transform, Mapping):
+        raise DataError(f"data.transform: expected {{augment: NAME}}, got {transform!r}")
+    for key in transform:
+        if key != "augment":
+            raise DataError(f"data.transform.{key}: unknown key: {suggest(key, ('augment',))}")
+    kind = transform.get("augment", "none")
+    if kind not in AUGMENTS:
+        raise DataError(f"data.transform.augment: expected one of {', '.join(AUGMENTS)}, got {kind!r}")
+    return str(kind)
+
+
+def make_locate(pieces: Sequence[tuple[object, int]], describe: Callable[[int], str]) -> Locate:
+    """Where a sample is among `pieces`, (file, number of samples) in order: the file, then `describe(number in it)`."""
+    ends = list(accumulate(count for _, count in pieces))
+
+    def locate(i: int) -> str:
+        piece = bisect_right(ends, i)
+        return f"{pieces[piece][0]}: {describe(i - (ends[piece - 1] if piece else 0))}"
+
+    return locate
+
+
+def _get_text(mapping: Mapping[str, Any], section: str, key: str) -> str | None:
+    value = mapping.get(key)
+    if isinstance(value, Path):
+        return str(value)
+    if value is not None and not (isinstance(value, str) and value):
+        raise DataError(f"{section}.{key}: expected text, got {value!r}")
+    return value

@@ -1,0 +1,41 @@
+"""FedProx: FedAvg whose local phase is held near the model it began from (ALGORITHMS §9).
+
+Li et al., *Federated Optimization in Heterogeneous Networks*, 2020:
+
+    L = CE + mu/2 * ||w - w_G||^2        over all trained parameters, w_G the model at the beginning of the round
+
+The aggregation is FedAvg's, which it is with mu 0. Where we deviate: the paper lets clients stop at different
+accuracies, here local work is the same for all unless `budget_s` is set.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ml.losses import compute_proximal_term
+from ml.method import Prepared, Round, State
+from ml.models.base import Model
+from ml.sharing import SharesModel
+from ml.specs import FedProxSpec
+from ml.training import Batch, Schedule, Tensors, compute_cross_entropy
+
+
+class FedProx(SharesModel[FedProxSpec]):
+    """Cross-entropy, and the squared distance from where the round began."""
+
+    def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
+        if not self.spec.hyperparameters.mu:
+            return Prepared()
+        return Prepared({"anchor": self._flatten(state.model).detach()})
+
+    def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
+        loss = compute_cross_entropy(model, batch, context)
+        if not context:
+            return loss
+        return loss + self.spec.hyperparameters.mu * compute_proximal_term(self._flatten(model), context["anchor"])
+
+    def _flatten(self, model: Model) -> Tensor:
+        """A copy of all trained parameters in one vector, [P]."""
+        parameters = dict(model.named_parameters())
+        return torch.cat([parameters[name].reshape(-1) for name in self.spec.task.parameter_schema.arrays])

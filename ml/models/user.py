@@ -1,0 +1,226 @@
+"""A user's own network as a model: imported by name, taken apart once, and written into genesis (INTERFACES §6).
+
+`factory(input_shape, num_classes, **args)` returns an `nn.Module` with `embed(x_BCHW)` to z_BD and `classify(z_BD)` to
+logits_BC, and if it likes `embed_layers(x)`, a list of [B, D_l] that ends in `embed(x)`. The model is h(g(x)) whatever
+else the module does; a `forward` of its own is not used.
+
+Whoever makes a federation builds it once, here, and finds out what validators need: `resolve_model`. A node builds it
+to train, only where its own configuration allows that, since it runs the module's code: `build_user_model`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ml.errors import SpecError
+from ml.models.base import Model
+from ml.specs.architectures import complete_model, get_layout, is_user_model
+
+_SEED = 0  # of the check's images
+_BATCH = 2
+
+
+def resolve_model(model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int) -> dict[str, Any]:
+    """`model` as genesis has it: defaults written out, and of a user's model all that was found by building it.
+
+    Raises SpecError where it cannot be built or does not split into g and h.
+    """
+    complete = complete_model(model)
+    if not is_user_model(complete):
+        return complete
+    shape = tuple(input_shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(_SEED)
+        net = _make_model(complete, shape, num_classes)
+        found = _examine(net, complete["name"], shape, num_classes)
+        again = _make_model(complete, shape, num_classes)
+    _check_same(complete["name"], found, _get_shapes(again))
+    resolved = {"name": complete["name"], "args": complete["args"], **found}
+    get_layout(resolved, shape, num_classes)
+    return resolved
+
+
+def build_user_model(model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int) -> Model:
+    """The module that genesis' `model` names. Raises SpecError, also where its shapes are not those of genesis."""
+    net = _make_model(model, tuple(input_shape), num_classes)
+    _check_same(model["name"], model, _get_shapes(net))
+    return net
+
+
+# ---- building
+
+
+def _make_model(model: Mapping[str, Any], shape: tuple[int, ...], num_classes: int) -> Model:
+    name: str = model["name"]
+    package, _, attribute = name.partition(":")
+    with _translated(f"importing {package!r}"):
+        module = import_module(package)
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise _fail(f"expected a callable {attribute!r} in {package!r}, got {factory!r}")
+    with _translated(f"{name}{(shape, num_classes)}"):
+        net = factory(shape, num_classes, **model.get("args", {}))
+    if not isinstance(net, nn.Module):
+        raise _fail(f"expected {name} to return a torch.nn.Module, got {type(net).__name__}")
+    for part in ("embed", "classify"):
+        if not callable(getattr(net, part, None)):
+            raise _fail(f"expected {type(net).__name__} to have a method {part!r}: a model is classify(embed(x))")
+    if not isinstance(net, Model):
+        net.__class__ = _as_model(type(net))
+    assert isinstance(net, Model)  # noqa: S101 - its class is one now
+    return net
+
+
+def _as_model(user_class: type[nn.Module]) -> type[Model]:
+    """The user's class as a `Model` too, so that its parameters keep the names the user gave them."""
+    return type(user_class.__name__, (user_class, Model), {"forward": Model.forward, "__module__": __name__})
+
+
+# ---- taking it apart
+
+
+def _examine(net: Model, name: str, shape: tuple[int, ...], num_classes: int) -> dict[str, Any]:
+    """The mapping's other keys. Raises SpecError for whatever a method could not live with."""
+    _check_tensors(net)
+    parameters = dict(net.named_parameters())
+    x = torch.rand((_BATCH, *shape), generator=torch.Generator().manual_seed(_SEED))
+    before = x.clone()
+    net.eval()
+    with _translated(f"{name}: embed"):
+        z = net.embed(x)
+    _check_output("embed", z, (_BATCH, None))
+    z = z.detach()
+    with _translated(f"{name}: classify"):
+        logits = net.classify(z.clone())
+    _check_output("classify", logits, (_BATCH, num_classes))
+    with _translated(f"{name}: embed_layers"):
+        layers = net.embed_layers(x)
+    if not isinstance(layers, list | tuple) or not layers:
+        raise _fail(f"expected embed_layers to return a list of tensors, got {type(layers).__name__}")
+    for layer in layers:
+        _check_output("embed_layers", layer, (_BATCH, None))
+    _check_repeatable(net, x, before, z, logits, layers[-1])
+    classifier = _split(net, x, z, parameters)
+    net.train()
+    with _translated(f"{name}: training"):
+        net.classify(net.embed(x)).sum().backward()  # type: ignore[no-untyped-call]
+    found = _get_shapes(net)
+    return {
+        **{key: {n: list(s) for n, s in shapes.items()} for key, shapes in found.items()},
+        "embedding": z.shape[1],
+        "layers": [layer.shape[1] for layer in layers],
+        "classifier": classifier,
+    }
+
+
+def _check_tensors(net: Model) -> None:
+    names = [name for name, _ in net.named_parameters(remove_duplicate=False)]
+    once = dict(net.named_parameters())
+    for name in names:
+        if name not in once:
+            raise _fail(f"expected each parameter under one name, got {name!r} as another one's second")
+    for name, parameter in once.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise _fail(f"parameter {name!r}: expected a shape, got one that the first batch decides")
+        if parameter.dtype != torch.float32:
+            raise _fail(f"parameter {name!r}: expected float32, got {parameter.dtype}")
+        if not parameter.requires_grad:
+            raise _fail(f"parameter {name!r}: expected one that is trained, got one without a gradient")
+    for name, tensor in net.state_dict().items():
+        if name not in once and tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise _fail(f"buffer {name!r}: expected float32 or whole numbers, got {tensor.dtype}")
+
+
+def _check_output(method: str, output: Any, shape: tuple[int | None, ...]) -> None:
+    wanted = f"[{', '.join('D' if n is None else str(n) for n in shape)}]"
+    if not isinstance(output, Tensor):
+        raise _fail(f"expected {method} to return tensors, got {type(output).__name__}")
+    fits = len(output.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, output.shape, strict=True))
+    if not fits or output.dtype != torch.float32:
+        raise _fail(f"expected {method} to return float32 {wanted}, got {output.dtype} {list(output.shape)}")
+
+
+def _check_repeatable(net: Model, x: Tensor, before: Tensor, z: Tensor, logits: Tensor, last: Tensor) -> None:
+    again = net.embed(x)
+    if not torch.equal(x, before):
+        raise _fail("expected embed to leave its images as they are; it changed them in place")
+    if not torch.equal(again, z):
+        raise _fail("expected embed to give the same twice in eval mode")
+    given = z.clone()
+    if not torch.equal(net.classify(given), logits):
+        raise _fail("expected classify to give the same twice in eval mode")
+    if not torch.equal(given, z):
+        raise _fail("expected classify to leave the embedding as it is; it changed it in place")
+    if not torch.equal(last, z):
+        raise _fail("expected embed_layers to end in what embed returns")
+
+
+def _split(net: Model, x: Tensor, z: Tensor, parameters: Mapping[str, nn.Parameter]) -> list[str]:
+    """The names of h's parameters, after checking that g and h have some each, none in common and none left over."""
+    in_g, in_h = _get_reached(net.embed(x), parameters), _get_reached(net.classify(z), parameters)
+    for part, reached in (("embed", in_g), ("classify", in_h)):
+        if not reached:
+            raise _fail(f"expected {part} to use parameters, got none: the model does not split into g and h")
+    if both := [name for name in parameters if name in in_g and name in in_h]:
+        raise _fail(f"expected embed and classify to share no parameter, got {', '.join(both)} in both")
+    if neither := [name for name in parameters if name not in in_g and name not in in_h]:
+        raise _fail(f"expected every parameter in embed or classify, got {', '.join(neither)} in neither")
+    return [name for name in parameters if name in in_h]
+
+
+def _get_reached(output: Tensor, parameters: Mapping[str, nn.Parameter]) -> set[str]:
+    if not output.requires_grad:
+        return set()
+    gradients = torch.autograd.grad(output.sum(), list(parameters.values()), allow_unused=True)
+    return {name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None}
+
+
+# ---- shapes
+
+
+def _get_shapes(net: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
+    """The shapes of the parameters and of the float buffers, in `state_dict()` order."""
+    parameters = dict(net.named_parameters())
+    found: dict[str, dict[str, tuple[int, ...]]] = {"parameters": {}, "buffers": {}}
+    for name, tensor in net.state_dict().items():
+        if name in parameters:
+            found["parameters"][name] = tuple(tensor.shape)
+        elif tensor.is_floating_point():
+            found["buffers"][name] = tuple(tensor.shape)
+    return found
+
+
+def _check_same(name: str, expected: Mapping[str, Any], got: Mapping[str, Mapping[str, tuple[int, ...]]]) -> None:
+    for key, shapes in got.items():
+        wanted = {n: tuple(shape) for n, shape in expected[key].items()}
+        for n in sorted(wanted.keys() | shapes.keys()):
+            if wanted.get(n) != shapes.get(n):
+                raise _fail(f"{name} built again has other {key}: {n!r} was {wanted.get(n)}, now is {shapes.get(n)}")
+
+
+# ---- what a user's code gets wrong
+
+
+def _fail(message: str) -> SpecError:
+    return SpecError("model.name", message)
+
+
+@contextmanager
+def _translated(doing: str) -> Iterator[None]:
+    """Whatever the user's code raises becomes a SpecError that says where."""
+    try:
+        yield
+    except SpecError:
+        raise
+    except ModuleNotFoundError as error:
+        raise _fail(f"{doing}: no module named {error.name!r}; expected it installed, or on PYTHONPATH") from error
+    except Exception as error:  # a user's code may raise anything
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise _fail(f"{doing}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})") from error

@@ -1,0 +1,183 @@
+"""The shapes of each architecture's parameters, without torch: what a validator must know of a model (ALGORITHMS §6).
+
+Names and order are those of the torch module's `state_dict()`; `ml.models` builds the modules, and a test there holds
+the two together. `input_shape` is (channels, height, width). Each family has its file here, which says what its models
+are. A name with a colon is a user's own model, and then genesis holds what these functions say of it.
+
+Three kinds of arrays: *parameters* are trained, *buffers* are the running statistics of batch norm, *frozen* ones are
+the encoder of `head_256`. Parameters travel each round, buffers with them or not; frozen arrays are in block 0's
+aggregate and never travel again. `num_batches_tracked` is part of nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ml.errors import SpecError, suggest
+from ml.payload import ArraySchema, ArraySpec
+from ml.specs.architectures.cnn import describe_cnn_cifar, describe_cnn_mnist
+from ml.specs.architectures.layout import MAX_WIDTH, Architecture, Layout, Shape, Shapes, check_keys
+from ml.specs.architectures.mlp import MLP_HIDDEN, describe_mlp, describe_mlp_mnist, get_mlp_hidden
+from ml.specs.architectures.resnet import describe_head_256, describe_resnet18
+from ml.specs.architectures.user import check_user_model, describe_user_model, is_user_model
+from ml.specs.architectures.vgg import describe_vgg11
+
+__all__ = [
+    "ARCHITECTURES",
+    "MLP_HIDDEN",
+    "Layout",
+    "Shape",
+    "get_layout",
+    "validate_model",
+    "fit_input_shape",
+    "complete_model",
+    "parameter_shapes",
+    "buffer_shapes",
+    "frozen_shapes",
+    "model_schema",
+    "initial_schema",
+    "num_parameters",
+    "embedding_dim",
+    "layer_dims",
+    "classifier_names",
+    "is_batchable",
+    "is_user_model",
+    "get_mlp_hidden",
+]
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "mlp": Architecture(describe_mlp, ("hidden",)),
+    "cnn_mnist": Architecture(describe_cnn_mnist, native=(1, 28, 28)),
+    "mlp_mnist": Architecture(describe_mlp_mnist, ("normalize",)),
+    "cnn_cifar": Architecture(describe_cnn_cifar),
+    "resnet18": Architecture(describe_resnet18),
+    "resnet18_cifar": Architecture(describe_resnet18),
+    "resnet18_nobn": Architecture(describe_resnet18, ("stem",)),
+    "vgg11": Architecture(describe_vgg11, ("batch_norm", "classifier")),
+    "head_256": Architecture(describe_head_256, ("normalize",)),
+}
+
+
+def get_layout(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:
+    """All there is to know of a model before it is built.
+
+    Raises SpecError unless `model` names an architecture, sets only what it has, and takes inputs of this shape.
+    """
+    if len(input_shape) != 3 or not all(type(n) is int and 1 <= n <= MAX_WIDTH for n in input_shape):
+        raise SpecError(
+            "input.shape", f"expected [channels, height, width] from 1 to {MAX_WIDTH}, got {list(input_shape)}"
+        )
+    if is_user_model(model):
+        return describe_user_model(model, tuple(input_shape), num_classes)
+    architecture = _get_architecture(model)
+    check_keys(model, architecture.keys)
+    return architecture.describe(model, tuple(input_shape), num_classes)
+
+
+def validate_model(model: Mapping[str, Any], input_shape: Shape) -> None:
+    """Raise SpecError as `get_layout` does."""
+    get_layout(model, input_shape, 2)
+
+
+def fit_input_shape(model: Mapping[str, Any], shape: Shape) -> Shape:
+    """`shape` where the model takes it, else what images of that shape are best scaled to. Raises SpecError."""
+    if is_user_model(model):
+        check_user_model(model)
+        return shape
+    try:
+        validate_model(model, shape)
+    except SpecError as error:
+        if error.path != "input.shape":
+            raise
+    else:
+        return shape
+    native = _get_architecture(model).native
+    for candidate in ((shape[0], *native[1:]), native):
+        try:
+            validate_model(model, candidate)
+        except SpecError as error:
+            refused = error
+        else:
+            return candidate
+    raise refused
+
+
+def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:
+    """`model` with an mlp's widths or a user's arguments written out. Raises SpecError for a name nobody has."""
+    if is_user_model(model):
+        check_user_model(model)
+        return {"args": {}, **model}
+    _get_architecture(model)
+    return {"hidden": list(MLP_HIDDEN), **model} if model["name"] == "mlp" else dict(model)
+
+
+def parameter_shapes(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Shapes:
+    """The shape of every trained parameter by name, in `state_dict()` order. Raises SpecError."""
+    return dict(get_layout(model, input_shape, num_classes).parameters)
+
+
+def buffer_shapes(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Shapes:
+    """The shape of every running statistic of batch norm by name. Raises SpecError."""
+    return dict(get_layout(model, input_shape, num_classes).buffers)
+
+
+def frozen_shapes(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Shapes:
+    """The shape of every array, statistics too, of a frozen encoder by name. Raises SpecError."""
+    return dict(get_layout(model, input_shape, num_classes).frozen)
+
+
+def num_parameters(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> int:
+    """How many numbers are trained. Raises SpecError."""
+    return sum(math.prod(shape) for shape in parameter_shapes(model, input_shape, num_classes).values())
+
+
+def model_schema(
+    model: Mapping[str, Any], input_shape: Shape, num_classes: int, *, buffers: bool = True
+) -> ArraySchema:
+    """The schema of a model that travels: every parameter and, unless told otherwise, buffer. Raises SpecError."""
+    layout = get_layout(model, input_shape, num_classes)
+    return _make_schema({**layout.parameters, **(layout.buffers if buffers else {})})
+
+
+def initial_schema(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> ArraySchema:
+    """The schema of block 0's "model/": parameters, buffers and what is frozen. Raises SpecError."""
+    layout = get_layout(model, input_shape, num_classes)
+    return _make_schema({**layout.parameters, **layout.buffers, **layout.frozen})
+
+
+def embedding_dim(model: Mapping[str, Any], input_shape: Shape) -> int:
+    """D, the length of the vector a prototype is a mean of. Raises SpecError."""
+    return layer_dims(model, input_shape)[-1]
+
+
+def layer_dims(model: Mapping[str, Any], input_shape: Shape) -> tuple[int, ...]:
+    """The width of each intermediate representation (maps averaged), the embedding's last. Raises SpecError."""
+    return get_layout(model, input_shape, 2).layers
+
+
+def classifier_names(model: Mapping[str, Any], input_shape: Shape) -> tuple[str, ...]:
+    """The names of h's parameters; all others are g's. Raises SpecError."""
+    return get_layout(model, input_shape, 2).classifier
+
+
+def is_batchable(model: Mapping[str, Any]) -> bool:
+    """Whether many clients may be trained in one vmapped pass: no dropout, no statistics to keep; of a user's model
+    that is not known. Raises SpecError."""
+    if is_user_model(model):
+        return False
+    return get_layout(model, _get_architecture(model).native, 2).is_batchable
+
+
+def _get_architecture(model: Mapping[str, Any]) -> Architecture:
+    name = model.get("name")
+    if not isinstance(name, str):
+        raise SpecError("model.name", f"expected one of {', '.join(ARCHITECTURES)}, got {name!r}")
+    if name not in ARCHITECTURES:
+        raise SpecError("model.name", f"unknown model {name!r}: {suggest(name, ARCHITECTURES)}")
+    return ARCHITECTURES[name]
+
+
+def _make_schema(shapes: Mapping[str, Shape]) -> ArraySchema:
+    return ArraySchema({name: ArraySpec("float32", shape) for name, shape in shapes.items()})

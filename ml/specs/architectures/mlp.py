@@ -1,0 +1,62 @@
+"""`mlp`, for small inputs, and `mlp_mnist`, MP-FedCL's network for MNIST.
+
+    mlp        {name: mlp, hidden: [64, 32]}       fc1 ... fcL with ReLU, then the classifier fc{L+1}; the embedding is
+                                                   the last hidden layer after its ReLU
+    mlp_mnist  {name: mlp_mnist, normalize: true}  encoder.fc1, encoder.fc2 (512 each), fc1 (256, the embedding), fc2;
+                                                   798,474 parameters on 28x28
+
+Both flatten whatever they are given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from ml.errors import SpecError
+from ml.specs.architectures.layout import MAX_WIDTH, Layout, Shape, Shapes, get_choice, linear
+
+MLP_HIDDEN = (64, 32)
+MAX_LAYERS = 8
+ENCODER_WIDTH = 512
+HEAD_WIDTH = 256
+
+
+def get_mlp_hidden(model: Mapping[str, Any]) -> tuple[int, ...]:
+    """The widths of an mlp's hidden layers. Raises SpecError."""
+    hidden = model.get("hidden", MLP_HIDDEN)
+    if not isinstance(hidden, list | tuple) or not 1 <= len(hidden) <= MAX_LAYERS:
+        raise SpecError("model.hidden", f"expected a list of 1 to {MAX_LAYERS} widths, got {hidden!r}")
+    for width in hidden:
+        if type(width) is not int or not 1 <= width <= MAX_WIDTH:
+            raise SpecError("model.hidden", f"expected widths from 1 to {MAX_WIDTH}, got {width!r}")
+    return tuple(hidden)
+
+
+def describe_mlp(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:
+    hidden = get_mlp_hidden(model)
+    shapes: Shapes = {}
+    for layer, (inputs, outputs) in enumerate(pairwise((math.prod(input_shape), *hidden, num_classes)), start=1):
+        shapes |= linear(f"fc{layer}", inputs, outputs)
+    return Layout(shapes, hidden, tuple(shapes)[-2:])
+
+
+def describe_mlp_mnist(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:
+    get_normalize(model)
+    encoder = linear("encoder.fc1", math.prod(input_shape), ENCODER_WIDTH)
+    encoder |= linear("encoder.fc2", ENCODER_WIDTH, ENCODER_WIDTH)
+    head = describe_head(num_classes)
+    return Layout(encoder | head, (ENCODER_WIDTH, ENCODER_WIDTH, HEAD_WIDTH), tuple(head)[-2:])
+
+
+def describe_head(num_classes: int) -> Shapes:
+    """MP-FedCL's head on 512 features: fc1 to the embedding of 256, fc2 to the classes; 133,898 parameters for 10."""
+    return linear("fc1", ENCODER_WIDTH, HEAD_WIDTH) | linear("fc2", HEAD_WIDTH, num_classes)
+
+
+def get_normalize(model: Mapping[str, Any]) -> bool:
+    """Whether the embedding of MP-FedCL's head has unit length. Raises SpecError."""
+    normalize: bool = get_choice(model, "normalize", (True, False))
+    return normalize

@@ -1,0 +1,191 @@
+"""`fednode data`: look at samples before anything trains on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from node.cli.data_partition import partition
+from node.cli.options import AsJson, make_group
+from node.errors import ConfigError, NodeError
+
+if TYPE_CHECKING:
+    from ml.data import Split
+    from ml.data.base import ArrayDataset, Shape
+    from ml.data.checks import Finding
+
+_Data = Annotated[
+    str | None,
+    typer.Argument(metavar="[DATA]", help="digits, FORMAT:PATH, or a path whose format can be seen. Or --config."),
+]
+_Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A key of the data, as in data.columns.label=grade."),
+]
+_Config = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The data of this node, measured by its genesis.")
+]
+_Genesis = Annotated[
+    Path | None, typer.Option("--genesis", metavar="FILE", help="Measure the data by its classes and input.")
+]
+_Size = Annotated[
+    int | None, typer.Option("--size", metavar="N", min=1, max=1024, help="Resize images to N x N as they are read.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = make_group("Look at samples before anything trains on them.")
+    group.command("inspect")(inspect)
+    group.command("stats")(show_stats)
+    group.command("partition")(partition)
+    app.add_typer(group, name="data")
+
+
+def inspect(
+    data: _Data = None,
+    settings: _Settings = None,
+    config: _Config = None,
+    genesis: _Genesis = None,
+    size: _Size = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read all samples, check them, and show what there is: splits, classes, sizes, digests.
+
+    What cannot be trained on is an error naming file and place, and exit code 1. What may mislead is a warning:
+    duplicates between training and test, classes without samples, images of one colour.
+    """
+    from ml.data.checks import check_data
+    from node.cli.output import print_json
+
+    asked, split, shape = _open(data, settings, config, genesis, size)
+    findings = check_data(*split)
+    if as_json:
+        print_json(
+            {
+                **asked,
+                "classes": list(split[0].classes),
+                "shape": list(split[0].shape),
+                "input_shape": None if shape is None else list(shape),
+                "held_out": _is_held_out(split),
+                "splits": [_describe(part) for part in split],
+                "findings": [{"level": finding.level, "text": finding.text} for finding in findings],
+            }
+        )
+    else:
+        _print(asked, split, findings)
+
+
+def show_stats(
+    data: _Data = None,
+    settings: _Settings = None,
+    config: _Config = None,
+    genesis: _Genesis = None,
+    size: _Size = None,
+    as_json: AsJson = False,
+) -> None:
+    """Mean and standard deviation of each channel of the training samples, as genesis' `input` takes them."""
+    from ml.data.checks import compute_stats
+    from node.cli.output import print_json
+
+    asked, (train, _), shape = _open(data, settings, config, genesis, size)
+    shape = shape or train.shape
+    mean, std = ([round(value, 6) for value in values] for values in compute_stats(train, shape))
+    if as_json:
+        print_json({**asked, "shape": list(shape), "samples": len(train), "mean": mean, "std": std})
+        return
+    print(f"input: {{shape: {list(shape)}, mean: {mean}, std: {std}}}")
+    print(f"# of {len(train):,} training samples; fednode testnet takes it by --set input.normalize=auto")
+
+
+def _open(
+    data: str | None, settings: list[str] | None, config: Path | None, genesis: Path | None, size: int | None
+) -> tuple[dict[str, Any], Split, Shape | None]:
+    """What was asked for, the samples of it, and the input that they are to be fitted to, if that is known.
+
+    Raises ConfigError for what was asked, NodeError for what is there.
+    """
+    from ml.data import open_dataset
+    from ml.data.base import InputFormat
+    from ml.errors import DataError
+    from node.settings import apply_settings, complete_data, make_data
+
+    if (data is None) == (config is None):
+        raise ConfigError("expected either DATA, such as digits or npz:scans.npz, or --config FILE")
+    if config is not None:
+        from node.config import load_config
+
+        loaded = load_config(config, settings or ())
+        asked, genesis = loaded.data.model_dump(mode="json", exclude={"partition"}), genesis or loaded.genesis_file
+    else:
+        asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
+    classes, shape = None, None
+    if genesis is not None:
+        from node.genesis_file import load_genesis
+
+        known = load_genesis(genesis).genesis
+        classes, shape = known.classes, InputFormat.from_mapping(known.input).shape
+    try:
+        if size is not None and shape is None:
+            shape = (_get_channels(asked), size, size)
+        split = open_dataset(asked, shape=shape, classes=classes)
+    except DataError as error:
+        raise NodeError(str(error)) from error
+    return asked, split, shape
+
+
+def _get_channels(asked: dict[str, Any]) -> int:
+    from ml.data import get_default_input
+
+    channels: int = get_default_input(asked, {})["shape"][0]
+    return channels
+
+
+def _is_held_out(split: Split) -> bool:
+    from ml.data import HELD_OUT
+
+    return split[1].split == HELD_OUT
+
+
+def _describe(part: ArrayDataset) -> dict[str, Any]:
+    return {
+        "split": part.split,
+        "origin": part.origin,
+        "samples": len(part),
+        "dtype": str(part.x.dtype),
+        "min": float(part.x.min()),
+        "max": float(part.x.max()),
+        "counts": part.count_classes().tolist(),
+        "sha256": part.sha256,
+    }
+
+
+def _print(asked: dict[str, Any], split: Split, findings: list[Finding]) -> None:
+    from node.cli.output import print_facts, print_table
+
+    train = split[0]
+    channels, height, width = train.shape
+    is_table = (height, width) == (1, 1)
+    what = f"{channels} features" if is_table else f"{channels} x {height} x {width} (channels, height, width)"
+    print_facts(
+        [
+            ("data", f"{asked['format']} {asked.get('path') or ''}".rstrip()),
+            ("sample", f"{what}, {train.x.dtype} from {train.x.min():g} to {train.x.max():g}"),
+            *((part.split, f"{len(part):,} samples of {part.origin}") for part in split),
+            ("classes", str(len(train.classes))),
+            *((f"sha256 {part.split}", part.sha256) for part in split),
+        ]
+    )
+    if _is_held_out(split):
+        print("there is no test split: a fifth of each class is held out, the same samples on every start")
+    print()
+    counts = zip(train.classes, *(part.count_classes().tolist() for part in split), strict=True)
+    print_table(
+        ("CLASS", *(f">{part.split.upper()}" for part in split)), [(name, str(a), str(b)) for name, a, b in counts]
+    )
+    print()
+    for finding in findings:
+        print(f"{finding.level}: {finding.text}")
+    if not findings:
+        print("nothing amiss: no duplicates, no empty class, no constant image")

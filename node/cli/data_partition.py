@@ -1,0 +1,176 @@
+"""`fednode data partition`: what a partition would give to whom, before anything trains on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from node.cli.options import AsJson
+from node.cli.testnet import DataOption, PartitionOption, SeedOption, ShotsOption
+
+if TYPE_CHECKING:
+    from ml.data.partition import ClientSplit
+
+
+def partition(
+    data: DataOption = "digits",
+    scheme: PartitionOption = "classes:3,1",
+    clients: Annotated[int, typer.Option("--clients", "-n", metavar="N", min=1, help="How many take part.")] = 10,
+    seed: SeedOption = 1,
+    shots: ShotsOption = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of the data, as in data.columns.label=grade."),
+    ] = None,
+    png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw the heat map into FILE, too.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who would get which samples, as a testnet or a simulation with these options deals them.
+
+    Schemes: classes:AVG,STD gives each client AVG classes, give or take STD (flags count=uniform|normal,
+    samples=all|shots, cover=true); dirichlet:ALPHA skews labels, the more the smaller ALPHA (per=class|client,
+    balance=true|false); domains shows the same classes to each client in another manner: as they are, inverted, noisy,
+    rotated, blurred; shards:S sorts by label and gives each client S pieces; iid is no skew at all.
+
+    The distance of a client is the total variation between its distribution of labels and that of all training
+    samples: 0 if they are the same, 1 if they have no class in common. The SHA-256 is over all lists of indices: equal
+    where the same samples went to the same clients.
+    """
+    from ml.errors import DataError
+    from node.cli.output import print_json
+    from node.errors import ConfigError
+
+    try:
+        dealt = _deal(data, scheme, clients, seed, shots, settings or ())
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    if png is not None:
+        from node.heat_map import draw_heat_map
+
+        names = [f"{i} {split.domain}" if split.domain else str(i) for i, split in enumerate(dealt.splits)]
+        draw_heat_map(png, dealt.counts, names, dealt.classes, dealt.title)
+    if as_json:
+        print_json(dealt.to_json())
+    else:
+        _print(dealt, png)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealt:
+    """A partition and what it is like: `counts[i][c]` training samples of class c for client i, whose distribution of
+    labels is `distances[i]` away from that of all training samples."""
+
+    options: dict[str, Any]
+    seed: int
+    classes: tuple[str, ...]
+    num_train: int
+    splits: list[ClientSplit]
+    counts: list[list[int]]
+    distances: list[float]
+    sha256: str
+
+    @property
+    def title(self) -> str:
+        shots = f", {self.options['shots']} shots" if self.options["shots"] else ""
+        return (
+            f"{self.options['partition']} on {self.options['data']}, {self.options['clients']} clients{shots}, "
+            f"seed {self.options['seed']}"
+        )
+
+    @property
+    def mean_distance(self) -> float:
+        return sum(self.distances) / len(self.distances)
+
+    def to_json(self) -> dict[str, Any]:
+        sizes = [len(split.train) for split in self.splits]
+        return {
+            **self.options,
+            "partition_seed": self.seed,
+            "sha256": self.sha256,
+            "classes": list(self.classes),
+            "train": self.num_train,
+            "dealt": sum(sizes),
+            "smallest": min(sizes),
+            "largest": max(sizes),
+            "mean_distance": self.mean_distance,
+            "parts": [
+                {
+                    "client": i,
+                    "train": len(split.train),
+                    "test": len(split.test),
+                    "domain": split.domain,
+                    "counts": self.counts[i],
+                    "distance": self.distances[i],
+                }
+                for i, split in enumerate(self.splits)
+            ],
+        }
+
+
+def _deal(data: str, scheme: str, clients: int, seed: int, shots: int | None, settings: Sequence[str]) -> _Dealt:
+    from ml.data import open_dataset
+    from ml.data.domains import validate_shape
+    from ml.data.partition import compute_distances, count_classes, hash_splits, make_partition, parse_partition
+    from ml.seeding import get_partition_seed
+    from node.settings import apply_settings, complete_data, make_data
+
+    parsed = parse_partition(scheme)
+    asked = apply_settings({"data": make_data(data)}, settings, ("data", "classes")).value
+    train, test = open_dataset(complete_data(asked["data"]), classes=asked.get("classes"))
+    if parsed.get_domain(0) is not None:
+        validate_shape(train.shape)
+    splits = make_partition(parsed, train.y, test.y, clients, get_partition_seed(seed), shots)
+    counts = count_classes([split.train for split in splits], train.y, len(train.classes))
+    return _Dealt(
+        options={"data": data, "partition": str(parsed), "clients": clients, "seed": seed, "shots": shots},
+        seed=get_partition_seed(seed),
+        classes=train.classes,
+        num_train=len(train),
+        splits=splits,
+        counts=counts.tolist(),
+        distances=compute_distances(counts, train.count_classes()).tolist(),
+        sha256=hash_splits(splits),
+    )
+
+
+def _print(dealt: _Dealt, png: Path | None) -> None:
+    from rich.console import Console
+
+    from node.cli.heat_map import print_heat_map
+    from node.cli.output import format_table, print_facts
+
+    print(f"{dealt.title}\n")
+    owned = [sum(count > 0 for count in row) for row in dealt.counts]
+    labels = format_table((">CLIENT",), [(str(i),) for i in range(len(dealt.splits))])
+    facts = format_table(
+        (">TRAIN", ">TEST", ">CLASSES", ">DISTANCE", *(["DOMAIN"] if dealt.splits[0].domain else [])),
+        [
+            (
+                *(str(len(split.train)), str(len(split.test)), str(owned[i]), f"{dealt.distances[i]:.3f}"),
+                *([split.domain] if split.domain else []),
+            )
+            for i, split in enumerate(dealt.splits)
+        ],
+    )
+    longest = max(map(len, facts))
+    print_heat_map(Console(), labels, [fact.ljust(longest) for fact in facts], dealt.counts)
+    if dealt.classes != tuple(map(str, range(len(dealt.classes)))):
+        print("\n" + ", ".join(f"{c} {name}" for c, name in enumerate(dealt.classes)))
+    sizes = [len(split.train) for split in dealt.splits]
+    print()
+    print_facts(
+        [
+            ("dealt", f"{sum(sizes):,} of {dealt.num_train:,} training samples"),
+            ("smallest", f"{min(sizes):,} samples (client {sizes.index(min(sizes))})"),
+            ("largest", f"{max(sizes):,} samples (client {sizes.index(max(sizes))})"),
+            ("classes", f"{min(owned)} to {max(owned)}, {sum(owned) / len(owned):.2f} on average"),
+            ("distance", f"{dealt.mean_distance:.3f} on average"),
+            ("dealt by", f"seed {dealt.seed}, which follows from {dealt.options['seed']}"),
+            ("sha256", dealt.sha256),
+            *([("drawn into", str(png))] if png else []),
+        ]
+    )

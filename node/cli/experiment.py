@@ -1,0 +1,191 @@
+"""`fednode experiment`: sweeps of simulations, and the page that shows what came of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.options import make_group
+from node.errors import NodeError
+
+if TYPE_CHECKING:
+    from node.experiments.plan import Experiment, Run
+    from node.experiments.runner import Progress, Stock
+
+INTERRUPTED = 130
+ESTIMATE_S = 600.0  # what the time left is estimated from
+
+
+def register(app: typer.Typer) -> None:
+    group = make_group("Run sweeps of simulations, and report them.")
+    group.command("run")(run)
+    group.command("report")(report)
+    app.add_typer(group, name="experiment")
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment: deploy/experiments has ready ones.")],
+    out: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="By default results/NAME, NAME the file's.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", metavar="N", min=1, help="Runs at a time; by default one per core.")
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option("--data-root", metavar="DIR", help="Where data paths begin; by default beside FILE.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file, as in base.rounds=2."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and start nothing.")] = False,
+) -> None:
+    """Run what FILE describes and is not finished yet. Ctrl-C loses only the runs under way; call it again to go on."""
+    from node.experiments.loading import load_experiment
+    from node.experiments.runner import run_experiment, take_stock, validate_runs
+
+    experiment = load_experiment(file, overrides or ())
+    directory = out or Path("results") / experiment.file.name
+    stock = take_stock(experiment, directory)
+    if dry_run:
+        _list_runs(experiment, stock)
+        return
+    for reason in stock.broken.values():
+        print(f"{reason}; it is run again", file=sys.stderr)
+    pending = stock.list_pending(experiment)
+    root = (data_root or file.parent).absolute()
+    validate_runs(pending, root)
+    failed: list[Progress] = []
+    with _until_interrupted() as interrupts:
+        progress = run_experiment(
+            experiment,
+            directory,
+            pending,
+            jobs=jobs or len(os.sched_getaffinity(0)),
+            data_root=root,
+            should_stop=lambda: bool(interrupts),
+        )
+        done = 0
+        for news in _shown(progress, pending):
+            done += news.done
+            failed += [news] if news.error is not None else []
+    _summarise(experiment, directory, stock, done, failed)
+    if interrupts:
+        print(f"stopped: {len(pending) - done} runs are left; the same command goes on with them", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+    if failed:
+        raise NodeError(f"{len(failed)} of {len(pending)} runs failed; the same command tries them again")
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `experiment run` has written.")],
+) -> None:
+    """Write DIR/report.html, and its tables and figures beside it: also while runs are missing."""
+    from node.experiments.report import write_report
+
+    written = write_report(directory)
+    print(f"{written.page}: {written.summary}")
+    for what, paths in (("runs and tables", written.tables), ("figures", written.figures)):
+        print(f"{what}: {', '.join(str(path.relative_to(directory)) for path in paths) or 'none'}")
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[list[int]]:
+    """Meanwhile SIGINT and SIGTERM are only noted, in the list."""
+    noted: list[int] = []
+    before = {
+        name: signal.signal(name, lambda number, _: noted.append(number)) for name in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield noted
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def _shown(progress: Iterator[Progress], pending: Sequence[Run]) -> Iterator[Progress]:
+    """All of `progress`, with a bar on a terminal, and a line for each run that ends where stdout is a pipe."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    lines = not sys.stdout.isatty()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Bar(
+        *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=600
+    ) as bar:
+        task = bar.add_task(f"0 of {len(pending)} runs", total=sum(run.num_rounds for run in pending))
+        rounds: dict[str, int] = {}
+        done = failures = 0
+        for news in progress:
+            if not news.done:
+                rounds[news.run.id] = rounds.get(news.run.id, 0) + 1
+                bar.advance(task)
+            else:
+                done += 1
+                failures += news.error is not None
+                bar.advance(task, news.run.num_rounds - rounds.get(news.run.id, 0))  # of a failed run none are left
+                suffix = f", {failures} failed" if failures else ""
+                bar.update(task, description=f"{done} of {len(pending)} runs{suffix}")
+                if lines:
+                    print(f"{done:{len(str(len(pending)))}}/{len(pending)}  {_describe(news)}", flush=True)
+                elif news.error is not None:
+                    console.print(f"{news.run.label}: {_first_line(news.error)}", highlight=False, markup=False)
+            yield news
+
+
+def _describe(news: Progress) -> str:
+    came = f"failed: {_first_line(news.error)}" if news.error is not None else f"best TAA {news.best_taa:.4f}"
+    return f"{news.run.label}  {came}  {news.seconds:.1f} s"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _list_runs(experiment: Experiment, stock: Stock) -> None:
+    from node.cli.output import print_table
+
+    rows = []
+    for one in experiment.runs.values():
+        state = "done" if one.id in stock.finished else "failed" if one.id in stock.failed else "to run"
+        rows.append((one.id, "broken" if one.id in stock.broken else state, one.label))
+    print_table(("ID", "STATE", "RUN"), rows)
+    for misfit in _list_misfits(experiment):
+        print(f"does not fit: {misfit}")
+    print(_count(experiment, stock))
+
+
+def _summarise(experiment: Experiment, directory: Path, stock: Stock, done: int, failed: Sequence[Progress]) -> None:
+    for news in failed:
+        print(f"failed: {news.run.label}: {news.error}", file=sys.stderr)
+    for misfit in _list_misfits(experiment):
+        print(f"does not fit: {misfit}", file=sys.stderr)
+    print(f"{_count(experiment, stock)}; now {done - len(failed)} more done, {len(failed)} failed")
+    print(f"see them: fednode experiment report {directory}")
+
+
+def _list_misfits(experiment: Experiment) -> list[str]:
+    return list(dict.fromkeys(point.misfit for point in experiment.points if point.misfit is not None))
+
+
+def _count(experiment: Experiment, stock: Stock) -> str:
+    points = sum(point.run is not None for point in experiment.points)
+    shared = f" for {points} combinations" if points != len(experiment.runs) else ""
+    return f"{len(experiment.runs)} runs{shared}, {len(stock.finished)} of them done before"

@@ -1,0 +1,175 @@
+"""`fednode plan`: how many local iterations a round can have in a given time, DFPL's Eq. (11)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.options import AsJson
+from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.errors import NodeError
+
+if TYPE_CHECKING:
+    from ml.budget import Plan
+
+UNITS_S = {"ms": "0.001", "s": "1", "": "1", "m": "60", "min": "60", "h": "3600"}
+MAX_ROWS = 20
+MEASURED_ROUNDS = 64  # how far back measurements are looked for
+
+
+def register(app: typer.Typer) -> None:
+    app.command("plan")(show)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in `100s`, `5m`, `1.5h`, `250ms`, or a bare number of seconds. Raises typer.BadParameter."""
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12}) ?([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in UNITS_S:
+        raise typer.BadParameter(f"expected a time, as in 100s, 5m or 1.5h (got {text!r})")
+    return float(Decimal(found[1]) * Decimal(UNITS_S[found[2]]))  # 300ms is 0.3 s, to the last bit
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a plan is made from. `rounds` is how many genesis sets, 0 for no end or when no node was asked."""
+
+    alpha_s: float
+    beta_s: float
+    unit: str = "iteration"
+    rounds: int = 0
+
+
+def show(
+    budget_s: Annotated[
+        float, typer.Option("--budget", metavar="TIME", parser=parse_duration, help="For all rounds, as in 100s or 5m.")
+    ],
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", metavar="R", min=1, help="How many rounds; by default a table of choices.")
+    ] = None,
+    alpha_s: Annotated[
+        float | None,
+        typer.Option(
+            "--alpha", metavar="TIME", parser=parse_duration, help="A local iteration; by default as measured."
+        ),
+    ] = None,
+    beta_s: Annotated[
+        float | None,
+        typer.Option("--beta", metavar="TIME", parser=parse_duration, help="Mining a block; by default as measured."),
+    ] = None,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan the local iterations of a round for a time budget, from what training and mining take."""
+    from ml.budget import compute_max_rounds, compute_plan
+    from ml.errors import BudgetError
+    from node.cli.output import print_json
+
+    if alpha_s is not None and beta_s is not None:
+        facts = _Facts(alpha_s, beta_s)
+    else:
+        facts = _measure(alpha_s, beta_s, socket, config, data_dir)
+    try:
+        if rounds is None:
+            numbers = _choose_rounds(compute_max_rounds(budget_s, facts.alpha_s, facts.beta_s), facts.rounds)
+        else:
+            numbers = [rounds]
+        plans = {number: compute_plan(budget_s, number, facts.alpha_s, facts.beta_s) for number in numbers}
+    except BudgetError as error:
+        raise NodeError(str(error)) from error
+    if as_json:
+        print_json(
+            {
+                "budget_s": budget_s,
+                "alpha_s": facts.alpha_s,
+                "beta_s": facts.beta_s,
+                "unit": facts.unit,
+                "plans": [
+                    {
+                        "rounds": number,
+                        "local_iterations": plan.local_iterations,
+                        "available_s": plan.available_s,
+                        "used_s": plan.used_s,
+                    }
+                    for number, plan in plans.items()
+                ],
+            }
+        )
+    elif rounds is not None:
+        _show_one(facts, rounds, plans[rounds])
+    else:
+        _show_table(facts, budget_s, plans)
+
+
+def _measure(
+    alpha_s: float | None, beta_s: float | None, socket: str | None, config: Path | None, data_dir: Path | None
+) -> _Facts:
+    """What is not given, as the node would reckon with it now. Raises NodeError when it has not measured it."""
+    from node.cli.target import open_ledger
+    from node.pace import Pace
+
+    pace = Pace()
+    with open_ledger(socket, config, data_dir) as ledger:
+        for entry in reversed(ledger.list_rounds(None, MEASURED_ROUNDS, reverse=False).rounds):
+            pace.add(entry.train.get("alpha_s"), entry.beta_s if entry.HasField("beta_s") else None)
+        genesis, place = ledger.genesis, ledger.place
+    alpha_s = pace.alpha_s if alpha_s is None else alpha_s
+    beta_s = pace.beta_s if beta_s is None else beta_s
+    if alpha_s is None or beta_s is None:
+        missing = "--alpha TIME" if alpha_s is None else "--beta TIME"
+        raise NodeError(f"{place}: expected a round that was measured there, or {missing}")
+    unit = "iteration" if genesis.method.get("local_epochs") is None else "epoch"
+    return _Facts(alpha_s, beta_s, unit, genesis.rounds)
+
+
+def _choose_rounds(most: int, usual: int) -> list[int]:
+    """Numbers of rounds for a table: all there can be while they are few, else some, further and further apart."""
+    most = max(most, 1)
+    if most <= MAX_ROWS:
+        return list(range(1, most + 1))
+    spread = {round(most ** (row / (MAX_ROWS - 1))) for row in range(MAX_ROWS)}
+    return sorted(spread | ({usual} if 1 <= usual <= most else set()))
+
+
+def _show_one(facts: _Facts, rounds: int, plan: Plan) -> None:
+    from node.cli.output import print_facts
+
+    iterations = f"{plan.local_iterations} local {facts.unit}{'s' if plan.local_iterations != 1 else ''} a round"
+    print_facts(
+        [
+            ("E", iterations),
+            ("t_sum - R*beta", f"{plan.available_s:g} s of training, in {rounds} round{'s' if rounds != 1 else ''}"),
+            ("E*alpha*R", f"{plan.used_s:g} s of it used"),
+            ("alpha", f"{facts.alpha_s:g} s a local {facts.unit}"),
+            ("beta", f"{facts.beta_s:g} s of mining a round"),
+        ]
+    )
+
+
+def _show_table(facts: _Facts, budget_s: float, plans: Mapping[int, Plan]) -> None:
+    from node.cli.output import print_table
+
+    print(
+        f"{budget_s:g} s, of which a local {facts.unit} takes {facts.alpha_s:g} s (alpha) "
+        f"and mining {facts.beta_s:g} s a round (beta)"
+    )
+    print_table(
+        (">R", ">E", ">t_sum - R*beta", ">E*alpha*R", ""),
+        [
+            (
+                str(rounds),
+                str(plan.local_iterations),
+                f"{plan.available_s:g}",
+                f"{plan.used_s:g}",
+                "as genesis sets" if rounds == facts.rounds else "",
+            )
+            for rounds, plan in plans.items()
+        ],
+    )

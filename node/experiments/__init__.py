@@ -1,0 +1,1 @@
+"""Experiments: sweeps of simulations described in one file, run in parallel processes, reported on one page."""

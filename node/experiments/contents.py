@@ -1,0 +1,132 @@
+"""What a report shows: the file's own tables and figures, or ones that suit its sweep; checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from node.experiments.axes import Key, get_key, select
+from node.experiments.plan import Experiment, Found, show_fact
+from node.experiments.sections import FigureSection, ReportSection, TableSection
+from node.experiments.values import SERIES, VALUES
+from node.yaml_source import suggest
+
+OWN_X = ("round", "bytes")  # what a figure has across besides axes
+
+
+def get_report(experiment: Experiment) -> ReportSection:
+    """The file's report, with what it left open filled in."""
+    given = experiment.file.report
+    tables = list(_default_tables(experiment) if given.tables is None else given.tables)
+    figures = _default_figures(experiment) if given.figures is None else given.figures
+    shown = {value for table in tables for value in table.value}
+    first = tables[0] if tables else TableSection()
+    if given.target is not None and "rounds_to" not in shown:
+        tables.append(
+            TableSection(
+                title=f"Rounds until TAA reaches {100 * given.target:g} %",
+                value=("rounds_to",),
+                **{name: getattr(first, name) for name in ("rows", "columns", "where", "over", "compare", "best_of")},
+            )
+        )
+    if not any(value.startswith("sent_") for value in shown):
+        tables.append(_make_traffic_table(experiment))
+    return ReportSection(target=given.target, tables=tuple(tables), figures=tuple(figures))
+
+
+def _default_tables(experiment: Experiment) -> list[TableSection]:
+    rows = tuple(axis for axis in experiment.axes if _is_row(axis)) or ("method",)
+    columns = tuple(axis for axis in experiment.axes if axis not in rows)
+    return [TableSection(value=(value,), rows=rows, columns=columns) for value in ("best_taa", "final_global")]
+
+
+def _is_row(axis: str) -> bool:
+    return axis in ("task", "data", "model", "method") or axis.startswith(("method.", "model."))
+
+
+def _default_figures(experiment: Experiment) -> list[FigureSection]:
+    lines = tuple(axis for axis in experiment.axes if axis == "method" or axis.startswith("method.")) or ("method",)
+    if experiment.file.budget is not None:
+        amounts = tuple(axis for axis in experiment.axes if axis.startswith("budget."))
+        each = _list_others(experiment, (*lines, *amounts, "rounds"))
+        return [FigureSection(x="rounds", y="best_taa", lines=(*lines, *amounts), each=each)]
+    each = _list_others(experiment, lines)
+    return [FigureSection(x=x, y=y, lines=lines, each=each) for x, y in (("round", "taa"), ("bytes", "taa"))]
+
+
+def _list_others(experiment: Experiment, used: Sequence[str]) -> tuple[str, ...]:
+    return tuple(axis for axis in experiment.axes if axis not in (*used, "partition"))
+
+
+def _make_traffic_table(experiment: Experiment) -> TableSection:
+    rows = [axis for axis in experiment.axes if axis in ("task", "data", "model", "clients")]
+    rows += ["method", *(axis for axis in experiment.axes if axis.startswith("method."))]
+    return TableSection(
+        title="What is sent in a round",
+        value=("sent_params_per_client", "sent_params", "sent_bytes_per_client", "sent_bytes"),
+        rows=tuple(rows),
+        over=tuple(axis for axis in experiment.axes if axis not in rows),
+        compare=None,
+    )
+
+
+def find_report_problems(experiment: Experiment) -> Found:
+    """What in the file's report cannot be laid out, under the keys it was written at."""
+    found: Found = []
+    given = experiment.file.report
+    for i, table in enumerate(given.tables or ()):
+        keys = ("report", "tables", i)
+        found += [((*keys, "value"), text) for text in _name_unknown(table.value, VALUES)]
+        axes = {"rows": table.rows, "columns": table.columns, "over": table.over, "where": tuple(table.where)}
+        axes |= {"best_of": (table.best_of,) if table.best_of else ()}
+        free = {*table.over, *((table.best_of,) if table.best_of else ())}
+        found += _check_axes(experiment, keys, axes, table.where, (*table.rows, *table.columns), free)
+    for i, figure in enumerate(given.figures or ()):
+        keys = ("report", "figures", i)
+        unknown = [((*keys, "x"), text) for text in _name_unknown((figure.x,), (*OWN_X, *experiment.known_axes))]
+        if unknown:
+            found += unknown
+            continue
+        known = SERIES if figure.x in OWN_X else VALUES
+        found += [((*keys, "y"), text) for text in _name_unknown((figure.y,), known)]
+        axes = {name: getattr(figure, name) for name in ("lines", "panels", "each", "over")}
+        axes["where"] = tuple(figure.where)
+        used = (*figure.lines, *figure.panels, *figure.each, *(() if figure.x in OWN_X else (figure.x,)))
+        found += _check_axes(experiment, keys, axes, figure.where, used, set(figure.over))
+    return found
+
+
+def _name_unknown(names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
+    names_known = sorted(known)
+    for name in names:
+        if name not in names_known:
+            yield f"unknown name {name!r}.{suggest(name, names_known) or ' Known: ' + ', '.join(names_known)}"
+
+
+def _check_axes(
+    experiment: Experiment,
+    keys: tuple[str | int, ...],
+    axes: Mapping[str, Sequence[str]],
+    where: Mapping[str, Any],
+    used: Sequence[str],
+    free: set[str],
+) -> Found:
+    found: Found = []
+    for name, given in axes.items():
+        found += [((*keys, name), text) for text in _name_unknown(given, experiment.known_axes)]
+    if found:
+        return found
+    chosen = select(experiment.points, where)
+    if not chosen:
+        return [((*keys, "where"), "expected values that some run has")]
+    places: dict[Key, dict[str, str]] = {}
+    for point in chosen:
+        rest = {axis: show_fact(point.facts.get(axis)) for axis in experiment.axes if axis not in free}
+        first = places.setdefault(get_key(point, used), rest)
+        mixed = [axis for axis in rest if rest[axis] != first[axis]]
+        if mixed:
+            names = ", ".join(mixed)
+            return [
+                (keys, f"runs that differ in {names} fall together: expected {names} laid out, or in `where` or `over`")
+            ]
+    return found

@@ -1,0 +1,136 @@
+"""Figures of results as numbers: which lines stand in which panel, means and spreads over seeds; no ink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ml.metrics import compute_mean, compute_std
+from node.experiments.axes import capitalise, get_key, list_keys, name_axis, name_fact, select
+from node.experiments.contents import OWN_X
+from node.experiments.plan import Experiment, Point
+from node.experiments.sections import FigureSection
+from node.experiments.tables import DEFAULT_TARGET, Results, average
+from node.experiments.values import SERIES, VALUES, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a panel: x, mean and spread at each; a flat one (nothing sent) has no x of its own."""
+
+    label: str
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    seeds: int
+    flat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    label: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Panels that share their axes. `ticks` are the labels of x = 0, 1, … where x is an axis of the sweep."""
+
+    title: str
+    x_label: str
+    y_label: str
+    kind: Kind
+    panels: tuple[Panel, ...]
+    log_x: bool = False
+    ticks: tuple[str, ...] = ()
+
+
+def make_figures(experiment: Experiment, section: FigureSection, results: Results) -> list[Figure]:
+    """One figure for each value of `each`, those without a finished run left out."""
+    points = select(experiment.points, section.where)
+    figures = []
+    for key in list_keys(points, section.each):
+        own = [point for point in points if get_key(point, section.each) == key]
+        panels = tuple(_make_panels(section, own, results))
+        if not any(panel.lines for panel in panels):
+            continue
+        labelled = zip(section.each, key, strict=True)
+        ending = "".join(f", {name_fact(axis, text)}" for axis, text in labelled)
+        value = SERIES[section.y] if section.x in OWN_X else VALUES[section.y]
+        figures.append(
+            Figure(
+                title=(section.title or _title_figure(section)) + ending,
+                x_label={"round": "round", "bytes": "sent by one client so far"}.get(section.x, name_axis(section.x)),
+                y_label=value.label,
+                kind=value.kind,
+                panels=panels,
+                log_x=section.x == "bytes",
+                ticks=() if section.x in OWN_X else tuple(key[0] for key in list_keys(own, (section.x,))),
+            )
+        )
+    return figures
+
+
+def _title_figure(section: FigureSection) -> str:
+    label = SERIES[section.y].label if section.x in OWN_X else VALUES[section.y].label
+    over = {"round": "by round", "bytes": "by bytes sent"}.get(section.x, f"by {name_axis(section.x)}")
+    return f"{capitalise(label)} {over}"
+
+
+def _make_panels(section: FigureSection, points: Sequence[Point], results: Results) -> Iterator[Panel]:
+    ticks = [] if section.x in OWN_X else [key[0] for key in list_keys(points, (section.x,))]
+    for key in list_keys(points, section.panels):
+        inside = [point for point in points if get_key(point, section.panels) == key]
+        lines = []
+        for line_key in list_keys(inside, section.lines):
+            own = [point for point in inside if get_key(point, section.lines) == line_key]
+            label = ", ".join(name_fact(axis, text) for axis, text in zip(section.lines, line_key, strict=True))
+            line = _make_line(section, label, own, results) if section.x in OWN_X else None
+            line = line or (_make_axis_line(section, label, own, results, ticks) if section.x not in OWN_X else None)
+            if line is not None:
+                lines.append(line)
+        label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, key, strict=True))
+        yield Panel(label, tuple(lines))
+
+
+def _make_line(section: FigureSection, label: str, points: Sequence[Point], results: Results) -> Line | None:
+    """A line of per-round values, mean and spread over the seeds, as far as all its runs go."""
+    runs = [results[point.run.id] for point in points if point.run is not None and point.run.id in results]
+    take = SERIES[section.y].compute
+    length = min((len(run.rounds) for run in runs), default=0)
+    xs, means, stds = [], [], []
+    for r in range(length):
+        known = [value for run in runs if (value := take(run.rounds[r])) is not None]
+        if len(known) < len(runs):
+            break
+        xs.append(
+            float(r + 1)
+            if section.x == "round"
+            else compute_mean(sum(row.sent_bytes for row in run.rounds[: r + 1]) / run.num_clients for run in runs)
+        )
+        means.append(compute_mean(known))
+        stds.append(compute_std(known))
+    if not xs:
+        return None
+    return Line(label, tuple(xs), tuple(means), tuple(stds), len(runs), flat=section.x == "bytes" and not xs[-1])
+
+
+def _make_axis_line(
+    section: FigureSection, label: str, points: Sequence[Point], results: Results, ticks: Sequence[str]
+) -> Line | None:
+    value = VALUES[section.y]
+    cells = {}
+    for point_key in list_keys(points, (section.x,)):
+        own = [point for point in points if get_key(point, (section.x,)) == point_key]
+        cell = average(value, own, results, DEFAULT_TARGET)
+        if cell.mean is not None:
+            cells[float(ticks.index(point_key[0]))] = cell
+    if not cells:
+        return None
+    return Line(
+        label,
+        tuple(cells),
+        tuple(cell.mean or 0.0 for cell in cells.values()),
+        tuple(cell.std for cell in cells.values()),
+        max(cell.num for cell in cells.values()),
+    )

@@ -1,0 +1,44 @@
+"""Reading an experiment's file: its form, its meaning and its report are checked before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from node.config_problems import Problem, describe_error, report
+from node.errors import ConfigError
+from node.experiments.contents import find_report_problems
+from node.experiments.plan import Experiment, expand
+from node.experiments.sections import ExperimentFile
+from node.yaml_source import YamlSource, parse_value, read_yaml, show_value
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment in `path` under `overrides` (`base.rounds=2`). Raises ConfigError with every problem."""
+    source = _read(path, overrides)
+    try:
+        file = ExperimentFile.model_validate_json(json.dumps(source.value))
+    except ValidationError as error:
+        problems = [describe_error(details, source, ExperimentFile) for details in error.errors(include_url=False)]
+        raise report(problems, path) from error
+    experiment, found = expand(file, source)
+    found = found or find_report_problems(experiment)  # a table can only be judged by points
+    if found:
+        raise report([Problem.at(source, keys, message) for keys, message in dict.fromkeys(found)], path)
+    return experiment
+
+
+def _read(path: Path, overrides: Sequence[str]) -> YamlSource:
+    source = read_yaml(path)
+    if not isinstance(source.value, dict):
+        raise ConfigError(f"{path}: expected keys and values (got {show_value(source.value)})")
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not all(key.split(".")):
+            raise ConfigError(f"--set {override}: expected KEY=VALUE with a dotted key, as in base.rounds=2")
+        keys = tuple(key.split(".")) if key.partition(".")[0] != "sweep" else ("sweep", key.partition(".")[2])
+        source = source.with_value(keys, parse_value(text, f"--set {key}"), f"--set {key}")
+    return source

@@ -1,0 +1,131 @@
+"""What a run leaves: one JSON file, written whole or not at all, read only as the answer to the very run it names.
+
+format, fednode, id, config     which run this is; `config` is what the id is a digest of
+rounds, clients                 series over rounds (means over clients), and each client after the last
+error                           in place of those two, why the run failed
+input, seconds, finished, machine
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from node.errors import NodeError
+from node.experiments.plan import FORMAT, VERSION, Run
+
+RUNS = "runs"
+_TEMPORARY = ".part"
+
+
+class BrokenResult(NodeError):
+    """A file that is not the result of the run it is named after."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class RoundRow(_Part):
+    """One round, as ml.simulation's RoundResult has it. A loss that is no finite number is None."""
+
+    round: int
+    taa: float
+    tal: float | None
+    taa_local: float
+    global_: float = Field(alias="global")
+    tal_global: float | None
+    sent_params: int
+    sent_bytes: int
+
+
+class ClientRow(_Part):
+    """One client after the last round."""
+
+    id: int
+    accuracy: float
+    global_accuracy: float
+    num_train: int
+    num_test: int
+
+
+class Result(_Part):
+    """One run's file. `error` is None where the run was finished."""
+
+    format: int
+    fednode: str
+    id: str
+    config: dict[str, Any]
+    input: dict[str, Any] | None = None
+    rounds: tuple[RoundRow, ...] = ()
+    clients: tuple[ClientRow, ...] = ()
+    error: str | None = None
+    seconds: float
+    finished: str
+    machine: dict[str, Any]
+
+    @property
+    def num_clients(self) -> int:
+        clients: int = self.config["clients"]
+        return clients
+
+
+def get_result_path(directory: Path, run_id: str) -> Path:
+    return directory / RUNS / f"{run_id}.json"
+
+
+def write_result(directory: Path, run: Run, document: Mapping[str, Any]) -> None:
+    """Keep what came of a run: appears under its name whole or not at all. Raises NodeError when it cannot be kept."""
+    whole = {"format": FORMAT, "fednode": VERSION, "id": run.id, "config": run.config, **document}
+    text = json.dumps(_without_infinities(whole), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    path = get_result_path(directory, run.id)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(_TEMPORARY)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise NodeError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def remove_leftovers(directory: Path) -> None:
+    """What a write that was cut short has left."""
+    for path in (directory / RUNS).glob(f"*{_TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
+def read_result(directory: Path, run: Run) -> Result | None:
+    """What came of a run; None where nothing did yet. Raises BrokenResult, naming the file."""
+    path = get_result_path(directory, run.id)
+    try:
+        result = Result.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BrokenResult(f"{path}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise BrokenResult(f"{path}: not a result: {f'{place}: ' if place else ''}{first['msg']}") from error
+    if (result.format, result.id) != (FORMAT, run.id):
+        raise BrokenResult(
+            f"{path}: expected run {run.id} in format {FORMAT}, got run {result.id} in format {result.format}"
+        )
+    if result.config != json.loads(json.dumps(run.config)):
+        raise BrokenResult(f"{path}: another configuration than the one its name is a digest of")
+    if result.error is None and [row.round for row in result.rounds] != list(range(1, run.num_rounds + 1)):
+        raise BrokenResult(f"{path}: expected rounds 1 to {run.num_rounds}, got {len(result.rounds)} of them")
+    return result
+
+
+def _without_infinities(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_infinities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinities(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,196 @@
+"""The form of an experiment's file, checked once into frozen sections; what it means is `plan`'s.
+
+    name, title, description
+    base     the settings of every run: data, model, input, pretrained, partition, clients, rounds, shots, seed, device,
+             batched, method
+    sweep    axes, each a list of values; every combination is run
+    budget   t_sum, alpha and beta of DFPL's time model, from which local_iterations follow
+    report   target, tables and figures
+
+An axis is a key of `base`, or a single setting (`method.lr`, `model.hidden`), or `task`, whose items set several keys
+at once: a data set with the model that suits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from node.config import Section
+
+T = TypeVar("T")
+
+Count = Annotated[int, Field(ge=1, lt=1 << 31)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+Label = Annotated[str, Field(min_length=1, max_length=80)]
+
+
+def _wrap(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _validate_axis(values: tuple[T, ...]) -> tuple[T, ...]:
+    if not values:
+        raise ValueError("expected at least one value")
+    return values
+
+
+Many = Annotated[tuple[T, ...], BeforeValidator(_wrap)]  # one value, or a list of them
+Axis = Annotated[tuple[T, ...], AfterValidator(_validate_axis)]
+
+
+class Item(Section):
+    """A value that is a section of settings: `dfpl`, or `{name: dfpl, infer: prototype, label: DFPL (prototypes)}`.
+
+    The label is what tables and figures call it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
+
+    label: Label | None = None
+
+    def get_settings(self) -> dict[str, Any]:
+        """All of it but the label."""
+        return self.model_dump(exclude={"label"})
+
+
+class NamedItem(Item):
+    """A method or a model."""
+
+    name: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class DataItem(Item):
+    """A data set: `digits`, or `{format: idx, path: data/mnist}`, the path relative to the experiment's file."""
+
+    format: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_format(cls, value: Any) -> Any:
+        return {"format": value} if isinstance(value, str) else value
+
+
+class BaseSection(Section):
+    """What every run has unless the sweep says otherwise. `method` holds settings that reach each method which has
+    them; `input` is by default what suits data and model."""
+
+    data: DataItem = DataItem(format="digits")
+    model: NamedItem = NamedItem(name="mlp")
+    input: dict[str, Any] | None = None
+    pretrained: str | None = None
+    partition: str = "classes:3,1"
+    clients: Count = 10
+    rounds: Count = 10
+    shots: Count | None = None
+    seed: Seed = 1
+    device: str = "cpu"
+    batched: Literal["auto", "on", "off"] = "auto"
+    method: dict[str, Any] = Field(default_factory=dict)
+
+
+class TaskItem(Section):
+    """Several keys of `base` that change together."""
+
+    label: Label
+    data: DataItem | None = None
+    model: NamedItem | None = None
+    input: dict[str, Any] | None = None
+    pretrained: str | None = None
+    partition: str | None = None
+    clients: Count | None = None
+    rounds: Count | None = None
+    shots: Count | None = None
+    device: str | None = None
+    method: dict[str, Any] = Field(default_factory=dict)
+
+
+class SweepSection(Section):
+    """The axes. Keys that are not named here are single settings of method or model, as in `method.lr: [0.1, 0.01]`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
+
+    task: Axis[TaskItem] | None = None
+    data: Axis[DataItem] | None = None
+    model: Axis[NamedItem] | None = None
+    clients: Axis[Count] | None = None
+    shots: Axis[Count | None] | None = None
+    rounds: Axis[Count] | None = None
+    partition: Axis[str] | None = None
+    method: Axis[NamedItem]
+    seed: Axis[Seed] | None = None
+
+    def get_settings(self) -> Mapping[str, Any]:
+        """The axes that are single settings, as they were written."""
+        return self.model_extra or {}
+
+
+class BudgetSection(Section):
+    """DFPL's time model: `t_sum` seconds for all rounds, `alpha` for a local iteration, `beta` for a block."""
+
+    t_sum: Many[Annotated[float, Field(gt=0)]]
+    alpha: Many[Annotated[float, Field(gt=0)]] = (1.0,)
+    beta: Many[Annotated[float, Field(ge=0)]]
+
+
+class TableSection(Section):
+    """One table: axes down and across, and the value in its cells, mean ± standard deviation over seeds.
+
+    `where` keeps only runs with these values of axes; `over` names axes averaged over besides the seed. `compare` is
+    the axis whose best value is set in bold. `best_of` shows, for each cell, which value of that axis does best there.
+    """
+
+    title: Label | None = None
+    value: Many[str] = ("best_taa",)
+    rows: Many[str] = ("method",)
+    columns: Many[str] = ()
+    where: dict[str, Any] = Field(default_factory=dict)
+    over: Many[str] = ()
+    compare: str | None = "method"
+    best_of: str | None = None
+    target: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
+class FigureSection(Section):
+    """One figure for each value of `each`, a panel for each of `panels`, a line for each of `lines`.
+
+    Across is `round`, `bytes` (sent by a client so far), or an axis; up is a per-round series (taa, tal, global,
+    tal_global, taa_local), or against an axis a table's value.
+    """
+
+    title: Label | None = None
+    x: str = "round"
+    y: str = "taa"
+    lines: Many[str] = ("method",)
+    panels: Many[str] = ("partition",)
+    each: Many[str] = ()
+    where: dict[str, Any] = Field(default_factory=dict)
+    over: Many[str] = ()
+
+
+class ReportSection(Section):
+    """What the page shows; without tables or figures, ones that suit the sweep. `target` is an accuracy in 0..1."""
+
+    target: Annotated[float, Field(gt=0, le=1)] | None = None
+    tables: tuple[TableSection, ...] | None = None
+    figures: tuple[FigureSection, ...] | None = None
+
+
+class ExperimentFile(Section):
+    """The whole file."""
+
+    version: Literal[1] = 1
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    title: str | None = None
+    description: str = ""
+    base: BaseSection = BaseSection()
+    sweep: SweepSection
+    budget: BudgetSection | None = None
+    report: ReportSection = ReportSection()

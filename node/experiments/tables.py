@@ -1,0 +1,211 @@
+"""Tables of results: grouping by axes, means and spreads; no markup.
+
+A *cell* holds the runs that agree on everything but the seed, and the axes that its table averages over. Its number is
+the mean over seeds of each seed's mean, its spread the population standard deviation over seeds.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ml.metrics import compute_mean, compute_std
+from node.experiments.axes import Key, capitalise, get_key, list_keys, name_axis, select, show_where
+from node.experiments.plan import Experiment, Point, show_fact
+from node.experiments.results import Result
+from node.experiments.sections import TableSection
+from node.experiments.values import VALUES, Kind, Value, show_number
+
+DEFAULT_TARGET = 0.9
+
+Results = Mapping[str, Result]  # finished runs by id
+Place = tuple[Key, Key]  # row and column
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Mean and spread over `num` seeds, of `finished` that have run, of `expected`; some may have run and have no such
+    number. `best` among the cells it is compared with.
+
+    In a table of bests `choice` is the value of the axis that did best, and `detail` what that comes to. Without a
+    mean, `absent` says why.
+    """
+
+    kind: Kind
+    mean: float | None
+    std: float
+    num: int
+    finished: int
+    expected: int
+    best: bool = False
+    choice: str | None = None
+    detail: str = ""
+    absent: str = ""
+
+    @property
+    def text(self) -> str:
+        """`98.16 ± 0.20`, without a spread where there is none to tell."""
+        if self.mean is None:
+            return self.absent
+        shown = show_number(self.kind, self.mean, spread=self.num > 1)
+        if self.num == 1 or (self.kind in ("count", "bytes") and not self.std):
+            return shown
+        return f"{shown} ± {show_number(self.kind, self.std, spread=True)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under `row_axes`, columns under `column_axes`, and a cell or nothing at each crossing."""
+
+    title: str
+    note: str
+    row_axes: tuple[str, ...]
+    column_axes: tuple[str, ...]
+    rows: tuple[Key, ...]
+    columns: tuple[Key, ...]
+    cells: Mapping[Place, Cell]
+    value_label: str
+
+    @property
+    def finished(self) -> int:
+        """Seeds that have run, where most of them have."""
+        return max((cell.finished for cell in self.cells.values()), default=0)
+
+
+def make_table(experiment: Experiment, section: TableSection, results: Results) -> Table:
+    """Lay one table out."""
+    target = section.target or experiment.file.report.target or DEFAULT_TARGET
+    points = select(experiment.points, section.where)
+    rows, columns = list_keys(points, section.rows), list_keys(points, section.columns)
+    groups: dict[Place, list[Point]] = {}
+    for point in points:
+        groups.setdefault((get_key(point, section.rows), get_key(point, section.columns)), []).append(point)
+    cells: dict[Place, Cell] = {}
+    several = len(section.value) > 1
+    for name in section.value:
+        for (row, column), group in groups.items():
+            cell = _make_cell(VALUES[name], group, results, target, section.best_of)
+            cells[row, (*column, VALUES[name].label) if several else column] = cell
+    if several:
+        columns = tuple((*column, VALUES[name].label) for column in columns for name in section.value)
+    table = Table(
+        title=section.title or _title_table(section, target),
+        note=_note(section, cells, target),
+        row_axes=section.rows,
+        column_axes=(*section.columns, "") if several else section.columns,
+        rows=rows,
+        columns=columns,
+        cells=cells,
+        value_label=VALUES[section.value[0]].label,
+    )
+    return replace(table, cells=_mark_best(table, section))
+
+
+def _make_cell(value: Value, points: Sequence[Point], results: Results, target: float, best_of: str | None) -> Cell:
+    if best_of is None:
+        return average(value, points, results, target)
+    by_choice: dict[str, list[Point]] = {}
+    for point in points:
+        by_choice.setdefault(show_fact(point.facts.get(best_of)), []).append(point)
+    cells = {choice: average(value, own, results, target) for choice, own in by_choice.items()}
+    sign = -1.0 if value.better == "lower" else 1.0
+    known = {choice: sign * cell.mean for choice, cell in cells.items() if cell.mean is not None}
+    if not known:
+        return max(cells.values(), key=lambda cell: cell.expected)
+    choice = max(known, key=lambda name: known[name])
+    missing = sum(cell.expected - cell.finished for cell in cells.values())
+    detail = f"; {missing} {'run' if missing == 1 else 'runs'} missing" if missing else ""
+    plan = by_choice[choice][0].budget
+    if plan is None:
+        return replace(cells[choice], choice=choice, detail=detail.removeprefix("; "))
+    spent = f"E {plan.local_iterations}, {plan.used_s:g} s used"
+    return replace(cells[choice], choice=f"({plan.available_s:g}, {choice})", detail=spent + detail)
+
+
+def average(value: Value, points: Sequence[Point], results: Results, target: float) -> Cell:
+    """The mean and the spread over seeds of each seed's mean; a seed counts once all its runs do."""
+    by_seed: dict[Any, list[str]] = {}
+    for point in points:
+        if point.run is not None:
+            by_seed.setdefault(point.facts["seed"], []).append(point.run.id)
+    finished = [runs for runs in by_seed.values() if all(run in results for run in runs)]
+    numbers = [[value.compute(results[run], target) for run in runs] for runs in finished]
+    means = [compute_mean(known) for own in numbers if len(known := [n for n in own if n is not None]) == len(own)]
+    if means:
+        return Cell(value.kind, compute_mean(means), compute_std(means), len(means), len(finished), len(by_seed))
+    absent = "does not fit" if not by_seed else "not run" if not finished else "never"
+    return Cell(value.kind, None, 0.0, 0, len(finished), len(by_seed), absent=absent)
+
+
+def _mark_best(table: Table, section: TableSection) -> dict[Place, Cell]:
+    """`best` where a cell's number, as shown, is the best of those that differ from it in `compare` alone."""
+    axis = section.compare
+    cells = dict(table.cells)
+    if axis is None or (axis not in table.row_axes and axis not in table.column_axes) or section.best_of is not None:
+        return cells
+    groups: dict[Place, list[Place]] = {}
+    for row, column in cells:
+        rest = (_without(row, table.row_axes, axis), _without(column, table.column_axes, axis))
+        groups.setdefault(rest, []).append((row, column))
+    by_label = {value.label: value for value in VALUES.values()}
+    for places in groups.values():
+        label = places[0][1][-1] if len(section.value) > 1 else VALUES[section.value[0]].label
+        value = by_label[label]
+        own = [cells[place] for place in places]
+        if value.better == "neither" or len(own) < 2 or len({cell.finished for cell in own}) != 1:
+            continue
+        means = {p: cells[p].mean or 0.0 for p in places if cells[p].num == cells[p].finished > 0}
+        if not means:
+            continue
+        best = max(means.values()) if value.better == "higher" else min(means.values())
+        winners = [p for p, mean in means.items() if show_number(value.kind, mean) == show_number(value.kind, best)]
+        if len(winners) < len(own):  # where all are the same none is best
+            cells |= {place: replace(cells[place], best=True) for place in winners}
+    return cells
+
+
+def _without(key: Key, axes: Sequence[str], axis: str) -> Key:
+    return tuple(part for part, name in zip(key, axes, strict=True) if name != axis)
+
+
+def _title_table(section: TableSection, target: float) -> str:
+    if section.value == ("rounds_to",):
+        return f"Rounds until TAA reaches {100 * target:g} %"
+    return ", ".join(capitalise(VALUES[name].label) for name in section.value)
+
+
+def _note(section: TableSection, cells: Mapping[Place, Cell], target: float) -> str:
+    kinds = {VALUES[name].kind for name in section.value}
+    said = ["Percent."] if kinds == {"accuracy"} else ["Accuracies in percent."] if "accuracy" in kinds else []
+    finished = max((cell.finished for cell in cells.values()), default=0)
+    expected = max((cell.expected for cell in cells.values()), default=0)
+    of = f" of {expected}" if finished < expected else ""
+    if finished > 1:
+        said.append(f"Mean ± standard deviation over {finished}{of} seeds.")
+    elif finished == 1:
+        said.append(f"One seed{of}.")
+    if section.over:
+        said.append(f"Averaged over {', '.join(map(name_axis, section.over))}.")
+    if "rounds_to" in section.value:
+        said.append(f"The first round whose TAA is at least {100 * target:g} %.")
+    said += [f"Only {name_axis(axis)} {show_where(value)}." for axis, value in section.where.items()]
+    return " ".join(said)
+
+
+def format_table_csv(table: Table) -> str:
+    """A line for each cell: its axes' values, then its number unrounded, in the unit of the results."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    several = table.column_axes[-1:] == ("",)
+    columns = [*table.column_axes[:-1], "value"] if several else list(table.column_axes)
+    writer.writerow([*table.row_axes, *columns, "mean", "std", "seeds", "best", "choice"])
+    for row in table.rows:
+        for column in table.columns:
+            cell = table.cells.get((row, column))
+            if cell is not None:
+                numbers = ["", ""] if cell.mean is None else [repr(cell.mean), repr(cell.std)]
+                writer.writerow([*row, *column, *numbers, cell.num, int(cell.best), cell.choice or ""])
+    return out.getvalue()

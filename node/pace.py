@@ -1,0 +1,79 @@
+"""How many local iterations a round gets when genesis sets a time for it: DFPL's Eq. (11), by the node's own clock.
+
+    E = floor((budget_s - beta) / alpha)        t_sum / R is `budget_s`
+
+alpha is what a local iteration takes here, the median of the last rounds, which one slow round does not move. beta is
+what mining takes: from when a round's contributions are settled until the first acceptable candidate is here. It is the
+mean of the last rounds, since Eq. (9)'s is an expectation and one search says little about it. What else a round takes
+(exchange, votes, evaluation) neither the paper nor this counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ml.budget import compute_plan
+from ml.errors import BudgetError
+
+ALPHA_ROUNDS = 5
+BETA_ROUNDS = 10
+MAX_ITERATIONS = 1_000_000  # a local phase draws all its batches beforehand: some kilobyte for each
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """E of a round; None is the method's own number. `problem` says why not even one iteration fits: it is 1 then."""
+
+    num_iterations: int | None = None
+    problem: str | None = None
+
+
+class Pace:
+    """What this node has measured of its last rounds, and the E that follows from it.
+
+    Until an iteration was measured E is the method's own number; mining that was never measured counts as nothing.
+    """
+
+    def __init__(self, budget_s: float | None = None) -> None:
+        self.budget_s = budget_s
+        self._alphas: deque[float] = deque(maxlen=ALPHA_ROUNDS)
+        self._betas: deque[float] = deque(maxlen=BETA_ROUNDS)
+
+    @classmethod
+    def from_records(cls, budget_s: float | None, records: Iterable[Mapping[str, Any]]) -> Pace:
+        """As a node left it whose rounds these are (`RoundRecord.to_mapping`), oldest first."""
+        pace = cls(budget_s)
+        for record in records:
+            pace.add(record.get("train", {}).get("alpha_s"), record.get("beta_s"))
+        return pace
+
+    @property
+    def alpha_s(self) -> float | None:
+        """Seconds per local iteration; None until one was measured."""
+        return statistics.median(self._alphas) if self._alphas else None
+
+    @property
+    def beta_s(self) -> float | None:
+        """Seconds of mining per round; None until it was measured."""
+        return statistics.fmean(self._betas) if self._betas else None
+
+    def add(self, alpha_s: float | None, beta_s: float | None) -> None:
+        """What a round has shown; None of what it has not. An iteration too short to be timed shows nothing."""
+        if alpha_s is not None and alpha_s > 0:
+            self._alphas.append(alpha_s)
+        if beta_s is not None:
+            self._betas.append(beta_s)
+
+    def choose(self) -> Choice:
+        """E of the next round."""
+        if self.budget_s is None or self.alpha_s is None:
+            return Choice()
+        try:
+            plan = compute_plan(self.budget_s, 1, self.alpha_s, self.beta_s or 0.0)  # Eq. (11)
+        except BudgetError as error:
+            return Choice(1, str(error))
+        return Choice(min(plan.local_iterations, MAX_ITERATIONS))

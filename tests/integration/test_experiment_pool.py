@@ -1,0 +1,62 @@
+"""Work in processes: all of it is done, one that dies takes nothing else along, and stopping leaves nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.experiments.pool import Advanced, Died, Event, Finished, work_through
+from support.experiments import double, double_or_die, tell_pid_and_wait, tell_threads
+from support.processes import is_alive
+
+
+def get_outcomes(events: list[Event]) -> dict[int, object]:
+    return {event.index: event.outcome for event in events if isinstance(event, Finished)}
+
+
+def test_every_piece_is_done_once_and_reports_on_its_way() -> None:
+    events = list(work_through([3, 1, 4, 1, 5], double, 2))
+    assert get_outcomes(events) == {0: 6, 1: 2, 2: 8, 3: 2, 4: 10}
+    assert {event.index: event.news for event in events if isinstance(event, Advanced)} == {
+        0: "at 3",
+        1: "at 1",
+        2: "at 4",
+        3: "at 1",
+        4: "at 5",
+    }
+    assert len(events) == 10
+
+
+def test_a_process_that_dies_loses_its_own_piece_alone() -> None:
+    events = list(work_through([1, -1, 2, 0, 3], double_or_die, 2))
+    assert get_outcomes(events) == {0: 2, 2: 4, 4: 6}
+    assert {event.index: event.why for event in events if isinstance(event, Died)} == {
+        1: "its process was ended by SIGKILL (out of memory?)",
+        3: "its process ended with exit code 7",
+    }
+
+
+def test_stopping_ends_the_processes_at_work() -> None:
+    pids: list[int] = []
+    for event in work_through([1, 2, 3], tell_pid_and_wait, 2, lambda: len(pids) == 2):
+        assert isinstance(event, Advanced)
+        pids.append(event.news)
+    assert len(set(pids)) == 2
+    assert not any(map(is_alive, pids))
+
+
+def test_leaving_early_ends_the_processes_too() -> None:
+    events = work_through([1], tell_pid_and_wait, 1)
+    event = next(events)
+    assert isinstance(event, Advanced)
+    assert is_alive(event.news)
+    events.close()  # type: ignore[attr-defined]  # it is a generator
+    assert not is_alive(event.news)
+
+
+def test_each_process_computes_on_one_thread() -> None:
+    assert get_outcomes(list(work_through([0], tell_threads, 1))) == {0: "1"}
+
+
+def test_no_work_starts_no_process() -> None:
+    with pytest.raises(StopIteration):
+        next(work_through([], double, 4))

@@ -1,0 +1,83 @@
+"""Experiments for tests: small files as text, and results made by hand instead of by training."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from node.experiments.loading import load_experiment
+from node.experiments.plan import Experiment, Run
+from node.experiments.pool import Report
+from node.experiments.results import write_result
+
+MACHINE = {"cpu": "abacus", "cores": 2, "memory_gib": 1.0, "system": "test", "python": "3", "torch": "2"}
+
+
+def make_experiment(directory: Path, text: str, *overrides: str) -> Experiment:
+    """The experiment that `text` describes."""
+    path = directory / "try.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_experiment(path, overrides)
+
+
+def make_document(taa: Sequence[float], *, sent_params: int = 0, num_clients: int = 2, **more: Any) -> dict[str, Any]:
+    """A finished run whose TAA went like this; every number weighs four bytes."""
+    rounds = [
+        {
+            "round": r,
+            "taa": value,
+            "tal": 1.0 - value,
+            "taa_local": value / 2,
+            "global": value / 4,
+            "tal_global": 2.0,
+            "sent_params": sent_params,
+            "sent_bytes": 4 * sent_params,
+        }
+        for r, value in enumerate(taa, start=1)
+    ]
+    client = {"accuracy": taa[-1], "global_accuracy": taa[-1] / 4, "num_train": 9, "num_test": 3}
+    clients = [{"id": i, **client} for i in range(num_clients)]
+    ending = {"seconds": 1.5, "finished": "2026-11-20T14:00:00Z", "machine": MACHINE}
+    return {"rounds": rounds, "clients": clients, **ending, **more}
+
+
+def write_results(directory: Path, experiment: Experiment, taa: Mapping[str, Sequence[float]], **more: Any) -> None:
+    """Results of the runs with these labels, by their TAA over rounds."""
+    by_label = {run.label: run for run in experiment.runs.values()}
+    for label, values in taa.items():
+        write_result(directory, by_label[label], make_document(values, **more))
+
+
+def get_run(experiment: Experiment, label: str) -> Run:
+    return next(run for run in experiment.runs.values() if run.label == label)
+
+
+# ---- work for processes
+
+
+def double(piece: int, report: Report) -> int:
+    """Says where it is, and twice the piece."""
+    report(f"at {piece}")
+    return 2 * piece
+
+
+def double_or_die(piece: int, report: Report) -> int:
+    """Kills its own process on a negative piece, and leaves it on zero."""
+    if piece < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if piece == 0:
+        os._exit(7)
+    return 2 * piece
+
+
+def tell_pid_and_wait(piece: int, report: Report) -> None:
+    """Never returns."""
+    report(os.getpid())
+    signal.pause()
+
+
+def tell_threads(piece: int, report: Report) -> str:
+    return os.environ["OMP_NUM_THREADS"]

@@ -1,0 +1,202 @@
+"""Networks as a user would bring them: one that splits into g and h, and the many ways in which others do not."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Small(nn.Module):
+    """A convolution with batch norm, averaged; then a linear layer. Knows nothing of fednode."""
+
+    def __init__(self, channels: int, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, width, 3, padding=1)
+        self.norm = nn.BatchNorm2d(width)
+        self.scale = nn.Parameter(torch.ones(width))
+        self.fc = nn.Linear(width, num_classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.conv(x))).mean((2, 3)) * self.scale
+
+    def classify(self, z: Tensor) -> Tensor:
+        logits: Tensor = self.fc(z)
+        return logits
+
+
+class Layered(Small):
+    """Shows its layers, and has a forward of its own, which is not used."""
+
+    def embed_layers(self, x: Tensor) -> list[Tensor]:
+        return [self.conv(x).mean((2, 3)), self.embed(x)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros(len(x), 1)
+
+
+def make_small(input_shape: tuple[int, ...], num_classes: int, width: int = 4) -> nn.Module:
+    return Small(input_shape[0], width, num_classes)
+
+
+def make_layered(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Layered(input_shape[0], 4, num_classes)
+
+
+# ---- what is refused
+
+not_callable = 3
+
+
+def make_nothing(input_shape: tuple[int, ...], num_classes: int) -> str:
+    return "a model"
+
+
+def make_broken(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    raise KeyError("no such thing")
+
+
+def make_whole(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+
+def make_double(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Small(input_shape[0], 4, num_classes).double()
+
+
+def make_half_buffer(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    net = Small(input_shape[0], 4, num_classes)
+    net.register_buffer("table", torch.zeros(2, dtype=torch.float16))
+    return net
+
+
+def make_frozen(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    net = Small(input_shape[0], 4, num_classes)
+    net.conv.requires_grad_(False)
+    return net
+
+
+def make_tied(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    net = Small(input_shape[0], 4, num_classes)
+    net.again = net.conv
+    return net
+
+
+def make_growing(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Wider each time it is built."""
+    make_growing.width += 1  # type: ignore[attr-defined]
+    return Small(input_shape[0], make_growing.width, num_classes)  # type: ignore[attr-defined]
+
+
+make_growing.width = 4  # type: ignore[attr-defined]
+
+
+class Maps(Small):
+    """Embeds in maps."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        maps: Tensor = self.norm(self.conv(x)) * self.scale[:, None, None]
+        return maps
+
+
+class TooFew(Small):
+    """One class short."""
+
+    def classify(self, z: Tensor) -> Tensor:
+        return super().classify(z)[:, 1:]
+
+
+class Shared(Small):
+    """Its classifier looks at the scale of the embedding."""
+
+    def classify(self, z: Tensor) -> Tensor:
+        return super().classify(z / self.scale)
+
+
+class Spare(Small):
+    """Has a layer that nothing uses."""
+
+    def __init__(self, channels: int, width: int, num_classes: int) -> None:
+        super().__init__(channels, width, num_classes)
+        self.spare = nn.Linear(2, 2)
+
+
+class Headless(nn.Module):
+    """All of it is h."""
+
+    def __init__(self, inputs: int, num_classes: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(inputs, num_classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+    def classify(self, z: Tensor) -> Tensor:
+        logits: Tensor = self.fc(z)
+        return logits
+
+
+class Noisy(Small):
+    """Draws noise in eval mode too."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        return super().embed(x + torch.randn_like(x))
+
+
+class InPlace(Small):
+    """Changes the images it is given."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        return super().embed(x.mul_(2))
+
+
+class Misnamed(Small):
+    """Has a parameter whose name cannot travel."""
+
+    def __init__(self, channels: int, width: int, num_classes: int) -> None:
+        super().__init__(channels, width, num_classes)
+        self.fc = nn.Sequential()  # type: ignore[assignment]
+        self.fc.add_module("head é", nn.Linear(width, num_classes))
+
+
+class Astray(Layered):
+    """Its layers end elsewhere."""
+
+    def embed_layers(self, x: Tensor) -> list[Tensor]:
+        return [self.embed(x), self.conv(x).mean((2, 3))]
+
+
+def make_maps(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Maps(input_shape[0], 4, num_classes)
+
+
+def make_too_few(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return TooFew(input_shape[0], 4, num_classes)
+
+
+def make_shared(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Shared(input_shape[0], 4, num_classes)
+
+
+def make_spare(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Spare(input_shape[0], 4, num_classes)
+
+
+def make_headless(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Headless(torch.Size(input_shape).numel(), num_classes)
+
+
+def make_noisy(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Noisy(input_shape[0], 4, num_classes)
+
+
+def make_in_place(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return InPlace(input_shape[0], 4, num_classes)
+
+
+def make_misnamed(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Misnamed(input_shape[0], 4, num_classes)
+
+
+def make_astray(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Astray(input_shape[0], 4, num_classes)

@@ -1,0 +1,150 @@
+"""The benchmarks of training and of simulations: what they report, and that they leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from typing import Any
+
+import pytest
+import torch
+
+from ml.errors import DataError, MlError
+from ml.simulation import SimulationConfig
+from node.bench_simulate import run_simulate_bench
+from node.bench_train import JOBS, run_train_bench
+from node.cli import main
+from node.errors import ConfigError
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create:UserWarning",  # on a machine with one core
+    "ignore:This process:DeprecationWarning",  # from Python 3.12 on: a fork of a process with threads
+)
+
+SPREAD = {"median", "min", "max"}
+
+
+def bench_train(*models: str, **settings: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {"steps": 2, "repeats": 1, "device": "cpu", "threads": 1, "engine": {}}
+    return run_train_bench(models, report=lambda _: None, **usual | settings)
+
+
+def test_every_speed_is_reported_with_its_ratio_and_its_machine() -> None:
+    figures = bench_train("mlp", "cnn_mnist", repeats=2)
+    assert figures["machine"].keys() >= {"cpu", "cores", "torch", "threads", "device"}
+    assert list(figures["models"]) == ["mlp", "cnn_mnist"]
+    for found in figures["models"].values():
+        assert found["samples_per_s"].keys() == {"engine", "loader_0", "loader_2"}
+        assert found["ratio"].keys() == {"loader_0", "loader_2"}
+        for spread in (*found["samples_per_s"].values(), *found["ratio"].values()):
+            assert spread.keys() == SPREAD
+            assert 0 < spread["min"] <= spread["median"] <= spread["max"]
+    assert figures["models"]["mlp"]["parameters"] == 6_570
+    assert figures["models"]["mlp"]["steps"] == 2
+
+
+def test_the_ratio_of_one_repetition_is_that_of_its_speeds() -> None:
+    found = bench_train("mlp")["models"]["mlp"]
+    speeds = {name: spread["median"] for name, spread in found["samples_per_s"].items()}
+    assert found["ratio"]["loader_0"]["median"] == pytest.approx(speeds["engine"] / speeds["loader_0"])
+    assert found["ratio"]["loader_2"]["median"] == pytest.approx(speeds["engine"] / speeds["loader_2"])
+
+
+def test_no_worker_outlives_the_benchmark_and_threads_are_given_back() -> None:
+    before = torch.get_num_threads()
+    bench_train("mlp", threads=before + 1)
+    assert multiprocessing.active_children() == []
+    assert torch.get_num_threads() == before
+
+
+def test_every_job_fits_its_model() -> None:
+    for job in JOBS:
+        figures = bench_train(job.name, steps=1)
+        assert figures["models"][job.name]["input_shape"] == list(job.input_shape)
+
+
+def test_engine_settings_are_measured_and_reported() -> None:
+    engine = {"precision": "bf16", "channels_last": True}
+    assert bench_train("cnn_mnist", steps=1, engine=engine)["engine"] == engine
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--models: expected some of mlp, cnn_mnist.* \(got 'mpl'\)"):
+        bench_train("mpl")
+    with pytest.raises(MlError, match="device: expected"):
+        bench_train("mlp", device="gpu")
+
+
+# ---- simulations
+
+
+def bench_simulate(**settings: Any) -> dict[str, Any]:
+    work = {"name": "fedavg", "local_iterations": 2}
+    config: dict[str, Any] = {"method": work, "clients": 3, "rounds": 2, "shots": 10, "partition": "iid"} | settings
+    return run_simulate_bench(SimulationConfig(**config), repeats=2, report=lambda _: None)
+
+
+def test_both_ways_are_timed_and_compared() -> None:
+    figures = bench_simulate(device="cpu")
+    assert list(figures["devices"]) == ["cpu"]
+    found = figures["devices"]["cpu"]
+    assert found["steps"] == 3 * 2
+    assert 0 <= found["largest_difference"] < 1e-5
+    for times in (found["phase_s"], found["round_s"]):
+        assert times.keys() == {"apart", "together"}
+        assert all(spread.keys() == SPREAD for spread in times.values())
+
+
+def test_all_devices_are_the_cpu_and_a_gpu_where_there_is_one() -> None:
+    expected = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    assert list(bench_simulate(device="all")["devices"]) == expected
+
+
+def test_clients_that_cannot_be_batched_are_not_timed() -> None:
+    with pytest.raises(DataError, match=r"batched: model cnn_mnist: expected one without dropout"):
+        bench_simulate(device="cpu", model={"name": "cnn_mnist"})
+
+
+# ---- the command line
+
+
+def test_bench_train_prints_one_json_object_or_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "train", "--models", "mlp", "--steps", "2", "--repeats", "1"]
+    assert main([*arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["models"].keys() == {"mlp"}
+    assert captured.err == "measuring mlp on 1x8x8 …\n"
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["machine", "torch", "engine", "samples/s", "mlp"]
+
+
+def test_bench_simulate_prints_one_json_object_or_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--clients", "2", "--rounds", "2", "--repeats", "1", "--device", "cpu"]
+    arguments = ["bench", "simulate", *sizes, "--set", "local_iterations=1"]
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["clients"] == 2
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("machine")
+    assert any("times as fast" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("train --models mlp,resnet", 78, "--models: expected some of"),
+        ("train --models mlp --device gpu", 1, "device: expected auto, cpu, cuda or cuda:N, got 'gpu'"),
+        ("train --models mlp --precision fp16", 78, "--precision: expected fp32, bf16 or auto (got 'fp16')"),
+        ("simulate --model cnn_mnist --clients 2", 78, "batched: model cnn_mnist: expected one without dropout"),
+        ("simulate --set lrr=1", 78, "lrr"),
+        ("simulate --device gpu", 1, "device: expected auto, cpu, cuda or cuda:N, got 'gpu'"),
+    ],
+)
+def test_benchmarks_refuse_what_cannot_be_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: str, code: int, message: str
+) -> None:
+    assert main(["bench", *arguments.split()]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err.splitlines()[-1]

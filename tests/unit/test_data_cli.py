@@ -1,0 +1,208 @@
+"""`fednode data inspect` and `stats`, and how a command line names data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.data import open_dataset
+from node.cli import main
+from node.config import load_config
+from node.errors import ConfigError
+from node.genesis_file import load_genesis
+from node.settings import complete_data, make_data, make_input
+
+Captured = pytest.CaptureFixture[str]
+CLASSES = ("cat", "dog", "eel")
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (60, 6, 6), np.uint8)
+LABELS = np.array(CLASSES)[np.arange(60) % 3]
+
+
+def run(capsys: Captured, *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    path = tmp_path / "pets.npz"
+    np.savez(path, x=IMAGES, y=LABELS)
+    return path
+
+
+def test_inspect_shows_what_there_is(capsys: Captured, archive: Path) -> None:
+    code, out, err = run(capsys, "data", "inspect", f"npz:{archive}")
+    assert (code, err) == (0, "")
+    assert f"data             npz {archive}\n" in out
+    assert "1 x 6 x 6 (channels, height, width), uint8 from 0 to 255\n" in out
+    assert "there is no test split: a fifth of each class is held out" in out
+    assert "cat     16         4\n" in out
+    assert out.endswith("nothing amiss: no duplicates, no empty class, no constant image\n")
+    assert "\x1b" not in out
+
+
+def test_inspect_is_json_on_request(capsys: Captured, archive: Path) -> None:
+    _, out, _ = run(capsys, "data", "inspect", archive, "--json")
+    answer = json.loads(out)
+    assert (answer["format"], answer["path"], answer["held_out"]) == ("npz", str(archive), True)
+    assert (answer["classes"], answer["shape"], answer["input_shape"]) == (list(CLASSES), [1, 6, 6], None)
+    train, test = answer["splits"]
+    assert (train["split"], train["samples"], train["counts"]) == ("all", 48, [16, 16, 16])
+    assert test["sha256"] == open_dataset({"format": "npz", "path": str(archive)})[1].sha256
+    assert answer["findings"] == []
+
+
+def test_a_warning_is_shown_and_is_no_failure(capsys: Captured, archive: Path) -> None:
+    np.savez(archive, x_train=IMAGES, y_train=LABELS, x_test=IMAGES[:2], y_test=LABELS[:2])
+    code, out, _ = run(capsys, "data", "inspect", archive)
+    assert code == 0
+    assert "warning: trained on, but without a sample in test: eel\n" in out
+    assert "warning: 2 of 2 samples of test are in train too: 0 is 0 there\n" in out
+
+
+def test_broken_data_are_a_failure_that_names_the_place(capsys: Captured, archive: Path) -> None:
+    broken = IMAGES.astype(np.float32)
+    broken[7, 1, 2] = np.nan
+    np.savez(archive, x=broken, y=LABELS)
+    code, out, err = run(capsys, "data", "inspect", archive)
+    assert (code, out) == (1, "")
+    assert f"{archive}: x[7], y[7]: expected finite numbers, got nan" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected either DATA, such as digits or npz:scans.npz, or --config FILE"),
+        (["mnist"], "--data: data.format: unknown format 'mnist'"),
+        (["npz:"], "--data: expected digits or FORMAT:PATH (got 'npz:')"),
+        (["digits", "--set", "data.columns.lable=x"], "data.columns.lable: unknown key: did you mean 'label'?"),
+        (["digits", "--set", "method.lr=1"], "--set method.lr: unknown section 'method'. Known: data"),
+    ],
+)
+def test_what_was_asked_for_wrongly_exits_with_78(capsys: Captured, arguments: list[str], message: str) -> None:
+    code, out, err = run(capsys, "data", "inspect", *arguments)
+    assert (code, out) == (78, "")
+    assert message in err
+
+
+def test_stats_are_those_that_genesis_takes(capsys: Captured, archive: Path) -> None:
+    _, out, _ = run(capsys, "data", "stats", archive, "--json")
+    answer = json.loads(out)
+    train, _ = open_dataset({"format": "npz", "path": str(archive)})
+    assert answer["mean"] == pytest.approx([train.x.mean() / 255], abs=1e-5)
+    assert answer["std"] == pytest.approx([train.x.std() / 255], abs=1e-5)
+    _, resized, _ = run(capsys, "data", "stats", archive, "--size", 12)
+    assert resized.startswith("input: {shape: [1, 12, 12], mean: [")
+    data = complete_data(make_data(str(archive)))
+    measured = make_input(data, {"name": "mlp"}, None, {"normalize": "auto"})
+    assert (measured["mean"], measured["std"]) == (answer["mean"], answer["std"])
+
+
+def test_a_node_is_measured_by_its_genesis(capsys: Captured, archive: Path, tmp_path: Path) -> None:
+    out = tmp_path / "net"
+    assert run(capsys, "testnet", "-n", 2, "-o", out, "--data", f"npz:{archive}", "--partition", "iid")[0] == 0
+    config = out / "node0.yaml"
+    assert run(capsys, "data", "inspect", "--config", config)[0] == 0
+    np.savez(archive, x=IMAGES, y=np.where(LABELS == "eel", "cow", LABELS))
+    code, _, err = run(capsys, "data", "inspect", "--config", config)
+    assert code == 1
+    assert "x[2], y[2]: class 'cow' is not one of genesis' classes: cat, dog, eel" in err
+    code, _, err = run(capsys, "data", "inspect", "digits", "--genesis", out / "genesis.yaml")
+    assert code == 1
+    assert "label 0 is not" in err or "expected a label from 0 to 2" in err or "class '0' is not" in err
+
+
+def test_a_test_network_takes_any_data_and_names_them_whole(
+    capsys: Captured, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--data", "npz:pets.npz", "--partition", "iid", "--size", "8", "--set", "data.transform.augment=flip"]
+    code, out, _ = run(capsys, "testnet", "-n", 2, "-o", "net", *arguments, "--set", "input.normalize=auto")
+    assert code == 0
+    assert "24 train" in out
+    genesis, _ = load_genesis(tmp_path / "net/genesis.yaml")
+    assert genesis.classes == CLASSES
+    assert (genesis.input["shape"], genesis.input["resize"]) == ([1, 8, 8], [8, 8])
+    assert 0.4 < genesis.input["mean"][0] < 0.6
+    own = load_config(tmp_path / "net/node1.yaml").data
+    assert (own.format, own.path, own.transform.augment) == ("npz", archive, "flip")
+    code, out, _ = run(capsys, "--config", "net/node1.yaml", "--check")
+    assert code == 0
+    assert "with 24 train / " in out
+    assert out.endswith(" test samples of npz\n")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["data.partition=iid"], "--set data.partition: expected --partition instead"),
+        (["data.test_split=val"], "data.test_split: "),
+        (["classes=5"], "--set classes: expected a list of names (got 5)"),
+        (["classes=[cat, dog]"], "class 'eel' is not one of genesis' classes: cat, dog"),
+        (["input.normalize=all"], "--set input.normalize: expected auto or none (got 'all')"),
+        (["input.shape=[4, 6, 6]"], "input.shape: the data's images come in 1 or 3 channels, got 4"),
+        (["input.mean=[0.5, 0.5]"], "input.mean: expected 1 numbers"),
+    ],
+)
+def test_wrong_settings_of_data_are_one_line(
+    capsys: Captured, archive: Path, tmp_path: Path, settings: list[str], message: str
+) -> None:
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    code, out, err = run(capsys, "testnet", "-n", 2, "-o", tmp_path / "net", "--data", archive, *arguments)
+    assert (code, out) == (78, "")
+    assert message in err
+    assert not (tmp_path / "net").exists()
+
+
+def test_simulate_takes_any_data(capsys: Captured, archive: Path) -> None:
+    arguments = ["--data", f"npz:{archive}", "--partition", "classes:2,0", "-n", 3, "--set", "local_iterations=1"]
+    code, out, err = run(capsys, "simulate", "--rounds", 1, *arguments, "--set", "input.mean=[0.5]", "--json")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert answer["config"]["data"] == {"format": "npz", "path": str(archive)}
+    assert (answer["config"]["input"]["shape"], answer["config"]["input"]["mean"]) == ([1, 6, 6], [0.5])
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["a.npz"], "npz"),
+        (["pathmnist.npz"], "medmnist"),
+        (["a.csv"], "csv"),
+        (["a.parquet"], "parquet"),
+        (["d/train-00000-of-00001.parquet"], "parquet"),
+        (["d/dataset_dict.json"], "hf"),
+        (["d/state.json"], "hf"),
+        (["d/data_batch_1"], "cifar"),
+        (["d/train.bin"], "cifar"),
+        (["d/train_32x32.mat"], "svhn"),
+        (["d/train-images-idx3-ubyte.gz"], "idx"),
+        (["d/cat/0.png"], "imagefolder"),
+        (["d/train/cat/0.JPG"], "imagefolder"),
+        (["d/train.csv"], "csv"),
+    ],
+)
+def test_the_format_of_a_path_is_seen_from_its_names(tmp_path: Path, files: list[str], expected: str) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    path = str(tmp_path / files[0].split("/")[0])
+    assert make_data(path) == {"format": expected, "path": path}
+
+
+def test_a_path_of_no_format_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected FORMAT:PATH, since it does not look like any format"):
+        make_data(str(tmp_path))
+
+
+def test_data_are_named_by_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data: dict[str, Any] = complete_data({"format": "csv", "path": "a/../b.csv"})
+    assert data == {"format": "csv", "path": f"{tmp_path}/b.csv"}

@@ -1,0 +1,128 @@
+"""`fednode plan`: the paper's tables from numbers that are given, and plans from what a node measured."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from chain.rows import DATABASE
+from node.cli import main
+from node.cli.plan import parse_duration
+from node.pace import Pace
+from support.ledgers import make_ledgers
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDNODE_ADDRESS", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys: Captured, *arguments: object) -> tuple[int, str, str]:
+    code = main(["plan", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def run_json(capsys: Captured, *arguments: object) -> dict[str, Any]:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    shown: dict[str, Any] = json.loads(out)
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("100s", 100.0), ("5m", 300.0), ("1.5h", 5400.0), ("250ms", 0.25), ("300ms", 0.3), ("2 min", 120.0), ("7", 7.0)],
+)
+def test_a_time_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1d", "1e9", "nan", "1h30m", "١s", "9" * 13])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="expected a time, as in 100s"):
+        parse_duration(text)
+
+
+def test_the_papers_numbers_are_printed_as_the_paper_does(capsys: Captured) -> None:
+    shown = run_json(capsys, "--budget", "100s", "--rounds", 6, "--alpha", 1, "--beta", 4)
+    assert shown == {
+        "budget_s": 100.0,
+        "alpha_s": 1.0,
+        "beta_s": 4.0,
+        "unit": "iteration",
+        "plans": [{"rounds": 6, "local_iterations": 12, "available_s": 76.0, "used_s": 72.0}],
+    }
+    code, out, _ = run(capsys, "--budget", "100s", "--rounds", 6, "--alpha", 1, "--beta", 4)
+    assert code == 0
+    assert out.splitlines()[:3] == [
+        "E               12 local iterations a round",
+        "t_sum - R*beta  76 s of training, in 6 rounds",
+        "E*alpha*R       72 s of it used",
+    ]
+
+
+def test_without_rounds_there_is_a_table_of_all_that_fit(capsys: Captured) -> None:
+    code, out, _ = run(capsys, "--budget", "100s", "--alpha", 1, "--beta", 4)
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()[2:]]
+    assert [line[0] for line in lines] == [str(rounds) for rounds in range(1, 21)]
+    assert lines[4] == ["5", "16", "80", "80"]
+    assert lines[-1] == ["20", "1", "20", "20"]
+    many = run_json(capsys, "--budget", "1h", "--alpha", "10ms", "--beta", "20ms")["plans"]
+    rounds = [plan["rounds"] for plan in many]
+    assert (len(rounds), rounds[0], rounds[-1], many[-1]["local_iterations"]) == (20, 1, 120_000, 1)
+    assert rounds == sorted(set(rounds))
+
+
+def test_what_leaves_no_time_for_one_iteration_is_refused_with_1(capsys: Captured) -> None:
+    for arguments in (["--rounds", 30], []):
+        code, out, err = run(capsys, "--budget", "4s", "--alpha", 1, "--beta", 4, *arguments)
+        assert (code, out) == (1, "")
+        assert "expected at least one local iteration of 1 s" in err
+    code, _, err = run(capsys, "--budget", "4s", "--alpha", 0, "--beta", 4)
+    assert (code, "alpha_s: expected a finite number above 0" in err) == (1, True)
+
+
+def test_a_time_that_is_none_is_a_usage_error(capsys: Captured) -> None:
+    code, _, err = run(capsys, "--budget", "soon")
+    assert code == 2
+    assert "expected a time" in err
+
+
+def test_a_stopped_nodes_measurements_are_used_where_none_are_given(capsys: Captured, tmp_path: Path) -> None:
+    make_ledgers(tmp_path / "nodes", 3)
+    data_dir = tmp_path / "nodes" / "node1"
+    main(["rounds", "list", "--data-dir", str(data_dir), "--json"])
+    records = json.loads(capsys.readouterr().out)["rounds"]
+    pace = Pace.from_records(None, reversed(records))
+    assert pace.alpha_s == pytest.approx(0.001)
+    shown = run_json(capsys, "--budget", "10s", "--rounds", 2, "--data-dir", data_dir)
+    assert (shown["alpha_s"], shown["beta_s"]) == (pace.alpha_s, pace.beta_s)
+    given = run_json(capsys, "--budget", "10s", "--rounds", 2, "--alpha", "2s", "--data-dir", data_dir)
+    assert (given["alpha_s"], given["beta_s"], given["plans"][0]["local_iterations"]) == (2.0, pace.beta_s, 2)
+    code, out, _ = run(capsys, "--budget", "100s", "--data-dir", data_dir)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines() if line.endswith("as genesis sets")] == ["3"]
+
+
+def test_a_node_that_has_measured_nothing_says_what_it_needs(capsys: Captured, tmp_path: Path) -> None:
+    make_ledgers(tmp_path / "nodes", 1)
+    with closing(sqlite3.connect(tmp_path / "nodes" / "node0" / DATABASE)) as database:
+        database.execute("DELETE FROM rounds")  # as if it had only caught up
+        database.commit()
+    code, _, err = run(capsys, "--budget", "10s", "--beta", "1s", "--data-dir", tmp_path / "nodes" / "node0")
+    assert code == 1
+    assert "expected a round that was measured there, or --alpha TIME" in err
+    code, _, err = run(capsys, "--budget", "10s")
+    assert code == 4
+    assert "--socket" in err
