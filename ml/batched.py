@@ -42,8 +42,8 @@ def train_batched(clients: Sequence[Client], height: int, beacon: bytes) -> list
     """`Client.train` of each of `clients`, which have one spec, one engine and one device, and for which
     `explain_unbatchable` finds nothing.
 
-    What is frozen in a model must be the same in all. `seconds` is a client's share of its group's. Raises as
-    `Client.train`, and then none of them has changed.
+    What is frozen in a model must be the same in all. In `seconds` the steps count as a client's share of its group's.
+    Raises as `Client.train`, and then none of them has changed.
     """
     with ExitStack() as undo:
         phases = []

@@ -129,8 +129,9 @@ def get_device(name: str) -> torch.device:
         raise MlError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}") from error
     if device.type not in ("cpu", "cuda"):
         raise MlError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise MlError(f"device: expected one of {torch.cuda.device_count()} CUDA devices, got {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= (found := torch.cuda.device_count()):
+        there = f"cuda:0 to cuda:{found - 1}" if found else "cpu, since torch finds no CUDA device here"
+        raise MlError(f"device: expected {there}, got {name!r}")
     return device
 
 

@@ -72,4 +72,5 @@ def compute_layered_contrast(global_BL: Tensor, previous_BL: Tensor, tau: float)
     """FedIntR's contrast, a scalar: MOON's of each layer in the mean of the batch, weighted by alpha = softmax over the
     layers of (the mean cosine to the common model's) / tau, through which gradients flow too."""
     alpha_L = (global_BL.mean(0) / tau).softmax(0)
-    return compute_contrast(global_BL, previous_BL, tau).mean(0).dot(alpha_L)
+    contrast_L = compute_contrast(global_BL, previous_BL, tau).mean(0)
+    return (contrast_L * alpha_L).sum()  # not dot, which vmap makes a product that autocast rounds

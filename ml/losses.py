@@ -64,9 +64,9 @@ def compute_prototype_loss(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, 
     with torch.autocast(z_BD.device.type, enabled=False):  # it would round what prototypes are compared by
         # p_B^i, Eq. (1) on the mini-batch, minus P^i
         difference_CD = torch.addmm(target.vectors, mean_CB, z_BD, beta=-1)
-    squared_C = difference_CD.square().sum(1)
-    distance_C = squared_C if kind == "sq" else (squared_C + EPSILON).sqrt()
-    return distance_C.dot(weight_C)  # Eq. (4)
+        squared_C = difference_CD.square().sum(1)
+        distance_C = squared_C if kind == "sq" else (squared_C + EPSILON).sqrt()
+        return distance_C.dot(weight_C)  # Eq. (4)
 
 
 def compute_proximal_term(w_P: Tensor, anchor_P: Tensor) -> Tensor:

@@ -6,12 +6,15 @@ the method remembers besides, so a checkpoint of those arrays is a checkpoint of
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
 from numpy.random import Generator
 from torch import Tensor
@@ -25,6 +28,7 @@ from ml.specs import MethodSpec, add_kind, get_kind
 from ml.training import (
     MAX_GATHERED_BYTES,
     Batch,
+    Diverged,
     Engine,
     OnStep,
     Prepared,
@@ -64,7 +68,8 @@ class Round:
 class Trained:
     """What a client has to say after a local phase: the arrays of each payload kind, at the weight it will sign.
 
-    `metrics`: loss (mean over the steps), iterations (E), steps, seconds, alpha_s (seconds of one local iteration), and
+    `metrics`: loss (mean over the steps), iterations (E), steps, seconds (of the whole phase, since what comes before
+    the first step and after the last is time that mining does not have), alpha_s (those for each local iteration), and
     accuracy and test_loss on the matched test set before anything was exchanged.
     """
 
@@ -149,12 +154,13 @@ class Method(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """A local phase that is about to begin: what its steps are made of."""
+    """A local phase that is about to begin: what its steps are made of, and the seconds that making it took."""
 
     round: Round
     schedule: Schedule
     prepared: Prepared
     sgd: Sgd
+    seconds: float
 
 
 class Client:
@@ -217,12 +223,13 @@ class Client:
 
     def begin(self, height: int, beacon: bytes, num_iterations: int | None = None) -> Phase:
         """Draw the samples of a local phase and let the method prepare for them."""
+        start_s = time.perf_counter()
         round_ = Round(height, beacon, self.seed)
         hyper = self.spec.hyperparameters
         schedule = Schedule.draw(hyper, self.num_train, round_.rng("batches"), self.device, num_iterations)
         prepared = self.method.prepare(self.state, round_, schedule)
         sgd = Sgd(self.state.model.parameters(), hyper.compute_lr(height), hyper.momentum, hyper.weight_decay)
-        return Phase(round_, schedule, prepared, sgd)
+        return Phase(round_, schedule, prepared, sgd, time.perf_counter() - start_s)
 
     def run(self, phase: Phase, *, should_stop: ShouldStop | None = None, on_step: OnStep | None = None) -> Progress:
         """The steps of a local phase. Raises as `ml.training.train`, the model then somewhere on its way."""
@@ -240,16 +247,22 @@ class Client:
         )
 
     def end(self, phase: Phase, progress: Progress) -> Trained:
-        """What came of a local phase whose steps have been made."""
+        """What came of a local phase whose steps have been made. Raises Diverged where no loss has shown what the last
+        step did."""
+        start_s = time.perf_counter()
         weight, payloads = self.method.finish(self.state, phase.round)
+        seconds = phase.seconds + progress.seconds + time.perf_counter() - start_s
         before_exchange = self.evaluate()
+        if not (math.isfinite(before_exchange["loss"]) and _are_finite(payloads)):
+            steps = f"the last of {progress.steps} steps at lr {phase.sgd.lr:g}"
+            raise Diverged(f"{steps} has left a model that gives no numbers; expected finite ones")
         iterations = phase.schedule.num_iterations
         metrics = {
             "loss": progress.loss,
             "iterations": iterations,
             "steps": progress.steps,
-            "seconds": progress.seconds,
-            "alpha_s": progress.seconds / max(iterations, 1),
+            "seconds": seconds,
+            "alpha_s": seconds / max(iterations, 1),
             "accuracy": before_exchange["accuracy"],
             "test_loss": before_exchange["loss"],
         }
@@ -319,3 +332,8 @@ class Client:
                 with torch.cuda.device(device):
                     torch.cuda.manual_seed(seed)
             yield
+
+
+def _are_finite(payloads: Mapping[str, Arrays]) -> bool:
+    floats = (array for arrays in payloads.values() for array in arrays.values() if array.dtype.kind == "f")
+    return all(bool(np.isfinite(array).all()) for array in floats)

@@ -115,7 +115,8 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
         if target is not None:
             own = state.data.classes[target.held[state.data.classes] > 0]
             if len(own):
-                return Prediction(logits, own[torch.cdist(z_ND, target.vectors[own]).argmin(1)])
+                distances = torch.cdist(z_ND, target.vectors[own], compute_mode="donot_use_mm_for_euclid_dist")
+                return Prediction(logits, own[distances.argmin(1)])
         return Prediction(logits, logits.argmax(1))
 
 

@@ -19,7 +19,7 @@ import torch
 
 from ml.batched import explain_unbatchable, train_batched
 from ml.clients import make_clients, make_initial_aggregate
-from ml.data import get_classes, get_default_input
+from ml.data import forget_opened, get_classes, get_default_input, open_once
 from ml.errors import DataError
 from ml.method import Client, Trained
 from ml.metrics import compute_mean
@@ -61,6 +61,11 @@ class SimulationConfig:
         for name in ("clients", "rounds", "threads"):
             if getattr(self, name) < 1:
                 raise DataError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.method.get("budget_s") is not None:
+            raise DataError(
+                "method.budget_s: expected none in a simulation, where no node's clock decides; "
+                "fednode plan says which local_iterations fit"
+            )
         if self.input is None:
             object.__setattr__(self, "input", get_default_input(self.data, self.model))
 
@@ -149,7 +154,7 @@ def simulate(
         ids = [i.to_bytes(32, "big") for i in range(config.clients)]
     if len(set(ids)) != config.clients:
         raise ValueError(f"ids: expected {config.clients} different ones, got {len(set(ids))}")
-    with _threads(config.threads):
+    with _threads(config.threads), open_once():
         assert config.input is not None  # noqa: S101 - set when the configuration was made
         classes = get_classes(config.data)
         shape = config.input["shape"]
@@ -172,6 +177,7 @@ def simulate(
             initial=parent,
             rounds=config.rounds,
         )
+        forget_opened()
         spec, batched = clients[0].spec, _is_batched(config, clients)
         rounds: list[RoundResult] = []
         digests: list[bytes] = []

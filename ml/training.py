@@ -67,7 +67,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a local phase did: the mean of its mini-batch losses, its steps, the seconds it took."""
+    """What the steps of a local phase did: the mean of their losses, how many they were, the seconds they took."""
 
     loss: float
     steps: int

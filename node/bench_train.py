@@ -133,9 +133,8 @@ def _measure(job: Job, steps: int, repeats: int, device: torch.device, engine: M
     plain = _make_plain_model(job, client, device)
     samples = TensorDataset(client.state.data.train.x.cpu().contiguous(), client.state.data.train.y.cpu())
     speeds: dict[str, list[float]] = {"engine": [], **{f"loader_{num}": [] for num in NUM_WORKERS}}
-    _time_engine(client, WARM_UP, 1)
     for repeat in range(repeats):
-        speeds["engine"].append(_time_engine(client, steps, 2 + repeat))
+        speeds["engine"].append(_time_engine(client, steps, 1 + repeat))
         for num in NUM_WORKERS:
             speeds[f"loader_{num}"].append(_time_loader(plain, samples, num, steps, device))
     ratios = {name: _divide(speeds["engine"], speeds[name]) for name in speeds if name != "engine"}
@@ -176,6 +175,7 @@ def _make_plain_model(job: Job, client: Client, device: torch.device) -> Model:
 
 def _time_engine(client: Client, steps: int, height: int) -> float:
     """Samples per second of a local phase of `steps` steps."""
+    client.run(client.begin(height, bytes(32), WARM_UP))
     start = read_clock(client.device)
     phase = client.begin(height, bytes(32), steps)
     client.run(phase)

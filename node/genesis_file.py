@@ -63,6 +63,11 @@ def get_genesis_spec(genesis: Genesis) -> MethodSpec:
     )
 
 
+def get_work_unit(genesis: Genesis) -> str:
+    """What local work is counted in: epoch or iteration. Raises SpecError."""
+    return "epoch" if get_genesis_spec(genesis).hyperparameters.counts_epochs else "iteration"
+
+
 def validate_user_model(path: Path, genesis: Genesis, *, is_allowed: bool) -> None:
     """Raises ConfigError where the model is a user's module and this node may not import one."""
     if is_user_model(genesis.model) and not is_allowed:

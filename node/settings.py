@@ -18,7 +18,7 @@ from ml.data.guess import guess_format
 from ml.data.source import DataSource, get_augment
 from ml.errors import DataError, SpecError
 from ml.errors import suggest as suggest_word
-from ml.specs.architectures import complete_model
+from ml.specs.architectures import complete_model, validate_model
 from node.errors import ConfigError
 from node.yaml_source import Keys, YamlSource, parse_value, suggest
 
@@ -76,6 +76,8 @@ def make_data(text: str) -> dict[str, Any]:
             raise ConfigError(f"--data: {error}") from error
     if not name or (colon and not path):
         raise ConfigError(f"--data: expected digits or FORMAT:PATH (got {text!r})")
+    if name not in FORMATS and (os.sep in text or Path(text).suffix or Path(text).is_symlink()):
+        raise ConfigError(f"--data: {text}: no such file or directory")
     if name not in FORMATS:
         raise ConfigError(f"--data: data.format: unknown format {name!r}: {suggest_word(name, FORMATS)}")
     return {"format": name} | ({"path": path} if path else {})
@@ -105,15 +107,25 @@ def make_input(
     given, too. Raises ConfigError.
     """
     try:
+        if not isinstance(model, Mapping):
+            raise ConfigError(f"--model: expected a name (got {model!r})")
         made = get_default_input(data, model)
+        if made["shape"][1:] == [1, 1]:
+            _refuse_images(model, made["shape"], size)
         if size is not None and made["shape"][1:] != [size, size]:
             if not 1 <= size <= 1024:
                 raise ConfigError(f"--size: expected 1 to 1024 pixels (got {size})")
             made |= {"shape": [made["shape"][0], size, size], "resize": [size, size]}
-        if not isinstance(settings, Mapping):
-            return made if settings is None else settings
+        if settings is not None and not isinstance(settings, Mapping):
+            raise ConfigError(f"--set input: expected {{shape: …, mean: …, std: …}} (got {settings!r})")
+        if settings is None:
+            return made
         made |= {"resize": None} if "shape" in settings else {}
         made |= {key: value for key, value in settings.items() if key != "normalize"}
+        try:
+            InputFormat.from_mapping(made)
+        except DataError as error:
+            raise ConfigError(f"--set {error}") from error
         match settings.get("normalize", "none"):
             case "auto":
                 return _measure(data, made) | {key: made[key] for key in ("mean", "std") if key in settings}
@@ -123,6 +135,19 @@ def make_input(
                 raise ConfigError(f"--set input.normalize: expected auto or none (got {other!r})")
     except DataError as error:
         raise ConfigError(f"--data: {error}") from error
+
+
+def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | None) -> None:
+    """Raise ConfigError where data that are features meet what only images have."""
+    if size is not None:
+        raise ConfigError(f"--size: expected images to resize, and the data have {shape[0]} features")
+    try:
+        validate_model(model, tuple(shape))
+    except SpecError as error:
+        if error.path == "input.shape":
+            raise ConfigError(
+                f"--model: {model['name']} takes images, and the data have {shape[0]} features"
+            ) from error
 
 
 def _measure(data: Mapping[str, Any], input_: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from chain.errors import GenesisError
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 from ml.clients import get_client_seed, make_initial_aggregate
-from ml.data import get_classes, open_dataset
+from ml.data import get_classes, open_dataset, open_once
 from ml.data.base import InputFormat
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.domains import validate_shape
@@ -167,7 +167,8 @@ def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
             temp = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
             undo.callback(shutil.rmtree, temp, ignore_errors=True)
             (temp / "keys").mkdir(mode=0o700)
-            plan = _Plan.make(spec, temp / "keys")
+            with open_once():
+                plan = _Plan.make(spec, temp / "keys")
             genesis, initial_model, pretrained = _make_genesis(plan)
             write_genesis(temp / "genesis.yaml", genesis, initial_model)
             socket_dir = _choose_socket_dir(out, plan.names, undo)

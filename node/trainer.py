@@ -38,9 +38,8 @@ class TrainerInfo:
     """What a trainer says of itself when it is ready.
 
     `model_bytes` is what sending the whole model would cost, `precision` what forward passes in training are computed
-    in. The state it starts from has `checkpoint_height` as the
-    height of the last aggregate applied (None: no checkpoint, the state before the first round) and `trained_height`
-    as that of the last training in it (0: none).
+    in. The state it starts from has `checkpoint_height` as the height of the last aggregate applied (None: no
+    checkpoint, the state before the first round) and `trained_height` as that of the last training in it (0: none).
     """
 
     num_train: int

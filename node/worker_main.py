@@ -239,7 +239,9 @@ def build_client(config: Config, initial: Arrays) -> Built:
     import torch  # takes a second, in which the start call has been read and the daemon's death is noticed
 
     from ml.clients import make_client
+    from node.malloc import keep_freed_memory
 
+    keep_freed_memory()
     if config["threads"] is not None:
         torch.set_num_threads(config["threads"])
     torch.set_num_interop_threads(1)

@@ -6,8 +6,9 @@ federation. Numpy only: torch, Pillow, pyarrow and scipy are imported where a fo
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ml.data.base import ArrayDataset, InputFormat, Labels, Shape
 from ml.data.fit import fit, validate_fit
 from ml.data.labels import choose_held_out, number_labels
+from ml.data.opened import forget_opened, open_once, open_part, open_parts
 from ml.data.source import ALL, DataSource, Part, Parts, get_augment
 from ml.errors import DataError, SpecError, suggest
 from ml.specs.architectures import fit_input_shape
@@ -23,12 +25,17 @@ from ml.specs.architectures import fit_input_shape
 __all__ = [
     "FORMATS",
     "HELD_OUT",
+    "LabelSplit",
     "Split",
+    "forget_opened",
     "get_augment",
     "get_classes",
     "get_default_input",
+    "get_split_names",
     "load_dataset",
     "open_dataset",
+    "open_labels",
+    "open_once",
 ]
 
 Split = tuple[ArrayDataset, ArrayDataset]
@@ -71,6 +78,34 @@ def open_dataset(data: Mapping[str, Any], *, shape: Shape | None = None, classes
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelSplit:
+    """What `open_dataset` gives but for the samples: enough to deal them out. `shape` is a training sample's own."""
+
+    train_y: Labels
+    test_y: Labels
+    classes: tuple[str, ...]
+    shape: Shape
+
+
+def open_labels(data: Mapping[str, Any], *, classes: Sequence[str] | None = None) -> LabelSplit:
+    """The labels that `open_dataset` gives, without a look at any sample. Raises DataError."""
+    train, test, own_classes = _open(data)
+    labels, names = number_labels([train] if test is None else [train, test], own_classes, classes)
+    for part, own in zip((train, test), labels, strict=False):
+        if part is not None and not len(own):
+            raise DataError(f"{part.place}: expected samples, got none")
+    if len(labels) == 1:
+        is_test = choose_held_out(labels[0])
+        labels = [labels[0][~is_test], labels[0][is_test]]
+    return LabelSplit(labels[0], labels[1], names, train.shape)
+
+
+def get_split_names(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """What `data.train_split` and `data.test_split` can be, sorted. Raises DataError."""
+    return tuple(sorted(_open_source(DataSource.from_mapping(data)).splits))
+
+
 def load_dataset(data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str] | None = None) -> Split:
     """As `open_dataset`, fitted to genesis' `input`: its channels and size, float32, normalised. Raises DataError."""
     wanted = InputFormat.from_mapping(input_)
@@ -90,10 +125,10 @@ def get_default_input(data: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     Raises DataError. A model that nobody knows is left for genesis to refuse.
     """
     own = _open(data, with_test=False)[0].shape
-    try:
-        shape = fit_input_shape(model, own)
-    except SpecError:
-        shape = own
+    shape: Sequence[int] = own
+    if own[1:] != (1, 1):  # features are not to be scaled to what a model of images takes
+        with suppress(SpecError):
+            shape = fit_input_shape(model, own)
     resize = None if tuple(shape[1:]) == own[1:] else list(shape[1:])
     return {"shape": list(shape), "resize": resize, "mean": [0.0], "std": [1.0]}
 
@@ -102,21 +137,32 @@ def _open(data: Mapping[str, Any], *, with_test: bool = True) -> tuple[Part, Par
     """The training and the test part that `data` names, their labels read, and the source's names of classes."""
     source = DataSource.from_mapping(data)
     get_augment(data)
+    parts = _open_source(source)
+    train_name = source.train_split
+    if train_name == "train" and list(parts.splits) == [ALL]:
+        train_name = ALL
+    test_name = source.test_split or ("test" if "test" in parts.splits and train_name != "test" else None)
+    with _translated(source):
+        train = open_part(source, parts, train_name, "train_split")
+        test = open_part(source, parts, test_name, "test_split") if with_test and test_name is not None else None
+    return train, test, parts.classes
+
+
+def _open_source(source: DataSource) -> Parts:
     if source.format not in _MODULES:
         raise DataError(f"data.format: unknown format {source.format!r}: {suggest(source.format, _MODULES)}")
+    with _translated(source):
+        return open_parts(source, _MODULES[source.format])
+
+
+@contextmanager
+def _translated(source: DataSource) -> Iterator[None]:
     try:
-        parts: Parts = importlib.import_module(_MODULES[source.format]).open_parts(source)
-        train_name = source.train_split
-        if train_name == "train" and list(parts.splits) == [ALL]:
-            train_name = ALL
-        train = parts.open(train_name, "train_split")
-        test_name = source.test_split or ("test" if "test" in parts.splits and train_name != "test" else None)
-        test = parts.open(test_name, "test_split") if with_test and test_name is not None else None
+        yield
     except OSError as error:
         raise DataError(f"{error.filename or source.path}: cannot be read ({error.strerror or error})") from error
     except MemoryError as error:
         raise DataError(f"{source.path}: does not fit into memory") from error
-    return train, test, parts.classes
 
 
 def _read(part: Part, labels: Labels, classes: tuple[str, ...], shape: Shape | None) -> tuple[NDArray[Any], Labels]:

@@ -1,13 +1,15 @@
 """Columns of Arrow tables as samples and labels, for Parquet files and Hugging Face directories alike.
 
 A sample is either the image in one column, `struct<bytes, path>` as Hugging Face stores it or plain binary, or all
-numbers of a row. Hugging Face leaves the names of classes in the schema's metadata.
+numbers of a row but those that were the index of a pandas data frame. Hugging Face leaves the names of classes in the
+schema's metadata.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +19,12 @@ from numpy.typing import NDArray
 from ml.data.base import Samples, Shape
 from ml.data.extras import require_extra
 from ml.data.images import get_image_shape, stack_images
-from ml.data.source import DataSource, Locate, Part
+from ml.data.source import DataSource, Locate, Part, missing_label
 from ml.errors import DataError
 
 _IMAGES = ("image", "img")
 _LABELS = ("label", "labels")
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +34,7 @@ class Columns:
     place: str
     types: Mapping[str, Any]  # pyarrow.DataType
     features: Mapping[str, Any]
+    index: frozenset[str]  # what pandas numbered its rows by, which tells of their order and not of a sample
     read: Callable[[str], Any]  # pyarrow.ChunkedArray
     locate: Locate  # of a row
 
@@ -43,7 +47,7 @@ class Columns:
         for candidate in candidates:
             if candidate in self.types:
                 return candidate
-        raise DataError(f"{self.place}: expected a column 'label', or data.columns.label: {', '.join(self.types)}")
+        raise DataError(missing_label(self.place, self.types))
 
     def find_image(self, wanted: str | None) -> str | None:
         """The column of images: as `data.columns.image` says, or "image", or the only one of their type; if any."""
@@ -71,7 +75,7 @@ class Columns:
             raise DataError(f"{self.place}: expected rows, got none")
         if image is not None:
             return self._make_images(image, labels)
-        features = [name for name in self.types if name != label]
+        features = [name for name in self.types if name != label and name not in self.index]
         for name in features:
             if not _is_number(self.types[name]):
                 raise DataError(f"{self.place}: column {name!r}: expected numbers or images, got {self.types[name]}")
@@ -166,6 +170,18 @@ def read_features(metadata: Mapping[bytes, bytes] | None, place: str) -> dict[st
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{place}: the schema's 'huggingface' metadata is broken: {error}") from error
     return features if isinstance(features, dict) else {}
+
+
+def read_index(metadata: Mapping[bytes, bytes] | None, names: Iterable[str]) -> frozenset[str]:
+    """The columns that were a data frame's index: those that pandas' metadata say, and those it named itself."""
+    index = {name for name in names if _UNNAMED_INDEX.fullmatch(name)}
+    try:
+        columns = json.loads((metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        columns = []
+    if isinstance(columns, list):
+        index.update(name for name in columns if isinstance(name, str))
+    return frozenset(index)
 
 
 def _get_type(feature: object) -> object:

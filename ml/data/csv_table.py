@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ml.data.base import Samples, Shape
 from ml.data.extras import require_extra
-from ml.data.images import get_image_shape, stack_images
-from ml.data.source import ALL, DataSource, Part, Parts
+from ml.data.images import SUFFIXES, get_image_shape, stack_images
+from ml.data.source import ALL, DataSource, Part, Parts, missing_label
 from ml.errors import DataError
 
 
@@ -89,7 +89,7 @@ def _open_part(path: Path, source: DataSource) -> Part:
     table = _Table.read(path)
     label = table.find(source.label, "label", "label")
     if label is None:
-        raise DataError(f"{path}: expected a column 'label', or data.columns.label: {', '.join(table.header)}")
+        raise DataError(missing_label(path, table.header))
     names = [row[label].strip() for row in table.rows]
     if "" in names:
         raise DataError(
@@ -135,7 +135,9 @@ def _find_wrong(table: _Table, columns: Sequence[int]) -> DataError:
             except ValueError:
                 is_finite = False
             if not is_finite:
+                is_image = Path(row[c]).suffix.lower() in SUFFIXES
+                hint = f" (the path of an image? then data.columns.image={table.header[c]})" if is_image else ""
                 return DataError(
-                    f"{table.locate(i)}: column {table.header[c]!r}: expected a finite number, got {row[c]!r}"
+                    f"{table.locate(i)}: column {table.header[c]!r}: expected a finite number, got {row[c]!r}{hint}"
                 )
     return DataError(f"{table.path}: expected numbers")

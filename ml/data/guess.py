@@ -30,9 +30,15 @@ def guess_format(path: Path) -> str:
             return "medmnist"
         if path.suffix in _BY_SUFFIX:
             return _BY_SUFFIX[path.suffix]
+    if path.is_dir() and not (path / "train.csv").is_file() and _holds_images(path, "train/*/*"):
+        return "imagefolder"  # whatever list of them lies beside
     for pattern, name in _BY_PATTERN if path.is_dir() else ():
         if next(path.glob(pattern), None) is not None:
             return name
-    if any(file.suffix.lower() in SUFFIXES for depth in ("*/*", "*/*/*") for file in path.glob(depth)):
+    if _holds_images(path, "*/*") or _holds_images(path, "*/*/*"):
         return "imagefolder"
     raise DataError(f"{path}: expected FORMAT:PATH, since it does not look like any format")
+
+
+def _holds_images(path: Path, pattern: str) -> bool:
+    return any(file.suffix.lower() in SUFFIXES for file in path.glob(pattern))

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ml.data.arrow import Columns, get_types, read_features
+from ml.data.arrow import Columns, get_types, read_features, read_index
 from ml.data.extras import require_extra
 from ml.data.source import ALL, DataSource, Part, Parts, make_locate
 from ml.errors import DataError
@@ -62,7 +62,8 @@ def _open_columns(folder: Path) -> Columns:
     whole = pa.concat_tables(tables)
     types = get_types(whole.schema, str(folder))
     features = read_features(whole.schema.metadata, str(folder))
-    return Columns(str(folder), types, features, whole.column, make_locate(pieces, lambda i: f"row {i}"))
+    index = read_index(whole.schema.metadata, types)
+    return Columns(str(folder), types, features, index, whole.column, make_locate(pieces, lambda i: f"row {i}"))
 
 
 def _read_stream(file: Path) -> Any:

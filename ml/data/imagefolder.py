@@ -27,7 +27,7 @@ def open_parts(source: DataSource) -> Parts:
     folders = _list_folders(path)
     if not folders:
         raise DataError(f"{path}: expected a directory for each class, got none")
-    if _list_folders(path / source.train_split):
+    if _list_folders(path / source.train_split) or all(map(_is_split, folders)):
         splits = {folder.name: folder for folder in folders if _list_folders(folder)}
     else:
         splits = {ALL: path}
@@ -63,6 +63,16 @@ def _list_images(folder: Path) -> list[Path]:
         if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
             files.append(path)
     return files
+
+
+def _is_split(path: Path) -> bool:
+    """Whether it is the directory of a split, as `Train` or `val`, and of no class: with images one level further down
+    alone."""
+    return not _holds_images(path) and any(_holds_images(folder) for folder in _list_folders(path))
+
+
+def _holds_images(path: Path) -> bool:
+    return any(file.suffix.lower() in SUFFIXES for file in path.iterdir())
 
 
 def _list_folders(path: Path) -> list[Path]:

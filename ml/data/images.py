@@ -80,7 +80,7 @@ def stack_images(get_encoded: GetEncoded, count: int, shape: Shape | None, locat
         if shape is None and stacked.shape[2:] != (height, width):
             raise DataError(
                 f"{locate(i)}: {width}x{height} pixels, where {first} has {stacked.shape[3]}x{stacked.shape[2]}: "
-                "expected images of one size, or a size to bring them to"
+                "expected images of one size, or a size to bring them to (--size)"
             )
         if shape is None and channels > stacked.shape[1]:
             stacked = np.concatenate([stacked] * channels, axis=1)

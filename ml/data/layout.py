@@ -2,7 +2,8 @@
 
     [N, H, W]               grey images
     [N, H, W, C]            images, C = 1 or 3 the last axis (what libraries for images write)
-    [N, C, H, W]            images, channels first (what libraries for training write)
+    [N, C, H, W]            images, channels first (what libraries for training write); [N, 64, 64, 4] is refused, since
+                            it is not this
     [N, F]                  F numbers a sample, no pixels: float32 as they are
 
 Pixels may be uint8 (255 is 1.0), uint16 (65535 is), bool, other integers in 0..255, or floats, which stay as they are.
@@ -30,6 +31,10 @@ def get_sample_shape(shape: Sequence[int], place: str) -> Shape:
             return 1, height, width
         case (_, first, second, last) if last in _COLOURS and first not in _COLOURS:
             return last, first, second
+        case (_, height, width, channels) if height == width and channels <= 4 < width:
+            raise DataError(
+                f"{place}: expected 1 or 3 channels as the last axis of images, or channels first, got {list(shape)}"
+            )
         case (_, channels, height, width):
             return channels, height, width
     raise DataError(f"{place}: expected shape [N, H, W], [N, H, W, C], [N, C, H, W] or [N, F], got {list(shape)}")

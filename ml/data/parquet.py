@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ml.data.arrow import Columns, get_types, read_features
+from ml.data.arrow import Columns, get_types, read_features, read_index
 from ml.data.extras import require_extra
 from ml.data.source import ALL, DataSource, Part, Parts, make_locate
 from ml.errors import DataError
@@ -82,4 +82,5 @@ def _open_columns(files: Sequence[Path]) -> Columns:
     types = get_types(schema, str(files[0]))
     features = read_features(schema.metadata, str(files[0]))
     place = str(files[0]) if len(files) == 1 else f"{files[0].parent} ({len(files)} files)"
-    return Columns(place, types, features, read, make_locate(pieces, lambda i: f"row {i}"))
+    index = read_index(schema.metadata, types)
+    return Columns(place, types, features, index, read, make_locate(pieces, lambda i: f"row {i}"))

@@ -7,7 +7,7 @@ A format module has `open_parts(source) -> Parts`. Labels are read when a part i
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -133,6 +133,16 @@ def get_augment(data: Mapping[str, Any]) -> str:
     if kind not in AUGMENTS:
         raise DataError(f"data.transform.augment: expected one of {', '.join(AUGMENTS)}, got {kind!r}")
     return str(kind)
+
+
+def missing_label(place: object, columns: Iterable[str]) -> str:
+    """What to say of a table in which no column is called as labels are."""
+    names = list(columns)
+    hint = "; columns are separated by commas" if len(names) == 1 and any(sign in names[0] for sign in ";\t|") else ""
+    return (
+        f"{place}: expected a column 'label', or the name of another in data.columns.label: one of "
+        f"{', '.join(names)}{hint}"
+    )
 
 
 def make_locate(pieces: Sequence[tuple[object, int]], describe: Callable[[int], str]) -> Locate:

@@ -64,7 +64,8 @@ def _make_model(model: Mapping[str, Any], shape: tuple[int, ...], num_classes: i
         module = import_module(package)
     factory = getattr(module, attribute, None)
     if not callable(factory):
-        raise _fail(f"expected a callable {attribute!r} in {package!r}, got {factory!r}")
+        got = f"got {factory!r}" if hasattr(module, attribute) else "which has none of that name"
+        raise _fail(f"expected a callable {attribute!r} in {package!r}, {got}")
     with _translated(f"{name}{(shape, num_classes)}"):
         net = factory(shape, num_classes, **model.get("args", {}))
     if not isinstance(net, nn.Module):

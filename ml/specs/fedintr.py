@@ -7,9 +7,7 @@ are no part of block 0: each node makes the same first ones (`ml.methods.fedintr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 from ml.errors import SpecError
@@ -49,10 +47,9 @@ class FedIntRSpec(ModelSpec):
         """The width of each representation that is projected."""
         return self.task.layer_dims if self.hyperparameters.mu else ()
 
-    @cached_property
-    def _schemas(self) -> Mapping[str, ArraySchema]:
-        arrays = dict(super()._schemas["model"].arrays)
+    def _make_schema(self) -> ArraySchema:
+        arrays = dict(super()._make_schema().arrays)
         for layer, dim in enumerate(self.projected_dims):
             arrays[f"{PROJECTIONS}.{layer}.weight"] = ArraySpec("float32", (WIDTH, dim))
             arrays[f"{PROJECTIONS}.{layer}.bias"] = ArraySpec("float32", (WIDTH,))
-        return {"model": ArraySchema(arrays)}
+        return ArraySchema(arrays)

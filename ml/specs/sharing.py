@@ -45,9 +45,11 @@ class ModelSpec(MethodSpec):
 
     @cached_property
     def _schemas(self) -> Mapping[str, ArraySchema]:
+        return {"model": self._make_schema()}
+
+    def _make_schema(self) -> ArraySchema:
         task = self.task
-        schema = task.model_schema if self.hyperparameters.bn_buffers == "average" else task.parameter_schema
-        return {"model": schema}
+        return task.model_schema if self.hyperparameters.bn_buffers == "average" else task.parameter_schema
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
         return self._schemas

@@ -79,7 +79,9 @@ def bench_train(
     """Samples per second of the training engine against a plain PyTorch loop over a DataLoader."""
     from ml.errors import MlError
     from node.bench_train import run_train_bench
+    from node.malloc import keep_freed_memory
 
+    keep_freed_memory()  # for both: what it brings is not the engine's merit
     if precision not in PRECISIONS:
         raise ConfigError(f"--precision: expected fp32, bf16 or auto (got {precision!r})")
     engine = {"precision": precision, "channels_last": channels_last, "compiled": compiled}
@@ -119,8 +121,10 @@ def bench_simulate(
     from ml.simulation import SimulationConfig
     from node.bench_simulate import run_simulate_bench
     from node.genesis_file import place_error
+    from node.malloc import keep_freed_memory
     from node.settings import apply_settings, make_model
 
+    keep_freed_memory()
     sections = {"method": {"name": method}, "model": make_model(model)}
     source = apply_settings(sections, settings or (), tuple(sections))
     try:

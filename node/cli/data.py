@@ -51,16 +51,21 @@ def inspect(
     size: _Size = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read all samples, check them, and show what there is: splits, classes, sizes, digests.
+    """Read and check all samples, and show what there is.
 
-    What cannot be trained on is an error naming file and place, and exit code 1. What may mislead is a warning:
-    duplicates between training and test, classes without samples, images of one colour.
+    That is splits, classes, sizes and digests. What cannot be trained on is an error naming file and place, and exit
+    code 1. What may mislead is a warning: duplicates between training and test, classes without samples, images of one
+    colour.
+
+    Examples: fednode data inspect scans/ --size 64, or fednode data inspect csv:patients.csv --set
+    data.columns.label=diagnosis, or fednode data inspect --config node0.yaml
     """
+    from ml.data import get_split_names
     from ml.data.checks import check_data
     from node.cli.output import print_json
 
     asked, split, shape = _open(data, settings, config, genesis, size)
-    findings = check_data(*split)
+    findings, names = check_data(*split), list(get_split_names(asked))
     if as_json:
         print_json(
             {
@@ -69,12 +74,13 @@ def inspect(
                 "shape": list(split[0].shape),
                 "input_shape": None if shape is None else list(shape),
                 "held_out": _is_held_out(split),
+                "split_names": names,
                 "splits": [_describe(part) for part in split],
                 "findings": [{"level": finding.level, "text": finding.text} for finding in findings],
             }
         )
     else:
-        _print(asked, split, findings)
+        _print(asked, split, names, findings)
 
 
 def show_stats(
@@ -85,7 +91,12 @@ def show_stats(
     size: _Size = None,
     as_json: AsJson = False,
 ) -> None:
-    """Mean and standard deviation of each channel of the training samples, as genesis' `input` takes them."""
+    """Show mean and deviation of each channel, as genesis takes them.
+
+    They are measured on the training samples in 0..1, and printed as genesis' `input`.
+
+    Example: fednode data stats cifar:cifar-10-batches-py
+    """
     from ml.data.checks import compute_stats
     from node.cli.output import print_json
 
@@ -161,7 +172,7 @@ def _describe(part: ArrayDataset) -> dict[str, Any]:
     }
 
 
-def _print(asked: dict[str, Any], split: Split, findings: list[Finding]) -> None:
+def _print(asked: dict[str, Any], split: Split, names: list[str], findings: list[Finding]) -> None:
     from node.cli.output import print_facts, print_table
 
     train = split[0]
@@ -179,6 +190,10 @@ def _print(asked: dict[str, Any], split: Split, findings: list[Finding]) -> None
     )
     if _is_held_out(split):
         print("there is no test split: a fifth of each class is held out, the same samples on every start")
+    used = {part.split for part in split} | {asked.get("train_split") or "train"}
+    others = [name for name in names if name not in used and len(names) > 1]
+    if others:
+        print(f"not looked at: {', '.join(others)}; data.train_split and data.test_split choose, by --set")
     print()
     counts = zip(train.classes, *(part.count_classes().tolist() for part in split), strict=True)
     print_table(

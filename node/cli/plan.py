@@ -113,6 +113,7 @@ def _measure(
 ) -> _Facts:
     """What is not given, as the node would reckon with it now. Raises NodeError when it has not measured it."""
     from node.cli.target import open_ledger
+    from node.genesis_file import get_work_unit
     from node.pace import Pace
 
     pace = Pace()
@@ -125,8 +126,7 @@ def _measure(
     if alpha_s is None or beta_s is None:
         missing = "--alpha TIME" if alpha_s is None else "--beta TIME"
         raise NodeError(f"{place}: expected a round that was measured there, or {missing}")
-    unit = "iteration" if genesis.method.get("local_epochs") is None else "epoch"
-    return _Facts(alpha_s, beta_s, unit, genesis.rounds)
+    return _Facts(alpha_s, beta_s, get_work_unit(genesis), genesis.rounds)
 
 
 def _choose_rounds(most: int, usual: int) -> list[int]:

@@ -108,18 +108,19 @@ def show(
     """Show one round in full."""
     from node.cli.output import print_facts, print_json
     from node.cli.target import open_ledger
+    from node.genesis_file import get_work_unit
     from node.json_view import to_json
 
     with open_ledger(socket, config, data_dir) as ledger:
-        entry = ledger.get_round(number)
+        entry, unit = ledger.get_round(number), get_work_unit(ledger.genesis)
         absent = [member.name for member in ledger.genesis.members if member.name not in set(entry.contributor_names)]
     if as_json:
         print_json(to_json(entry))
     else:
-        print_facts(_describe(entry, absent))
+        print_facts(_describe(entry, absent, unit))
 
 
-def _describe(entry: pb.Round, absent: list[str]) -> list[tuple[str, str]]:
+def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, str]]:
     from node.cli.output import show_bytes, show_id, show_number, show_time
 
     facts = [
@@ -135,10 +136,10 @@ def _describe(entry: pb.Round, absent: list[str]) -> list[tuple[str, str]]:
     if not entry.measured:
         return [*facts, ("measured", "no: this node caught up with the round later")]
     if "iterations" in entry.train:
-        facts.append(("local iterations", f"{entry.train['iterations']:.0f}"))
+        facts.append((f"local {unit}s", f"{entry.train['iterations']:.0f}"))
     facts += [(f"seconds {phase}", f"{entry.seconds[phase]:.3f}") for phase in PHASES if phase in entry.seconds]
     if "alpha_s" in entry.train:
-        facts.append(("alpha", f"{entry.train['alpha_s']:.6f} s a local iteration"))
+        facts.append(("alpha", f"{entry.train['alpha_s']:.6f} s a local {unit}"))
     if entry.HasField("beta_s"):
         facts.append(("beta", f"{entry.beta_s:.3f} s of mining"))
     facts += [(f"sent {kind}", show_bytes(count)) for kind, count in sorted(entry.bytes_sent.items()) if count]

@@ -59,35 +59,43 @@ def run(
     ] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Run a method in one process and print how well its clients come to do."""
+    """Run a method in one process and print how well its clients come to do.
+
+    Example: fednode simulate --method fedavg --data cifar:cifar-10-batches-py --model cnn_cifar --partition
+    dirichlet:0.3 --clients 10 --rounds 20
+    """
     from rich.console import Console
     from rich.progress import Progress
 
+    from ml.data import open_once
     from ml.errors import DataError, MlError, SpecError
     from ml.simulation import SimulationConfig, simulate
     from node.genesis_file import place_error
+    from node.malloc import keep_freed_memory
     from node.settings import apply_settings, complete_data, make_data, make_input, make_model
 
     asked = {"method": {"name": method}, "model": make_model(model), "data": make_data(data), "input": {}}
+    keep_freed_memory()
     source = apply_settings(asked, settings or (), tuple(asked))
     own = complete_data(source.value["data"])
     try:
-        config = SimulationConfig(
-            method=source.value["method"],
-            data=own,
-            model=source.value["model"],
-            input=make_input(own, source.value["model"], size, source.value["input"]),
-            partition=partition,
-            shots=shots,
-            clients=clients,
-            rounds=rounds,
-            seed=seed,
-            device=device,
-            pretrained=None if pretrained is None else str(pretrained),
-            batched=batched,
-        )
         console = Console(stderr=True)
-        with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
+        shown = Progress(console=console, transient=True, disable=as_json or not console.is_terminal)
+        with open_once(), shown as progress:
+            config = SimulationConfig(
+                method=source.value["method"],
+                data=own,
+                model=source.value["model"],
+                input=make_input(own, source.value["model"], size, source.value["input"]),
+                partition=partition,
+                shots=shots,
+                clients=clients,
+                rounds=rounds,
+                seed=seed,
+                device=device,
+                pretrained=None if pretrained is None else str(pretrained),
+                batched=batched,
+            )
             task = progress.add_task("rounds", total=rounds)
             result = simulate(config, on_round=lambda _: progress.advance(task))
     except SpecError as error:
@@ -124,4 +132,5 @@ def _print_result(result: SimulationResult) -> None:
         f"accuracy on matched test sets: best {result.best_taa:.4f}, final {result.final_taa:.4f}; "
         f"on everyone's: {result.final_global:.4f}; {result.seconds:.1f} s",
         highlight=False,
+        soft_wrap=True,
     )

@@ -12,6 +12,7 @@ from node.cli.options import ConfigFile, LogFormat, Overrides
 from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
+    from chain.genesis import Genesis
     from node.config import NodeConfig
 
 _Check = Annotated[bool, typer.Option("--check", help="Load everything the node needs, say so, and exit.")]
@@ -81,6 +82,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.data.checks import check_data, is_quick, log_findings
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
+    from ml.specs.architectures import is_user_model
     from node.genesis_file import load_genesis, validate_user_model
     from node.unlock import open_identity
 
@@ -96,6 +98,8 @@ def check_node(config: NodeConfig, path: Path) -> None:
         if genesis.index_of(peer) is None:
             raise ConfigError(f"{members}: expected {encode_id(peer)}, which {path}: network.peers names")
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
+    if config.training.user_models and is_user_model(genesis.model):
+        _build_user_model(genesis, config.genesis_file)
     try:
         stored = SqliteStore.stored_genesis(config.node.data_dir)
         if stored is not None and Genesis.from_mapping(stored) != genesis:
@@ -124,3 +128,14 @@ def check_node(config: NodeConfig, path: Path) -> None:
         f"{genesis.n}, on chain {genesis.chain_name} ({genesis.chain_id.hex()}), "
         f"with {num_train} train / {num_test} test samples of {config.data.format}"
     )
+
+
+def _build_user_model(genesis: Genesis, path: Path) -> None:
+    """The model that the worker would build. Raises ConfigError if it cannot, or comes out as another one."""
+    from ml.errors import SpecError
+    from ml.models import build_model
+
+    try:
+        build_model(genesis.model, genesis.input["shape"], len(genesis.classes), user_models=True)
+    except SpecError as error:
+        raise ConfigError(f"{path}: {error}") from error

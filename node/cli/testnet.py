@@ -43,7 +43,7 @@ DataOption = Annotated[
     ),
 ]
 SizeOption = Annotated[
-    int | None, typer.Option("--size", metavar="N", help="Resize samples to N x N: 8, 28 or 32. By default what suits.")
+    int | None, typer.Option("--size", metavar="N", help="Resize images to N x N. By default what suits the model.")
 ]
 PartitionOption = Annotated[
     str,
@@ -102,7 +102,11 @@ def make(
     pretrained: PretrainedOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write keys, genesis, initial model and configurations of a test network."""
+    """Write keys, genesis, initial model and configurations of a test network.
+
+    Example: fednode testnet -n 4 -o cluster --data idx:mnist --model cnn_mnist --partition dirichlet:0.3; then start
+    each node by fednode --config cluster/node0.yaml
+    """
     from chain.signing import encode_id
     from node.testnet import TestnetSpec, make_testnet
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from node.malloc import keep_freed_memory
+
 POLL_S = 0.2  # between two looks at whether to stop
 STOP_S = 5.0  # for a process to end after SIGTERM
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -129,6 +131,7 @@ class _Worker:
 def _serve(connection: Connection, work: Work) -> None:
     """The process: pieces in, events out, until the other end is closed, or whoever holds it is gone."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    keep_freed_memory()
     with contextlib.suppress(EOFError, OSError):
         while True:
             outcome = work(connection.recv(), lambda news: connection.send(("advanced", news)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from chain.genesis import Genesis
 from chain.rows import DATABASE
@@ -11,11 +12,12 @@ from support.cluster import cluster
 from support.virtual_time import run_virtual
 
 
-def make_ledgers(path: Path, rounds: int, n: int = 4) -> Genesis:
-    """`path/node0` … each hold the same chain of `rounds` blocks, with every blob, stopped cleanly."""
+def make_ledgers(path: Path, rounds: int, n: int = 4, **settings: Any) -> Genesis:
+    """`path/node0` … each hold the same chain of `rounds` blocks, with every blob, stopped cleanly. `settings`
+    are `cluster`'s."""
 
     async def federate() -> Genesis:
-        async with cluster(path, n, rounds=rounds) as net:
+        async with cluster(path, n, rounds=rounds, **settings) as net:
             await net.wait_for_height(rounds)
             await net.wait_for(
                 lambda: all(node.store is not None and node.store.get_round(rounds) for node in net.nodes.values()),

@@ -64,6 +64,22 @@ def test_fedintrs_contrast() -> None:
     assert compute_layered_contrast(global_BL, previous_BL, TAU).item() == pytest.approx(0.350124730, rel=1e-6)
 
 
+def test_autocast_does_not_round_a_contrast_of_many_clients() -> None:
+    """vmap takes products apart in its own way, which autocast sees."""
+    global_NBL, previous_NBL = torch.tensor([[[0.9, 0.5, 0.1]], [[0.3, 0.7, 0.2]]]), torch.full((2, 1, 3), 0.2)
+    history_NBH, global_NB = torch.tensor([[[0.8, 0.3]], [[0.1, 0.6]]]), torch.tensor([[0.6], [0.2]])
+
+    def compute(common: Tensor, history: Tensor, layers: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
+        return compute_window_contrast(common, history, TAU), compute_layered_contrast(layers, previous, TAU)
+
+    given = (global_NB, history_NBH, global_NBL, previous_NBL)
+    with torch.autocast("cpu", torch.bfloat16):
+        coarse = torch.func.vmap(compute)(*given)
+    exact = torch.func.vmap(compute)(*given)
+    for ours, theirs in zip(coarse, exact, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_fedproxs_term() -> None:
     assert 0.1 * compute_proximal_term(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 2.0])).item() == pytest.approx(0.1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def test_broken_data_are_a_failure_that_names_the_place(capsys: Captured, archiv
     ("arguments", "message"),
     [
         ([], "expected either DATA, such as digits or npz:scans.npz, or --config FILE"),
+        (["no/such.csv"], "--data: no/such.csv: no such file or directory"),
         (["mnist"], "--data: data.format: unknown format 'mnist'"),
         (["npz:"], "--data: expected digits or FORMAT:PATH (got 'npz:')"),
         (["digits", "--set", "data.columns.lable=x"], "data.columns.lable: unknown key: did you mean 'label'?"),
@@ -90,6 +92,48 @@ def test_what_was_asked_for_wrongly_exits_with_78(capsys: Captured, arguments: l
     code, out, err = run(capsys, "data", "inspect", *arguments)
     assert (code, out) == (78, "")
     assert message in err
+
+
+def test_splits_that_are_passed_over_are_said(capsys: Captured, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.csv").write_text("a,label\n" + "".join(f"{i},{i % 2}\n" for i in range(9)))
+    _, out, _ = run(capsys, "data", "inspect", tmp_path)
+    assert "\nnot looked at: val; data.train_split and data.test_split choose, by --set\n" in out
+    _, out, _ = run(capsys, "data", "inspect", tmp_path, "--set", "data.test_split=val")
+    assert "not looked at" not in out
+
+
+def test_images_are_seen_beside_a_list_of_them(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "train/cat").mkdir(parents=True)
+    (tmp_path / "train/cat/0.png").write_bytes(b"")
+    (tmp_path / "all.csv").write_text("file,label\n")
+    assert make_data(str(tmp_path))["format"] == "imagefolder"
+    (tmp_path / "train.csv").write_text("file,label\n")
+    assert make_data(str(tmp_path))["format"] == "csv"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (7, "--set input: expected {shape: …, mean: …, std: …} (got 7)"),
+        ({"shape": 7}, "--set input.shape: expected [channels, height, width], got 7"),
+        ({"mean": "x", "normalize": "auto"}, "--set input.mean: expected 1 numbers"),
+    ],
+)
+def test_an_input_that_is_none_is_one_line(settings: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_input({"format": "digits"}, {"name": "mlp"}, None, settings)
+
+
+def test_features_are_not_scaled_to_images(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,label\n1,2,x\n3,4,y\n")
+    data = {"format": "csv", "path": str(tmp_path / "a.csv")}
+    with pytest.raises(ConfigError, match="--model: cnn_cifar takes images, and the data have 2 features"):
+        make_input(data, {"name": "cnn_cifar"}, None)
+    with pytest.raises(ConfigError, match="--size: expected images to resize, and the data have 2 features"):
+        make_input(data, {"name": "mlp"}, 16)
+    with pytest.raises(ConfigError, match="--model: expected a name"):
+        make_input(data, 7, None)  # type: ignore[arg-type]
 
 
 def test_stats_are_those_that_genesis_takes(capsys: Captured, archive: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ml.data import get_classes, get_default_input, load_dataset, open_dataset
+from ml.data import get_classes, get_default_input, get_split_names, load_dataset, open_dataset
 from ml.data.images import MAX_PIXELS, decode_image
 from ml.errors import DataError
 
@@ -209,6 +209,16 @@ def test_a_missing_library_is_one_line_with_what_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     refuse(folder, "expected pillow to be installed: pip install 'fednode[data]'")
+
+
+def test_splits_of_other_names_are_no_classes(tmp_path: Path) -> None:
+    for name in ("Train/cat/0.png", "Train/dog/0.png", "val/cat/0.png"):
+        save(tmp_path / name, grey(1))
+    data = {"format": "imagefolder", "path": str(tmp_path)}
+    refuse(data, f"data.train_split: {tmp_path} has no split 'train': did you mean 'Train'?")
+    train, test = open_dataset(data | {"train_split": "Train", "test_split": "val"})
+    assert (train.classes, len(train), len(test)) == (("cat", "dog"), 2, 1)
+    assert get_split_names(data) == ("Train", "val")
 
 
 def test_directories_that_are_not_as_expected_are_said(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_labels_may_stand_in_a_column_and_have_names(tmp_path: Path) -> None:
         ({"x": GREY.astype(np.int16) * 9, "y": LABELS}, "a.npz: x: expected pixels from 0 to 255, or uint16 or float"),
         ({"x": GREY[0, 0], "y": LABELS[:4]}, "a.npz: x: expected shape [N, H, W], [N, H, W, C]"),
         ({"x": np.array([{}] * 6), "y": LABELS}, "a.npz: x: expected numbers or text, got object: pickles are never"),
+        ({"x": np.zeros((6, 8, 8, 4), np.uint8), "y": LABELS}, "a.npz: x: expected 1 or 3 channels as the last axis"),
         ({"x": GREY[:0], "y": LABELS[:0]}, "expected samples, got none"),
         ({"x": GREY, "y": LABELS, "classes": LABELS}, "a.npz: classes: expected a list of names, got int64 [6]"),
     ],

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
+from ml.data import open_dataset, open_labels
 from ml.data.digits import load_digits
 from ml.data.partition import hash_splits, make_partition
 from ml.seeding import get_partition_seed
@@ -66,6 +68,21 @@ def test_a_testnet_is_held_to_what_was_told(capsys: Captured, tmp_path: Path) ->
         partition = load_config(node.config_file).data.partition
         assert partition is not None
         assert partition.sha256 == json.loads(out)["sha256"]
+
+
+def test_a_partition_reads_labels_alone(capsys: Captured, tmp_path: Path) -> None:
+    for name in (f"{kind}/{i}.png" for kind in ("cat", "dog") for i in range(6)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        size = (5, 4 + len(list(tmp_path.glob("*/*.png"))))  # of many sizes, which a testnet brings to one
+        Image.new("L", size).save(tmp_path / name)
+    code, by_position, _ = run(capsys, str(tmp_path), "--partition", "iid", "-n", "2", "--json")
+    assert code == 0
+    assert run(capsys, "--data", str(tmp_path), "--partition", "iid", "-n", "2", "--json")[1] == by_position
+    data = {"format": "imagefolder", "path": str(tmp_path)}
+    train, test = open_dataset(data, shape=(1, 5, 5))
+    known = open_labels(data)
+    assert (known.train_y.tolist(), known.test_y.tolist()) == (train.y.tolist(), test.y.tolist())
+    assert known.classes == train.classes
 
 
 def test_a_file_of_ones_own_is_dealt_like_any_other(capsys: Captured, tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ def test_paths_of_images_are_relative_to_the_file(tmp_path: Path) -> None:
         ("", "line 1: expected a header"),
         ("f,label\n", "expected rows after the header, got none"),
         ("f,f,label\n1,2,a\n", "line 1: column 'f' is there twice"),
-        ("f,lable\n1,a\n", "expected a column 'label', or data.columns.label: f, lable"),
+        ("f,lable\n1,a\n", "expected a column 'label', or the name of another in data.columns.label: one of f, lable"),
+        ("f;label\n1;a\n", "expected a column 'label', or the name of another in data.columns.label: one of f;label; "),
+        ("image_file,label\na/0.png,a\n", "line 2: column 'image_file': expected a finite number, got 'a/0.png' (the "),
         ("label\na\n", "line 1: expected a column besides the labels, got none"),
         ("f,label\n1,a\n\n2\n", "line 4: expected 2 columns, got 1"),
         ("f,label\n1,a\n2, \n", "line 3: column 'label': expected a label, got nothing"),
@@ -159,6 +161,23 @@ def test_directories_are_splits_and_other_names_one_data_set(tmp_path: Path) -> 
     assert (len(train), len(test)) == (16, 4)
 
 
+@pytest.mark.parametrize("index", [None, "patient"])
+def test_what_a_data_frame_numbered_its_rows_by_is_no_feature(tmp_path: Path, index: str | None) -> None:
+    table = pa.table({**NUMBERS, index or "__index_level_0__": list(range(10))})
+    if index is not None:  # as pandas writes the name of an index
+        table = table.replace_schema_metadata({b"pandas": json.dumps({"index_columns": [index]}).encode()})
+    pq.write_table(table, tmp_path / "a.parquet")
+    train, _ = open_dataset({"format": "parquet", "path": str(tmp_path / "a.parquet")})
+    assert train.shape == (len(NUMBERS) - 1, 1, 1)
+
+
+@pytest.mark.parametrize("metadata", ["{", "[]", '{"index_columns": 3}', '{"index_columns": [{"kind": "range"}]}'])
+def test_other_words_of_pandas_change_nothing(tmp_path: Path, metadata: str) -> None:
+    pq.write_table(pa.table(NUMBERS).replace_schema_metadata({b"pandas": metadata.encode()}), tmp_path / "a.parquet")
+    train, _ = open_dataset({"format": "parquet", "path": str(tmp_path / "a.parquet")})
+    assert train.shape == (len(NUMBERS) - 1, 1, 1)
+
+
 def test_labels_may_be_text_or_a_dictionary_of_text(tmp_path: Path) -> None:
     texts = pa.array(["x", "y"] * 5)
     for labels in (texts, texts.dictionary_encode()):
@@ -175,7 +194,7 @@ def test_labels_may_be_text_or_a_dictionary_of_text(tmp_path: Path) -> None:
         ({**NUMBERS, "label": [0.5] * 10}, "column 'label': expected whole numbers or text as labels, got double"),
         ({**NUMBERS, "label": [*NUMBERS["label"][:9], -3]}, "row 9: expected a label from 0 to 65535, got -3"),
         ({**NUMBERS, "c": ["x"] * 10}, "column 'c': expected numbers or images, got string"),
-        ({"a": NUMBERS["a"]}, "expected a column 'label', or data.columns.label: a"),
+        ({"a": NUMBERS["a"]}, "expected a column 'label', or the name of another in data.columns.label: one of a"),
         ({"label": NUMBERS["label"]}, "expected a column besides the labels, got none"),
         ({"a": pa.array([], pa.int64()), "label": pa.array([], pa.int64())}, "expected rows, got none"),
     ],

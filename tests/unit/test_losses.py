@@ -97,6 +97,21 @@ def test_autocast_does_not_round_the_distance(kind: str) -> None:
     assert coarse.item() == compute_prototype_loss(z_BD, Y_A, target, kind).item()
 
 
+@pytest.mark.parametrize("kind", ["l2", "sq", "mse"])
+def test_autocast_does_not_round_the_distance_of_many_clients_either(kind: str) -> None:
+    """vmap takes products apart in its own way, which autocast sees."""
+    target = make_target([0, 1, 2], OWNERS)
+    z_NBD = torch.stack([Z_A + 1e-3, Z_A + 0.3])
+
+    def compute(z: Tensor) -> Tensor:
+        return compute_prototype_loss(z, Y_A, target, kind)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        coarse = torch.func.vmap(compute)(z_NBD)
+    assert coarse.dtype == torch.float32
+    assert coarse.tolist() == pytest.approx([compute(z_BD).item() for z_BD in z_NBD], rel=1e-6)
+
+
 def test_classes_without_a_global_prototype_are_left_out_of_the_mean() -> None:
     target = make_target([0, 2], OWNERS[[0, 2]])
     assert compute_prototype_loss(Z_A, Y_A, target).item() == pytest.approx(1.4142136, rel=1e-6)

@@ -220,6 +220,17 @@ def test_nearest_prototype_answers_with_own_classes_only() -> None:
         assert client.evaluate()["accuracy"] > 0.7
 
 
+def test_nearest_is_nearest_however_far_from_zero_and_however_many_samples() -> None:
+    """A distance taken from a product of matrices would lose what these prototypes differ by."""
+    (client,) = make_digit_clients({"name": "dfpl", "infer": "prototype"}, num_clients=1)
+    z_ND = client.state.model.embed(client.state.data.train.x[:64]).detach().numpy() + np.float32(1e4)
+    own = client.state.data.classes.numpy()
+    prototypes = np.stack([z_ND[0] + 0.1 * i for i in range(len(own))]).astype(np.float32)
+    client.state.arrays = {"classes": own, "prototypes": prototypes}
+    client.state.model.embed = lambda x: torch.from_numpy(np.repeat(prototypes, 20, 0))  # type: ignore[method-assign]
+    assert client.predict(client.state.data.train.x).labels.tolist() == np.repeat(own, 20).tolist()
+
+
 # ---- what is remembered
 
 
@@ -296,6 +307,16 @@ def test_diverged_training_changes_nothing(method: dict[str, Any]) -> None:
     client = make_digit_clients({**method, "lr": 1e30})[0]
     before = client.state_arrays()
     with pytest.raises(Diverged):
+        client.train(1, BEACON)
+    assert are_equal(client.state_arrays(), before)
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m["name"])
+def test_a_last_step_too_far_is_found_before_anything_is_sent(method: dict[str, Any]) -> None:
+    """No loss has shown it yet, and a method that keeps its weights to itself would never come back."""
+    client = make_digit_clients({**method, "local_iterations": 1, "lr": 1e38})[0]
+    before = client.state_arrays()
+    with pytest.raises(Diverged, match=r"the last of 1 steps at lr 1e\+38 has left a model that gives no numbers"):
         client.train(1, BEACON)
     assert are_equal(client.state_arrays(), before)
 

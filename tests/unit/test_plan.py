@@ -115,6 +115,16 @@ def test_a_stopped_nodes_measurements_are_used_where_none_are_given(capsys: Capt
     assert [line.split()[0] for line in out.splitlines() if line.endswith("as genesis sets")] == ["3"]
 
 
+@pytest.mark.parametrize("work", [{"local_epochs": 2}, {"iteration": "epoch"}, {}], ids=str)
+def test_what_is_counted_is_what_the_method_counts(work: dict[str, Any], capsys: Captured, tmp_path: Path) -> None:
+    make_ledgers(tmp_path / "nodes", 1, method={"name": "dfpl", **work})
+    shown = run_json(capsys, "--budget", "10s", "--rounds", 2, "--data-dir", tmp_path / "nodes" / "node0")
+    unit = "epoch" if work else "iteration"
+    assert shown["unit"] == unit
+    assert main(["rounds", "show", "1", "--data-dir", str(tmp_path / "nodes" / "node0")]) == 0
+    assert f"s a local {unit}" in capsys.readouterr().out
+
+
 def test_a_node_that_has_measured_nothing_says_what_it_needs(capsys: Captured, tmp_path: Path) -> None:
     make_ledgers(tmp_path / "nodes", 1)
     with closing(sqlite3.connect(tmp_path / "nodes" / "node0" / DATABASE)) as database:

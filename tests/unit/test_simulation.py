@@ -151,6 +151,11 @@ def test_impossible_runs_are_refused_at_once(settings: dict[str, Any]) -> None:
         SimulationConfig(method={"name": "local"}, **settings)
 
 
+def test_a_time_budget_is_refused_where_nothing_keeps_to_it() -> None:
+    with pytest.raises(DataError, match=r"method.budget_s: expected none in a simulation"):
+        run("dfpl", hyperparameters={"budget_s": 1}, **QUICK)
+
+
 def test_unknown_settings_of_a_method_are_named() -> None:
     with pytest.raises(SpecError, match=r"method.lambda: expected a number"):
         run("dfpl", hyperparameters={"lambda": "much"}, **QUICK)

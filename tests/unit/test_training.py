@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ml.batched import train_batched
 from ml.clients import make_client, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.data.augment import PADDING, augment
@@ -272,10 +274,32 @@ def test_learning_rate_decays_by_the_round() -> None:
 @pytest.mark.parametrize(
     ("work", "iterations", "steps"), [({"local_iterations": 5}, 5, 5), ({"local_epochs": 2, "batch_size": 500}, 2, 6)]
 )
-def test_the_time_of_a_local_iteration_is_that_of_its_steps(work: dict[str, Any], iterations: int, steps: int) -> None:
+def test_the_time_of_an_iteration_is_its_part_of_the_phase(work: dict[str, Any], iterations: int, steps: int) -> None:
     metrics = make_digit_client(**work).train(1, BEACON).metrics
     assert (metrics["iterations"], metrics["steps"]) == (iterations, steps)
     assert metrics["alpha_s"] == pytest.approx(metrics["seconds"] / iterations)
+
+
+def test_a_phase_is_timed_from_its_first_draw_to_what_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = [make_digit_client(local_iterations=5) for _ in range(2)]
+    now_s = 0.0
+
+    def takes(seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            nonlocal now_s
+            now_s += seconds
+            return work(*args)
+
+        return timed
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+    for method in (client.method for client in clients):
+        for name, seconds in (("prepare", 2.0), ("compute_loss", 1.0), ("finish", 3.0), ("predict", 100.0)):
+            monkeypatch.setattr(method, name, takes(seconds, getattr(method, name)))
+    alone = clients[0].train(1, BEACON).metrics
+    assert (alone["seconds"], alone["alpha_s"]) == (2 + 5 + 3, 2)  # measuring accuracy is no part of training
+    for trained in train_batched(clients, 2, BEACON):
+        assert (trained.metrics["seconds"], trained.metrics["alpha_s"]) == (2 + 2.5 + 3, 1.5)  # half of all steps
 
 
 def test_a_time_budgets_iterations_take_the_place_of_the_methods() -> None:

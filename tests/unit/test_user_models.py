@@ -27,6 +27,7 @@ from ml.specs.architectures import (
     parameter_shapes,
     validate_model,
 )
+from node.cli.start import check_node
 from node.config import load_config
 from node.errors import ConfigError
 from node.genesis_file import load_genesis, validate_user_model
@@ -243,6 +244,17 @@ def test_a_node_that_may_not_import_it_says_so_and_does_not_start(tmp_path: Path
         validate_user_model(file, genesis, is_allowed=False)
     plain = make_testnet(tmp_path / "plain", replace(spec, model="mlp", settings=())).genesis
     validate_user_model(file, plain, is_allowed=False)
+
+
+def test_checking_a_node_builds_the_model_it_would_train(
+    tmp_path: Path, spec: TestnetSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_testnet(tmp_path / "cluster", spec)
+    path = made.nodes[0].config_file
+    check_node(load_config(path), path)
+    monkeypatch.setitem(sys.modules, "support.user_models", None)
+    with pytest.raises(ConfigError, match=r"genesis\.yaml: model\.name: .*support\.user_models"):
+        check_node(load_config(path), path)
 
 
 def test_a_network_that_does_not_split_stops_a_testnet_in_one_line(tmp_path: Path, spec: TestnetSpec) -> None:

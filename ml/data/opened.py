@@ -1,0 +1,60 @@
+"""Sources that stay open while one command asks for their classes, their shape and their samples one after the other.
+
+Opening one may mean reading all of it, as a pickle must be. Only within `open_once` is one remembered: elsewhere every
+call looks at the files as they are now.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from ml.data.source import DataSource, Part, Parts
+
+_Opened = dict[DataSource, tuple[Parts, dict[str, Part]]]
+
+_opened: ContextVar[_Opened | None] = ContextVar("opened sources", default=None)
+
+
+@contextmanager
+def open_once() -> Iterator[None]:
+    """Within, each source is opened once, whoever asks. It is forgotten at the end, or by `forget_opened`."""
+    if _opened.get() is not None:
+        yield  # the outer one remembers
+        return
+    token = _opened.set({})
+    try:
+        yield
+    finally:
+        _opened.reset(token)
+
+
+def forget_opened() -> None:
+    """Let go of what is remembered, since nobody will ask again."""
+    opened = _opened.get()
+    if opened is not None:
+        opened.clear()
+
+
+def open_parts(source: DataSource, module: str) -> Parts:
+    """As the format's module opens it, or as it was opened before. Raises DataError, OSError, MemoryError."""
+    opened = _opened.get()
+    if opened is not None and source in opened:
+        return opened[source][0]
+    parts: Parts = importlib.import_module(module).open_parts(source)
+    if opened is not None:
+        opened[source] = parts, {}
+    return parts
+
+
+def open_part(source: DataSource, parts: Parts, name: str, key: str) -> Part:
+    """The split that `data.<key>` names, or what it was when it was opened before. Raises as `open_parts` does."""
+    opened = _opened.get()
+    if opened is None or source not in opened:
+        return parts.open(name, key)
+    known = opened[source][1]
+    if name not in known:
+        known[name] = parts.open(name, key)
+    return known[name]
