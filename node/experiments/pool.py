@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -157,6 +158,7 @@ def _describe_end(exit_code: int | None) -> str:
 def _ready_to_start() -> Iterator[None]:
     """What is started meanwhile computes on one thread, and is deaf to Ctrl-C, which reaches the whole group: the one
     who asked for the work decides when it ends."""
+    resource_tracker.ensure_running()  # it would be started with the first process, and unblock the signal on its way
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # read once, when a library is loaded
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -15,8 +15,6 @@ import pytest
 from support.processes import is_alive
 from support.real_nodes import WAIT_S, Finished, run_command
 
-pytestmark = pytest.mark.e2e
-
 TEXT = """\
 name: little
 title: A little sweep
