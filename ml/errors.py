@@ -6,7 +6,8 @@ MlError
  ├ SpecError           a method, a model or one of their settings is not one we know; names the key
  ├ BudgetError         a time budget in which not one local iteration fits, or that is not a number
  ├ DataError           a data set or a partition of it cannot be read or made as asked
- └ Stopped             training was asked to stop and did
+ └ Stopped             training was asked to stop and did, as if it had never begun
+    └ Abandoned        it was asked to stop and to keep what it had learned
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class DataError(MlError):
 
 class Stopped(MlError):
     """Training was asked to stop between two steps."""
+
+
+class Abandoned(Stopped):
+    """Training was broken off between two steps because its round is over; what was learned stays in the model."""
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

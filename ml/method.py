@@ -19,7 +19,7 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from ml.errors import Stopped
+from ml.errors import Abandoned, Stopped
 from ml.metrics import Prediction, evaluate
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
@@ -215,7 +215,8 @@ class Client:
     ) -> Trained:
         """One local phase, of `num_iterations` instead of the method's own number, and what to send of it.
 
-        Raises Stopped and Diverged, and then has changed nothing.
+        Raises Stopped and Diverged, and then has changed nothing; and Abandoned, where `should_stop` does, the model as
+        the last step left it.
         """
         with self.undone_on_failure(), self.seeded(height):
             phase = self.begin(height, beacon, num_iterations)
@@ -314,10 +315,14 @@ class Client:
 
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:
-        """Whatever fails within has changed nothing."""
+        """Whatever fails within has changed nothing, unless it was abandoned, in a state that can be used."""
         before = self.state_arrays()
         try:
             yield
+        except Abandoned:
+            if not _are_finite({"state": self.state_arrays()}):
+                self.load_state_arrays(before)
+            raise
         except BaseException:
             self.load_state_arrays(before)
             raise

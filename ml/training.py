@@ -35,7 +35,7 @@ from ml.specs.base import Hyperparameters
 
 Tensors = Mapping[str, Tensor]
 Batches = Sequence[Tensor]
-ShouldStop = Callable[[], bool]
+ShouldStop = Callable[[], bool]  # may raise Abandoned instead
 OnStep = Callable[[int, int], None]  # (steps done, steps in all)
 
 MAX_GATHERED_BYTES = 64 << 20

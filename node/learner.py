@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from chain.block import Block
-from node.trainer import Progress, Trained, Trainer, TrainerInfo, TrainingFailed, WorkerDied, WorkerFailed
+from node.trainer import (
+    Progress,
+    Trained,
+    Trainer,
+    TrainerInfo,
+    TrainingAbandoned,
+    TrainingFailed,
+    WorkerDied,
+    WorkerFailed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -129,21 +138,30 @@ class Learner:
             self._trainer.train(height, head.id, num_iterations=target.num_iterations, on_progress=self._on_progress)
         )
         try:
-            is_done = await self._unless_changed(training)
+            is_done = await self._unless_changed(training, lambda: self._is_final(height) and self._trainer.abandon())
+        except TrainingAbandoned:
+            log.info("round %d was over before this node's training; what it had learned stays in its model", height)
+            return
         finally:
             self.progress = None
         if is_done:
             self._trained = height
             await self._listener.on_trained(height, training.result())
 
+    def _is_final(self, height: int) -> bool:
+        return self._target is not None and self._target.head.height >= height
+
     def _on_progress(self, progress: Progress) -> None:
         self.progress = progress
 
-    async def _unless_changed(self, task: asyncio.Task[T]) -> bool:
-        """Waits for `task`, or cancels it when the target changes first. Whether it finished; raises what it raised."""
+    async def _unless_changed(self, task: asyncio.Task[T], let_go: Callable[[], bool] = lambda: False) -> bool:
+        """Waits for `task`, or ends it when the target changes first: by `let_go`, if that says it will, else by
+        cancelling. Whether it finished; raises what it raised."""
         changed = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() and let_go():
+                await asyncio.wait({task})
         finally:
             changed.cancel()
             if not task.done():

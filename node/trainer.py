@@ -29,6 +29,10 @@ class WorkerFailed(NodeError):
     """No worker can be kept alive here, or it refused what it was given; carries the last lines it wrote."""
 
 
+class TrainingAbandoned(NodeError):
+    """The training was broken off because its round is over. What it had learned stays in the client's own state."""
+
+
 class TrainingFailed(WorkerFailed):
     """The method cannot do what it was asked, as when a loss diverges. Its state is as before, the worker alive."""
 
@@ -102,8 +106,14 @@ class Trainer(Protocol):
         """One local phase, of `num_iterations` in place of the method's own number.
 
         Cancelling stops it after the current step, with the state as it was before. Of a long one `on_progress` hears
-        now and then, and nothing any more once the call is over. Raises WorkerDied, WorkerFailed and TrainingFailed.
+        now and then, and nothing any more once the call is over. Raises WorkerDied, WorkerFailed, TrainingFailed, and
+        TrainingAbandoned after `abandon`.
         """
+        ...
+
+    def abandon(self) -> bool:
+        """Breaks the training under way off after the current step and keeps what it has learned (DESIGN §3). Whether
+        there is one that hears of it; if not, cancelling is what ends it."""
         ...
 
     async def apply(self, height: int, aggregate: bytes | None) -> Metrics:
@@ -181,6 +191,10 @@ class InlineTrainer:
             raise TrainingFailed(f"height {height}: {error}") from error
         payloads = {kind: encode_arrays(arrays) for kind, arrays in result.payloads.items()}
         return Trained(result.weight, payloads, dict(result.metrics))
+
+    def abandon(self) -> bool:
+        """Nothing can come between: training here waits for nothing."""
+        return False
 
     async def apply(self, height: int, aggregate: bytes | None) -> Metrics:
         try:

@@ -7,8 +7,9 @@ and the caller asks again. Calls go one at a time. What passes, all JSON but for
     to the worker      {call: "start", config} [initial_model]
                        {call: "train", number, height, beacon, num_iterations}
                        {call: "apply", number, height} [aggregate]
-                       {call: "cancel", number}
-    from the worker    {number, saved, result} [payloads]  {number, saved, stopped: true}  {number, saved, failed: why}
+                       {call: "cancel", number}    {call: "abandon", number}
+    from the worker    {number, saved, result} [payloads]  {number, saved, failed: why}
+                       {number, saved, stopped: true}      {number, saved, abandoned: true}
                        {number, progress: {step, steps, seconds}} before the answer to a training that takes long
 
 The end of the stream asks the worker to leave; so does the death of the daemon. What a worker prints is logged.
@@ -39,6 +40,7 @@ from node.trainer import (
     Progress,
     Trained,
     TrainerInfo,
+    TrainingAbandoned,
     TrainingFailed,
     WorkerDied,
     WorkerFailed,
@@ -142,6 +144,12 @@ class WorkerProcess:
         reply = await self._request((height, False), _Call(header, {}), on_progress)
         result = reply.header["result"]
         return Trained(result["weight"], reply.attachments, result["metrics"])
+
+    def abandon(self) -> bool:
+        ready = self._ready
+        if ready is None or not ready.done() or ready.cancelled() or ready.exception() is not None:
+            return False
+        return ready.result().abandon()
 
     async def apply(self, height: int, aggregate: bytes | None) -> Metrics:
         attachments = {} if aggregate is None else {"aggregate": aggregate}
@@ -316,6 +324,8 @@ class _Child:
         self.has_served = True
         if "failed" in reply.header:
             raise TrainingFailed(reply.header["failed"])
+        if "abandoned" in reply.header:
+            raise TrainingAbandoned("the training was broken off; what it had learned is kept")
         if (
             "stopped" in reply.header
         ):  # asked for by a cancellation, which waits for no answer, or because it is closing
@@ -337,6 +347,12 @@ class _Child:
             raise
         finally:
             del self._pending[number]
+
+    def abandon(self) -> bool:
+        """Asks the worker to break the call in hand off and keep what it has done. Whether there is one."""
+        for number in self._pending:
+            self._outgoing.put_nowait(Frame({"call": "abandon", "number": number}))
+        return bool(self._pending)
 
     async def wait_until_gone(self) -> None:
         await self._gone.wait()

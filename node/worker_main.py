@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ml.errors import MlError, Stopped
+from ml.errors import Abandoned, MlError, Stopped
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from node.checkpoint import Checkpoint, Checkpoints, Phase, Position
 from node.frames import Frame, FrameError, receive_frame, send_frame
@@ -55,23 +55,29 @@ class _Calls:
         self._waiting.register(sock, select.POLLIN)
 
     def receive(self) -> Frame | None:
-        """The next call, None at the end. A cancellation that came after its answer had left is dropped."""
+        """The next call, None at the end. What was to end a call whose answer had left is dropped."""
         while not self._has_ended:
             frame = receive_frame(self._socket)
-            if frame is None or frame.header["call"] != "cancel":
+            if frame is None or frame.header["call"] not in ("cancel", "abandon"):
                 return frame
         return None
 
     def is_cancelled(self, number: int) -> bool:
-        """Whether call `number` is not wanted any more, or nobody is there to want it. Costs a microsecond."""
+        """Whether call `number` is not wanted any more, or nobody is there to want it. Costs a microsecond.
+
+        Raises Abandoned if what it has done so far is to stay.
+        """
         while self._waiting.poll(0):
             frame = receive_frame(self._socket)
             if frame is None:
                 self._has_ended = True
                 return True
-            if frame.header["call"] != "cancel":
-                raise FrameError(f"expected calls one at a time, got {frame.header['call']} during call {number}")
+            call = frame.header["call"]
+            if call not in ("cancel", "abandon"):
+                raise FrameError(f"expected calls one at a time, got {call} during call {number}")
             if frame.header["number"] == number:
+                if call == "abandon":
+                    raise Abandoned(f"call {number} was abandoned")
                 return True
         return False
 
@@ -216,8 +222,10 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
             )
         else:
             result = session.apply(height, frame.attachments.get("aggregate"))
+    except Abandoned:
+        answer: Mapping[str, Any] = {"abandoned": True}
     except Stopped:
-        answer: Mapping[str, Any] = {"stopped": True}
+        answer = {"stopped": True}
     except MlError as error:
         answer = {"failed": f"height {height}: {error}"}
     else:

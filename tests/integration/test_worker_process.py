@@ -33,6 +33,7 @@ from node.trainer import (
     Trained,
     Trainer,
     TrainerInfo,
+    TrainingAbandoned,
     TrainingFailed,
     WorkerDied,
     WorkerFailed,
@@ -114,6 +115,24 @@ async def test_a_cancelled_training_stops_between_steps_and_the_worker_is_usable
             await asyncio.wait_for(worker.apply(height, aggregate(1)), DEADLINE_S)
         assert get_number(await worker.train(3, TRAIN)) == 23.0
         assert worker.pid == pid
+
+
+async def test_an_abandoned_training_ends_between_steps_and_one_that_has_ended_cannot_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        pid = get_pid(worker)
+        assert not worker.abandon()
+        for height in (1, 2):
+            training = await begin_endless_training(worker, caplog)
+            assert worker.abandon()
+            with pytest.raises(TrainingAbandoned):
+                await asyncio.wait_for(training, DEADLINE_S)
+            assert not worker.abandon()
+            await asyncio.wait_for(worker.apply(height, aggregate(1)), DEADLINE_S)
+        assert get_number(await worker.train(3, TRAIN)) == 23.0
+        assert worker.pid == pid
+    assert not worker.abandon()
 
 
 async def test_calls_go_one_at_a_time_in_the_order_they_were_made(tmp_path: Path) -> None:
@@ -491,3 +510,26 @@ async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_f
         there = await train_at_last(worker, 1, count)
     here = client.train(1, BEACON, num_iterations=count)
     assert there.payloads == {kind: encode_arrays(arrays) for kind, arrays in here.payloads.items()}
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_what_was_learned_stays_if_the_round_is_over_and_not_if_training_is_called_off(
+    tmp_path: Path, keeps: bool
+) -> None:
+    described = describe_client("local")
+    initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
+    untrained = make_client(**described, initial=initial).evaluate()
+    config = WorkerConfig(**described, initial_model=encode_arrays(initial), checkpoint_dir=tmp_path)
+    async with running(config) as worker:
+        told: list[Progress] = []
+        training = asyncio.create_task(worker.train(1, BEACON, num_iterations=100_000, on_progress=told.append))
+        await wait_until(lambda: bool(told), "the first report", DEADLINE_S)
+        if keeps:
+            assert worker.abandon()
+        else:
+            training.cancel()
+        with pytest.raises(TrainingAbandoned if keeps else asyncio.CancelledError):
+            await training
+        measured = await worker.apply(1, None)
+        assert (measured["loss"] < untrained["loss"]) == keeps
+        assert (measured["loss"] == untrained["loss"]) == (not keeps)

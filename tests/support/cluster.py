@@ -114,6 +114,9 @@ class ScriptedTrainer:
         prototypes = make_prototypes(self.seed, height)
         return Trained(1, {"prototypes": prototypes}, {"loss": 0.0, "accuracy": 0.5, **measured})
 
+    def abandon(self) -> bool:
+        return False
+
     async def apply(self, height: int, aggregate: bytes | None) -> Mapping[str, float]:
         self.applied[height] = aggregate
         return {"accuracy": 0.5}

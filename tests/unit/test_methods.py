@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from ml.clients import get_client_seed, get_device, make_client, make_initial_aggregate
 from ml.data import get_classes, get_default_input, load_dataset
 from ml.data.partition import make_partition, parse_partition
-from ml.errors import AggregationError, DataError, MlError, SpecError, Stopped
+from ml.errors import Abandoned, AggregationError, DataError, MlError, SpecError, Stopped
 from ml.methods import METHODS, make_method
 from ml.payload import Arrays, encode_arrays
 from ml.seeding import get_partition_seed
@@ -300,6 +301,33 @@ def test_stopped_training_changes_nothing(method: dict[str, Any]) -> None:
     stopped[0].train(2, BEACON, should_stop=lambda: False)
     straight[0].train(2, BEACON)
     assert are_equal(stopped[0].state_arrays(), straight[0].state_arrays())
+
+
+def abandon_after_five_steps() -> Callable[[], bool]:
+    polls = iter([False] * 5)
+
+    def should_stop() -> bool:
+        for poll in polls:
+            return poll
+        raise Abandoned
+
+    return should_stop
+
+
+def test_abandoned_training_keeps_what_it_has_learned() -> None:
+    client, other = (make_digit_clients({"name": "dfpl"})[0] for _ in range(2))
+    with pytest.raises(Abandoned):
+        client.train(1, BEACON, should_stop=abandon_after_five_steps())
+    other.train(1, BEACON, num_iterations=5)
+    assert are_equal(client.state_arrays(), other.state_arrays())
+
+
+def test_abandoned_training_that_has_left_no_numbers_changes_nothing() -> None:
+    client = make_digit_clients({"name": "local", "lr": 1e30})[0]
+    before = client.state_arrays()
+    with pytest.raises(Abandoned):
+        client.train(1, BEACON, should_stop=abandon_after_five_steps())
+    assert are_equal(client.state_arrays(), before)
 
 
 @pytest.mark.parametrize("method", ALL, ids=lambda m: m["name"])
