@@ -23,8 +23,8 @@ from ml.data import forget_opened, get_classes, get_default_input, open_once
 from ml.errors import DataError
 from ml.method import Client, Trained
 from ml.metrics import compute_mean
-from ml.models import load_pretrained, resolve_model
-from ml.payload import Arrays, decode_arrays, encode_arrays
+from ml.models import Pretrained, load_pretrained, resolve_model
+from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate
 from ml.specs.architectures import MLP_HIDDEN
 
@@ -154,30 +154,9 @@ def simulate(
         ids = [i.to_bytes(32, "big") for i in range(config.clients)]
     if len(set(ids)) != config.clients:
         raise ValueError(f"ids: expected {config.clients} different ones, got {len(set(ids))}")
-    with _threads(config.threads), open_once():
-        assert config.input is not None  # noqa: S101 - set when the configuration was made
-        classes = get_classes(config.data)
-        shape = config.input["shape"]
-        model = resolve_model(config.model, shape, len(classes))
-        pretrained = None
-        if config.pretrained is not None:
-            pretrained = load_pretrained(Path(config.pretrained), model, shape, len(classes))
-        parent: Arrays | None = make_initial_aggregate(model, shape, len(classes), config.seed, pretrained=pretrained)
-        clients = make_clients(
-            method=config.method,
-            model=model,
-            classes=classes,
-            input=config.input,
-            data=config.data,
-            partition=config.partition,
-            num_clients=config.clients,
-            run_seed=config.seed,
-            shots=config.shots,
-            device=config.device,
-            initial=parent,
-            rounds=config.rounds,
-        )
-        forget_opened()
+    with use_threads(config.threads):
+        parent: Arrays | None
+        clients, parent, pretrained = begin_simulation(config)
         spec, batched = clients[0].spec, _is_batched(config, clients)
         rounds: list[RoundResult] = []
         digests: list[bytes] = []
@@ -218,6 +197,38 @@ def simulate(
     return SimulationResult(config, spec.to_mapping(), tuple(rounds), tuple(results), tuple(digests), seconds, loaded)
 
 
+def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, Array], Pretrained | None]:
+    """The clients of a run before its first round, block 0's aggregate, and what that was taken from.
+
+    Raises SpecError, DataError, or MlError for a device that is not there.
+    """
+    assert config.input is not None  # noqa: S101 - set when the configuration was made
+    shape = config.input["shape"]
+    with open_once():
+        classes = get_classes(config.data)
+        model = resolve_model(config.model, shape, len(classes))
+        pretrained = None
+        if config.pretrained is not None:
+            pretrained = load_pretrained(Path(config.pretrained), model, shape, len(classes))
+        initial = make_initial_aggregate(model, shape, len(classes), config.seed, pretrained=pretrained)
+        clients = make_clients(
+            method=config.method,
+            model=model,
+            classes=classes,
+            input=config.input,
+            data=config.data,
+            partition=config.partition,
+            num_clients=config.clients,
+            run_seed=config.seed,
+            shots=config.shots,
+            device=config.device,
+            initial=initial,
+            rounds=config.rounds,
+        )
+        forget_opened()  # also where somebody further out has it remembered
+    return clients, initial, pretrained
+
+
 def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:
     """Whether all clients train in one pass. Raises DataError where that is asked for and cannot be."""
     if config.batched == "off" or (config.batched == "auto" and clients[0].device.type != "cuda"):
@@ -250,7 +261,8 @@ def _make_beacon(seed: int, height: int) -> bytes:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def use_threads(count: int) -> Iterator[None]:
+    """Torch with `count` threads on a CPU, and as it was afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -16,12 +16,10 @@ from typing import Any
 import torch
 
 from ml.batched import explain_unbatchable, train_batched
-from ml.clients import make_clients
-from ml.data import get_classes
 from ml.errors import DataError
 from ml.method import Client
-from ml.simulation import RoundResult, SimulationConfig, simulate
-from node.bench_train import Report, describe_spread, describe_torch, read_clock, use_threads
+from ml.simulation import RoundResult, SimulationConfig, begin_simulation, simulate, use_threads
+from node.bench_train import Report, describe_spread, describe_torch, read_clock
 from node.machine import get_machine
 
 WARM_UP = 1  # phases before the clock starts
@@ -51,7 +49,7 @@ def _measure(config: SimulationConfig, repeats: int) -> dict[str, Any]:
 
 
 def _measure_phases(config: SimulationConfig, repeats: int) -> dict[str, Any]:
-    apart, together = _make_clients(config), _make_clients(config)
+    apart, together = (begin_simulation(config)[0] for _ in range(2))
     reason = explain_unbatchable(together)
     if reason is not None:
         raise DataError(f"batched: {reason}")
@@ -76,23 +74,6 @@ def _measure_phases(config: SimulationConfig, repeats: int) -> dict[str, Any]:
         "phase_s": {name: describe_spread(values) for name, values in seconds.items()},
         "largest_difference": difference,
     }
-
-
-def _make_clients(config: SimulationConfig) -> list[Client]:
-    assert config.input is not None  # noqa: S101 - set when the configuration was made
-    return make_clients(
-        method=config.method,
-        model=config.model,
-        classes=get_classes(config.data),
-        input=config.input,
-        data=config.data,
-        partition=config.partition,
-        num_clients=config.clients,
-        run_seed=config.seed,
-        shots=config.shots,
-        device=config.device,
-        rounds=config.rounds,
-    )
 
 
 def _compute_difference(apart: Sequence[Client], together: Sequence[Client]) -> float:

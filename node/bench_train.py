@@ -26,6 +26,7 @@ from ml.data import get_classes
 from ml.method import Client
 from ml.models import build_model
 from ml.models.base import Model
+from ml.simulation import use_threads
 from ml.specs.architectures import complete_model
 from node.errors import ConfigError
 from node.machine import get_machine
@@ -108,17 +109,6 @@ def read_clock(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-@contextmanager
-def use_threads(count: int) -> Iterator[None]:
-    """Torch with `count` threads on a CPU, and as it was afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _get_job(name: str) -> Job:

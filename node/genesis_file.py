@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from chain.errors import GenesisError
 from chain.genesis import Genesis
-from ml.errors import PayloadError, SpecError
+from ml.errors import DataError, MlError, PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays, validate_arrays
 from ml.specs import MethodSpec, add_kind, get_kind, get_spec
 from ml.specs.architectures import is_user_model
 from node.config_problems import Problem, report
-from node.errors import ConfigError
+from node.errors import ConfigError, NodeError
 from node.yaml_source import YamlSource, dump_yaml, read_yaml, show_value
 
 INITIAL_MODEL = "initial_model.safetensors"
@@ -117,3 +119,17 @@ def place_error(source: YamlSource, error: GenesisError | SpecError) -> Problem:
     """What `chain` or `ml` refused, under the place where it was written."""
     keys = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", error.path) if part)
     return Problem.at(source, keys, error.message)
+
+
+@contextmanager
+def translate_errors(source: YamlSource) -> Iterator[None]:
+    """Within, what `ml` refuses of a run that `source` asks for is a ConfigError, by its place if it has one; what
+    goes wrong in the run is a NodeError."""
+    try:
+        yield
+    except SpecError as error:
+        raise ConfigError(place_error(source, error).text) from error
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    except MlError as error:
+        raise NodeError(str(error)) from error

@@ -140,7 +140,7 @@ class Learner:
         try:
             is_done = await self._unless_changed(training, lambda: self._is_final(height) and self._trainer.abandon())
         except TrainingAbandoned:
-            log.info("round %d was over before this node's training; what it had learned stays in its model", height)
+            log.info("round %d was over before this node's training, which was broken off", height)
             return
         finally:
             self.progress = None

@@ -126,10 +126,8 @@ class WorkerProcess:
     @property
     def pid(self) -> int | None:
         """The worker that is ready now, if there is one."""
-        ready = self._ready
-        if ready is None or not ready.done() or ready.cancelled() or ready.exception() is not None:
-            return None
-        return ready.result().pid
+        child = self._get_ready_child()
+        return None if child is None else child.pid
 
     async def start(self) -> TrainerInfo:
         if self._supervisor is None:
@@ -146,10 +144,8 @@ class WorkerProcess:
         return Trained(result["weight"], reply.attachments, result["metrics"])
 
     def abandon(self) -> bool:
-        ready = self._ready
-        if ready is None or not ready.done() or ready.cancelled() or ready.exception() is not None:
-            return False
-        return ready.result().abandon()
+        child = self._get_ready_child()
+        return child is not None and child.abandon()
 
     async def apply(self, height: int, aggregate: bytes | None) -> Metrics:
         attachments = {} if aggregate is None else {"aggregate": aggregate}
@@ -167,6 +163,12 @@ class WorkerProcess:
             if not supervisor.cancelled():
                 supervisor.result()
         self._set_failed(WorkerFailed("the worker was closed"))
+
+    def _get_ready_child(self) -> _Child | None:
+        ready = self._ready
+        if ready is None or not ready.done() or ready.cancelled() or ready.exception() is not None:
+            return None
+        return ready.result()
 
     async def _get_child(self) -> _Child:
         if self._ready is None or self._supervisor is None:
@@ -325,7 +327,7 @@ class _Child:
         if "failed" in reply.header:
             raise TrainingFailed(reply.header["failed"])
         if "abandoned" in reply.header:
-            raise TrainingAbandoned("the training was broken off; what it had learned is kept")
+            raise TrainingAbandoned("the training was broken off, its round being over")
         if (
             "stopped" in reply.header
         ):  # asked for by a cancellation, which waits for no answer, or because it is closing

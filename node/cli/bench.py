@@ -117,17 +117,16 @@ def bench_simulate(
     as_json: AsJson = False,
 ) -> None:
     """All clients of a simulation in one batched pass against one after the other."""
-    from ml.errors import DataError, MlError, SpecError
     from ml.simulation import SimulationConfig
     from node.bench_simulate import run_simulate_bench
-    from node.genesis_file import place_error
+    from node.genesis_file import translate_errors
     from node.malloc import keep_freed_memory
     from node.settings import apply_settings, make_model
 
     keep_freed_memory()
     sections = {"method": {"name": method}, "model": make_model(model)}
     source = apply_settings(sections, settings or (), tuple(sections))
-    try:
+    with translate_errors(source):
         config = SimulationConfig(
             method=source.value["method"],
             model=source.value["model"],
@@ -139,12 +138,6 @@ def bench_simulate(
             threads=threads,
         )
         figures = run_simulate_bench(config, repeats=repeats, report=_report)
-    except SpecError as error:
-        raise ConfigError(place_error(source, error).text) from error
-    except DataError as error:
-        raise ConfigError(str(error)) from error
-    except MlError as error:
-        raise NodeError(str(error)) from error
     _print_figures(figures, _show_simulate, as_json)
 
 

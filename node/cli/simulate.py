@@ -18,7 +18,6 @@ from node.cli.testnet import (
     ShotsOption,
     SizeOption,
 )
-from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
     from ml.simulation import SimulationResult
@@ -68,9 +67,8 @@ def run(
     from rich.progress import Progress
 
     from ml.data import open_once
-    from ml.errors import DataError, MlError, SpecError
     from ml.simulation import SimulationConfig, simulate
-    from node.genesis_file import place_error
+    from node.genesis_file import translate_errors
     from node.malloc import keep_freed_memory
     from node.settings import apply_settings, complete_data, make_data, make_input, make_model
 
@@ -78,32 +76,25 @@ def run(
     keep_freed_memory()
     source = apply_settings(asked, settings or (), tuple(asked))
     own = complete_data(source.value["data"])
-    try:
-        console = Console(stderr=True)
-        shown = Progress(console=console, transient=True, disable=as_json or not console.is_terminal)
-        with open_once(), shown as progress:
-            config = SimulationConfig(
-                method=source.value["method"],
-                data=own,
-                model=source.value["model"],
-                input=make_input(own, source.value["model"], size, source.value["input"]),
-                partition=partition,
-                shots=shots,
-                clients=clients,
-                rounds=rounds,
-                seed=seed,
-                device=device,
-                pretrained=None if pretrained is None else str(pretrained),
-                batched=batched,
-            )
-            task = progress.add_task("rounds", total=rounds)
-            result = simulate(config, on_round=lambda _: progress.advance(task))
-    except SpecError as error:
-        raise ConfigError(place_error(source, error).text) from error
-    except DataError as error:
-        raise ConfigError(str(error)) from error
-    except MlError as error:
-        raise NodeError(str(error)) from error
+    console = Console(stderr=True)
+    shown = Progress(console=console, transient=True, disable=as_json or not console.is_terminal)
+    with translate_errors(source), open_once(), shown as progress:
+        config = SimulationConfig(
+            method=source.value["method"],
+            data=own,
+            model=source.value["model"],
+            input=make_input(own, source.value["model"], size, source.value["input"]),
+            partition=partition,
+            shots=shots,
+            clients=clients,
+            rounds=rounds,
+            seed=seed,
+            device=device,
+            pretrained=None if pretrained is None else str(pretrained),
+            batched=batched,
+        )
+        task = progress.add_task("rounds", total=rounds)
+        result = simulate(config, on_round=lambda _: progress.advance(task))
     if as_json:
         print(json.dumps(result.to_json()))
     else:
