@@ -5,7 +5,8 @@ It pays where a step is mostly launching kernels, on a GPU. The numbers are thos
 other but for the rounding of batched products, which is why a CPU, where they are a node's bit for bit, does without.
 
 What differs between clients must be tensors of one shape. Clients whose batches or contexts have other shapes than the
-rest form groups of their own, and a client alone in its group is trained as always.
+rest form groups of their own, and a client alone in its group is trained as always. So is one whose method has to see
+each step's gradients.
 
 Legend: N clients of a group.
 """
@@ -75,6 +76,7 @@ def _group(phases: Sequence[Phase]) -> Iterable[list[int]]:
             tuple(map(len, phase.schedule.batches)),
             tuple((name, context[name].shape, context[name].dtype) for name in sorted(context)),
             tuple((name, by_sample[name].shape[1:], by_sample[name].dtype) for name in sorted(by_sample)),
+            i if phase.prepared.on_gradients else None,
         )
         groups.setdefault(key, []).append(i)
     return groups.values()
@@ -112,7 +114,7 @@ def _run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Pr
         stacked = [torch.stack(own[i :: len(names)]).requires_grad_() for i in range(len(names))]
         weights = {f"model.{name}": tensor for name, tensor in zip(names, stacked, strict=True)}
         context = _stack([phase.prepared.context for phase in phases])
-        together = Sgd(stacked, sgd.lr, sgd.momentum, sgd.weight_decay)
+        together = Sgd(stacked, sgd.lr, sgd.momentum, sgd.weight_decay, sgd.decay)
         for batch in _stack_batches(clients, phases):
             gradients, losses_N = step(weights, batch, context)
             together.update([gradients[name] for name in weights])

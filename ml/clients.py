@@ -8,27 +8,31 @@ simulation and node i of a test network with the same seed are the same client.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 
 from ml.aggregation import MAX_WEIGHT
 from ml.data import get_augment, open_dataset
-from ml.data.base import ArrayDataset, Images, InputFormat, Labels
+from ml.data.base import ArrayDataset, Images, InputFormat, Labels, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.domains import apply_domain
 from ml.data.fit import fit
 from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
 from ml.errors import DataError, MlError
+from ml.features import place_samples
 from ml.method import Client, ClientData, Samples
 from ml.methods import make_method
-from ml.models import Pretrained, build_model, initial_parameters
+from ml.models import Model, Pretrained, build_model, initial_parameters, load_parameters
+from ml.models.base import copy_model
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed, get_partition_seed
-from ml.specs import MethodSpec, add_kind, get_spec
+from ml.specs import MethodSpec, add_kind, get_kind, get_spec
 from ml.training import Engine
+
+_Part = Literal["train", "test"]
 
 
 def make_client(
@@ -52,17 +56,19 @@ def make_client(
     of: 4, seed: 7}` the part of it that this node plays. `engine` has the fields of `ml.training.Engine`. A user's own
     model is imported only with `user_models`. Raises SpecError, DataError, or MlError for a device that is not there.
     """
-    source = _Source.load(data, input, classes, get_device(device))
+    where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
+    spec = get_spec(method, model, len(classes), input["shape"], max_weight=max_weight, rounds=rounds)
+    (net,) = _make_models(1, spec, initial, own, where, user_models=user_models)
+    source = _Source(*opened, net, own)
     partition = data.get("partition")
     if partition is None:
         everyone = source.take_all("test")
         client_data = ClientData(source.take_all("train"), everyone, everyone, len(classes))
     else:
-        splits, index = splits_from_mapping(partition, source.train.y, source.test.y)
+        splits, index = splits_from_mapping(partition, source.train.y, source.test.y, source.domains)
         everyone = source.take_everyone(splits, partition["seed"])
         client_data = source.take(splits[index], partition["seed"], everyone, len(classes))
-    spec = get_spec(method, model, len(classes), input["shape"], max_weight=max_weight, rounds=rounds)
-    return _assemble(spec, client_data, seed, initial, make_engine(data, engine), user_models=user_models)
+    return Client(make_method(spec), net, client_data, seed=seed, engine=own)
 
 
 def make_clients(
@@ -81,22 +87,24 @@ def make_clients(
     rounds: int = 0,
     engine: Mapping[str, Any] | None = None,
 ) -> list[Client]:
-    """All clients of a run, the data set on the device once. A user's model is imported: the run is its caller's.
+    """All clients of a run, the test set and what is frozen in the model on the device once. A user's model is
+    imported: the run is its caller's.
 
     Raises as `make_client`.
     """
-    source = _Source.load(data, input, classes, get_device(device))
+    where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
     spec = get_spec(method, model, len(classes), input["shape"], rounds=rounds)
     if initial is None:
         initial = make_initial_aggregate(model, input["shape"], len(classes), run_seed)
+    nets = _make_models(num_clients, spec, initial, own, where, user_models=True)
+    source = _Source(*opened, nets[0], own)
     seed = get_partition_seed(run_seed)
-    splits = make_partition(partition, source.train.y, source.test.y, num_clients, seed, shots)
+    splits = make_partition(partition, source.train.y, source.test.y, num_clients, seed, shots, source.domains)
     everyone = source.take_everyone(splits, seed)
     clients = []
-    for i, split in enumerate(splits):
+    for i, (net, split) in enumerate(zip(nets, splits, strict=True)):
         client_data = source.take(split, seed, everyone, len(classes))
-        own = make_engine(data, engine)
-        clients.append(_assemble(spec, client_data, get_client_seed(run_seed, i), initial, own, user_models=True))
+        clients.append(Client(make_method(spec), net, client_data, seed=get_client_seed(run_seed, i), engine=own))
     return clients
 
 
@@ -140,61 +148,79 @@ def make_engine(data: Mapping[str, Any], engine: Mapping[str, Any] | None) -> En
     return Engine(**{"augment": get_augment(data), **(engine or {})})
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A data set as it lies there, and where its samples go: fitted to genesis's input, with pixels in 0..1, then
-    through a client's domain, if it has one, then through genesis's normalisation, onto the device."""
+class _Opened(NamedTuple):
+    """A data set as it lies there, and the input that it is to be."""
 
     train: ArrayDataset
     test: ArrayDataset
     input: InputFormat
-    device: torch.device
 
     @classmethod
-    def load(
-        cls, data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str], device: torch.device
-    ) -> _Source:
+    def load(cls, data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str]) -> Self:
         """Open and check the data. Raises DataError; what may be wrong with them, but can be trained on, is logged."""
         wanted = InputFormat.from_mapping(input_)
         if wanted.shape[1:] == (1, 1) and get_augment(data) != "none":
             raise DataError(f"data.transform.augment: expected none for samples of one pixel, got {get_augment(data)}")
         train, test = open_dataset(data, shape=wanted.shape, classes=classes)
         log_findings(check_data(train, test, thorough=is_quick(train, test)))
-        return cls(train, test, wanted, device)
+        return cls(train, test, wanted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """Where the samples of a data set go: fitted to genesis's input, with pixels in 0..1, then through a client's
+    domain, if it has one, then through genesis's normalisation, onto the model's device, and there through what is
+    frozen in the model."""
+
+    train: ArrayDataset
+    test: ArrayDataset
+    input: InputFormat
+    model: Model
+    engine: Engine
+
+    @property
+    def domains(self) -> SampleDomains | None:
+        """Those that the data set has of its own."""
+        return SampleDomains.of(self.train, self.test)
 
     def take(self, split: ClientSplit, seed: int, everyone: Samples, num_classes: int) -> ClientData:
         """What one client trains and is tested on. `seed` is the one that the samples were dealt by."""
-        train = self._place(self._show("train", split.train, split.domain, seed), self.train.y[split.train])
-        matched = self._place(self._show("test", split.test, split.domain, seed), self.test.y[split.test])
-        return ClientData(train, matched, everyone, num_classes)
+        train = self._place("train", self._show("train", split.train, split.transform, seed), self.train.y[split.train])
+        return ClientData(train, everyone.take(split.test), everyone, num_classes)
 
     def take_everyone(self, splits: Sequence[ClientSplit], seed: int) -> Samples:
         """The whole test set, each sample in the domain of the client that it matches."""
         x_NCHW = fit(self.test.x, self.input.shape)
-        shown = [split for split in splits if split.domain is not None]
+        shown = [split for split in splits if split.transform is not None]
         if shown:
             x_NCHW = x_NCHW.copy()  # which may be the data set's own array
         for split in shown:
-            x_NCHW[split.test] = self._show("test", split.test, split.domain, seed)
-        return self._place(x_NCHW, self.test.y)
+            x_NCHW[split.test] = self._show("test", split.test, split.transform, seed)
+        return self._place("test", x_NCHW, self.test.y)
 
-    def take_all(self, name: Literal["train", "test"]) -> Samples:
+    def take_all(self, name: _Part) -> Samples:
         dataset: ArrayDataset = getattr(self, name)
-        return self._place(fit(dataset.x, self.input.shape), dataset.y)
+        return self._place(name, fit(dataset.x, self.input.shape), dataset.y)
 
-    def _show(self, name: Literal["train", "test"], rows: Indices, domain: str | None, seed: int) -> Images:
+    def _show(self, name: _Part, rows: Indices, domain: str | None, seed: int) -> Images:
         dataset: ArrayDataset = getattr(self, name)
         x_NCHW = fit(dataset.x[rows], self.input.shape)
         return x_NCHW if domain is None else apply_domain(domain, x_NCHW, rows, seed=seed, split=name)
 
-    def _place(self, x: Images, y: Labels) -> Samples:
-        return Samples(torch.tensor(self.input.normalise(x)).to(self.device), torch.tensor(y).to(self.device))
+    def _place(self, name: _Part, x: Images, y: Labels) -> Samples:
+        return place_samples(self.input.normalise(x), y, self.model, self.engine, augmented=name == "train")
 
 
-def _assemble(
-    spec: MethodSpec, data: ClientData, seed: int, initial: Arrays, engine: Engine, *, user_models: bool
-) -> Client:
-    task = spec.task
-    model = build_model(task.model, task.input_shape, task.num_classes, user_models=user_models)
-    data = replace(data, train=Samples(engine.lay_out_samples(data.train.x), data.train.y))
-    return Client(make_method(spec), model, data, seed=seed, initial=initial, engine=engine)
+def _make_models(
+    num: int, spec: MethodSpec, initial: Arrays, engine: Engine, device: torch.device, *, user_models: bool
+) -> list[Model]:
+    """So many models as block 0 has them, on the device. What is frozen in them is the same object in all."""
+    models: list[Model] = []
+    while len(models) < num:
+        if models and models[0].frozen_prefix:
+            models.append(copy_model(models[0]))
+        else:
+            model = build_model(spec.task.model, spec.task.input_shape, spec.task.num_classes, user_models=user_models)
+            load_parameters(model, get_kind(initial, "model") or {})
+            models.append(engine.lay_out(model.to(device)))
+    return models

@@ -9,14 +9,13 @@ Legend: B samples of the mini-batch, N of the client, D length of a representati
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.models.base import Model, load_parameters
+from ml.models.base import Model, copy_model, load_parameters
 from ml.payload import Arrays
 
 CHUNK = 2048  # samples in one forward pass
@@ -27,7 +26,7 @@ Represent = Callable[[Model, Tensor], Tensor]
 
 def freeze(model: Model, arrays: Arrays) -> Model:
     """A copy of `model` with the parameters `arrays`. Raises ValueError if they are another model's."""
-    frozen = copy.deepcopy(model)
+    frozen = copy_model(model)
     load_parameters(frozen, arrays)
     return frozen
 

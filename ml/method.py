@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,14 +17,16 @@ from typing import Literal, Protocol
 import numpy as np
 import torch
 from numpy.random import Generator
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ml.errors import Abandoned, Stopped
 from ml.metrics import Prediction, evaluate
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
+from ml.prototypes import PrototypeRows
 from ml.seeding import derive_seed, numpy_rng
-from ml.specs import MethodSpec, add_kind, get_kind
+from ml.specs import MethodSpec, Offer, add_kind, get_kind
 from ml.training import (
     MAX_GATHERED_BYTES,
     Batch,
@@ -53,11 +55,18 @@ TestSet = Literal["matched", "global"]
 @dataclass(frozen=True, slots=True)
 class Round:
     """One round for one client. `beacon` is the parent block's id, the randomness that peers can check; `seed` is the
-    client's own."""
+    client's own.
+
+    When a block is applied, `me` is the client's id, `offers` are what the block's authors have committed to, in author
+    order, and those in `gone` do not have theirs.
+    """
 
     height: int
     beacon: bytes
     seed: int
+    me: bytes = b""
+    offers: tuple[Offer, ...] = ()
+    gone: frozenset[bytes] = frozenset()
 
     def rng(self, purpose: str) -> Generator:
         """The draws for one purpose in this round: the same whenever the round is run again."""
@@ -80,13 +89,18 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """x_NCHW float32 and y_N int64 on one device."""
+    """x_NCHW float32, or what the model precomputes of it [N, E], and y_N int64 on one device."""
 
     x: Tensor
     y: Tensor
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def take(self, rows: NDArray[np.int64]) -> Samples:
+        """Copies of some of them."""
+        indices = torch.from_numpy(rows).to(self.y.device)
+        return Samples(self.x.index_select(0, indices), self.y.index_select(0, indices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,12 +157,21 @@ class Method(Protocol):
         """After the last step: the weight to sign and the payloads to send."""
         ...
 
-    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
-        """Take over what a round agreed on. Names in `aggregate` have their kind in front."""
+    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Mapping[str, float] | None:
+        """Take over what a round agreed on. Names in `aggregate` have their kind in front; `blobs` are what the spec
+        says is wanted of `round_.offers`. What is returned is measured besides accuracy and loss."""
         ...
 
     def predict(self, state: State, x: Tensor) -> Prediction:
-        """Classify x_NCHW; the model is in eval mode and no gradient is kept."""
+        """Classify x_NCHW, or what is precomputed of it; the model is in eval mode and no gradient is kept."""
+        ...
+
+    def represent(self, state: State, x: Tensor) -> Tensor:
+        """The vectors [N, D] that prototypes are compared with, where there are any; called as `predict` is."""
+        ...
+
+    def list_prototypes(self, state: State) -> PrototypeRows | None:
+        """The prototypes that came of the last round, None where there are none."""
         ...
 
 
@@ -167,7 +190,8 @@ class Client:
     """One participant: a method at work on a model and data of its own.
 
     Each round draws from seeds of its own height, so a client restored from `state_arrays` goes on exactly as the one
-    they came from. `initial` is block 0's aggregate, the model under "model/".
+    they came from. The model is as block 0 has it and on the data's device, where the samples are as it takes them
+    (`ml.features`).
     """
 
     def __init__(
@@ -177,14 +201,12 @@ class Client:
         data: ClientData,
         *,
         seed: int,
-        initial: Arrays,
         engine: Engine | None = None,
     ) -> None:
         self.method = method
         self.seed = seed
         self.engine = engine or Engine()
-        self.state = State(self.engine.lay_out(model.to(data.device)), data)
-        self._load_model(initial)
+        self.state = State(model, data)
         method.init(self.state)
 
     @property
@@ -229,7 +251,11 @@ class Client:
         hyper = self.spec.hyperparameters
         schedule = Schedule.draw(hyper, self.num_train, round_.rng("batches"), self.device, num_iterations)
         prepared = self.method.prepare(self.state, round_, schedule)
-        sgd = Sgd(self.state.model.parameters(), hyper.compute_lr(height), hyper.momentum, hyper.weight_decay)
+        lr = hyper.compute_lr(height, len(schedule.batches))
+        parameters = self.state.model.parameters()
+        sgd = Sgd(
+            parameters, lr, hyper.momentum, hyper.weight_decay, hyper.decay_by_step, on_gradients=prepared.on_gradients
+        )
         return Phase(round_, schedule, prepared, sgd, time.perf_counter() - start_s)
 
     def run(self, phase: Phase, *, should_stop: ShouldStop | None = None, on_step: OnStep | None = None) -> Progress:
@@ -270,16 +296,25 @@ class Client:
         return Trained(weight, payloads, metrics)
 
     def apply(
-        self, height: int, aggregate: Arrays | None, *, beacon: bytes = b"", blobs: Blobs | None = None
+        self,
+        height: int,
+        aggregate: Arrays | None,
+        *,
+        beacon: bytes = b"",
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Blobs | None = None,
+        gone: Collection[bytes] = frozenset(),
     ) -> Metrics:
-        """Take over a finalised round and measure (`evaluate`) what came of it.
+        """Take over a finalised round and measure (`evaluate`) what came of it, the method's own metrics besides.
 
         That is where all methods are measured: the parameter-sharing ones after aggregation, and the personalised
         ones after local training, since applying leaves their weights alone. On failure nothing has changed.
         """
         with self.undone_on_failure(), self.seeded(height):
-            self.method.apply(self.state, Round(height, beacon, self.seed), aggregate, blobs or {})
-            return self.evaluate()
+            round_ = Round(height, beacon, self.seed, me, tuple(offers), frozenset(gone))
+            metrics = self.method.apply(self.state, round_, aggregate, blobs or {})
+            return self.evaluate() | dict(metrics or {})
 
     def evaluate(self, which: TestSet = "matched") -> Metrics:
         """`accuracy` in 0..1 and `loss` on the matched or the global test set."""
@@ -288,7 +323,7 @@ class Client:
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        """Classify x_NCHW as the client stands."""
+        """Classify x_NCHW, or what is precomputed of it, as the client stands."""
         self.state.model.eval()
         return self.method.predict(self.state, x)
 
@@ -298,7 +333,7 @@ class Client:
 
     def load_state_arrays(self, arrays: Arrays) -> None:
         """Become the client they came from. Raises ValueError, changing nothing, if they are another model's."""
-        self._load_model(arrays)
+        load_parameters(self.state.model, get_kind(arrays, "model") or {})
         self.state.arrays = {name: array.copy() for name, array in (get_kind(arrays, "state") or {}).items()}
 
     def get_batches(self, phase: Phase, max_bytes: int = MAX_GATHERED_BYTES) -> Iterator[Batch]:
@@ -309,9 +344,6 @@ class Client:
             return batches
         generator = torch.Generator(self.device).manual_seed(derive_seed(self.seed, "augment", phase.round.height))
         return augment_batches(batches, kind, generator)
-
-    def _load_model(self, arrays: Arrays) -> None:
-        load_parameters(self.state.model, get_kind(arrays, "model") or {})
 
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:

@@ -17,10 +17,16 @@ CHUNK = 2048
 
 
 class Prediction(NamedTuple):
-    """Of N samples: the classifier's logits_NC, and labels_N, which a method may choose otherwise."""
+    """Of N samples: the classifier's logits_NC, and labels_N, which a method may choose otherwise.
+
+    Where prototypes chose them, `distances` float32[N] are those to the nearest; and where the prototypes are a pool,
+    `authors` int64[N] say whose that was, by their place in the block that was applied.
+    """
 
     logits: Tensor
     labels: Tensor
+    distances: Tensor | None = None
+    authors: Tensor | None = None
 
 
 @torch.no_grad()
@@ -29,7 +35,7 @@ def evaluate(predict: Callable[[Tensor], Prediction], x: Tensor, y_N: Tensor) ->
     correct = torch.zeros((), dtype=torch.int64, device=y_N.device)
     loss = torch.zeros((), dtype=torch.float64, device=y_N.device)
     for x_chunk, y_chunk in zip(torch.split(x, CHUNK), torch.split(y_N, CHUNK), strict=True):
-        logits, labels = predict(x_chunk)
+        logits, labels, *_ = predict(x_chunk)
         correct += (labels == y_chunk).sum()
         loss += F.cross_entropy(logits, y_chunk, reduction="sum").double()
     return {"accuracy": correct.item() / len(y_N), "loss": loss.item() / len(y_N)}

@@ -25,6 +25,16 @@ class LocalPrototypes:
     counts: Array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PrototypeRows:
+    """What a client holds of everyone's: classes int64[n], prototypes float32[n, D], and authors int64[n], their places
+    in the block that was applied; None where prototypes are means over authors."""
+
+    classes: Array
+    prototypes: Array
+    authors: Array | None = None
+
+
 @torch.no_grad()
 def compute_prototypes(model: Model, x: Tensor, y_N: Tensor, num_classes: int, min_samples: int = 1) -> LocalPrototypes:
     """Eq. (1) over all samples, the model in eval mode, for the classes with at least `min_samples` of them.
@@ -32,10 +42,9 @@ def compute_prototypes(model: Model, x: Tensor, y_N: Tensor, num_classes: int, m
     Summed in float64, so that the result hardly depends on the order of the samples. Leaves the model in eval mode.
     """
     model.eval()
-    one_hot_CC = torch.eye(num_classes, dtype=torch.float64, device=x.device)
     sums_CD: Tensor | None = None
     for x_chunk, y_chunk in zip(torch.split(x, CHUNK), torch.split(y_N, CHUNK), strict=True):
-        part_CD = one_hot_CC[y_chunk].T @ model.embed(x_chunk).double()
+        part_CD = sum_by_class(model.embed(x_chunk), y_chunk, num_classes)
         sums_CD = part_CD if sums_CD is None else sums_CD + part_CD
     if sums_CD is None:
         raise ValueError("prototypes: expected at least one sample, got none")
@@ -44,3 +53,9 @@ def compute_prototypes(model: Model, x: Tensor, y_N: Tensor, num_classes: int, m
     counts_n = counts_C[classes]
     prototypes_nD = (sums_CD[classes] / counts_n[:, None]).float()
     return LocalPrototypes(classes.cpu().numpy(), prototypes_nD.cpu().numpy(), counts_n.cpu().numpy())
+
+
+def sum_by_class(z_ND: Tensor, y_N: Tensor, num_classes: int) -> Tensor:
+    """The sum of the embeddings of each class, float64[C, D]."""
+    one_hot_CC = torch.eye(num_classes, dtype=torch.float64, device=z_ND.device)
+    return one_hot_CC[y_N].T @ z_ND.double()

@@ -20,7 +20,7 @@ from ml.method import Blobs, Prepared, Round, State
 from ml.metrics import Prediction
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
-from ml.prototypes import compute_prototypes
+from ml.prototypes import PrototypeRows, compute_prototypes
 from ml.specs import MethodSpec, add_kind, get_kind
 from ml.specs.sharing import ModelSpec, PrototypeSpec
 from ml.training import Batch, Schedule, Tensors, compute_cross_entropy
@@ -48,6 +48,12 @@ class Classifies(Generic[AnySpec]):
     def predict(self, state: State, x: Tensor) -> Prediction:
         logits = state.model(x)
         return Prediction(logits, logits.argmax(1))
+
+    def represent(self, state: State, x: Tensor) -> Tensor:
+        return state.model.embed(x)
+
+    def list_prototypes(self, state: State) -> PrototypeRows | None:
+        return None
 
 
 class SharesModel(Classifies[AnyModelSpec]):
@@ -106,6 +112,11 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
             state.arrays["classes"], state.arrays["prototypes"], state.data.num_classes, state.data.device
         )
 
+    def list_prototypes(self, state: State) -> PrototypeRows | None:
+        if "classes" not in state.arrays:
+            return None
+        return PrototypeRows(state.arrays["classes"], state.arrays["prototypes"])
+
     def predict_nearest(self, state: State, x: Tensor) -> Prediction:
         """The nearest P^i among the client's own classes, as in FedProto's code; the classifier's answer while there
         is none."""
@@ -116,7 +127,8 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
             own = state.data.classes[target.held[state.data.classes] > 0]
             if len(own):
                 distances = torch.cdist(z_ND, target.vectors[own], compute_mode="donot_use_mm_for_euclid_dist")
-                return Prediction(logits, own[distances.argmin(1)])
+                distances_N, nearest_N = distances.min(1)
+                return Prediction(logits, own[nearest_N], distances_N)
         return Prediction(logits, logits.argmax(1))
 
 

@@ -21,14 +21,17 @@ from ml.batched import explain_unbatchable, train_batched
 from ml.clients import make_clients, make_initial_aggregate
 from ml.data import forget_opened, get_classes, get_default_input, open_once
 from ml.errors import DataError
-from ml.method import Client, Trained
+from ml.exchange import Exchange
+from ml.method import Client, Metrics
 from ml.metrics import compute_mean
 from ml.models import Pretrained, load_pretrained, resolve_model
-from ml.payload import Array, Arrays, decode_arrays, encode_arrays
-from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate
+from ml.payload import Array, Arrays, decode_arrays
+from ml.snapshot import Snapshot, take_snapshot
+from ml.specs import AuthorPayloads, compute_aggregate
 from ml.specs.architectures import MLP_HIDDEN
 
 BATCHED = ("auto", "on", "off")
+PEER_METRICS = ("peers", "similar", "dropout", "divergence")
 ZERO_DIGEST = bytes(32)  # the aggregate of a method that votes on nothing
 
 
@@ -74,7 +77,14 @@ class SimulationConfig:
 class RoundResult:
     """One round: means over clients of the accuracy and the loss on matched test sets (`taa`, `tal`) and on everyone's
     (`global_`, `tal_global`), and of the matched accuracy before anything was exchanged (`taa_local`); and what they
-    sent, summed over them: numbers in floating-point arrays, and bytes of encoded payloads."""
+    sent and received, summed over them: numbers in floating-point arrays, and bytes of encoded payloads. A payload that
+    is voted on is sent once and received by all others, one on demand as often as it is pulled. `train_s` is the mean
+    over clients of the seconds that their local phases took; being the machine's, it makes no two rounds unequal.
+
+    Of peer-to-peer methods also means over clients: how many `peers` each took something of, and where a method says
+    so, how many of them were `similar`, how far they were apart (`divergence`), and the share of clients that took over
+    a peer's whole model (`dropout`). None of other methods.
+    """
 
     round: int
     taa: float
@@ -84,9 +94,18 @@ class RoundResult:
     tal_global: float
     sent_params: int
     sent_bytes: int
+    received_params: int
+    received_bytes: int
+    peers: float | None = None
+    similar: float | None = None
+    dropout: float | None = None
+    divergence: float | None = None
+    train_s: float = field(default=0.0, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        return {name.rstrip("_"): value for name, value in asdict(self).items()}
+        """All but `train_s`, and what the method does not have."""
+        values = {name.rstrip("_"): value for name, value in asdict(self).items() if name != "train_s"}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +122,7 @@ class ClientResult:
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
     """A whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on; `pretrained` says
-    what was taken from the file of that name."""
+    what was taken from the file of that name. `snapshot` is client 0's after the last round, where it was asked for."""
 
     config: SimulationConfig
     method: Mapping[str, Any]  # every hyper-parameter, defaults written out
@@ -112,6 +131,7 @@ class SimulationResult:
     aggregate_digests: tuple[bytes, ...]
     seconds: float
     pretrained: str | None = None
+    snapshot: Snapshot | None = None
 
     @property
     def best_taa(self) -> float:
@@ -143,8 +163,10 @@ def simulate(
     ids: Sequence[bytes] | None = None,
     beacons: Callable[[int], bytes] | None = None,
     on_round: Callable[[RoundResult], None] | None = None,
+    snapshot: bool = False,
 ) -> SimulationResult:
     """Run all rounds. `ids[i]` is the author id of client i, and `beacons(height)` the block id that height builds on.
+    `snapshot` asks for one of client 0 at the end.
 
     Raises SpecError or DataError for a configuration that cannot be, and PayloadError when what a client made of its
     round does not fit the method's own schema (numbers that are not finite, above all).
@@ -166,14 +188,19 @@ def simulate(
                 trained = train_batched(clients, height, beacon)
             else:
                 trained = [client.train(height, beacon) for client in clients]
-            sent_params, sent_bytes = _measure(spec, height, trained)
+            exchange = Exchange.make(spec, height, ids, trained)
             contributions = [
                 AuthorPayloads(author, made.weight, made.payloads) for author, made in zip(ids, trained, strict=True)
             ]
             encoded = compute_aggregate(spec, height, contributions, parent)
             parent = None if encoded is None else decode_arrays(encoded, len(encoded))
             digests.append(ZERO_DIGEST if encoded is None else hashlib.sha256(encoded).digest())
-            matched = [client.apply(height, parent, beacon=beacon) for client in clients]
+            taken = {me: exchange.take(beacon, me, parent) for me in ids}
+            sent, received = exchange.measure(taken)
+            matched = [
+                client.apply(height, parent, beacon=beacon, me=me, offers=exchange.offers, blobs=taken[me])
+                for me, client in zip(ids, clients, strict=True)
+            ]
             everyone = [client.evaluate("global") for client in clients]
             rounds.append(
                 RoundResult(
@@ -183,18 +210,25 @@ def simulate(
                     taa_local=compute_mean(made.metrics["accuracy"] for made in trained),
                     global_=compute_mean(metrics["accuracy"] for metrics in everyone),
                     tal_global=compute_mean(metrics["loss"] for metrics in everyone),
-                    sent_params=sent_params,
-                    sent_bytes=sent_bytes,
+                    sent_params=sent.params,
+                    sent_bytes=sent.bytes,
+                    received_params=received.params,
+                    received_bytes=received.bytes,
+                    **{name: _compute_known_mean(matched, name) for name in PEER_METRICS},
+                    train_s=compute_mean(made.metrics["seconds"] for made in trained),
                 )
             )
             if on_round is not None:
                 on_round(rounds[-1])
+        shown = take_snapshot(clients[0], config.seed) if snapshot else None
     results = [
         _describe(i, client, matched[i]["accuracy"], everyone[i]["accuracy"]) for i, client in enumerate(clients)
     ]
     seconds = time.perf_counter() - start
     loaded = None if pretrained is None else pretrained.describe()
-    return SimulationResult(config, spec.to_mapping(), tuple(rounds), tuple(results), tuple(digests), seconds, loaded)
+    return SimulationResult(
+        config, spec.to_mapping(), tuple(rounds), tuple(results), tuple(digests), seconds, loaded, shown
+    )
 
 
 def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, Array], Pretrained | None]:
@@ -239,17 +273,10 @@ def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:
     return reason is None
 
 
-def _measure(spec: MethodSpec, height: int, trained: Sequence[Trained]) -> tuple[int, int]:
-    """What the clients send in a round, (numbers, bytes), after checking it as a validator would."""
-    params = size = 0
-    for made in trained:
-        spec.validate_weight(made.weight)
-        spec.validate_kinds(made.payloads, height)
-        for kind, arrays in made.payloads.items():
-            spec.validate_payload(kind, arrays, height)
-            params += sum(array.size for array in arrays.values() if array.dtype.kind == "f")
-            size += len(encode_arrays(arrays))
-    return params, size
+def _compute_known_mean(told: Sequence[Metrics], name: str) -> float | None:
+    """The mean over the clients that say so; None where none does."""
+    known = [metrics[name] for metrics in told if name in metrics]
+    return compute_mean(known) if known else None
 
 
 def _describe(i: int, client: Client, accuracy: float, global_accuracy: float) -> ClientResult:

@@ -37,6 +37,7 @@ Tensors = Mapping[str, Tensor]
 Batches = Sequence[Tensor]
 ShouldStop = Callable[[], bool]  # may raise Abandoned instead
 OnStep = Callable[[int, int], None]  # (steps done, steps in all)
+OnGradients = Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of all trained parameters, in the order of the model
 
 MAX_GATHERED_BYTES = 64 << 20
 
@@ -59,10 +60,12 @@ ComputeLoss = Callable[[Model, Batch, Tensors], Tensor]
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
     """What a method's loss needs in a round besides the batch: `context`, the same at every step, and `by_sample`,
-    whose rows belong to the client's samples and come with each batch."""
+    whose rows belong to the client's samples and come with each batch. A method that has to see each step's gradients,
+    or to change them before they are used, gives `on_gradients`, and then trains alone."""
 
     context: Tensors = field(default_factory=dict)
     by_sample: Tensors = field(default_factory=dict)
+    on_gradients: OnGradients | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +123,39 @@ class Sgd:
     with a third less overhead per step on a small model (`_foreach` is what it uses itself)."""
 
     def __init__(
-        self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        decay: float = 1.0,
+        on_gradients: OnGradients | None = None,
     ) -> None:
         self.parameters = tuple(parameter for parameter in parameters if parameter.requires_grad)
         self._weights = [parameter.detach() for parameter in self.parameters]
         self._momentum_buffers: list[Tensor] | None = None
-        self.lr = lr
+        self.lr = lr  # of the first step
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.decay = decay
+        self.on_gradients = on_gradients
+        self._lr = lr
 
     def step(self, loss: Tensor) -> None:
-        """w <- w - lr * v, v <- momentum * v + grad(loss) + weight_decay * w  (DFPL's Eq. (7) at momentum and decay 0).
+        """w <- w - lr * v, v <- momentum * v + grad(loss) + weight_decay * w  (DFPL's Eq. (7) at momentum and decay 0),
+        where grad(loss) is what `on_gradients` makes of it.
 
         Raises RuntimeError when the loss does not depend on some parameter.
         """
-        self.update(compute_gradients(loss, self.parameters))
+        gradients: Sequence[Tensor] = compute_gradients(loss, self.parameters)
+        if self.on_gradients is not None:
+            with torch.no_grad():
+                gradients = self.on_gradients(gradients)
+        self.update(gradients)
 
     def update(self, gradients: Sequence[Tensor]) -> None:
-        """One step along `gradients`, which belong to `parameters` in their order."""
+        """One step along `gradients`, which belong to `parameters` in their order; the next one's lr is `decay` times
+        this one's."""
         update = list(gradients)
         if self.weight_decay:
             update = list(torch._foreach_add(update, self._weights, alpha=self.weight_decay))
@@ -148,7 +166,8 @@ class Sgd:
                 torch._foreach_mul_(self._momentum_buffers, self.momentum)
                 torch._foreach_add_(self._momentum_buffers, update)
             update = self._momentum_buffers
-        torch._foreach_add_(self._weights, update, alpha=-self.lr)
+        torch._foreach_add_(self._weights, update, alpha=-self._lr)
+        self._lr *= self.decay
 
 
 def compute_gradients(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:

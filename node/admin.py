@@ -1,7 +1,8 @@
 """The operator's way in: gRPC on a unix socket of mode 0600 in a directory of mode 0700 (SECURITY §4).
 
 Python gRPC cannot say who is calling, so the directory is the control: it is made private, and one that is not is
-refused. Health and reflection are served on the same socket. Nothing here changes the node.
+refused. Health and reflection are served on the same socket. Nothing here changes the node, though a prediction takes
+time of its worker.
 """
 
 # ruff: noqa: N802 (gRPC names the methods of a servicer)
@@ -24,12 +25,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from chain.errors import ChainError, StoreCorrupted
-from node.admin_client import is_served
+from node.admin_client import REFUSED, is_served
 from node.errors import ConfigError, NodeError, NotFound, PermissionRefused
 from node.ledger import InvalidRequest
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 from node.pb.common_pb2 import FinalisedBlock
+from node.predictor import NoModel, NotInTime, NotReady, Predictor, TooManyPredictions
+from node.samples import MAX_BYTES
 from node.view import NodeView
 
 log = logging.getLogger(__name__)
@@ -39,21 +42,32 @@ HEALTH_ADMIN = "fednode.admin.v1"
 HEALTH_READINESS = "readiness"
 READINESS_S = 0.25  # how often readiness is looked at
 STOP_GRACE_S = 0.2
-MAX_REQUEST_BYTES = 64 * 1024
+MAX_REQUEST_BYTES = MAX_BYTES + 64 * 1024
 
 T = TypeVar("T")
 Context = aio.ServicerContext[Any, Any]
 
+_CODES: dict[type[Exception], grpc.StatusCode] = {
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    StoreCorrupted: grpc.StatusCode.DATA_LOSS,
+    NoModel: grpc.StatusCode.FAILED_PRECONDITION,
+    NotReady: grpc.StatusCode.UNAVAILABLE,
+    NotInTime: grpc.StatusCode.DEADLINE_EXCEEDED,
+    TooManyPredictions: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
 
 class AdminServer:
-    """Serves `view` on `socket` while it is entered.
+    """Serves `view`, and the answers of `predictor`, on `socket` while it is entered.
 
     Raises PermissionRefused when others could reach the socket, ConfigError when the place is taken.
     """
 
-    def __init__(self, socket: Path, view: NodeView) -> None:
+    def __init__(self, socket: Path, view: NodeView, predictor: Predictor) -> None:
         self._socket = socket
         self._view = view
+        self._predictor = predictor
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._stack = AsyncExitStack()
 
@@ -65,7 +79,7 @@ class AdminServer:
                 ("grpc.max_concurrent_streams", 64),
             ]
         )
-        admin_pb2_grpc.add_AdminServicer_to_server(_Admin(self._view), server)
+        admin_pb2_grpc.add_AdminServicer_to_server(_Admin(self._view, self._predictor), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         async with AsyncExitStack() as stack:
@@ -149,18 +163,13 @@ def prepare_place(path: Path) -> None:
 
 
 async def _refuse(context: Context, error: Exception) -> NoReturn:
-    """The one place where our errors become gRPC's."""
-    code = grpc.StatusCode.INTERNAL
-    if isinstance(error, InvalidRequest):
-        code = grpc.StatusCode.INVALID_ARGUMENT
-    elif isinstance(error, NotFound):
-        code = grpc.StatusCode.NOT_FOUND
-    elif isinstance(error, StoreCorrupted):
-        code = grpc.StatusCode.DATA_LOSS
-    elif not isinstance(error, NodeError | ChainError):
+    """The one place where our errors become gRPC's, marked as ours."""
+    codes = (code for kind, code in _CODES.items() if isinstance(error, kind))
+    code, text = next(codes, grpc.StatusCode.INTERNAL), str(error)
+    if not isinstance(error, NodeError | ChainError):
         log.exception("an admin call failed")
-        await context.abort(code, f"{type(error).__name__}; the node's log says more")
-    await context.abort(code, str(error))
+        text = f"{type(error).__name__}; the node's log says more"
+    await context.abort(code, text, ((REFUSED, "1"),))
 
 
 async def _answer(context: Context, work: Coroutine[Any, Any, T]) -> T:
@@ -182,8 +191,9 @@ async def _refusing(context: Context) -> AsyncIterator[None]:
 class _Admin(admin_pb2_grpc.AdminServicer):
     """Requests in, views out."""
 
-    def __init__(self, view: NodeView) -> None:
+    def __init__(self, view: NodeView, predictor: Predictor) -> None:
         self._view = view
+        self._predictor = predictor
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.NodeStatus:
         return await _answer(context, self._view.get_status())
@@ -234,6 +244,9 @@ class _Admin(admin_pb2_grpc.AdminServicer):
         async with _refusing(context), aclosing(blocks):
             async for block in blocks:
                 yield block
+
+    async def Predict(self, request: pb.PredictRequest, context: Context) -> pb.PredictReply:
+        return await _answer(context, self._predictor.predict(request))
 
     async def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[pb.Event]:
         events = self._view.watch(request.kinds, request.since)

@@ -25,6 +25,7 @@ from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 
 CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
+REFUSED = "fednode-refused"  # beside a refusal that is the node's own words, and not gRPC's about the connection
 
 _CODES: dict[grpc.StatusCode, type[NodeError]] = {
     grpc.StatusCode.UNAVAILABLE: NodeUnreachable,
@@ -99,6 +100,12 @@ class AdminClient:
             finally:
                 events.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
 
+    def predict(self, samples: bytes, top: int, wait_s: float) -> pb.PredictReply:
+        """What the node's model makes of encoded samples, once its worker has come to them within `wait_s`."""
+        request = pb.PredictRequest(samples=samples, top=top, wait_s=wait_s)
+        with self._translated(timeout_s := wait_s + CALL_S):
+            return self._admin.Predict(request, timeout=timeout_s)
+
     # ---- the ledger
 
     @property
@@ -162,20 +169,22 @@ class AdminClient:
                 blocks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self, timeout_s: float | None = None) -> Iterator[None]:
         try:
             yield
         except grpc.RpcError as error:
-            self._refuse(error)
+            self._refuse(error, CALL_S if timeout_s is None else timeout_s)
 
-    def _refuse(self, error: grpc.RpcError) -> NoReturn:
+    def _refuse(self, error: grpc.RpcError, timeout_s: float) -> NoReturn:
         code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
         details = (error.details() if isinstance(error, grpc.Call) else None) or code.name
         kind = _CODES.get(code, NodeError)
+        if isinstance(error, grpc.Call) and REFUSED in dict(error.trailing_metadata() or ()):
+            raise kind(details) from error
         if code is grpc.StatusCode.UNAVAILABLE:
             raise kind(f"{self._socket}: no node answers there; is it running?") from error
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise kind(f"{self._socket}: the node has not answered for {CALL_S:g} s") from error
+            raise kind(f"{self._socket}: the node has not answered for {timeout_s:g} s") from error
         if code is grpc.StatusCode.UNIMPLEMENTED:
             raise kind(f"{self._socket}: the node there does not know this request ({details})") from error
         raise kind(details) from error

@@ -16,6 +16,7 @@ from chain.block import Block
 from chain.errors import InvalidAggregate
 from chain.genesis import Genesis
 from ml import specs
+from ml.payload import kind_name
 from node.aggregates import Aggregates
 from node.blobs import BlobFetcher
 from node.errors import NodeError
@@ -68,8 +69,9 @@ class Auditor:
 
     def _is_worth_asking_for(self, block: Block) -> bool:
         is_recent = len(self._waiting) < self._genesis.keep_heights
+        voted = self._spec.rules(block.height)
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
-        return is_recent or all(ref.size <= LARGE_BYTES for ref in refs)
+        return is_recent or all(ref.size <= LARGE_BYTES for ref in refs if kind_name(ref.kind) in voted)
 
     async def _audit(self, block: Block, parent: Block) -> None:
         payloads = Payloads(

@@ -4,6 +4,9 @@ The same model, digits scaled to what it takes, the same batch size, learning ra
 plain loop is the kind one of a careful script: tensors in memory, workers that are up before the clock starts and stay
 up over epochs, no loss read before the end. What is timed of the engine is a whole local phase, drawing included.
 Repetitions alternate, and a ratio is that of two neighbours: machines are noisy.
+
+Of a model with a frozen encoder two phases of the engine are compared: on features that were computed once, as clients
+hold them, and on the images, with the encoder run in each step. The pass that computes the features is timed besides.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -22,8 +25,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from ml.clients import get_device, make_client, make_initial_aggregate
-from ml.data import get_classes
-from ml.method import Client
+from ml.data import get_classes, load_dataset
+from ml.features import precompute
+from ml.method import Client, Samples
 from ml.models import build_model
 from ml.models.base import Model
 from ml.simulation import use_threads
@@ -65,6 +69,7 @@ JOBS = (
     Job("cnn_cifar", (3, 32, 32), 40),
     Job("resnet18", (3, 32, 32), 4),
 )
+FROZEN_JOBS = (Job("head_256", (3, 32, 32), 20),)
 
 
 def run_train_bench(
@@ -77,8 +82,9 @@ def run_train_bench(
     engine: Mapping[str, Any],
     report: Report,
 ) -> dict[str, Any]:
-    """Samples per second of each model, and how many times the plain loop's the engine's are. `steps` is each job's own
-    unless given. Raises ConfigError, or MlError for a device that is not there."""
+    """Samples per second of each model, and how many times the plain loop's the engine's are; of those with a frozen
+    encoder, under "frozen", how many times those on images those on features are. `steps` is each job's own unless
+    given. Raises ConfigError, or MlError for a device that is not there."""
     place = get_device(device)
     jobs = [_get_job(name) for name in models]
     figures: dict[str, Any] = {
@@ -86,11 +92,13 @@ def run_train_bench(
         "batch_size": BATCH_SIZE,
         "engine": dict(engine),
         "models": {},
+        "frozen": {},
     }
     with use_threads(threads):
         for job in jobs:
             report(f"{job.name} on {'x'.join(map(str, job.input_shape))}")
-            figures["models"][job.name] = _measure(job, steps or job.steps, repeats, place, engine)
+            kind, measure = ("frozen", _measure_frozen) if job in FROZEN_JOBS else ("models", _measure)
+            figures[kind][job.name] = measure(job, steps or job.steps, repeats, place, engine)
     return figures
 
 
@@ -112,10 +120,10 @@ def read_clock(device: torch.device) -> float:
 
 
 def _get_job(name: str) -> Job:
-    for job in JOBS:
-        if job.name == name:
-            return job
-    raise ConfigError(f"--models: expected some of {', '.join(job.name for job in JOBS)} (got {name!r})")
+    jobs = {job.name: job for job in (*JOBS, *FROZEN_JOBS)}
+    if name not in jobs:
+        raise ConfigError(f"--models: expected some of {', '.join(jobs)} (got {name!r})")
+    return jobs[name]
 
 
 def _measure(job: Job, steps: int, repeats: int, device: torch.device, engine: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,6 +142,37 @@ def _measure(job: Job, steps: int, repeats: int, device: torch.device, engine: M
         "steps": steps,
         "samples_per_s": {name: describe_spread(values) for name, values in speeds.items()},
         "ratio": {name: describe_spread(values) for name, values in ratios.items()},
+    }
+
+
+def _measure_frozen(
+    job: Job, steps: int, repeats: int, device: torch.device, engine: Mapping[str, Any]
+) -> dict[str, Any]:
+    client = _make_client(job, device, engine)
+    model, on_features = client.state.model, client.state.data
+    images = torch.from_numpy(load_dataset(DATA, job.input)[0].x).to(device)
+    images = client.engine.lay_out_samples(images)
+    on_images = replace(on_features, train=Samples(images, on_features.train.y))
+    speeds: dict[str, list[float]] = {"features": [], "images": []}
+    pass_s: list[float] = []
+    for repeat in range(repeats):
+        for name, data in (("features", on_features), ("images", on_images)):
+            client.state.data = data
+            speeds[name].append(_time_engine(client, steps, 1 + repeat))
+        start = read_clock(device)
+        precompute(model, images, client.engine)
+        pass_s.append(read_clock(device) - start)
+    saved_s = [len(images) * (1 / slow - 1 / fast) for fast, slow in zip(*speeds.values(), strict=True)]
+    return {
+        "input_shape": list(job.input_shape),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "trained": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
+        "steps": steps,
+        "samples": len(images),
+        "samples_per_s": {name: describe_spread(values) for name, values in speeds.items()},
+        "ratio": describe_spread(_divide(speeds["features"], speeds["images"])),
+        "pass_s": describe_spread(pass_s),
+        "paid_after_epochs": describe_spread(_divide(pass_s, saved_s)),
     }
 
 

@@ -124,7 +124,9 @@ Peer = Annotated[str, AfterValidator(_validate_peer)]
 Digest = Annotated[str, AfterValidator(_validate_digest)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
-DataFormat = Literal["digits", "npz", "imagefolder", "csv", "parquet", "hf", "idx", "cifar", "svhn", "medmnist"]
+DataFormat = Literal[
+    "digits", "npz", "imagefolder", "csv", "parquet", "hf", "idx", "cifar", "svhn", "medmnist", "domains"
+]
 
 
 class Section(BaseModel):
@@ -217,7 +219,8 @@ class DirichletPartition(PartSection):
 
 
 class DomainsPartition(PartSection):
-    """Equal parts, each seen in a domain of its own: upright, inverted, noisy, rotated, blurred."""
+    """A domain for each part: of the data's own, where they have some; else equal parts, each seen in another way:
+    upright, inverted, noisy, rotated, blurred."""
 
     scheme: Literal["domains"]
 
@@ -262,13 +265,18 @@ class TransformSection(Section):
 
 
 class DataSection(Section):
-    """The site's samples. Without a `test_split` the source's own is taken, or else a fifth of each class held out."""
+    """The site's samples. Without a `test_split` the source's own is taken, or else a fifth of each class held out.
+
+    `domains` chooses and orders those of format domains, `classes` the classes whose samples are used; all by default.
+    """
 
     format: DataFormat = "digits"
     path: FilePath | None = None
     train_split: Name = "train"
     test_split: Name | None = None
     columns: ColumnsSection = ColumnsSection()
+    domains: tuple[Name, ...] | None = None
+    classes: tuple[Name, ...] | None = None
     transform: TransformSection = TransformSection()
     partition: Annotated[Part, Field(discriminator="scheme"), AfterValidator(_validate_part)] | None = None
 

@@ -72,11 +72,11 @@ def describe_error(details: ErrorDetails, source: YamlSource, root: type[BaseMod
     known: list[str] = []
     models = [root]
     for part in details["loc"]:
-        if len(models) > 1:  # pydantic names the branch of a union after its tag; the file has no such level
-            models = [model for model in models if _has_tag(model, part)]
-            continue
         if isinstance(part, int):  # an item of a list of sections
             keys.append(part)
+            continue
+        if len(models) > 1:  # pydantic names the branch of a union after its tag; the file has no such level
+            models = [model for model in models if _has_tag(model, part)]
             continue
         known = list(models[0].model_fields) if models else []
         models = _get_models(models[0].model_fields[str(part)].annotation) if part in known else []
@@ -117,4 +117,5 @@ def _get_models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _has_tag(model: type[BaseModel], tag: str | int) -> bool:
-    return any(tag in get_args(field.annotation) for field in model.model_fields.values())
+    """Whether the branch is this model's: its tag is the value of one of its keys, or its name."""
+    return tag == model.__name__ or any(tag in get_args(field.annotation) for field in model.model_fields.values())

@@ -20,7 +20,7 @@ from node.transport.base import Transport
 @dataclass(frozen=True, slots=True)
 class NodeContext:
     """The collaborators of one node. `disk` is the one thread of the store, `arithmetic` decodes and aggregates arrays,
-    `bulk` reads the blobs that peers ask for, so that neither waits for the other."""
+    `bulk` reads the blobs that peers ask for and takes in those on demand, so that none waits for another."""
 
     genesis: Genesis
     spec: MethodSpec

@@ -27,6 +27,7 @@ from node.errors import ConfigError, NodeError
 from node.genesis_file import get_genesis_spec, load_genesis, validate_user_model
 from node.miner import MinerProcess
 from node.offload import ThreadOffload
+from node.predictor import Predictor
 from node.round_service import RoundService
 from node.transport.base import AddressInUse
 from node.transport.rpc import RpcTransport
@@ -109,7 +110,8 @@ async def _run(config: NodeConfig, genesis: Genesis, initial_model: Path, key: S
         )
         service = RoundService(context)
         if config.admin.socket is not None:
-            await stack.enter_async_context(AdminServer(config.admin.socket, NodeView(service, context, config)))
+            view, predictor = NodeView(service, context, config), Predictor(context, service.learner)
+            await stack.enter_async_context(AdminServer(config.admin.socket, view, predictor))
         _greet(config, genesis, key, service, time.monotonic() - began_s)
         await _run_until_stopped(service, stopped)
         log.info("stopped at height %d", service.tip.height)

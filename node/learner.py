@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from chain.block import Block
+from node.exchange import Exchange
 from node.trainer import (
+    NOTHING_TAKEN,
     Progress,
     Trained,
     Trainer,
@@ -54,19 +56,31 @@ class Listener(Protocol):
     async def on_training_failed(self, height: int, reason: str) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a final block gives the worker: its aggregate, None where the method has none, and what was taken of single
+    peers."""
+
+    aggregate: bytes | None
+    exchange: Exchange = NOTHING_TAKEN
+
+
 class Learner:
-    """Runs one request at a time against the trainer. `get_aggregate` returns a block's aggregate, however long it
-    takes to get it, or None where the method has none."""
+    """Runs one request at a time against the trainer. `gather` returns what a block gives, however long it takes to get
+    it."""
 
     def __init__(
-        self, trainer: Trainer, get_aggregate: Callable[[Block], Coroutine[Any, Any, bytes | None]], listener: Listener
+        self, trainer: Trainer, gather: Callable[[Block], Coroutine[Any, Any, Given]], listener: Listener
     ) -> None:
         self.info: TrainerInfo | None = None
+        self.failure: str | None = None  # why there is no worker any more
+        self.work: str | None = None  # what the worker does, or is about to, for a round
         self.progress: Progress | None = None  # of the local phase under way, once there is some to tell of
         self._trainer = trainer
-        self._get_aggregate = get_aggregate
+        self._gather = gather
         self._listener = listener
         self._target: Target | None = None
+        self._given: tuple[Block, Given] | None = None  # what is being applied: the same again if the worker dies of it
         self._changed = asyncio.Event()
         self.applied = -1  # height of the last aggregate applied by this worker process
         self.metrics: Metrics = {}  # as measured then
@@ -100,6 +114,7 @@ class Learner:
             await self._give_up(str(error))
 
     async def _give_up(self, reason: str) -> None:
+        self.failure = reason
         while True:
             if self._target is not None:
                 await self._listener.on_training_failed(self._target.head.height + 1, reason)
@@ -110,7 +125,9 @@ class Learner:
         try:
             if target.has_contributed and self._trained > target.head.height:
                 return  # the checkpoint holds that training: there is nothing to do for this height but wait
+            self.work = f"the aggregate of round {target.head.height} is being taken in"
             if await self._apply(target.head) and target.trains and not self._changed.is_set():
+                self.work = f"training for round {target.head.height + 1} is under way"
                 await self._train(target)
         except TrainingFailed as error:
             log.error("round %d goes on without this node's training: %s", target.head.height + 1, error)
@@ -119,15 +136,22 @@ class Learner:
             log.warning("worker died and is started anew: %s", error)
             self.applied = -1
             self._changed.set()
+        finally:
+            self.work = None
 
     async def _apply(self, head: Block) -> bool:
         """Whether the worker stands on `head` now: not if the target changed first or the pull was called off."""
         if head.height == 0 or self.applied == head.height:
             return True  # the trainer starts from block 0's aggregate, the initial model
-        fetched = asyncio.create_task(self._get_aggregate(head))
-        if not await self._unless_changed(fetched):
-            return False
-        self.metrics = await self._trainer.apply(head.height, fetched.result())
+        if self._given is None or self._given[0] is not head:
+            self._given = None
+            gathering = asyncio.create_task(self._gather(head))
+            if not await self._unless_changed(gathering):
+                return False
+            self._given = head, gathering.result()
+        given = self._given[1]
+        self.metrics = await self._trainer.apply(head.height, given.aggregate, given.exchange)
+        self._given = None
         self.applied = head.height
         self._listener.on_applied(head.height, self.metrics)
         return True

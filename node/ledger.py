@@ -171,6 +171,15 @@ class Ledger:
         self._check_height(height, what="round")
         return next(self._read_rounds(height, height))
 
+    def read_agreed(self, height: int) -> tuple[Block, bytes | None]:
+        """A block and its aggregate, None when that is not held or there is none."""
+        stored = self._store.get_block(height)
+        if stored is None:
+            raise NotFound(f"block {height}: the chain ends at height {self._store.head_height}")
+        digest = stored.block.header.aggregate
+        is_held = digest != ZERO and self._store.has_blob(digest)
+        return stored.block, self._store.get_blob(digest) if is_held else None
+
     def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
         """As `list_blocks`; round r made the block of height r, so there is none before 1."""
         if self._store.head_height == 0:

@@ -21,6 +21,7 @@ from node.errors import NodeError, NotFound, PermissionRefused, VerificationFail
 from node.genesis_file import get_genesis_spec
 from node.ledger import Ledger
 from node.pb import admin_pb2 as pb
+from node.peering import explain_peering, has_peering
 
 
 @contextmanager
@@ -86,7 +87,14 @@ class OfflineNode:
 
     def get_round(self, number: int) -> pb.Round:
         with _translated(self._data_dir):
-            return self._ledger.get_round(number)
+            shown = self._ledger.get_round(number)
+            try:
+                spec = get_genesis_spec(self.genesis)
+            except SpecError:  # of another version, or with a model's module that is not here
+                return shown
+            if has_peering(spec, number):
+                shown.peering.CopyFrom(explain_peering(self.genesis, spec, *self._ledger.read_agreed(number)))
+            return shown
 
     def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]:
         with _translated(self._data_dir):

@@ -1,26 +1,37 @@
-"""Which blobs a node lets go: large ones of old heights. Small ones are kept for ever (DESIGN §1)."""
+"""Which blobs a node lets go: of old heights the large ones, and what it has pulled of others on demand.
+
+Small ones are kept for ever (DESIGN §1), so that a chain can be audited from its beginning. What others have on demand
+no audit needs, whatever its size; it stays as long as a peer may still ask for it.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 
-from chain.block import Block
+from chain.block import Block, Digest, Id
+from chain.errors import StoreCorrupted
 from chain.genesis import Genesis
 from chain.signed import get_block_digests
 from chain.sqlite_store import SqliteStore
+from ml.errors import PayloadError
+from ml.payload import decode_arrays, kind_name
+from ml.specs import MethodSpec
+from node.on_demand import get_kinds
 
 LARGE_BYTES = 1 << 20
 
 
 class Retention:
-    """Lets the large blobs of a height go once `keep_heights` newer ones are there.
+    """Lets blobs of a height go once `keep_heights` newer ones are there. `me` is whose small ones stay in any case.
 
     Runs on the store's thread. Block 0's initial model stays, and so does what a newer height names too.
     """
 
-    def __init__(self, store: SqliteStore, genesis: Genesis) -> None:
+    def __init__(self, store: SqliteStore, genesis: Genesis, spec: MethodSpec, me: Id) -> None:
         self._store = store
         self._genesis = genesis
+        self._spec = spec
+        self._me = me
         head = store.head_height
         newest = store.blocks(max(1, head - genesis.keep_heights + 1), head)
         self._newest = deque(stored.block for stored in newest)
@@ -33,9 +44,44 @@ class Retention:
         return self._prune(self._newest.popleft())
 
     def _prune(self, block: Block) -> int:
+        taken = self._get_taken(block)
+        doomed = {digest for digest in taken if not self._is_agreed(digest, block.height)}
         sizes = [ref.size for contribution in block.contributions for ref in contribution.payloads]
-        if sum(sizes) <= LARGE_BYTES:
+        if sum(sizes) > LARGE_BYTES:
+            sized = {digest: self._store.blob_size(digest) or 0 for digest in get_block_digests(block)}
+            doomed |= {digest for digest, size in sized.items() if size > LARGE_BYTES}
+        if not doomed:
             return 0
-        large = {digest for digest in get_block_digests(block) if (self._store.blob_size(digest) or 0) > LARGE_BYTES}
         kept = self._store.referenced_blobs(block.height + 1) | {self._genesis.initial_model}
-        return sum(self._store.delete_blob(digest) for digest in large - kept)
+        for digest in taken - kept:
+            self._store.drop_partial(digest)  # of a pull that was called off
+        return sum(self._store.delete_blob(digest) for digest in doomed - kept)
+
+    def _get_taken(self, block: Block) -> set[Digest]:
+        """What others have on demand in a block, and neither this node nor the vote needs."""
+        kinds = get_kinds(self._spec, block.height)
+        if not kinds:
+            return set()
+        needed, taken = {block.header.aggregate}, set[Digest]()
+        for contribution in block.contributions:
+            for ref in contribution.payloads:
+                is_taken = contribution.author != self._me and kind_name(ref.kind) in kinds
+                (taken if is_taken else needed).add(ref.digest)
+        return taken - needed
+
+    def _is_agreed(self, digest: Digest, height: int) -> bool:
+        """Whether a small blob is one that members vote on, or what came of a vote: whoever offers an old one's digest
+        as its own on demand must not take it from those who will audit that height."""
+        schemas, size = self._spec.schemas(height), self._store.blob_size(digest)
+        voted = {kind: schemas[kind] for kind in self._spec.rules(height)}
+        most = self._genesis.n * sum(schema.max_bytes for schema in voted.values())  # of an aggregate
+        if size is None or size > min(most, LARGE_BYTES):
+            return False
+        try:
+            names = decode_arrays(self._store.get_blob(digest), size).keys()
+        except (PayloadError, StoreCorrupted):
+            return False
+        return any(
+            names == schema.arrays.keys() or any(name.startswith(f"{kind}/") for name in names)
+            for kind, schema in voted.items()
+        )

@@ -16,7 +16,8 @@ PHASE_ENDS = {"train": "contributed", "exchange": "cutoff", "mine": "candidate",
 @dataclass(slots=True)
 class RoundRecord:
     """Gathered while the round runs; times are seconds on the node's steady clock. `bytes_before` and `bytes_after`
-    are the bytes sent since the node started, by kind of message."""
+    are the bytes sent since the node started, by kind of message. `pulled_bytes` are those of blobs that were taken of
+    single peers, None where the method takes none, and `gone` are the peers it was in vain to ask, with the reason."""
 
     height: int
     began_s: float
@@ -25,6 +26,8 @@ class RoundRecord:
     train: Mapping[str, float] = field(default_factory=dict)
     applied: Mapping[str, float] = field(default_factory=dict)
     refused: Mapping[Id, str] = field(default_factory=dict)
+    gone: Mapping[Id, str] = field(default_factory=dict)
+    pulled_bytes: int | None = None
     block: Block | None = None
     certificate: Certificate | None = None
     _marks: dict[str, float] = field(default_factory=dict)
@@ -40,6 +43,9 @@ class RoundRecord:
     def on_applied(self, at_s: float, metrics: Mapping[str, float], bytes_after: Mapping[str, int]) -> None:
         self.mark("applied", at_s)
         self.applied, self.bytes_after = metrics, bytes_after
+
+    def on_taken(self, pulled_bytes: int, gone: Mapping[Id, str]) -> None:
+        self.pulled_bytes, self.gone = pulled_bytes, dict(gone)
 
     @property
     def beta_s(self) -> float | None:
@@ -75,6 +81,8 @@ class RoundRecord:
             "rejected": {encode_id(author): reason for author, reason in self.refused.items()},
             "seconds": self.compute_seconds(),
             "bytes_sent": {kind: after - self.bytes_before.get(kind, 0) for kind, after in self.bytes_after.items()},
+            "pulled_bytes": self.pulled_bytes,
+            "gone": {encode_id(author): reason for author, reason in self.gone.items()},
             "beta_s": self.beta_s,
             "train": dict(self.train),
             "apply": dict(self.applied),

@@ -26,8 +26,9 @@ from node.blobs import BlobFetcher
 from node.context import NodeContext
 from node.events import Events
 from node.gossip import Gossip, Position
-from node.learner import Learner, Metrics, Target
+from node.learner import Given, Learner, Metrics, Target
 from node.mining import mine_block
+from node.on_demand import Loss, OnDemand, get_kinds
 from node.pace import BETA_ROUNDS, Pace
 from node.payloads import Aggregate, PayloadRefused, Payloads
 from node.peers import Peers
@@ -105,8 +106,17 @@ class RoundService:
         self.gossip = Gossip(context.genesis, context.transport, self.peers, context.clock, self._get_position)
         self.blobs = BlobFetcher(context.transport, context.store, context.disk)
         self._aggregates = Aggregates(context.genesis, self.blobs)
-        self._retention = Retention(context.store, context.genesis)
-        self.learner = Learner(context.trainer, self._aggregates.get, self)
+        self._retention = Retention(context.store, context.genesis, context.spec, self._me)
+        self._on_demand = OnDemand(
+            context.spec,
+            self._me,
+            BlobFetcher(context.transport, context.store, context.bulk),  # votes wait for the other two threads
+            context.bulk,
+            collect_s=context.genesis.waits.collect_s,
+            is_alone=lambda: self.peers.describe_stall() is not None,
+            on_loss=self._on_loss,
+        )
+        self.learner = Learner(context.trainer, self._gather, self)
         self._stall = StallWatch(self.peers, context.clock, self.events, context.genesis.waits.status_s)
         self._sync = Sync(context.genesis, context.transport, self.peers, lambda: self._tip, self._adopt)
         late_blobs = BlobFetcher(context.transport, context.store, context.disk)  # not abandoned with the round
@@ -226,7 +236,7 @@ class RoundService:
             arithmetic=self._c.arithmetic,
         )
         now_s = self._c.clock.monotonic()
-        self._round = _Round(machine, payloads, RoundRecord(height, now_s, dict(self._count_bytes_sent())))
+        self._round = _Round(machine, payloads, RoundRecord(height, now_s, self._count_bytes_sent()))
         before = _Before()
         if height <= self._signed_height:
             before = await self._c.disk.run(self._load_before, height)
@@ -596,14 +606,31 @@ class RoundService:
         if not done.done():
             done.set_result(None)
 
-    # ---- applied
+    # ---- taken, and applied
+
+    async def _gather(self, block: Block) -> Given:
+        """What the worker needs of a final block: its aggregate, and what the method wants of single peers."""
+        aggregate = await self._aggregates.get(block)
+        taken = await self._on_demand.take(block, aggregate)
+        record = self._records.get(block.height)
+        if record is not None and get_kinds(self._c.spec, block.height):
+            record.on_taken(taken.pulled_bytes, taken.reasons)
+        return Given(aggregate, taken.exchange)
+
+    def _on_loss(self, loss: Loss) -> None:
+        log.warning("round %d goes on without %s: %s", loss.height, self._c.get_name(loss.author), loss.why)
+        if loss.is_fault:
+            self.events.publish("rejected", height=loss.height, author=loss.author.hex(), reason=loss.why)
 
     def on_applied(self, height: int, metrics: Metrics) -> None:
         """The worker has applied the aggregate of `height`: the round is over, its record can be written."""
         record = self._records.pop(height, None)
         if record is None:
             return
-        record.on_applied(self._c.clock.monotonic(), dict(metrics), dict(self._count_bytes_sent()))
+        sent = self._count_bytes_sent()
+        record.on_applied(self._c.clock.monotonic(), dict(metrics), sent)
+        if self._round is not None and self._round.machine.height == height + 1:
+            self._round.record.bytes_before = sent  # it has begun already, and what was sent since is counted here
         told = record.to_mapping()
         log.info(
             "round %d  accuracy %s  loss %s  %.2f s, of which training %.2f",

@@ -24,7 +24,7 @@ from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 from ml.clients import get_client_seed, make_initial_aggregate
 from ml.data import get_classes, open_dataset, open_once
-from ml.data.base import InputFormat
+from ml.data.base import InputFormat, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.domains import validate_shape
 from ml.data.partition import ClientSplit, hash_splits, make_partition, parse_partition
@@ -138,8 +138,9 @@ class _Plan:
             shape = InputFormat.from_mapping(asked.value["input"]).shape
             train, test = open_dataset(data, shape=shape, classes=known)
             log_findings(check_data(train, test, thorough=is_quick(train, test)))
-            splits = make_partition(spec.partition, train.y, test.y, n, get_partition_seed(spec.seed), spec.shots)
-            if splits[0].domain is not None:
+            seed, domains = get_partition_seed(spec.seed), SampleDomains.of(train, test)
+            splits = make_partition(spec.partition, train.y, test.y, n, seed, spec.shots, domains)
+            if splits[0].transform is not None:
                 validate_shape(shape)
         except DataError as error:
             raise ConfigError(str(error)) from error

@@ -1,24 +1,28 @@
 """What training looks like from the daemon, and the trainer that needs no second process.
 
-A trainer is one client of `ml` behind two calls, `train` and `apply`. `node.worker` runs it in a process of its own.
+A trainer is one client of `ml` behind two calls that move it, `train` and `apply`, and one that only asks, `predict`.
+`node.worker` runs it in a process of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ml.data.base import Samples
 from ml.errors import MlError
 from ml.payload import Arrays, decode_arrays, encode_arrays
-from ml.specs import MethodSpec
+from ml.specs import MethodSpec, Offer
 from node.checkpoint import Checkpoint
 from node.errors import NodeError
+from node.exchange import Exchange
 
 Metrics = Mapping[str, float]
 
 PROGRESS_S = 0.5  # between two reports of a local phase under way
+NOTHING_TAKEN = Exchange()
 
 
 class WorkerDied(NodeError):
@@ -35,6 +39,10 @@ class TrainingAbandoned(NodeError):
 
 class TrainingFailed(WorkerFailed):
     """The method cannot do what it was asked, as when a loss diverges. Its state is as before, the worker alive."""
+
+
+class PredictionRefused(NodeError):
+    """The client can say nothing of these samples, or not any more. Its state is as before, the worker alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,15 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
+class Predicted:
+    """What a client says of samples: the encoded arrays of `ml.answer`, and the height of the last aggregate in the
+    model that said it (0: none yet)."""
+
+    answer: bytes
+    applied_height: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a local phase is: `step` of `steps`, `seconds` after the first began."""
 
@@ -94,7 +111,7 @@ class ProgressMeter:
 
 
 class Trainer(Protocol):
-    """Trains one client. Calls are made one at a time."""
+    """Trains one client. `train` and `apply` are called one at a time; `predict` at any time, by anyone."""
 
     async def start(self) -> TrainerInfo:
         """Gets ready. Raises WorkerFailed."""
@@ -116,8 +133,17 @@ class Trainer(Protocol):
         there is one that hears of it; if not, cancelling is what ends it."""
         ...
 
-    async def apply(self, height: int, aggregate: bytes | None) -> Metrics:
-        """Takes in a height's aggregate (None where the method has none) and evaluates. Raises like `train`."""
+    async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
+        """Takes in a height's aggregate (None where the method has none) and what was taken of single peers, and
+        evaluates. Raises like `train`."""
+        ...
+
+    async def predict(self, samples: bytes) -> Predicted:
+        """Classifies the array `x` of these canonical bytes, and leaves the client as it is.
+
+        It waits for the end of the call under way, and holds the next one up by no more than itself: of several
+        predictions, `train` or `apply` waits for one. Raises PredictionRefused, WorkerDied and WorkerFailed.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -152,10 +178,23 @@ class Client(Protocol):
         should_stop: Callable[[], bool] | None = None,
         on_step: Callable[[int, int], None] | None = None,
     ) -> LocalResult: ...
-    def apply(self, height: int, aggregate: Arrays | None) -> Metrics: ...
+    def apply(
+        self,
+        height: int,
+        aggregate: Arrays | None,
+        *,
+        beacon: bytes = b"",
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Mapping[bytes, Arrays] | None = None,
+        gone: Collection[bytes] = frozenset(),
+    ) -> Metrics: ...
     def evaluate(self) -> Metrics: ...
     def state_arrays(self) -> Arrays: ...
     def load_state_arrays(self, arrays: Arrays) -> None: ...
+
+
+Answer = Callable[[Samples, Callable[[], bool]], Arrays]  # `ml.answer`, of samples and of whether to stop
 
 
 def get_info(client: Client, device: str, precision: str = "fp32", resumed: Checkpoint | None = None) -> TrainerInfo:
@@ -172,11 +211,27 @@ def get_info(client: Client, device: str, precision: str = "fp32", resumed: Chec
     )
 
 
+def apply_to(client: Client, height: int, aggregate: bytes | None, exchange: Exchange) -> dict[str, float]:
+    """Lets a client take over a round, and says what it measured. Raises MlError."""
+    metrics = client.apply(
+        height,
+        None if aggregate is None else decode_arrays(aggregate, len(aggregate)),
+        beacon=exchange.beacon,
+        me=exchange.me,
+        offers=exchange.offers,
+        blobs=exchange.decode_blobs(),
+        gone=exchange.gone,
+    )
+    return dict(metrics)
+
+
 class InlineTrainer:
     """Trains in this process and thread, holding up the event loop: for tests, also under virtual time."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, answer: Answer | None = None) -> None:
         self._client = client
+        self._answer = answer
+        self._applied_height = 0
 
     async def start(self) -> TrainerInfo:
         return get_info(self._client, "cpu")
@@ -196,12 +251,22 @@ class InlineTrainer:
         """Nothing can come between: training here waits for nothing."""
         return False
 
-    async def apply(self, height: int, aggregate: bytes | None) -> Metrics:
+    async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
         try:
-            arrays = None if aggregate is None else decode_arrays(aggregate, len(aggregate))
-            return dict(self._client.apply(height, arrays))
+            metrics = apply_to(self._client, height, aggregate, exchange)
         except MlError as error:
             raise TrainingFailed(f"height {height}: {error}") from error
+        self._applied_height = height
+        return metrics
+
+    async def predict(self, samples: bytes) -> Predicted:
+        if self._answer is None:
+            raise PredictionRefused("expected a client that can be asked, got one that only trains")
+        try:
+            answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False)
+        except MlError as error:
+            raise PredictionRefused(str(error)) from error
+        return Predicted(encode_arrays(answer), self._applied_height)
 
     async def close(self) -> None:
         """Holds nothing."""

@@ -34,6 +34,7 @@ from node.ledger import InvalidRequest, Ledger, get_member_name
 from node.miner import MinerProcess
 from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
+from node.peering import explain_peering, has_peering
 from node.peers import Peer
 from node.round_events import RoundPhase
 from node.round_service import RoundService
@@ -217,7 +218,12 @@ class NodeView:
         return await self._c.disk.run(self._ledger.list_rounds, first, limit, reverse=reverse)
 
     async def get_round(self, number: int) -> pb.Round:
-        return await self._c.disk.run(self._ledger.get_round, number)
+        shown = await self._c.disk.run(self._ledger.get_round, number)
+        if has_peering(self._c.spec, number):
+            block, aggregate = await self._c.disk.run(self._ledger.read_agreed, number)
+            told = await asyncio.to_thread(explain_peering, self._c.genesis, self._c.spec, block, aggregate)
+            shown.peering.CopyFrom(told)
+        return shown
 
     async def export(self, first: int, last: int | None) -> AsyncGenerator[FinalisedBlock, None]:
         """Raises NotFound for heights that are not there."""

@@ -2,13 +2,15 @@
 
 `WorkerProcess` starts `node.worker_main`, speaks `node.frames` with it over a socket, and keeps one alive: when a
 worker dies, whoever killed it, the call under way raises WorkerDied, a new worker goes on from the last checkpoint,
-and the caller asks again. Calls go one at a time. What passes, all JSON but for what is in brackets:
+and the caller asks again. Calls go one at a time, in the order they were made; of predictions only one at a time
+stands in that line, so that training is never behind two. What passes, all JSON but for what is in brackets:
 
     to the worker      {call: "start", config} [initial_model]
                        {call: "train", number, height, beacon, num_iterations}
-                       {call: "apply", number, height} [aggregate]
+                       {call: "apply", number, height, beacon, me, offers, gone} [aggregate, and blobs by digest]
+                       {call: "predict", number} [samples]
                        {call: "cancel", number}    {call: "abandon", number}
-    from the worker    {number, saved, result} [payloads]  {number, saved, failed: why}
+    from the worker    {number, saved, result} [payloads, or answer]  {number, saved, failed: why}
                        {number, saved, stopped: true}      {number, saved, abandoned: true}
                        {number, progress: {step, steps, seconds}} before the answer to a training that takes long
 
@@ -33,10 +35,14 @@ from typing import Any
 
 from ml.aggregation import MAX_WEIGHT
 from node.checkpoint import Position
+from node.exchange import AGGREGATE, Exchange
 from node.frames import Frame, FrameError, await_frame, post_frame
 from node.trainer import (
+    NOTHING_TAKEN,
     Metrics,
     OnProgress,
+    Predicted,
+    PredictionRefused,
     Progress,
     Trained,
     TrainerInfo,
@@ -96,14 +102,19 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
+    """`position` is where the call takes the client's state, None if nowhere: then it says nothing of the worker's
+    health, is not repeated, and is nothing that could be abandoned."""
+
     header: Mapping[str, Any]
     attachments: Mapping[str, bytes]
+    position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A call that waits for its answer."""
 
+    call: _Call
     reply: asyncio.Future[Frame]
     on_progress: OnProgress | None
 
@@ -111,14 +122,15 @@ class _Asked:
 class WorkerProcess:
     """A trainer in a child process that is replaced when it dies. `deaths` counts how often that was needed.
 
-    Both calls may be repeated: training for a height again, with as many iterations, gives the same bytes, and applying
-    it again changes nothing.
+    All calls may be repeated: training for a height again, with as many iterations, gives the same bytes, and applying
+    it again changes nothing, as predicting does.
     """
 
     def __init__(self, config: WorkerConfig) -> None:
         self.deaths = 0
         self._config = config
-        self._turn = asyncio.Lock()
+        self._turn = asyncio.Lock()  # who waits for it gets it in the order they came
+        self._predicting = asyncio.Lock()
         self._ready: asyncio.Future[_Child] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._unsaved: dict[Position, _Call] = {}  # the last call of each kind, until a checkpoint has its effect
@@ -139,7 +151,7 @@ class WorkerProcess:
         self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
     ) -> Trained:
         header = {"call": "train", "height": height, "beacon": beacon.hex(), "num_iterations": num_iterations}
-        reply = await self._request((height, False), _Call(header, {}), on_progress)
+        reply = await self._request(_Call(header, {}, (height, False)), on_progress)
         result = reply.header["result"]
         return Trained(result["weight"], reply.attachments, result["metrics"])
 
@@ -147,11 +159,17 @@ class WorkerProcess:
         child = self._get_ready_child()
         return child is not None and child.abandon()
 
-    async def apply(self, height: int, aggregate: bytes | None) -> Metrics:
-        attachments = {} if aggregate is None else {"aggregate": aggregate}
-        reply = await self._request((height, True), _Call({"call": "apply", "height": height}, attachments))
+    async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
+        header = {"call": "apply", "height": height, **exchange.to_header()}
+        attachments = exchange.to_attachments() | ({} if aggregate is None else {AGGREGATE: aggregate})
+        reply = await self._request(_Call(header, attachments, (height, True)))
         metrics: Metrics = reply.header["result"]["metrics"]
         return metrics
+
+    async def predict(self, samples: bytes) -> Predicted:
+        async with self._predicting:
+            reply = await self._request(_Call({"call": "predict"}, {"samples": samples}))
+        return Predicted(reply.attachments["answer"], reply.header["result"]["applied_height"])
 
     async def close(self) -> None:
         """Ends the worker, which first writes its checkpoint. Calls under way raise WorkerDied, later ones
@@ -175,14 +193,15 @@ class WorkerProcess:
             raise WorkerFailed("the worker was not started, or was closed")
         return await asyncio.shield(self._ready)
 
-    async def _request(self, position: Position, call: _Call, on_progress: OnProgress | None = None) -> Frame:
-        """The answer to a call that takes the client's state to `position`."""
+    async def _request(self, call: _Call, on_progress: OnProgress | None = None) -> Frame:
+        """The answer to a call, when its turn has come."""
         async with self._turn:
             child = await self._get_child()
             reply = await child.request(call, on_progress)
-            saved = tuple(reply.header["saved"] or ())
-            is_kept = {at: other for at, other in self._unsaved.items() if at > saved and at[1] != position[1]}
-            self._unsaved = is_kept | {position: call}
+            if (position := call.position) is not None:
+                saved = tuple(reply.header["saved"] or ())
+                is_kept = {at: other for at, other in self._unsaved.items() if at > saved and at[1] != position[1]}
+                self._unsaved = is_kept | {position: call}
             return reply
 
     async def _supervise(self) -> None:
@@ -256,8 +275,8 @@ class _Child:
     def __init__(self, config: WorkerConfig, tail: deque[str], on_gone: Callable[[], None]) -> None:
         self.info = TrainerInfo(0, 0, "", 0, 0)
         self.reason = "it was ended"
-        self.has_served = False  # answered a call
-        self.is_blamed = False  # died before it was ready, or during a call
+        self.has_served = False  # answered a call that moves the client
+        self.is_blamed = False  # died before it was ready, or during such a call
         self._command = (config.python, *config.arguments)
         self._tail = tail
         self._on_gone = on_gone
@@ -323,7 +342,9 @@ class _Child:
     async def request(self, call: _Call, on_progress: OnProgress | None = None) -> Frame:
         """The answer to a call. Raises WorkerDied."""
         reply = await self._ask(call, on_progress)
-        self.has_served = True
+        if call.position is None and "failed" in reply.header:
+            raise PredictionRefused(reply.header["failed"])
+        self.has_served = self.has_served or call.position is not None
         if "failed" in reply.header:
             raise TrainingFailed(reply.header["failed"])
         if "abandoned" in reply.header:
@@ -340,7 +361,7 @@ class _Child:
         self._calls += 1
         number = self._calls
         reply: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self._pending[number] = _Asked(reply, on_progress)
+        self._pending[number] = _Asked(call, reply, on_progress)
         self._outgoing.put_nowait(Frame({**call.header, "number": number}, call.attachments))
         try:
             return await reply
@@ -351,10 +372,12 @@ class _Child:
             del self._pending[number]
 
     def abandon(self) -> bool:
-        """Asks the worker to break the call in hand off and keep what it has done. Whether there is one."""
-        for number in self._pending:
+        """Asks the worker to break the call in hand off and keep what it has done. Whether there is one that does
+        anything: what waits for its turn behind a prediction is not in hand."""
+        numbers = [number for number, asked in self._pending.items() if asked.call.position is not None]
+        for number in numbers:
             self._outgoing.put_nowait(Frame({"call": "abandon", "number": number}))
-        return bool(self._pending)
+        return bool(numbers)
 
     async def wait_until_gone(self) -> None:
         await self._gone.wait()
@@ -398,7 +421,7 @@ class _Child:
         self._on_gone()
         for asked in self._pending.values():
             if not asked.reply.done():
-                self.is_blamed = True
+                self.is_blamed = self.is_blamed or asked.call.position is not None
                 asked.reply.set_exception(WorkerDied(f"the worker died: {self.reason}"))
 
     async def _forward_output(self, process: Process) -> None:

@@ -1,8 +1,9 @@
 """The worker child: torch, a client and its checkpoints, answering the calls of `node.worker` (which lists them).
 
 Run as `python -m node.worker_main`; standard input is the socket to the daemon, and whatever is printed goes to its
-log. Between two optimiser steps it looks whether the call was cancelled. Errors the methods know of (`MlError`) are
-answers; any other one ends the process, with its traceback in the daemon's log and a new worker in its place.
+log. Between two optimiser steps, or two chunks of samples to classify, it looks whether the call was cancelled. Errors
+the methods know of (`MlError`) are answers; any other one ends the process, with its traceback in the daemon's log and
+a new worker in its place.
 
 The answer goes out before the checkpoint is made. See `node.checkpoint` for why that is safe.
 """
@@ -18,14 +19,16 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml.errors import Abandoned, MlError, Stopped
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from node.checkpoint import Checkpoint, Checkpoints, Phase, Position
+from node.exchange import AGGREGATE, Exchange
 from node.frames import Frame, FrameError, receive_frame, send_frame
-from node.trainer import Client, Progress, ProgressMeter, get_info
+from node.trainer import Answer, Client, Progress, ProgressMeter, apply_to, get_info
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +36,10 @@ Config = Mapping[str, Any]
 
 
 class Built(NamedTuple):
-    """A client, the device it is on, and what its forward passes are computed in."""
+    """A client, how it is asked about samples, the device it is on, and what its forward passes are computed in."""
 
     client: Client
+    answer: Answer
     device: str
     precision: str = "fp32"
 
@@ -98,8 +102,9 @@ class _Calls:
 class Session:
     """A client, and where in its rounds it stands. Repeating the last step of a round changes nothing."""
 
-    def __init__(self, client: Client, checkpoints: Checkpoints, checkpoint_every: int) -> None:
+    def __init__(self, client: Client, answer: Answer, checkpoints: Checkpoints, checkpoint_every: int) -> None:
         self._client = client
+        self._answer = answer
         self._checkpoints = checkpoints
         self._every = checkpoint_every
         self._height, self._phase = 0, Phase.APPLIED
@@ -135,14 +140,19 @@ class Session:
         payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items()}
         return {"weight": trained.weight, "metrics": dict(trained.metrics)}, payloads
 
-    def apply(self, height: int, aggregate: bytes | None) -> Mapping[str, Any]:
+    def apply(self, height: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
         """The answer to `apply`. Raises MlError."""
         if (self._height, self._phase) == (height, Phase.APPLIED):
             return {"metrics": dict(self._client.evaluate())}
-        arrays = None if aggregate is None else decode_arrays(aggregate, len(aggregate))
-        metrics = self._client.apply(height, arrays)
+        metrics = apply_to(self._client, height, aggregate, exchange)
         self._move(height, Phase.APPLIED)
-        return {"metrics": dict(metrics)}
+        return {"metrics": metrics}
+
+    def predict(self, samples: bytes, should_stop: Callable[[], bool]) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
+        """The answer to `predict`, after which everything is as before. Raises MlError."""
+        answer = self._answer(decode_arrays(samples, len(samples))["x"], should_stop)
+        applied_height = self._height if self._phase is Phase.APPLIED else self._height - 1
+        return {"applied_height": applied_height}, {"answer": encode_arrays(answer)}
 
     def _go_back(self) -> None:
         """To before the training that is asked for again, so that it gives what it gave the first time."""
@@ -193,11 +203,12 @@ def serve(sock: socket.socket, build_client: BuildClient) -> None:
     try:
         initial = _read_initial_model(config, frame.attachments)
         built = build_client(config, initial)
-        session = Session(built.client, Checkpoints(Path(config["checkpoint_dir"])), config["checkpoint_every"])
+        checkpoints = Checkpoints(Path(config["checkpoint_dir"]))
+        session = Session(built.client, built.answer, checkpoints, config["checkpoint_every"])
     except (MlError, OSError) as error:
         calls.answer(frame.header["number"], {"failed": str(error)})
         return
-    info = get_info(*built, session.resumed)
+    info = get_info(built.client, built.device, built.precision, session.resumed)
     calls.answer(frame.header["number"], {"result": asdict(info), "saved": session.saved})
     session.save()
     while (frame := calls.receive()) is not None:
@@ -207,30 +218,35 @@ def serve(sock: socket.socket, build_client: BuildClient) -> None:
 
 
 def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
-    number, height = frame.header["number"], frame.header["height"]
-    payloads: Mapping[str, bytes] = {}
+    number = frame.header["number"]
+    attachments: Mapping[str, bytes] = {}
+    place = f"height {frame.header['height']}: " if "height" in frame.header else ""
+
+    def should_stop() -> bool:
+        return calls.is_cancelled(number)
+
     try:
-        if frame.header["call"] == "train":
-            beacon = bytes.fromhex(frame.header["beacon"])
-            meter = ProgressMeter(lambda progress: calls.report(number, progress))
-            result, payloads = session.train(
-                height,
-                beacon,
-                frame.header["num_iterations"],
-                lambda: calls.is_cancelled(number),
-                meter.on_step,
-            )
-        else:
-            result = session.apply(height, frame.attachments.get("aggregate"))
+        match frame.header["call"]:
+            case "train":
+                beacon = bytes.fromhex(frame.header["beacon"])
+                meter = ProgressMeter(lambda progress: calls.report(number, progress))
+                result, attachments = session.train(
+                    frame.header["height"], beacon, frame.header["num_iterations"], should_stop, meter.on_step
+                )
+            case "apply":
+                exchange = Exchange.from_frame(frame.header, frame.attachments)
+                result = session.apply(frame.header["height"], frame.attachments.get(AGGREGATE), exchange)
+            case _:
+                result, attachments = session.predict(frame.attachments["samples"], should_stop)
     except Abandoned:
         answer: Mapping[str, Any] = {"abandoned": True}
     except Stopped:
         answer = {"stopped": True}
     except MlError as error:
-        answer = {"failed": f"height {height}: {error}"}
+        answer = {"failed": f"{place}{error}"}
     else:
         answer = {"result": result}
-    calls.answer(number, {**answer, "saved": session.saved}, payloads)
+    calls.answer(number, {**answer, "saved": session.saved}, attachments)
 
 
 def _read_initial_model(config: Config, attachments: Mapping[str, bytes]) -> Arrays:
@@ -246,7 +262,9 @@ def build_client(config: Config, initial: Arrays) -> Built:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when torch first multiplies on a GPU
     import torch  # takes a second, in which the start call has been read and the daemon's death is noticed
 
+    from ml.answer import answer
     from ml.clients import make_client
+    from ml.data.base import InputFormat
     from node.malloc import keep_freed_memory
 
     keep_freed_memory()
@@ -256,7 +274,12 @@ def build_client(config: Config, initial: Arrays) -> Built:
     genesis = ("method", "model", "classes", "input", "max_weight", "rounds")
     own = ("data", "seed", "device", "engine", "user_models")
     client = make_client(**{name: config[name] for name in (*genesis, *own)}, initial=initial)
-    return Built(client, str(client.device), client.engine.get_precision(client.device))
+    return Built(
+        client,
+        partial(answer, client, InputFormat.from_mapping(config["input"])),
+        str(client.device),
+        client.engine.get_precision(client.device),
+    )
 
 
 def main(build: BuildClient = build_client) -> None:

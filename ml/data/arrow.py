@@ -11,14 +11,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.data.base import Samples, Shape
+from ml.data.base import Samples
 from ml.data.extras import require_extra
-from ml.data.images import get_image_shape, stack_images
 from ml.data.source import DataSource, Locate, Part, missing_label
 from ml.errors import DataError
 
@@ -108,11 +108,7 @@ class Columns:
                 raise DataError(f"{locate(i)}: expected the bytes of an image, got none (path {path})")
             return bytes(encoded)
 
-        def read(shape: Shape | None) -> Samples:
-            column = self.read(image)
-            return stack_images(lambda i: get_encoded(column, i), len(labels), shape, locate)
-
-        return Part(self.place, labels, get_image_shape(get_encoded(self.read(image), 0), locate(0)), read, locate)
+        return Part.of_images(self.place, labels, lambda: partial(get_encoded, self.read(image)), locate)
 
     def _read_labels(self, name: str) -> NDArray[np.int64] | NDArray[np.str_]:
         import pyarrow as pa

@@ -30,7 +30,8 @@ class ArrayDataset:
     """Samples in memory or memory-mapped, y in 0..len(classes)-1, and what the classes are called.
 
     x is uint8, whose 255 is 1.0, or float32 as it is. `split` is what this part is called, `origin` the file that it
-    came from. Raises DataError when the parts do not fit each other.
+    came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
+    Raises DataError when the parts do not fit each other.
     """
 
     x: Samples
@@ -38,6 +39,8 @@ class ArrayDataset:
     classes: tuple[str, ...]
     split: str = "train"
     origin: str = ""
+    domains: tuple[str, ...] = ()
+    domain_of: Labels | None = None
 
     def __post_init__(self) -> None:
         place = f"{self.origin}: " if self.origin else ""
@@ -51,6 +54,12 @@ class ArrayDataset:
             raise DataError(
                 f"{place}labels: expected 0 to {len(self.classes) - 1}, got {int(self.y.min())} to {int(self.y.max())}"
             )
+        if (self.domain_of is None) != (not self.domains):
+            raise DataError(
+                f"{place}domains: expected names and the domain of each sample, or neither, got one of them"
+            )
+        if self.domain_of is not None and self.domain_of.shape != self.y.shape:
+            raise DataError(f"{place}domains: expected [{len(self.y)}], got {list(self.domain_of.shape)}")
 
     def __len__(self) -> int:
         return len(self.y)
@@ -64,6 +73,7 @@ class ArrayDataset:
     @property
     def sha256(self) -> str:
         """Of dtype, shape, classes, samples and labels, in hexadecimal: equal for equal data, whatever file it was in.
+        Of domains, too, where there are any.
 
         Reads everything: about a second for a gigabyte.
         """
@@ -71,11 +81,39 @@ class ArrayDataset:
         for start in range(0, len(self), 4096):
             digest.update(np.ascontiguousarray(self.x[start : start + 4096]).data)
         digest.update(np.ascontiguousarray(self.y).data)
+        if self.domain_of is not None:
+            digest.update(repr(self.domains).encode() + np.ascontiguousarray(self.domain_of).data)
         return digest.hexdigest()
 
     def count_classes(self) -> NDArray[np.int64]:
         """How many samples each class has."""
         return np.bincount(self.y, minlength=len(self.classes))
+
+    def list_domains(self) -> list[ArrayDataset]:
+        """The samples of each domain by themselves, a data set that is called like it; none without domains."""
+        if self.domain_of is None:
+            return []
+        rows = [np.flatnonzero(self.domain_of == d) for d in range(len(self.domains))]
+        return [
+            ArrayDataset(self.x[own], self.y[own], self.classes, name, self.origin)
+            for name, own in zip(self.domains, rows, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleDomains:
+    """The domains of a data set, and the domain of each training and each test sample, by its place in `names`."""
+
+    names: tuple[str, ...]
+    train: Labels
+    test: Labels
+
+    @classmethod
+    def of(cls, train: ArrayDataset, test: ArrayDataset) -> SampleDomains | None:
+        """Those of two splits, None if they have none."""
+        if train.domain_of is None or test.domain_of is None:
+            return None
+        return cls(train.domains, train.domain_of, test.domain_of)
 
 
 @dataclass(frozen=True, slots=True)

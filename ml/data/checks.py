@@ -3,7 +3,7 @@
 What cannot be trained on is a DataError of whoever reads it. What is found here can be, but its figures may mislead:
 
     duplicates       the same sample in training and test, which then measures memory; twice in one split; two labels
-    empty classes    no training sample, or none to test one that is trained on
+    empty classes    no training sample, or none to test one that is trained on; a domain without one of the classes
     constant         samples that are one value all over, as a failed export leaves them
     scale            floats far from 0..1, as pixels that nobody divided by 255
 
@@ -87,6 +87,11 @@ def _check_classes(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]
         if missing.any():
             names = ", ".join(train.classes[label] for label in np.flatnonzero(missing))
             yield Finding("note" if level == "note" else "warning", f"{text} {_shorten(names)}")
+    for d, name in enumerate(train.domains):
+        in_domain = np.bincount(train.y[train.domain_of == d], minlength=len(train.classes)) > 0
+        if (in_train & ~in_domain).any():
+            names = ", ".join(train.classes[label] for label in np.flatnonzero(in_train & ~in_domain))
+            yield Finding("note", f"domain {name} has no training sample of {_shorten(names)}")
     if int(in_train.sum()) == 1:
         yield Finding(
             "warning", f"{train.split} has samples of one class alone: {train.classes[int(in_train.argmax())]}"

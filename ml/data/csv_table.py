@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.data.base import Samples, Shape
+from ml.data.base import Images
 from ml.data.extras import require_extra
-from ml.data.images import SUFFIXES, get_image_shape, stack_images
+from ml.data.images import SUFFIXES
 from ml.data.source import ALL, DataSource, Part, Parts, missing_label
 from ml.errors import DataError
 
@@ -35,7 +35,7 @@ def open_parts(source: DataSource) -> Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class Table:
     """Rows of text under a header, and the line of the file that each stood on."""
 
     path: Path
@@ -44,7 +44,7 @@ class _Table:
     lines: list[int]
 
     @classmethod
-    def read(cls, path: Path) -> _Table:
+    def read(cls, path: Path) -> Table:
         rows: list[list[str]] = []
         lines: list[int] = []
         line = 1
@@ -86,7 +86,7 @@ class _Table:
 
 
 def _open_part(path: Path, source: DataSource) -> Part:
-    table = _Table.read(path)
+    table = Table.read(path)
     label = table.find(source.label, "label", "label")
     if label is None:
         raise DataError(missing_label(path, table.header))
@@ -105,15 +105,18 @@ def _open_part(path: Path, source: DataSource) -> Part:
     def locate(i: int) -> str:
         return f"{table.locate(i)}: {files[i]}"
 
-    def read(shape: Shape | None) -> Samples:
-        return stack_images(files.__getitem__, len(files), shape, locate)
-
-    return Part(str(path), labels, get_image_shape(files[0], locate(0)), read, locate)
+    return Part.of_images(str(path), labels, lambda: files.__getitem__, locate)
 
 
-def _open_features(table: _Table, labels: NDArray[np.str_], columns: Sequence[int]) -> Part:
+def _open_features(table: Table, labels: NDArray[np.str_], columns: Sequence[int]) -> Part:
     if not columns:
         raise DataError(f"{table.path}: line 1: expected a column besides the labels, got none")
+    x_NCHW = read_features(table, columns)
+    return Part(str(table.path), labels, (len(columns), 1, 1), lambda _: x_NCHW, table.locate)
+
+
+def read_features(table: Table, columns: Sequence[int]) -> Images:
+    """These columns as numbers, [N, F, 1, 1]. Raises DataError for the first cell that is no finite number."""
     cells = [[row[c] for c in columns] for row in table.rows]
     try:
         with np.errstate(over="ignore"):
@@ -122,11 +125,10 @@ def _open_features(table: _Table, labels: NDArray[np.str_], columns: Sequence[in
         raise _find_wrong(table, columns) from None
     if not np.isfinite(x_NF).all():
         raise _find_wrong(table, columns)
-    x_NCHW = x_NF.reshape(len(x_NF), len(columns), 1, 1)
-    return Part(str(table.path), labels, (len(columns), 1, 1), lambda _: x_NCHW, table.locate)
+    return x_NF.reshape(len(x_NF), len(columns), 1, 1)
 
 
-def _find_wrong(table: _Table, columns: Sequence[int]) -> DataError:
+def _find_wrong(table: Table, columns: Sequence[int]) -> DataError:
     """The first cell that is no finite number, as the error to raise."""
     for i, row in enumerate(table.rows):
         for c in columns:

@@ -5,6 +5,8 @@ Torch is imported only where an image changes its size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ml.data.base import Images, Samples, Shape
@@ -40,6 +42,20 @@ def validate_fit(got: Shape, wanted: Shape) -> None:
     if wanted[0] != got[0] and {wanted[0], got[0]} != {1, 3}:
         choice = f"{got[0]}" if got[0] not in (1, 3) else "1 or 3"
         raise DataError(f"input.shape: the data's images come in {choice} channels, got {wanted[0]}")
+
+
+def validate_finite(x_NCHW: Samples, locate: Callable[[int], str]) -> None:
+    """Raise DataError, naming the sample as `locate` does, unless all numbers are finite."""
+    if x_NCHW.dtype != np.float32:
+        return
+    for start in range(0, len(x_NCHW), 4096):
+        is_finite = np.isfinite(x_NCHW[start : start + 4096])
+        if not is_finite.all():
+            i, channel, row, column = (int(n) for n in np.argwhere(~is_finite)[0])
+            raise DataError(
+                f"{locate(start + i)}: expected finite numbers, got {x_NCHW[start + i, channel, row, column]} "
+                f"in channel {channel}, row {row}, column {column}"
+            )
 
 
 def _fit(x_NCHW: Samples, shape: Shape) -> Images:

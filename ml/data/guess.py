@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ml.data.images import SUFFIXES
 from ml.data.medmnist import CLASSES as MEDMNIST
+from ml.data.npz import find_archive
 from ml.errors import DataError
 
 _BY_SUFFIX = {".npz": "npz", ".csv": "csv", ".parquet": "parquet"}
@@ -24,7 +25,13 @@ _BY_PATTERN = (
 
 
 def guess_format(path: Path) -> str:
-    """`npz` for `scans.npz`, `imagefolder` for a directory with images two or three levels down. Raises DataError."""
+    """`npz` for `scans.npz`, `imagefolder` for a directory with images two or three levels down. Raises DataError.
+
+    Several domains side by side are not guessed: their directories may as well be those of splits or of classes.
+    """
+    archive = find_archive(path)
+    if archive != path:
+        return guess_format(archive)
     if path.is_file():
         if path.suffix == ".npz" and path.stem.split("_", 1)[0] in MEDMNIST:
             return "medmnist"

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ml.data.base import Samples, Shape
 from ml.data.extras import require_extra
-from ml.data.images import SUFFIXES, get_image_shape, stack_images
+from ml.data.images import SUFFIXES
 from ml.data.source import ALL, DataSource, Part, Parts
 from ml.errors import DataError
 
@@ -33,6 +32,10 @@ def open_parts(source: DataSource) -> Parts:
         splits = {ALL: path}
     used = [splits[name] for name in (source.train_split, source.test_split or "test") if name in splits] or [path]
     classes = tuple(sorted({folder.name for split in used for folder in _list_folders(split)}))
+    if source.classes is not None:  # of others not even the names of files are read
+        classes = tuple(name for name in classes if name in source.classes)
+        if not classes:
+            raise DataError(f"{path}: expected a directory for one of data.classes at least, got none")
     return Parts(str(path), {name: partial(_open_part, split, classes) for name, split in splits.items()}, classes)
 
 
@@ -46,13 +49,7 @@ def _open_part(path: Path, classes: tuple[str, ...]) -> Part:
     if not files:
         raise DataError(f"{path}: expected images in its directories ({', '.join(classes)}), got none")
 
-    def read(shape: Shape | None) -> Samples:
-        return stack_images(files.__getitem__, len(files), shape, locate)
-
-    def locate(i: int) -> str:
-        return str(files[i])
-
-    return Part(str(path), np.array(labels, np.int64), get_image_shape(files[0], str(files[0])), read, locate)
+    return Part.of_images(str(path), np.array(labels, np.int64), lambda: files.__getitem__, lambda i: str(files[i]))
 
 
 def _list_images(folder: Path) -> list[Path]:

@@ -7,7 +7,7 @@ and are indices into its list otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ def number_labels(
     The source's own are `names`, or else the labels there are, sorted; for numbers all from 0 to the largest, or from 1
     where no 0 occurs. Raises DataError with the place of the first label that has no class.
     """
-    if names is None and all(part.labels.dtype.kind in "iu" or _are_numbers(part.labels) for part in parts):
+    if names is None and all(part.labels.dtype.kind in "iu" or are_numbers(np.unique(part.labels)) for part in parts):
         labels = [part.labels.astype(np.int64) for part in parts]
         return _number_integers(parts, labels, classes)
     if any(part.labels.dtype.kind == "U" for part in parts):
@@ -52,6 +52,11 @@ def number_labels(
                 f"{part.locate(i)}: class {names[int(own[i])]!r} is not one of genesis' classes: {_list(classes)}"
             )
     return numbered, tuple(classes)
+
+
+def are_numbers(names: Iterable[object]) -> bool:
+    """Whether these names of classes are whole numbers, written as numbers are."""
+    return all(_NUMBER.fullmatch(str(name)) for name in names)
 
 
 def choose_held_out(y_N: Labels) -> NDArray[np.bool_]:
@@ -76,7 +81,7 @@ def _number_integers(
         first = 1 if present and min(int(own.min()) for own in present) == 1 else 0
         last = max((int(own.max()) for own in present), default=-1)
         return [own - first for own in labels], tuple(str(label) for label in range(first, last + 1))
-    if not all(_NUMBER.fullmatch(name) for name in classes):
+    if not are_numbers(classes):
         for part, own in zip(parts, labels, strict=True):
             _validate_range(part, own, 0, len(classes) - 1)
         return list(labels), tuple(classes)
@@ -112,10 +117,6 @@ def _validate_range(part: Part, labels: Labels, first: int, last: int) -> None:
     if len(labels) and not first <= int(labels.min()) <= int(labels.max()) <= last:
         i = int(np.argmax((labels < first) | (labels > last)))
         raise DataError(f"{part.locate(i)}: expected a label from {first} to {last}, got {int(labels[i])}")
-
-
-def _are_numbers(labels: NDArray[np.int64] | NDArray[np.str_]) -> bool:
-    return all(_NUMBER.fullmatch(str(name)) for name in np.unique(labels))
 
 
 def _list(classes: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ml.data.npz import NpzFile, open_part
+from ml.data.npz import NpzFile, find_archive, open_part
 from ml.data.source import DataSource, Part, Parts
 from ml.errors import DataError, suggest
 
@@ -51,7 +51,7 @@ _SIZES = ("_64", "_128", "_224")
 def open_parts(source: DataSource) -> Parts:
     """The splits train, val and test of a published file."""
     source.refuse_columns()
-    path = source.get_path()
+    path = find_archive(source.get_path())
     name = path.stem
     for size in _SIZES:
         name = name.removesuffix(size)

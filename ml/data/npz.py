@@ -1,4 +1,5 @@
 """numpy's own archives: `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, and if need be `classes`, the names.
+`data.path` is the file, or a directory in which it is the only one of its kind.
 
 Object arrays, which are pickles, are refused. A member is measured by its header before memory is taken for it.
 """
@@ -93,10 +94,16 @@ def _read_header(file: IO[bytes], size: int, place: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def find_archive(path: Path) -> Path:
+    """The archive that `path` is or, as a directory, holds; `path` itself where there is none, or more than one."""
+    found = [file for file in path.glob("*.npz") if not file.name.startswith(".")] if path.is_dir() else []
+    return found[0] if len(found) == 1 else path
+
+
 def open_parts(source: DataSource) -> Parts:
     """The splits of an archive by the names of its arrays."""
     source.refuse_columns()
-    file = NpzFile.open(source.get_path())
+    file = NpzFile.open(find_archive(source.get_path()))
     keys = {ALL: ("x", "y")} if "x" in file.names and "y" in file.names else {}
     keys |= {name[2:]: (name, f"y_{name[2:]}") for name in file.names if name.startswith("x_")}
     if not keys:
@@ -104,15 +111,18 @@ def open_parts(source: DataSource) -> Parts:
             f"{file.path}: expected arrays x and y, or x_train, y_train, x_test and y_test "
             f"(got {', '.join(file.names) or 'none'})"
         )
-    classes = None
-    if "classes" in file.names:
-        names = file.read("classes")
-        if names.ndim != 1 or names.dtype.kind != "U":
-            raise DataError(
-                f"{file.get_place('classes')}: expected a list of names, got {names.dtype} {list(names.shape)}"
-            )
-        classes = tuple(str(name) for name in names)
-    return Parts(str(file.path), {split: partial(open_part, file, x, y) for split, (x, y) in keys.items()}, classes)
+    splits = {split: partial(open_part, file, x, y) for split, (x, y) in keys.items()}
+    return Parts(str(file.path), splits, read_classes(file))
+
+
+def read_classes(file: NpzFile) -> tuple[str, ...] | None:
+    """The names in member `classes`, if it is there."""
+    if "classes" not in file.names:
+        return None
+    names = file.read("classes")
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise DataError(f"{file.get_place('classes')}: expected a list of names, got {names.dtype} {list(names.shape)}")
+    return tuple(str(name) for name in names)
 
 
 def open_part(file: NpzFile, x: str, y: str) -> Part:

@@ -16,22 +16,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.data.base import Samples, Shape
+from ml.data.base import Labels, Samples, Shape
+from ml.data.images import GetEncoded, get_image_shape, stack_images
 from ml.errors import DataError, suggest
 
 RawLabels = NDArray[np.int64] | NDArray[np.str_]
 Read = Callable[[Shape | None], Samples]
+ReadRows = Callable[[Shape | None, Labels], Samples]
 Locate = Callable[[int], str]
 
 ALL = "all"  # the one split of a source that has none
+HELD_OUT = "held out"  # the split of test samples that were taken from the training ones
 AUGMENTS = ("none", "flip", "crop", "flip_crop")
-_KEYS = ("format", "path", "train_split", "test_split", "columns", "transform", "partition")
+_KEYS = ("format", "path", "train_split", "test_split", "columns", "domains", "classes", "transform", "partition")
 _COLUMNS = ("image", "label")
 
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """`data` of a configuration. No `test_split` means the one called test, or else a fifth of each class held out."""
+    """`data` of a configuration. No `test_split` means the one called test, or else a fifth of each class held out.
+
+    `domains` are those that are used of format domains, in this order; all of them, by name, if it is None. `classes`
+    are those whose samples are used, in this order; all of them if it is None.
+    """
 
     format: str = "digits"
     path: Path | None = None
@@ -39,6 +46,8 @@ class DataSource:
     test_split: str | None = None
     image: str | None = None  # the columns of a table
     label: str | None = None
+    domains: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> DataSource:
@@ -58,13 +67,19 @@ class DataSource:
         test_split = _get_text(data, "data", "test_split")
         if train_split == test_split:
             raise DataError(f"data.test_split: expected another split than data.train_split, got {test_split!r}")
+        format_ = _get_text(data, "data", "format") or "digits"
+        domains = _get_names(data, "domains")
+        if domains is not None and format_ != "domains":
+            raise DataError(f"data.domains: data.format {format_} has no domains, got {', '.join(domains)}")
         return cls(
-            format=_get_text(data, "data", "format") or "digits",
+            format=format_,
             path=None if path is None else Path(path),
             train_split=train_split,
             test_split=test_split,
             image=_get_text(columns, "data.columns", "image"),
             label=_get_text(columns, "data.columns", "label"),
+            domains=domains,
+            classes=_get_names(data, "classes"),
         )
 
     def get_path(self) -> Path:
@@ -88,7 +103,8 @@ class Part:
 
     `labels`: numbers, or the names of classes. `shape`: of a sample, the first one's where they differ. `read(shape)`:
     all samples; images that are decoded one by one become `shape` at once, or must be alike if it is None; arrays stay
-    as they are. `locate(i)`: where sample i is.
+    as they are. `locate(i)`: where sample i is. `read_rows(shape, rows)`: those samples alone, if that is less work
+    than reading all. `domain_of`: the domain of each sample, where the source has several.
     """
 
     place: str
@@ -96,6 +112,8 @@ class Part:
     shape: Shape
     read: Read
     locate: Locate
+    read_rows: ReadRows | None = None
+    domain_of: Labels | None = None
 
     @classmethod
     def of_array(cls, place: str, x: Samples, labels: RawLabels) -> Part:
@@ -103,15 +121,46 @@ class Part:
         channels, height, width = x.shape[1:]
         return cls(place, labels, (channels, height, width), lambda _: x, lambda i: f"{place}: sample {i}")
 
+    @classmethod
+    def of_images(cls, place: str, labels: RawLabels, open_encoded: Callable[[], GetEncoded], locate: Locate) -> Part:
+        """A part of images that are decoded one by one; `open_encoded()` gives each by its number. The first is
+        decoded here, for its shape."""
+
+        def read(shape: Shape | None) -> Samples:
+            return stack_images(open_encoded(), len(labels), shape, locate)
+
+        def read_rows(shape: Shape | None, rows: Labels) -> Samples:
+            get_encoded, numbers = open_encoded(), rows.tolist()
+            return stack_images(lambda i: get_encoded(numbers[i]), len(numbers), shape, lambda i: locate(numbers[i]))
+
+        return cls(place, labels, get_image_shape(open_encoded()(0), locate(0)), read, locate, read_rows)
+
+    def select(self, rows: Labels) -> Part:
+        """These samples of it, in this order."""
+
+        def read_rows(shape: Shape | None, own: Labels) -> Samples:
+            return self.read(shape)[rows[own]] if self.read_rows is None else self.read_rows(shape, rows[own])
+
+        return Part(
+            place=self.place,
+            labels=self.labels[rows],
+            shape=self.shape,
+            read=lambda shape: read_rows(shape, np.arange(len(rows))),
+            locate=lambda i: self.locate(int(rows[i])),
+            read_rows=read_rows,
+            domain_of=None if self.domain_of is None else self.domain_of[rows],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The splits of a source by name, each opened when it is asked for, and the names of its classes where the source
-    itself says them; then labels that are numbers count from 0 in them."""
+    itself says them; then labels that are numbers count from 0 in them. `domains`: the names of its domains, if any."""
 
     place: str
     splits: Mapping[str, Part | Callable[[], Part]]
     classes: tuple[str, ...] | None = None
+    domains: tuple[str, ...] = ()
 
     def open(self, name: str, key: str) -> Part:
         """The split that `data.<key>` names. Raises DataError."""
@@ -163,3 +212,15 @@ def _get_text(mapping: Mapping[str, Any], section: str, key: str) -> str | None:
     if value is not None and not (isinstance(value, str) and value):
         raise DataError(f"{section}.{key}: expected text, got {value!r}")
     return value
+
+
+def _get_names(data: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    value = data.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) and name for name in value):
+        raise DataError(f"data.{key}: expected a list of names, as text, got {value!r}")
+    if len(set(value)) != len(value):
+        twice = next(name for name in value if value.count(name) > 1)
+        raise DataError(f"data.{key}: expected different names, got {twice!r} twice")
+    return tuple(value)

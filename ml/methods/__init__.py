@@ -21,6 +21,13 @@ METHODS = {
     "fedintr": "ml.methods.fedintr:FedIntR",
     "fedprox": "ml.methods.fedprox:FedProx",
     "fedproto": "ml.methods.fedproto:FedProto",
+    "mpfedcl": "ml.methods.mpfedcl:MpFedCl",
+    "uapdfl": "ml.methods.uapdfl:UaPdfl",
+    "fedper": "ml.methods.fedper:FedPer",
+    "fedavg_p2p": "ml.methods.fedavg_p2p:FedAvgP2p",
+    "dfedavgm": "ml.methods.dfedavgm:DFedAvgM",
+    "dispfl": "ml.methods.dispfl:DisPfl",
+    "criticalfl": "ml.methods.criticalfl:CriticalFl",
 }
 
 

@@ -6,6 +6,7 @@ with the running statistics of batch norm; integer buffers (`num_batches_tracked
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -19,10 +20,16 @@ from ml.payload import Array, Arrays
 class Model(nn.Module, ABC):
     """A network in two parts. Class ids are global: it has C outputs however few classes a client owns.
 
-    `frozen_prefix` begins the names of all that is neither trained nor sent; nothing is frozen where it is empty.
+    `frozen_prefix` begins the names of all that is neither trained nor sent; nothing is frozen where it is empty. Of a
+    model with a frozen part everything takes images x_BCHW or, in their place, what `precompute` made of them.
     """
 
     frozen_prefix: ClassVar[str] = ""
+
+    def precompute(self, x: Tensor) -> Tensor:
+        """What the frozen part makes of a sample, the same in every step of every round: features [B, E] of x_BCHW.
+        Features stay as they are, and so does x where nothing is frozen."""
+        return x
 
     @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
@@ -42,6 +49,13 @@ class Model(nn.Module, ABC):
     def is_frozen(self, name: str) -> bool:
         """Whether a parameter or buffer belongs to the frozen part."""
         return bool(self.frozen_prefix) and name.startswith(self.frozen_prefix)
+
+
+def copy_model(model: Model) -> Model:
+    """Another model with the same parameters, which are its own, and the same frozen part, which both share: nothing
+    changes that, and it may be most of the model."""
+    frozen = {id(module): module for name, module in model.named_children() if model.is_frozen(f"{name}.")}
+    return copy.deepcopy(model, frozen)
 
 
 def average_maps(x_BCHW: Tensor) -> Tensor:

@@ -65,7 +65,8 @@ class _MlpEncoder(nn.Module):
 
 
 class Head256(_Headed):
-    """The encoder is a ResNet18 as it was in block 0: in eval mode and without a gradient, whatever is trained."""
+    """The encoder is a ResNet18 as it was in block 0: in eval mode and without a gradient, whatever is trained. What it
+    makes of an image can be computed once."""
 
     frozen_prefix: ClassVar[str] = "encoder."
     encoder: ResNet18Body
@@ -80,7 +81,11 @@ class Head256(_Headed):
         self.encoder.eval()
         return self
 
-    def embed(self, x: Tensor) -> Tensor:
+    def precompute(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            return x
         with torch.no_grad():
-            features_BE = self.encoder.average(x)
-        return self._embed_features(features_BE)
+            return self.encoder.average(x)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return self._embed_features(self.precompute(x))

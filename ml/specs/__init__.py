@@ -14,15 +14,23 @@ from ml.errors import AggregationError, SpecError, suggest
 from ml.payload import Array, Arrays, encode_arrays
 from ml.specs.base import AuthorPayloads, Hyperparameters, MethodSpec, Offer, Task
 from ml.specs.blade_fl import BladeFlHyperparameters, BladeFlSpec
+from ml.specs.criticalfl import CriticalFlHyperparameters, CriticalFlSpec
+from ml.specs.dfedavgm import DFedAvgMHyperparameters, DFedAvgMSpec
 from ml.specs.dfpl import DfplHyperparameters, DfplSpec
+from ml.specs.dispfl import DisPflHyperparameters, DisPflSpec
 from ml.specs.fedavg import FedAvgSpec
+from ml.specs.fedavg_p2p import FedAvgP2pSpec
 from ml.specs.fedintr import FedIntRHyperparameters, FedIntRSpec
+from ml.specs.fedper import FedPerSpec
 from ml.specs.fedproto import FedProtoHyperparameters, FedProtoSpec
 from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
 from ml.specs.local import LocalSpec
 from ml.specs.moon import MoonHyperparameters, MoonSpec
+from ml.specs.mpfedcl import MpFedClHyperparameters, MpFedClSpec
+from ml.specs.peers import PeerHyperparameters, PeerSpec
 from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
 from ml.specs.swim import SwimHyperparameters, SwimSpec
+from ml.specs.uapdfl import UaPdflHyperparameters, UaPdflSpec
 
 __all__ = [
     "METHODS",
@@ -48,6 +56,20 @@ __all__ = [
     "FedProxSpec",
     "FedProtoHyperparameters",
     "FedProtoSpec",
+    "MpFedClHyperparameters",
+    "MpFedClSpec",
+    "PeerHyperparameters",
+    "PeerSpec",
+    "UaPdflHyperparameters",
+    "UaPdflSpec",
+    "FedPerSpec",
+    "FedAvgP2pSpec",
+    "DFedAvgMHyperparameters",
+    "DFedAvgMSpec",
+    "DisPflHyperparameters",
+    "DisPflSpec",
+    "CriticalFlHyperparameters",
+    "CriticalFlSpec",
     "Task",
     "AuthorPayloads",
     "Offer",
@@ -67,6 +89,13 @@ METHODS: dict[str, type[MethodSpec]] = {
     "fedintr": FedIntRSpec,
     "fedprox": FedProxSpec,
     "fedproto": FedProtoSpec,
+    "mpfedcl": MpFedClSpec,
+    "uapdfl": UaPdflSpec,
+    "fedper": FedPerSpec,
+    "fedavg_p2p": FedAvgP2pSpec,
+    "dfedavgm": DFedAvgMSpec,
+    "dispfl": DisPflSpec,
+    "criticalfl": CriticalFlSpec,
 }
 
 

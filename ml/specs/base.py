@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -110,16 +110,18 @@ def choice(default: str, *others: str) -> Any:
 class Hyperparameters:
     """Local optimisation, as every method with local training has it (ALGORITHMS §1.5).
 
-    Momentum starts at zero in each local phase; `decay` of the learning rate acts once per round; local work is either
-    iterations (mini-batch steps) or epochs, never both, and `drop_last` leaves an epoch's partial batch out. With
-    `budget_s` a member trains as many iterations (or epochs) as fit into so many seconds a round beside the mining, by
-    its own measurements; what is set here is then for its first round. The defaults are DFPL's.
+    Momentum starts at zero in each local phase; `decay` of the learning rate acts once per round, with `decay_unit:
+    step` after each mini-batch step; local work is either iterations (mini-batch steps) or epochs, never both, and
+    `drop_last` leaves an epoch's partial batch out. With `budget_s` a member trains as many iterations (or epochs) as
+    fit into so many seconds a round beside the mining, by its own measurements; what is set here is then for its first
+    round. The defaults are DFPL's.
     """
 
     lr: float = number(0.1, "(0, inf)")
     momentum: float = number(0.0, "[0, 1)")
     weight_decay: float = number(0.0, "[0, inf)")
     decay: float = number(1.0, "(0, 1]")
+    decay_unit: str = choice("round", "step")
     batch_size: int = count(32)
     drop_last: bool = flag(False)
     local_iterations: int | None = count(20)
@@ -130,6 +132,8 @@ class Hyperparameters:
         if (self.local_iterations is None) == (self.local_epochs is None):
             got = "neither" if self.local_epochs is None else "both"
             raise SpecError("method.local_epochs", f"expected either local_iterations or local_epochs, got {got}")
+        if self.decay_unit == "step" and self.budget_s is not None:
+            raise SpecError("method.decay_unit", "expected round with budget_s, which varies the steps; got 'step'")
 
     @property
     def counts_epochs(self) -> bool:
@@ -141,9 +145,15 @@ class Hyperparameters:
         """E: how many iterations or epochs a local phase has."""
         return self.local_iterations or self.local_epochs or 0
 
-    def compute_lr(self, height: int) -> float:
-        """The learning rate of round `height`, from 1 on: lr * decay^(height - 1)."""
-        return float(self.lr * self.decay ** (height - 1))
+    def compute_lr(self, height: int, num_steps: int = 0) -> float:
+        """The learning rate that round `height`, from 1 on, begins with: lr * decay^(height - 1), or where decay acts
+        after each of the round's `num_steps`, lr * decay^((height - 1) * num_steps)."""
+        return float(self.lr * self.decay ** ((height - 1) * (num_steps if self.decay_unit == "step" else 1)))
+
+    @property
+    def decay_by_step(self) -> float:
+        """What the learning rate is multiplied by after a mini-batch step."""
+        return self.decay if self.decay_unit == "step" else 1.0
 
     @classmethod
     def keys(cls) -> dict[str, dataclasses.Field[Any]]:
@@ -253,10 +263,27 @@ class MethodSpec(ABC):
         """Whether weights say nothing in this method and must be signed as 1."""
 
     def wanted(
-        self, height: int, beacon: bytes, me: bytes, offers: Sequence[Offer], aggregate: Arrays | None
+        self,
+        height: int,
+        beacon: bytes,
+        me: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None,
+        gone: Collection[bytes] = frozenset(),
     ) -> Sequence[bytes]:
-        """The digests of the on-demand blobs that `me` needs to apply this round. None, unless a method says so."""
+        """The digests of the on-demand blobs that `me` needs to apply this round. None, unless a method says so.
+
+        `offers` are the block's in author order; `beacon` is the id of its parent; the authors in `gone` have been
+        found to have none of what they offer.
+        """
         return ()
+
+    def explain(
+        self, height: int, beacon: bytes, offers: Sequence[Offer], aggregate: Arrays | None
+    ) -> Mapping[str, Any] | None:
+        """Who took what from whom in a round and why, as JSON, from what everyone knows; None where there is nothing
+        of the kind to say."""
+        return None
 
     def validate_kinds(self, kinds: Iterable[str], height: int) -> None:
         """Raise PayloadError unless a contribution carries exactly the kinds of this height."""

@@ -27,6 +27,7 @@ MODULES = (
     "node.cli.demo",
     "node.cli.bench",
     "node.cli.status",
+    "node.cli.predict",
     "node.cli.health",
     "node.cli.peers",
     "node.cli.chain",

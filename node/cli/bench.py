@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from node.cli.options import AsJson, make_group
-from node.cli.testnet import MethodOption, MethodSettings, ModelOption, PartitionOption, SeedOption
+from node.cli.testnet import MethodOption, MethodSettings, ModelOption, PartitionOption, SeedOption, SizeOption
 from node.errors import ConfigError, NodeError
 
 PRECISIONS = ("fp32", "bf16", "auto")
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     group.command("round")(bench_round)
     group.command("train")(bench_train)
     group.command("simulate")(bench_simulate)
+    group.command("methods")(bench_methods)
     group.callback()(lambda: None)
     app.add_typer(group, name="bench")
 
@@ -61,8 +62,8 @@ def bench_round(
 
 def bench_train(
     models: Annotated[
-        str, typer.Option("--models", metavar="NAMES", help="Some of mlp, cnn_mnist, cnn_cifar and resnet18.")
-    ] = "mlp,cnn_mnist,cnn_cifar,resnet18",
+        str, typer.Option("--models", metavar="NAMES", help="Some of mlp, cnn_mnist, cnn_cifar, resnet18 and head_256.")
+    ] = "mlp,cnn_mnist,cnn_cifar,resnet18,head_256",
     steps: Annotated[
         int | None, typer.Option("--steps", metavar="N", min=1, help="Of one repetition; by default each model's own.")
     ] = None,
@@ -76,7 +77,8 @@ def bench_train(
     compiled: Annotated[bool, typer.Option("--compile", help="The engine's loss through torch.compile.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Samples per second of the training engine against a plain PyTorch loop over a DataLoader."""
+    """Samples per second of the training engine against a plain PyTorch loop over a DataLoader; of head_256, on the
+    features of its frozen encoder against running the encoder in each step."""
     from ml.errors import MlError
     from node.bench_train import run_train_bench
     from node.malloc import keep_freed_memory
@@ -141,6 +143,57 @@ def bench_simulate(
     _print_figures(figures, _show_simulate, as_json)
 
 
+def bench_methods(
+    clients: Annotated[int, typer.Option("--clients", "-n", metavar="N", min=1, help="How many take part.")] = 5,
+    model: ModelOption = "mlp",
+    size: SizeOption = None,
+    partition: PartitionOption = "dirichlet:0.3",
+    seed: SeedOption = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of all methods that have it (local_epochs=1, num_prototypes=4), or of the model "
+            "(model.hidden=[32]).",
+        ),
+    ] = None,
+    repeats: RepeatsOption = 7,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",
+    threads: ThreadsOption = 1,
+    as_json: AsJson = False,
+) -> None:
+    """A local phase of each method against plain training, FedAvg's: what contrasts, prototypes and their clusters
+    cost on top of it. Digits, all clients one after the other.
+
+    Example: fednode bench methods --model mlp_mnist --size 28 --set local_epochs=1
+    """
+    from ml.simulation import SimulationConfig
+    from node.bench_methods import run_methods_bench
+    from node.genesis_file import translate_errors
+    from node.malloc import keep_freed_memory
+    from node.settings import apply_settings, make_input, make_model
+
+    keep_freed_memory()
+    data = {"format": "digits"}
+    sections: dict[str, Any] = {"method": {}, "model": make_model(model)}
+    source = apply_settings(sections, settings or (), tuple(sections))
+    with translate_errors(source):
+        config = SimulationConfig(
+            method=source.value["method"],
+            data=data,
+            model=source.value["model"],
+            input=make_input(data, source.value["model"], size),
+            partition=partition,
+            clients=clients,
+            seed=seed,
+            device=device,
+            threads=threads,
+        )
+        figures = run_methods_bench(config, repeats=repeats, report=_report)
+    _print_figures(figures, _show_methods, as_json)
+
+
 def _report(what: str) -> None:
     print(f"measuring {what} …", file=sys.stderr, flush=True)
 
@@ -162,11 +215,23 @@ def _show_train(figures: dict[str, Any]) -> None:
     settings = "  ".join(f"{key} {str(value).lower()}" for key, value in engine.items())
     print(f"torch          {machine['torch']} on {machine['device']}, {machine['threads']} threads")
     print(f"engine         {settings}, batches of {figures['batch_size']}")
-    print("samples/s      engine, loader without workers, loader with 2; ratios are the engine's speed over theirs")
+    if figures["models"]:
+        print("samples/s      engine, loader without workers, loader with 2; ratios are the engine's speed over theirs")
     for name, found in figures["models"].items():
-        speeds = "  ".join(f"{found['samples_per_s'][way]['median']:9,.0f}" for way in found["samples_per_s"])
         ratios = "  ".join(_show_ratio(ratio) for ratio in found["ratio"].values())
-        print(f"{name:14} {speeds}   {ratios}")
+        print(f"{name:14} {_show_speeds(found)}   {ratios}")
+    if figures["frozen"]:
+        print("samples/s      engine on features computed once, on images with the encoder in each step; the ratio")
+    for name, found in figures["frozen"].items():
+        print(f"{name:14} {_show_speeds(found)}   {_show_ratio(found['ratio'])}")
+        print(
+            f"{'':14} computing the features of {found['samples']:,} samples takes {found['pass_s']['median']:.2f} s, "
+            f"which pays for itself in {found['paid_after_epochs']['median']:.1f} epochs"
+        )
+
+
+def _show_speeds(found: dict[str, Any]) -> str:
+    return "  ".join(f"{speed['median']:9,.0f}" for speed in found["samples_per_s"].values())
 
 
 def _show_simulate(figures: dict[str, Any]) -> None:
@@ -185,6 +250,20 @@ def _show_simulate(figures: dict[str, Any]) -> None:
         per_s = found["steps"] / found["phase_s"]["together"]["median"]
         print(f"{'steps':14} {found['steps']:.0f} of all clients in a phase: {per_s:,.0f} a second together")
         print(f"{'difference':14} {found['largest_difference']:.1e} between weights after a phase, at most")
+
+
+def _show_methods(figures: dict[str, Any]) -> None:
+    machine, job = figures["machine"], figures["job"]
+    steps = next(iter(figures["methods"].values()))["steps"]
+    print(f"torch          {machine['torch']} on {machine['device']}, {machine['threads']} threads")
+    print(
+        f"job            {job['clients']} clients with {min(job['samples'])} to {max(job['samples'])} samples, "
+        f"{job['model']['name']}, {job['partition']}; {steps} steps of all in a phase"
+    )
+    print("phase          in ms and times fedavg's; then where it goes: preparing, steps, what is sent, the rest")
+    for name, found in figures["methods"].items():
+        parts = "  ".join(f"{1000 * seconds:7.1f}" for seconds in found["parts_s"].values())
+        print(f"{name:22} {1000 * found['phase_s']['median']:8.1f}  {_show_ratio(found['ratio']):22} {parts}")
 
 
 def _show_ratio(ratio: dict[str, float]) -> str:

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import AsJson, make_group
+from node.cli.options import MAX_HEIGHT, AsJson, make_group
 from node.cli.target import DataDir, LedgerReader, NodeConfigFile, Socket
 from node.errors import NodeError, VerificationFailed
 
@@ -29,9 +29,10 @@ class ExportFormat(StrEnum):
     JSONL = "jsonl"  # for other tools: one object per block, its canonical bytes in hex
 
 
-_First = Annotated[int | None, typer.Option("--from", metavar="H", min=0, help="Begin at this height.")]
+_First = Annotated[int | None, typer.Option("--from", metavar="H", min=0, max=MAX_HEIGHT, help="Begin at this height.")]
 _Last = Annotated[
-    int | None, typer.Option("--to", metavar="H", min=0, help="End with this height; the head if left out.")
+    int | None,
+    typer.Option("--to", metavar="H", min=0, max=MAX_HEIGHT, help="End with this height; the head if left out."),
 ]
 
 
@@ -161,7 +162,9 @@ def verify(
     socket: Socket = None,
     config: NodeConfigFile = None,
     data_dir: DataDir = None,
-    first: Annotated[int, typer.Option("--from", metavar="H", min=0, help="Take what is below as given.")] = 0,
+    first: Annotated[
+        int, typer.Option("--from", metavar="H", min=0, max=MAX_HEIGHT, help="Take what is below as given.")
+    ] = 0,
     deep: Annotated[bool, typer.Option("--deep", help="Recompute every aggregate whose blobs are held.")] = False,
     require_all: Annotated[
         bool, typer.Option("--require-all", help="With --deep: a height that cannot be recomputed is a fault.")
@@ -297,7 +300,7 @@ def export(
     socket: Socket = None,
     config: NodeConfigFile = None,
     data_dir: DataDir = None,
-    first: Annotated[int, typer.Option("--from", metavar="H", min=0, help="Begin at this height.")] = 0,
+    first: Annotated[int, typer.Option("--from", metavar="H", min=0, max=MAX_HEIGHT, help="Begin at this height.")] = 0,
     last: _Last = None,
     file_format: Annotated[
         ExportFormat, typer.Option("--format", help="binary, or one JSON object per block.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ml.data import Split
     from ml.data.base import ArrayDataset, Shape
     from ml.data.checks import Finding
+    from ml.data.domain_folders import Domain
 
 _Data = Annotated[
     str | None,
@@ -60,12 +62,14 @@ def inspect(
     Examples: fednode data inspect scans/ --size 64, or fednode data inspect csv:patients.csv --set
     data.columns.label=diagnosis, or fednode data inspect --config node0.yaml
     """
-    from ml.data import get_split_names
+    from ml.data import get_split_names, list_domains, open_once
     from ml.data.checks import check_data
     from node.cli.output import print_json
 
-    asked, split, shape = _open(data, settings, config, genesis, size)
-    findings, names = check_data(*split), list(get_split_names(asked))
+    with open_once():
+        asked, split, shape = _open(data, settings, config, genesis, size)
+        domains, names = list_domains(asked), list(get_split_names(asked))
+    findings = check_data(*split)
     if as_json:
         print_json(
             {
@@ -76,11 +80,12 @@ def inspect(
                 "held_out": _is_held_out(split),
                 "split_names": names,
                 "splits": [_describe(part) for part in split],
+                "domains": [_describe_domain(domain) for domain in domains],
                 "findings": [{"level": finding.level, "text": finding.text} for finding in findings],
             }
         )
     else:
-        _print(asked, split, names, findings)
+        _print(asked, split, names, domains, findings)
 
 
 def show_stats(
@@ -93,7 +98,8 @@ def show_stats(
 ) -> None:
     """Show mean and deviation of each channel, as genesis takes them.
 
-    They are measured on the training samples in 0..1, and printed as genesis' `input`.
+    They are measured on the training samples in 0..1, and printed as genesis' `input`; of data with domains of their
+    own for each of these, too.
 
     Example: fednode data stats cifar:cifar-10-batches-py
     """
@@ -102,12 +108,20 @@ def show_stats(
 
     asked, (train, _), shape = _open(data, settings, config, genesis, size)
     shape = shape or train.shape
-    mean, std = ([round(value, 6) for value in values] for values in compute_stats(train, shape))
+
+    def measure(part: ArrayDataset) -> dict[str, Any]:
+        mean, std = ([round(value, 6) for value in values] for values in compute_stats(part, shape))
+        return {"samples": len(part), "mean": mean, "std": std}
+
+    whole = measure(train)
+    domains = {part.split: measure(part) for part in train.list_domains()}
     if as_json:
-        print_json({**asked, "shape": list(shape), "samples": len(train), "mean": mean, "std": std})
+        print_json({**asked, "shape": list(shape), **whole, "stats_by_domain": domains or None})
         return
-    print(f"input: {{shape: {list(shape)}, mean: {mean}, std: {std}}}")
+    print(f"input: {{shape: {list(shape)}, mean: {whole['mean']}, std: {whole['std']}}}")
     print(f"# of {len(train):,} training samples; fednode testnet takes it by --set input.normalize=auto")
+    for name, own in domains.items():
+        print(f"# {name}: {own['samples']:,} of them, mean: {own['mean']}, std: {own['std']}")
 
 
 def _open(
@@ -172,7 +186,22 @@ def _describe(part: ArrayDataset) -> dict[str, Any]:
     }
 
 
-def _print(asked: dict[str, Any], split: Split, names: list[str], findings: list[Finding]) -> None:
+def _describe_domain(domain: Domain) -> dict[str, Any]:
+    return {
+        "domain": domain.name,
+        "path": str(domain.path),
+        "format": domain.format,
+        "shape": list(domain.train.shape),
+        "train": len(domain.train_y),
+        "test": len(domain.test_y),
+        "held_out": domain.is_held_out,
+        "not_looked_at": list(domain.others),
+    }
+
+
+def _print(
+    asked: dict[str, Any], split: Split, names: list[str], domains: Sequence[Domain], findings: list[Finding]
+) -> None:
     from node.cli.output import print_facts, print_table
 
     train = split[0]
@@ -192,8 +221,11 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], findings: list
         print("there is no test split: a fifth of each class is held out, the same samples on every start")
     used = {part.split for part in split} | {asked.get("train_split") or "train"}
     others = [name for name in names if name not in used and len(names) > 1]
+    others += sorted({f"{name} of {domain.name}" for domain in domains for name in domain.others})
     if others:
         print(f"not looked at: {', '.join(others)}; data.train_split and data.test_split choose, by --set")
+    if domains:
+        _print_domains(domains)
     print()
     counts = zip(train.classes, *(part.count_classes().tolist() for part in split), strict=True)
     print_table(
@@ -204,3 +236,17 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], findings: list
         print(f"{finding.level}: {finding.text}")
     if not findings:
         print("nothing amiss: no duplicates, no empty class, no constant image")
+
+
+def _print_domains(domains: Sequence[Domain]) -> None:
+    from node.cli.output import print_table
+
+    rows = [
+        (
+            *(domain.name, domain.format, " x ".join(map(str, domain.train.shape))),
+            *(str(len(domain.train_y)), str(len(domain.test_y)), "held out" if domain.is_held_out else ""),
+        )
+        for domain in domains
+    ]
+    print()
+    print_table(("DOMAIN", "FORMAT", "FIRST SAMPLE", ">TRAIN", ">TEST", ""), rows)

@@ -36,8 +36,9 @@ def partition(
 
     Schemes: classes:AVG,STD gives each client AVG classes, give or take STD (flags count=uniform|normal,
     samples=all|shots, cover=true); dirichlet:ALPHA skews labels, the more the smaller ALPHA (per=class|client,
-    balance=true|false); domains shows the same classes to each client in another manner: as they are, inverted, noisy,
-    rotated, blurred; shards:S sorts by label and gives each client S pieces; iid is no skew at all.
+    balance=true|false); domains gives each client one of the data's own domains, where they have several
+    (domains:PATH), and else shows the same classes to each in another manner: as they are, inverted, noisy, rotated,
+    blurred; shards:S sorts by label and gives each client S pieces; iid is no skew at all.
 
     The distance of a client is the total variation between its distribution of labels and that of all training
     samples: 0 if they are the same, 1 if they have no class in common. The SHA-256 is over all lists of indices: equal
@@ -67,7 +68,8 @@ def partition(
 @dataclass(frozen=True, slots=True)
 class _Dealt:
     """A partition and what it is like: `counts[i][c]` training samples of class c for client i, whose distribution of
-    labels is `distances[i]` away from that of all training samples."""
+    labels is `distances[i]` away from that of all training samples. `domains` are those that the data have of their
+    own, `domain_counts[i][d]` training samples of the d-th of them for client i."""
 
     options: dict[str, Any]
     seed: int
@@ -77,6 +79,8 @@ class _Dealt:
     counts: list[list[int]]
     distances: list[float]
     sha256: str
+    domains: tuple[str, ...]
+    domain_counts: list[list[int]]
 
     @property
     def title(self) -> str:
@@ -102,6 +106,7 @@ class _Dealt:
             "smallest": min(sizes),
             "largest": max(sizes),
             "mean_distance": self.mean_distance,
+            "domains": list(self.domains) or None,
             "parts": [
                 {
                     "client": i,
@@ -109,6 +114,7 @@ class _Dealt:
                     "test": len(split.test),
                     "domain": split.domain,
                     "counts": self.counts[i],
+                    "domain_counts": self.domain_counts[i] if self.domain_counts else None,
                     "distance": self.distances[i],
                 }
                 for i, split in enumerate(self.splits)
@@ -128,19 +134,25 @@ def _deal(data: str, scheme: str, clients: int, seed: int, shots: int | None, se
     parsed = parse_partition(scheme)
     asked = apply_settings({"data": make_data(data)}, settings, ("data", "classes")).value
     known = open_labels(complete_data(asked["data"]), classes=asked.get("classes"))
-    if parsed.get_domain(0) is not None:
+    dealt_by = get_partition_seed(seed)
+    splits = make_partition(parsed, known.train_y, known.test_y, clients, dealt_by, shots, known.domains)
+    if splits[0].transform is not None:
         validate_shape(known.shape)
-    splits = make_partition(parsed, known.train_y, known.test_y, clients, get_partition_seed(seed), shots)
-    counts = count_classes([split.train for split in splits], known.train_y, len(known.classes))
+    parts = [split.train for split in splits]
+    counts = count_classes(parts, known.train_y, len(known.classes))
     return _Dealt(
         options={"data": data, "partition": str(parsed), "clients": clients, "seed": seed, "shots": shots},
-        seed=get_partition_seed(seed),
+        seed=dealt_by,
         classes=known.classes,
         num_train=len(known.train_y),
         splits=splits,
         counts=counts.tolist(),
         distances=compute_distances(counts, np.bincount(known.train_y, minlength=len(known.classes))).tolist(),
         sha256=hash_splits(splits),
+        domains=known.domains.names if known.domains else (),
+        domain_counts=count_classes(parts, known.domains.train, len(known.domains.names)).tolist()
+        if known.domains
+        else [],
     )
 
 
@@ -176,6 +188,7 @@ def _print(dealt: _Dealt, png: Path | None) -> None:
             ("largest", f"{max(sizes):,} samples (client {sizes.index(max(sizes))})"),
             ("classes", f"{min(owned)} to {max(owned)}, {sum(owned) / len(owned):.2f} on average"),
             ("distance", f"{dealt.mean_distance:.3f} on average"),
+            *([("domains", ", ".join(dealt.domains))] if dealt.domains else []),
             ("dealt by", f"seed {dealt.seed}, which follows from {dealt.options['seed']}"),
             ("sha256", dealt.sha256),
             *([("drawn into", str(png))] if png else []),

@@ -163,8 +163,9 @@ def _list_runs(experiment: Experiment, stock: Stock) -> None:
     from node.cli.output import print_table
 
     rows = []
+    pending = {one.id for one in stock.list_pending(experiment)}
     for one in experiment.runs.values():
-        state = "done" if one.id in stock.finished else "failed" if one.id in stock.failed else "to run"
+        state = "done" if one.id not in pending else "failed" if one.id in stock.failed else "to run"
         rows.append((one.id, "broken" if one.id in stock.broken else state, one.label))
     print_table(("ID", "STATE", "RUN"), rows)
     for misfit in _list_misfits(experiment):
@@ -188,4 +189,5 @@ def _list_misfits(experiment: Experiment) -> list[str]:
 def _count(experiment: Experiment, stock: Stock) -> str:
     points = sum(point.run is not None for point in experiment.points)
     shared = f" for {points} combinations" if points != len(experiment.runs) else ""
-    return f"{len(experiment.runs)} runs{shared}, {len(stock.finished)} of them done before"
+    done = len(experiment.runs) - len(stock.list_pending(experiment))
+    return f"{len(experiment.runs)} runs{shared}, {done} of them done before"

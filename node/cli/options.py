@@ -20,6 +20,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in training.seed=5. May be repeated."),
 ]
+MAX_HEIGHT = (1 << 63) - 1  # what a request can ask for
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout; its keys are stable.")]
 
 

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 SHORT_CHARS = 8
 
+MOST_AT_ONCE = 1 << 20  # items that a request can ask for; a page has fewer
+
 T = TypeVar("T")
 
 
@@ -83,7 +85,7 @@ def gather_pages(
     items: list[T] = []
     following = first
     while len(items) < limit:
-        page, after = get_page(following, limit - len(items))
+        page, after = get_page(following, min(limit - len(items), MOST_AT_ONCE))
         items += page
         if after is None:
             break

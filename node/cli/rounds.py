@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import AsJson, make_group
+from node.cli.options import MAX_HEIGHT, AsJson, make_group
 from node.cli.target import DataDir, NodeConfigFile, Socket
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
 
-_First = Annotated[int | None, typer.Option("--from", metavar="R", min=1, help="Begin at this round.")]
+_First = Annotated[int | None, typer.Option("--from", metavar="R", min=1, max=MAX_HEIGHT, help="Begin at this round.")]
 _Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
 _Reverse = Annotated[bool, typer.Option("--reverse", help="Oldest first.")]
 
@@ -71,6 +71,7 @@ def list_some(
     if as_json:
         print_json({"rounds": [to_json(entry) for entry in entries]})
         return
+    has_branches = any("dropout" in entry.apply for entry in entries)
     rows = []
     for entry in entries:
         train, mine, wall = (
@@ -91,15 +92,25 @@ def list_some(
                 show_bytes(sum(entry.bytes_sent.values())) if entry.measured else "-",
                 show_number(entry.local_accuracy if entry.HasField("local_accuracy") else None),
                 show_number(entry.accuracy if entry.HasField("accuracy") else None),
+                *((_get_branch(entry),) if has_branches else ()),
             )
         )
     who = (">ROUND", "TIME (UTC)", "MINER", ">CONTRIB", ">REFUSED", ">VIEW")
     cost = (">E", ">TRAIN", ">MINE", ">SECONDS", ">SENT")
-    print_table((*who, *cost, ">BEFORE", ">AFTER"), rows)
+    print_table((*who, *cost, ">BEFORE", ">AFTER", *(("BRANCH",) if has_branches else ())), rows)
+
+
+def _get_branch(entry: pb.Round) -> str:
+    """What this node did with what it was offered, where the method has a choice."""
+    if "dropout" in entry.apply:
+        return "dropout" if entry.apply["dropout"] else "personalise"
+    return "alone" if entry.measured else "-"
 
 
 def show(
-    number: Annotated[int, typer.Argument(metavar="R", min=0, help="Round r made the block of height r.")],
+    number: Annotated[
+        int, typer.Argument(metavar="R", min=0, max=MAX_HEIGHT, help="Round r made the block of height r.")
+    ],
     socket: Socket = None,
     config: NodeConfigFile = None,
     data_dir: DataDir = None,
@@ -116,8 +127,10 @@ def show(
         absent = [member.name for member in ledger.genesis.members if member.name not in set(entry.contributor_names)]
     if as_json:
         print_json(to_json(entry))
-    else:
-        print_facts(_describe(entry, absent, unit))
+        return
+    print_facts(_describe(entry, absent, unit))
+    if entry.HasField("peering"):
+        print_peering(entry.peering)
 
 
 def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, str]]:
@@ -143,6 +156,51 @@ def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, 
     if entry.HasField("beta_s"):
         facts.append(("beta", f"{entry.beta_s:.3f} s of mining"))
     facts += [(f"sent {kind}", show_bytes(count)) for kind, count in sorted(entry.bytes_sent.items()) if count]
+    if entry.HasField("pulled_bytes"):
+        facts.append(("pulled", f"{show_bytes(entry.pulled_bytes)}{_describe_peers(entry)}"))
+    facts += [(f"went without {show_id(author)}", why) for author, why in sorted(entry.gone.items())]
     before = entry.local_accuracy if entry.HasField("local_accuracy") else None
     after = entry.accuracy if entry.HasField("accuracy") else None
     return [*facts, ("accuracy", f"{show_number(before)} before the exchange, {show_number(after)} after")]
+
+
+def _describe_peers(entry: pb.Round) -> str:
+    """What this node itself made of those it had drawn, less those it went without."""
+    count = entry.apply.get("peers")
+    told = [] if count is None else [f" of {count:.0f} peer{'s' if count != 1 else ''}"]
+    if "divergence" in entry.apply:
+        told.append(f"divergence {entry.apply['divergence']:.3f} on average")
+    return ", ".join(told)
+
+
+def print_peering(peering: pb.Peering) -> None:
+    """Who was how far from whom, where that was measured, and who took what from whom."""
+    from node.cli.output import print_table, show_number
+
+    print()
+    if not peering.held:
+        print("who took what from whom: not known here, as the aggregate of this round is not held")
+        return
+    names = [node.name for node in peering.nodes]
+    for what in ("divergences", "weights"):
+        rows = [[show_number(value, 3) for value in getattr(node, what)] for node in peering.nodes]
+        if any(rows):
+            print_table(
+                (what.upper(), *(f">{name}" for name in names)),
+                [(name, *row) for name, row in zip(names, rows, strict=True)],
+            )
+            print()
+    if peering.HasField("threshold"):
+        print(f"threshold {peering.threshold:g} ({peering.div})\n")
+    if any(node.HasField("branch") for node in peering.nodes):
+        rows = [[node.name, node.branch, ", ".join(node.peers) or "-", _describe_taken(node)] for node in peering.nodes]
+        print_table(("NODE", "BRANCH", "DREW", "TAKES"), rows)
+    else:
+        print_table(("NODE", "DREW"), [(node.name, ", ".join(node.peers) or "-") for node in peering.nodes])
+
+
+def _describe_taken(node: pb.Taker) -> str:
+    if node.HasField("donor"):
+        return f"g and h of {node.donor}"
+    parts = [f"{part} of {', '.join(peers)}" for part, peers in (("g", node.peers), ("h", node.similar)) if peers]
+    return "; ".join(parts) or "-"

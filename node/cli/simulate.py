@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import AsJson
+from node.cli.output import show_bytes
 from node.cli.testnet import (
     DataOption,
     MethodOption,
@@ -20,7 +22,20 @@ from node.cli.testnet import (
 )
 
 if TYPE_CHECKING:
-    from ml.simulation import SimulationResult
+    from ml.simulation import RoundResult, SimulationResult
+
+COLUMNS: Mapping[str, Callable[[RoundResult], str | None]] = {  # without a value: left out; 80 characters wide
+    "round": lambda row: str(row.round),
+    "before": lambda row: None if row.peers is None else f"{row.taa_local:.4f}",
+    "matched": lambda row: f"{row.taa:.4f}",
+    "global": lambda row: f"{row.global_:.4f}",
+    "sent numbers": lambda row: f"{row.sent_params:,}" if row.peers is None else None,
+    "sent": lambda row: show_bytes(row.sent_bytes),
+    "received": lambda row: show_bytes(row.received_bytes),
+    "peers": lambda row: None if row.peers is None or row.dropout is not None else f"{row.peers:.1f}",
+    "dropout": lambda row: None if row.dropout is None else f"{row.dropout:.2f}",
+    "div": lambda row: None if row.divergence is None else f"{row.divergence:.3f}",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -109,16 +124,19 @@ def _print_result(result: SimulationResult) -> None:
     table = Table(
         title=f"{result.method['name']} on {config.data['format']}, {config.partition}, {config.clients} clients"
     )
-    for heading in ("round", "matched", "global", "sent numbers", "sent bytes"):
+    columns = {name: show for name, show in COLUMNS.items() if show(result.rounds[-1]) is not None}
+    for heading in columns:
         table.add_column(heading, justify="right")
     for row in result.rounds:
-        table.add_row(
-            str(row.round), f"{row.taa:.4f}", f"{row.global_:.4f}", f"{row.sent_params:,}", f"{row.sent_bytes:,}"
-        )
+        table.add_row(*(show(row) for show in columns.values()))
     console = Console()
     console.print(table)
     if result.pretrained is not None:
         console.print(result.pretrained, highlight=False, markup=False)
+    before = [row.taa_local for row in result.rounds if row.peers is not None]
+    if before:
+        said = f"before the exchange, on matched test sets: best {max(before):.4f}, final {before[-1]:.4f}"
+        console.print(said, highlight=False, soft_wrap=True)
     console.print(
         f"accuracy on matched test sets: best {result.best_taa:.4f}, final {result.final_taa:.4f}; "
         f"on everyone's: {result.final_global:.4f}; {result.seconds:.1f} s",

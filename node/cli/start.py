@@ -78,7 +78,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from chain.signing import encode_id
     from chain.sqlite_store import SqliteStore
     from ml.data import open_dataset
-    from ml.data.base import InputFormat
+    from ml.data.base import InputFormat, SampleDomains
     from ml.data.checks import check_data, is_quick, log_findings
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
@@ -119,7 +119,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
         log_findings(check_data(train, test, thorough=is_quick(train, test)))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:
-            split = split_from_mapping(data["partition"], train.y, test.y)
+            split = split_from_mapping(data["partition"], train.y, test.y, SampleDomains.of(train, test))
             num_train, num_test = len(split.train), len(split.test)
     except DataError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -15,7 +15,8 @@ MethodOption = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="dfpl, or a baseline: local, fedavg, blade_fl, moon, swim, fedintr, fedprox or fedproto.",
+        help="dfpl, mpfedcl, uapdfl, or a baseline: local, fedavg, blade_fl, moon, swim, fedintr, fedprox, fedproto, "
+        "fedper, fedavg_p2p, dfedavgm, dispfl or criticalfl.",
     ),
 ]
 ModelOption = Annotated[
@@ -39,7 +40,7 @@ DataOption = Annotated[
         "--data",
         metavar="DATA",
         help="The data set that is dealt out: digits, or FORMAT:PATH with npz, imagefolder, csv, parquet, hf, idx, "
-        "cifar, svhn or medmnist. See fednode data inspect.",
+        "cifar, svhn or medmnist, or domains with a directory of several of these. See fednode data inspect.",
     ),
 ]
 SizeOption = Annotated[

@@ -6,19 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from node.experiments.axes import Key, get_key, select
+from node.experiments.by_client import CLIENT, is_by_client
 from node.experiments.plan import Experiment, Found, show_fact
-from node.experiments.sections import FigureSection, ReportSection, TableSection
+from node.experiments.sections import AnyFigureSection, EmbeddingSection, FigureSection, ReportSection, TableSection
 from node.experiments.values import SERIES, VALUES
 from node.yaml_source import suggest
 
-OWN_X = ("round", "bytes")  # what a figure has across besides axes
+OWN_X = ("round", "bytes", "seconds")  # what a figure has across besides axes
 
 
 def get_report(experiment: Experiment) -> ReportSection:
     """The file's report, with what it left open filled in."""
     given = experiment.file.report
     tables = list(_default_tables(experiment) if given.tables is None else given.tables)
-    figures = _default_figures(experiment) if given.figures is None else given.figures
+    figures: Sequence[AnyFigureSection] = _default_figures(experiment) if given.figures is None else given.figures
     shown = {value for table in tables for value in table.value}
     first = tables[0] if tables else TableSection()
     if given.target is not None and "rounds_to" not in shown:
@@ -70,6 +71,23 @@ def _make_traffic_table(experiment: Experiment) -> TableSection:
     )
 
 
+def needs_train_seconds(experiment: Experiment) -> bool:
+    """Whether the file's report shows how long runs trained, which results of earlier versions do not say."""
+    given = experiment.file.report
+    values = {value for table in given.tables or () for value in table.value}
+    lines = [figure for figure in given.figures or () if isinstance(figure, FigureSection)]
+    timed = {name for name, value in VALUES.items() if value.needs_seconds} | {"train_seconds"}
+    return bool(values & timed) or any(figure.x == "seconds" or figure.y in timed for figure in lines)
+
+
+def needs_received(experiment: Experiment) -> bool:
+    """Whether the file's report shows what clients received, which results of earlier versions do not say."""
+    given = experiment.file.report
+    values = {value for table in given.tables or () for value in table.value}
+    values |= {figure.y for figure in given.figures or () if isinstance(figure, FigureSection)}
+    return any(value.startswith("received_") for value in values)
+
+
 def find_report_problems(experiment: Experiment) -> Found:
     """What in the file's report cannot be laid out, under the keys it was written at."""
     found: Found = []
@@ -77,23 +95,51 @@ def find_report_problems(experiment: Experiment) -> Found:
     for i, table in enumerate(given.tables or ()):
         keys = ("report", "tables", i)
         found += [((*keys, "value"), text) for text in _name_unknown(table.value, VALUES)]
-        axes = {"rows": table.rows, "columns": table.columns, "over": table.over, "where": tuple(table.where)}
+        found += _check_seconds(table, keys)
+        found += _check_clients(table, keys)
+        laid_out = {"rows": table.rows, "columns": table.columns}
+        axes = {name: tuple(axis for axis in own if axis != CLIENT) for name, own in laid_out.items()}
+        axes |= {"over": table.over, "where": tuple(table.where)}
         axes |= {"best_of": (table.best_of,) if table.best_of else ()}
         free = {*table.over, *((table.best_of,) if table.best_of else ())}
         found += _check_axes(experiment, keys, axes, table.where, (*table.rows, *table.columns), free)
     for i, figure in enumerate(given.figures or ()):
         keys = ("report", "figures", i)
+        if isinstance(figure, EmbeddingSection):
+            axes = {name: getattr(figure, name) for name in ("panels", "each")} | {"where": tuple(figure.where)}
+            found += _check_axes(experiment, keys, axes, figure.where, (*figure.panels, *figure.each), set())
+            continue
         unknown = [((*keys, "x"), text) for text in _name_unknown((figure.x,), (*OWN_X, *experiment.known_axes))]
         if unknown:
             found += unknown
             continue
-        known = SERIES if figure.x in OWN_X else VALUES
+        known = SERIES if figure.x in OWN_X else [name for name, value in VALUES.items() if not value.needs_seconds]
         found += [((*keys, "y"), text) for text in _name_unknown((figure.y,), known)]
         axes = {name: getattr(figure, name) for name in ("lines", "panels", "each", "over")}
         axes["where"] = tuple(figure.where)
         used = (*figure.lines, *figure.panels, *figure.each, *(() if figure.x in OWN_X else (figure.x,)))
         found += _check_axes(experiment, keys, axes, figure.where, used, set(figure.over))
     return found
+
+
+def _check_seconds(table: TableSection, keys: tuple[str | int, ...]) -> Found:
+    """Values at equal training time and the seconds to read them at belong together."""
+    timed = [name for name in table.value if name in VALUES and VALUES[name].needs_seconds]
+    if timed and table.seconds is None:
+        return [((*keys, "value"), f"expected `seconds` beside {timed[0]}: the training time to compare at")]
+    if table.seconds is not None and not timed:
+        names = ", ".join(name for name, value in VALUES.items() if value.needs_seconds)
+        return [((*keys, "seconds"), f"expected one of {names} as the value")]
+    return []
+
+
+def _check_clients(table: TableSection, keys: tuple[str | int, ...]) -> Found:
+    """A table by client has values that are kept for each."""
+    unkept = [name for name in table.value if name in VALUES and VALUES[name].of_client is None]
+    if unkept and is_by_client(table.rows, table.columns):
+        names = ", ".join(name for name, value in VALUES.items() if value.of_client is not None)
+        return [((*keys, "value"), f"expected {names} in a table by client (got {unkept[0]})")]
+    return []
 
 
 def _name_unknown(names: Iterable[str], known: Iterable[str]) -> Iterator[str]:

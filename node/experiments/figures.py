@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ml.metrics import compute_mean, compute_std
 from node.experiments.axes import capitalise, get_key, list_keys, name_axis, name_fact, select
 from node.experiments.contents import OWN_X
 from node.experiments.plan import Experiment, Point
+from node.experiments.results import Result
 from node.experiments.sections import FigureSection
-from node.experiments.tables import DEFAULT_TARGET, Results, average
-from node.experiments.values import SERIES, VALUES, Kind
+from node.experiments.tables import Results, average
+from node.experiments.values import SERIES, VALUES, Kind, Limits, compute_train_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Panels that share their axes. `ticks` are the labels of x = 0, 1, … where x is an axis of the sweep."""
+    """Panels that share their axes. `ticks` are the labels of x = 0, 1, … where x is an axis of the sweep; where it is
+    no axis, `log_x` is of bytes and `whole_x` of rounds."""
 
     title: str
     x_label: str
@@ -42,7 +45,15 @@ class Figure:
     kind: Kind
     panels: tuple[Panel, ...]
     log_x: bool = False
+    whole_x: bool = True
     ticks: tuple[str, ...] = ()
+
+
+_X_LABELS = {
+    "round": "round",
+    "bytes": "sent by one client so far",
+    "seconds": "seconds of local training so far, mean over clients",
+}
 
 
 def make_figures(experiment: Experiment, section: FigureSection, results: Results) -> list[Figure]:
@@ -60,11 +71,12 @@ def make_figures(experiment: Experiment, section: FigureSection, results: Result
         figures.append(
             Figure(
                 title=(section.title or _title_figure(section)) + ending,
-                x_label={"round": "round", "bytes": "sent by one client so far"}.get(section.x, name_axis(section.x)),
+                x_label=_X_LABELS.get(section.x, name_axis(section.x)),
                 y_label=value.label,
                 kind=value.kind,
                 panels=panels,
                 log_x=section.x == "bytes",
+                whole_x=section.x == "round",
                 ticks=() if section.x in OWN_X else tuple(key[0] for key in list_keys(own, (section.x,))),
             )
         )
@@ -73,8 +85,8 @@ def make_figures(experiment: Experiment, section: FigureSection, results: Result
 
 def _title_figure(section: FigureSection) -> str:
     label = SERIES[section.y].label if section.x in OWN_X else VALUES[section.y].label
-    over = {"round": "by round", "bytes": "by bytes sent"}.get(section.x, f"by {name_axis(section.x)}")
-    return f"{capitalise(label)} {over}"
+    over = {"round": "round", "bytes": "bytes sent", "seconds": "training time"}.get(section.x, name_axis(section.x))
+    return f"{capitalise(label)} by {over}"
 
 
 def _make_panels(section: FigureSection, points: Sequence[Point], results: Results) -> Iterator[Panel]:
@@ -96,23 +108,28 @@ def _make_panels(section: FigureSection, points: Sequence[Point], results: Resul
 def _make_line(section: FigureSection, label: str, points: Sequence[Point], results: Results) -> Line | None:
     """A line of per-round values, mean and spread over the seeds, as far as all its runs go."""
     runs = [results[point.run.id] for point in points if point.run is not None and point.run.id in results]
-    take = SERIES[section.y].compute
-    length = min((len(run.rounds) for run in runs), default=0)
+    take, across = SERIES[section.y].compute, [_list_x(section.x, run) for run in runs]
+    length = min(map(len, across), default=0)
     xs, means, stds = [], [], []
     for r in range(length):
         known = [value for run in runs if (value := take(run.rounds[r])) is not None]
         if len(known) < len(runs):
             break
-        xs.append(
-            float(r + 1)
-            if section.x == "round"
-            else compute_mean(sum(row.sent_bytes for row in run.rounds[: r + 1]) / run.num_clients for run in runs)
-        )
+        xs.append(compute_mean(x[r] for x in across))
         means.append(compute_mean(known))
         stds.append(compute_std(known))
     if not xs:
         return None
     return Line(label, tuple(xs), tuple(means), tuple(stds), len(runs), flat=section.x == "bytes" and not xs[-1])
+
+
+def _list_x(x: str, result: Result) -> Sequence[float]:
+    """Where each round of a run stands across; nothing where that was not measured."""
+    if x == "seconds":
+        return compute_train_seconds(result)
+    if x == "bytes":
+        return [sent / result.num_clients for sent in accumulate(row.sent_bytes for row in result.rounds)]
+    return [row.round for row in result.rounds]
 
 
 def _make_axis_line(
@@ -122,7 +139,7 @@ def _make_axis_line(
     cells = {}
     for point_key in list_keys(points, (section.x,)):
         own = [point for point in points if get_key(point, (section.x,)) == point_key]
-        cell = average(value, own, results, DEFAULT_TARGET)
+        cell = average(value, own, results, Limits())
         if cell.mean is not None:
             cells[float(ticks.index(point_key[0]))] = cell
     if not cells:

@@ -6,7 +6,7 @@ that come to the same configuration share it, and a finished run is never run ag
 
 Where a setting is given more than once, the later of these counts: `base.method`, a task's `method`, the method's own
 entry, a swept `method.KEY`, the budget's local iterations. What stands in `base`, in a task or in an axis reaches the
-methods that have such a setting, at least one of which must.
+methods that have such a setting, at least one of which must. A method's own `rounds` count before all others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ml.budget import compute_plan
 from ml.data.partition import parse_partition
 from ml.errors import BudgetError, DataError, SpecError
 from ml.specs import get_spec
-from node.experiments.sections import DataItem, ExperimentFile, NamedItem, TaskItem
+from node.experiments.sections import DataItem, ExperimentFile, MethodItem, NamedItem, TaskItem
 from node.settings import make_model
 from node.yaml_source import Keys, YamlSource, show_value, suggest
 
@@ -146,6 +146,9 @@ def _list_axes(file: ExperimentFile, found: Found) -> dict[str, list[_Value]]:
         given = getattr(sweep, name)
         if given is not None:
             axes[name] = [_read_value(name, value, ("sweep", name, i)) for i, value in enumerate(given)]
+    for i, item in enumerate(sweep.method):
+        if item.rounds is not None and sweep.rounds is not None:
+            found.append((("sweep", "method", i, "rounds"), "expected it here or in sweep.rounds, not in both"))
     for name, given in sweep.get_settings().items():
         section, dot, key = name.partition(".")
         keys: Keys = ("sweep", name)
@@ -176,7 +179,8 @@ def _read_value(axis: str, value: Any, keys: Keys) -> _Value:
         given = {name: getattr(value, name) for name in value.model_fields_set if name != "label"}
         return _Value(value.label, given, keys)
     if isinstance(value, DataItem | NamedItem):
-        return _Value(_label(value), {axis: value}, keys)
+        own = {"rounds": value.rounds} if isinstance(value, MethodItem) and value.rounds is not None else {}
+        return _Value(_label(value), {axis: value, **own}, keys)
     return _Value(value, {axis: value}, keys)
 
 

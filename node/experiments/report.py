@@ -17,16 +17,20 @@ from typing import Any
 
 from ml.metrics import compute_mean
 from node.errors import NodeError, NotFound
-from node.experiments import charts, page
+from node.experiments import charts, map_charts, page
 from node.experiments.axes import name_axis
 from node.experiments.contents import get_report
+from node.experiments.embeddings import EmbeddingFigure, make_embedding_figures
 from node.experiments.figures import Figure, make_figures
 from node.experiments.loading import load_experiment
 from node.experiments.plan import VERSION, Experiment, Point, show_fact
 from node.experiments.results import Result
 from node.experiments.runner import EXPERIMENT, Stock, take_stock
-from node.experiments.tables import DEFAULT_TARGET, Table, format_table_csv, make_table
-from node.experiments.values import VALUES, show_number
+from node.experiments.sections import AnyFigureSection, EmbeddingSection
+from node.experiments.tables import Table, format_table_csv, make_table
+from node.experiments.values import VALUES, Limits, show_number
+
+AnyFigure = Figure | EmbeddingFigure
 
 PAGE = "report.html"
 RUNS_CSV = "runs.csv"
@@ -53,10 +57,8 @@ def write_report(directory: Path) -> Written:
     stock = take_stock(experiment, directory)
     sections = get_report(experiment)
     tables = [make_table(experiment, section, stock.finished) for section in sections.tables or ()]
-    figures = [
-        figure for section in sections.figures or () for figure in make_figures(experiment, section, stock.finished)
-    ]
-    colours = charts.assign_colours(figures)
+    figures = [figure for section in sections.figures or () for figure in _make_figures(experiment, section, stock)]
+    colours = charts.assign_colours([figure for figure in figures if isinstance(figure, Figure)])
     try:
         (directory / PAGE).write_text(_render(experiment, stock, tables, figures, colours), encoding="utf-8")
         (directory / RUNS_CSV).write_text(_format_runs_csv(experiment, stock), encoding="utf-8")
@@ -67,6 +69,12 @@ def write_report(directory: Path) -> Written:
     return Written(
         directory / PAGE, (directory / RUNS_CSV, *table_paths), tuple(figure_paths), _count_runs(experiment, stock)
     )
+
+
+def _make_figures(experiment: Experiment, section: AnyFigureSection, stock: Stock) -> Sequence[AnyFigure]:
+    if isinstance(section, EmbeddingSection):
+        return make_embedding_figures(experiment, section, stock.snapshots)
+    return make_figures(experiment, section, stock.finished)
 
 
 # ---- the files beside the page
@@ -81,13 +89,16 @@ def _write_tables(directory: Path, tables: Sequence[Table]) -> list[Path]:
     return paths
 
 
-def _write_figures(directory: Path, figures: Sequence[Figure], colours: Mapping[str, int]) -> list[Path]:
+def _write_figures(directory: Path, figures: Sequence[AnyFigure], colours: Mapping[str, int]) -> list[Path]:
     _empty(directory, ("svg", "png"))
-    return [
-        path
-        for i, figure in enumerate(figures, start=1)
-        for path in charts.write_files(figure, colours, directory / f"{i:02}-{_make_slug(figure.title)}")
-    ]
+    paths = []
+    for i, figure in enumerate(figures, start=1):
+        stem = directory / f"{i:02}-{_make_slug(figure.title)}"
+        if isinstance(figure, EmbeddingFigure):
+            paths += map_charts.write_files(figure, stem)
+        else:
+            paths += charts.write_files(figure, colours, stem)
+    return paths
 
 
 def _empty(directory: Path, endings: Iterable[str]) -> None:
@@ -107,12 +118,13 @@ def _format_runs_csv(experiment: Experiment, stock: Stock) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     axes = _list_columns(experiment)
-    target = experiment.file.report.target or DEFAULT_TARGET
+    limits = Limits(experiment.file.report.target or Limits().target)
+    values = {name: value for name, value in VALUES.items() if not value.needs_seconds}
     budget = ["local_iterations", "available_s", "used_s"] if experiment.file.budget is not None else []
-    writer.writerow(["run", *axes, "state", *budget, *VALUES])
+    writer.writerow(["run", *axes, "state", *budget, *values])
     for point in experiment.points:
         result = stock.finished.get(point.run.id) if point.run is not None else None
-        numbers = [value.compute(result, target) if result is not None else None for value in VALUES.values()]
+        numbers = [value.compute(result, limits) if result is not None else None for value in values.values()]
         plan = [getattr(point.budget, name) if point.budget is not None else "" for name in budget]
         facts = [show_fact(point.facts.get(axis)) for axis in axes]
         shown = ["" if number is None else repr(number) for number in numbers]
@@ -140,7 +152,7 @@ def _render(
     experiment: Experiment,
     stock: Stock,
     tables: Sequence[Table],
-    figures: Sequence[Figure],
+    figures: Sequence[AnyFigure],
     colours: Mapping[str, int],
 ) -> str:
     parts = [page.Part("tables", "Tables", page.render_tables(tables))]
@@ -158,7 +170,9 @@ def _render(
     )
 
 
-def _render_figure(figure: Figure, colours: Mapping[str, int], prefix: str) -> str:
+def _render_figure(figure: AnyFigure, colours: Mapping[str, int], prefix: str) -> str:
+    if isinstance(figure, EmbeddingFigure):
+        return _render_maps(figure, prefix)
     seeds = sorted({line.seeds for panel in figure.panels for line in panel.lines})
     note = "One seed." if seeds == [1] else f"Mean over {seeds[-1]} seeds; the band is one standard deviation."
     if any(line.flat for panel in figure.panels for line in panel.lines):
@@ -177,6 +191,20 @@ def _render_figure(figure: Figure, colours: Mapping[str, int], prefix: str) -> s
     )
     more = page.render_details("The same in numbers", table)
     return page.render_figure(charts.render_inline(figure, colours, prefix), figure.title + ".", note, more)
+
+
+def _render_maps(figure: EmbeddingFigure, prefix: str) -> str:
+    seeds = list(dict.fromkeys(panel.seed for panel in figure.panels))
+    note = (
+        f"Samples of the global test set as client 0 embeds them after the last round, laid flat by {figure.method}, "
+        f"with the prototypes it holds. Each panel is a map of its own, of one run: seed {', '.join(seeds)}."
+    )
+    if len(figure.names) > map_charts.MOST_NAMED:
+        note += " Of so many classes no legend is drawn: a sample says its class while the pointer rests on it."
+    rows = [(panel.label, "; ".join(map_charts.say_counts(panel))) for panel in figure.panels]
+    table = page.render_plain_table(figure.title, ("panel", "counted"), rows)
+    more = page.render_details("The same in numbers", table)
+    return page.render_figure(map_charts.render_inline(figure, prefix), figure.title + ".", note, more)
 
 
 def _show_x(figure: Figure, x: float) -> str:
@@ -247,7 +275,7 @@ def _describe_point(point: Point, axes: Sequence[str], stock: Stock) -> tuple[st
     numbers = ["", "", "", ""]
     if result is not None:
         chosen = [VALUES[name] for name in ("best_taa", "final_taa", "final_global", "seconds")]
-        numbers = [show_number(value.kind, value.compute(result, 1.0) or 0.0) for value in chosen]
+        numbers = [show_number(value.kind, value.compute(result, Limits()) or 0.0) for value in chosen]
     facts = [show_fact(point.facts.get(axis)) for axis in axes]
     return (*facts, _get_state(point, stock), *numbers, point.run.id if point.run is not None else "")
 

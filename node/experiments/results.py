@@ -1,21 +1,27 @@
-"""What a run leaves: one JSON file, written whole or not at all, read only as the answer to the very run it names.
+"""What a run leaves: one JSON file, written whole or not at all, read only as the answer to the very run it names; and
+beside it the snapshot of a client, where a figure asks for one, named in the JSON by its digest.
 
 format, fednode, id, config     which run this is; `config` is what the id is a digest of
 rounds, clients                 series over rounds (means over clients), and each client after the last
 error                           in place of those two, why the run failed
+snapshot                        the names of the classes, and the SHA-256 of the file of arrays
 input, seconds, finished, machine
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ml.errors import PayloadError
+from ml.snapshot import Snapshot
 from node.errors import NodeError
 from node.experiments.plan import FORMAT, VERSION, Run
 
@@ -32,7 +38,8 @@ class _Part(BaseModel):
 
 
 class RoundRow(_Part):
-    """One round, as ml.simulation's RoundResult has it. A loss that is no finite number is None."""
+    """One round, as ml.simulation's RoundResult has it. A loss that is no finite number is None, and so is what a
+    method does not have, or what was not measured yet when the file was written."""
 
     round: int
     taa: float
@@ -42,6 +49,13 @@ class RoundRow(_Part):
     tal_global: float | None
     sent_params: int
     sent_bytes: int
+    received_params: int | None = None
+    received_bytes: int | None = None
+    peers: float | None = None
+    similar: float | None = None
+    dropout: float | None = None
+    divergence: float | None = None
+    train_s: Annotated[float, Field(ge=0)] | None = None
 
 
 class ClientRow(_Part):
@@ -52,6 +66,13 @@ class ClientRow(_Part):
     global_accuracy: float
     num_train: int
     num_test: int
+
+
+class SnapshotRow(_Part):
+    """What belongs to a snapshot besides its arrays."""
+
+    sha256: str
+    classes: tuple[str, ...]
 
 
 class Result(_Part):
@@ -65,6 +86,7 @@ class Result(_Part):
     rounds: tuple[RoundRow, ...] = ()
     clients: tuple[ClientRow, ...] = ()
     error: str | None = None
+    snapshot: SnapshotRow | None = None
     seconds: float
     finished: str
     machine: dict[str, Any]
@@ -75,19 +97,38 @@ class Result(_Part):
         return clients
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """A snapshot that was read, and what its classes are called."""
+
+    snapshot: Snapshot
+    names: tuple[str, ...]
+
+
 def get_result_path(directory: Path, run_id: str) -> Path:
     return directory / RUNS / f"{run_id}.json"
 
 
-def write_result(directory: Path, run: Run, document: Mapping[str, Any]) -> None:
+def get_snapshot_path(directory: Path, run_id: str) -> Path:
+    return directory / RUNS / f"{run_id}.safetensors"
+
+
+def write_result(directory: Path, run: Run, document: Mapping[str, Any], kept: Kept | None = None) -> None:
     """Keep what came of a run: appears under its name whole or not at all. Raises NodeError when it cannot be kept."""
     whole = {"format": FORMAT, "fednode": VERSION, "id": run.id, "config": run.config, **document}
+    if kept is not None:
+        data = kept.snapshot.encode()
+        whole["snapshot"] = {"sha256": hashlib.sha256(data).hexdigest(), "classes": kept.names}
+        _write(get_snapshot_path(directory, run.id), data)  # before the JSON that refers to it
     text = json.dumps(_without_infinities(whole), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    path = get_result_path(directory, run.id)
+    _write(get_result_path(directory, run.id), text.encode("utf-8"))
+
+
+def _write(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(_TEMPORARY)
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(data)
         part.replace(path)
     except OSError as error:
         raise NodeError(f"{path}: cannot be written ({error.strerror})") from error
@@ -121,6 +162,30 @@ def read_result(directory: Path, run: Run) -> Result | None:
     if result.error is None and [row.round for row in result.rounds] != list(range(1, run.num_rounds + 1)):
         raise BrokenResult(f"{path}: expected rounds 1 to {run.num_rounds}, got {len(result.rounds)} of them")
     return result
+
+
+def read_snapshot(directory: Path, run: Run, result: Result) -> Kept | None:
+    """The snapshot that `result` speaks of; None where it speaks of none. Raises BrokenResult, naming the file."""
+    if result.snapshot is None:
+        return None
+    path = get_snapshot_path(directory, run.id)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BrokenResult(f"{path}: cannot be read ({error.strerror})") from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != result.snapshot.sha256:
+        raise BrokenResult(f"{path}: expected the snapshot {result.snapshot.sha256[:16]}, got {digest[:16]}")
+    names = result.snapshot.classes
+    try:
+        snapshot = Snapshot.decode(data)
+    except PayloadError as error:
+        raise BrokenResult(f"{path}: not a snapshot: {error}") from error
+    for what in ("labels", "predicted", "classes"):
+        largest = int(getattr(snapshot, what).max(initial=0))
+        if largest >= len(names):
+            raise BrokenResult(f"{path}: {what}: expected less than {len(names)}, got {largest}")
+    return Kept(snapshot, names)
 
 
 def _without_infinities(value: Any) -> Any:

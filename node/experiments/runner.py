@@ -14,12 +14,23 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from node.errors import ConfigError, NodeError
+from node.experiments.contents import needs_received, needs_train_seconds
+from node.experiments.embeddings import list_snapshot_runs
 from node.experiments.plan import Experiment, Run
 from node.experiments.pool import Advanced, Died, Finished, Report, work_through
-from node.experiments.results import BrokenResult, Result, read_result, remove_leftovers, write_result
+from node.experiments.results import (
+    BrokenResult,
+    Kept,
+    Result,
+    read_result,
+    read_snapshot,
+    remove_leftovers,
+    write_result,
+)
+from node.experiments.values import compute_train_seconds
 from node.machine import get_machine
 from node.yaml_source import dump_yaml
 
@@ -36,15 +47,22 @@ _LAST_FRAMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """What a directory holds of an experiment: its finished and failed runs by id, and why other files are none."""
+    """What a directory holds of an experiment: its finished and failed runs by id, and why other files are none.
+
+    `lacking` are finished runs without something that the report asks for: a snapshot, the time they trained, or what
+    they received.
+    """
 
     finished: Mapping[str, Result]
     failed: Mapping[str, Result]
     broken: Mapping[str, str]
+    snapshots: Mapping[str, Kept]
+    lacking: frozenset[str]
 
     def list_pending(self, experiment: Experiment) -> list[Run]:
-        """What is still to be run, failed and broken ones included."""
-        return [run for run in experiment.runs.values() if run.id not in self.finished]
+        """What is still to be run, failed, broken and lacking ones included."""
+        done = self.finished.keys() - self.lacking
+        return [run for run in experiment.runs.values() if run.id not in done]
 
 
 def take_stock(experiment: Experiment, directory: Path) -> Stock:
@@ -52,15 +70,30 @@ def take_stock(experiment: Experiment, directory: Path) -> Stock:
     finished: dict[str, Result] = {}
     failed: dict[str, Result] = {}
     broken: dict[str, str] = {}
+    snapshots: dict[str, Kept] = {}
+    shown = list_snapshot_runs(experiment)
+    timed, counted = needs_train_seconds(experiment), needs_received(experiment)
+    lacking: set[str] = set()
     for run in experiment.runs.values():
         try:
             result = read_result(directory, run)
+            if result is None or result.error is not None:
+                failed |= {run.id: result} if result is not None else {}
+                continue
+            finished[run.id] = result
+            if timed and not compute_train_seconds(result):
+                lacking.add(run.id)
+            if counted and any(row.received_bytes is None for row in result.rounds):
+                lacking.add(run.id)
+            kept = read_snapshot(directory, run, result) if run.id in shown else None
+            if kept is not None:
+                snapshots[run.id] = kept
+            elif run.id in shown:
+                lacking.add(run.id)
         except BrokenResult as error:
             broken[run.id] = str(error)
-            continue
-        if result is not None:
-            (finished if result.error is None else failed)[run.id] = result
-    return Stock(finished, failed, broken)
+            lacking |= {run.id} & finished.keys()
+    return Stock(finished, failed, broken, snapshots, frozenset(lacking))
 
 
 # ---- what is to be
@@ -117,20 +150,32 @@ def run_experiment(
     with _only_one(directory):
         remove_leftovers(directory)
         _keep_file(experiment, directory)
-        pieces = [(run, data_root) for run in runs]
+        shown = list_snapshot_runs(experiment)
+        pieces = [Piece(run, data_root, run.id in shown) for run in runs]
         for event in work_through(pieces, simulate_run, jobs, should_stop):
             run = runs[event.index]
             match event:
                 case Advanced():
                     yield Progress(run)
-                case Finished(_, outcome):
-                    write_result(directory, run, outcome)
-                    taa = [row["taa"] for row in outcome.get("rounds", ())]
-                    error = outcome.get("error")
-                    yield Progress(run, True, error, max(taa, default=None), outcome["seconds"])
+                case Finished(_, Outcome(document, kept)):
+                    taa = [row["taa"] for row in document.get("rounds", ())]
+                    error = document.get("error")
+                    if error is None or not _is_finished(directory, run):
+                        write_result(directory, run, document, kept)
+                    yield Progress(run, True, error, max(taa, default=None), document["seconds"])
                 case Died(_, why):
-                    write_result(directory, run, {"error": why, **_describe_end(0.0)})
+                    if not _is_finished(directory, run):
+                        write_result(directory, run, {"error": why, **_describe_end(0.0)})
                     yield Progress(run, True, why)
+
+
+def _is_finished(directory: Path, run: Run) -> bool:
+    """Whether there is a result already, which lacks something: a failure does not take its place."""
+    try:
+        result = read_result(directory, run)
+    except BrokenResult:
+        return False
+    return result is not None and result.error is None
 
 
 def make_config(run: Run, data_root: Path) -> SimulationConfig:
@@ -145,27 +190,46 @@ def make_config(run: Run, data_root: Path) -> SimulationConfig:
     return SimulationConfig(**{**run.config, "data": data, "pretrained": pretrained})
 
 
-def simulate_run(piece: tuple[Run, Path], report: Report) -> dict[str, Any]:
-    """One run in a process of its own: the document that is kept of it, whatever happened."""
+class Piece(NamedTuple):
+    """One run to be done, the directory its paths begin at, and whether to take a snapshot."""
+
+    run: Run
+    data_root: Path
+    snapshot: bool
+
+
+class Outcome(NamedTuple):
+    """What is kept of a run."""
+
+    document: Mapping[str, Any]
+    kept: Kept | None = None
+
+
+def simulate_run(piece: Piece, report: Report) -> Outcome:
+    """One run in a process of its own: what is kept of it, whatever happened."""
+    from ml.data import get_classes
     from ml.errors import MlError
     from ml.simulation import simulate
 
-    run, data_root = piece
+    run = piece.run
     began_s = time.monotonic()
     try:
-        result = simulate(make_config(run, data_root), on_round=lambda row: report(row.round))
+        config = make_config(run, piece.data_root)
+        result = simulate(config, on_round=lambda row: report(row.round), snapshot=piece.snapshot)
+        kept = None if result.snapshot is None else Kept(result.snapshot, get_classes(config.data))
     except MlError as error:
-        return {"error": str(error), **_describe_end(time.monotonic() - began_s)}
+        return Outcome({"error": str(error), **_describe_end(time.monotonic() - began_s)})
     except Exception as error:  # noqa: BLE001 - a fault in one run is that run's result; the others go on
         frames = traceback.format_tb(error.__traceback__)[-_LAST_FRAMES:]
         said = f"{type(error).__name__}: {error}\n{''.join(frames)}".rstrip()
-        return {"error": said, **_describe_end(time.monotonic() - began_s)}
-    return {
+        return Outcome({"error": said, **_describe_end(time.monotonic() - began_s)})
+    document = {
         "input": result.config.input,
-        "rounds": [row.to_json() for row in result.rounds],
+        "rounds": [{**row.to_json(), "train_s": round(row.train_s, 6)} for row in result.rounds],
         "clients": [asdict(client) for client in result.clients],
         **_describe_end(result.seconds, run.config["device"]),
     }
+    return Outcome(document, kept)
 
 
 def _describe_end(seconds: float, device: str | None = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from node.config import Section
 
@@ -57,7 +57,7 @@ class Item(Section):
 
 
 class NamedItem(Item):
-    """A method or a model."""
+    """A model, or a method."""
 
     name: Annotated[str, Field(min_length=1)]
 
@@ -65,6 +65,16 @@ class NamedItem(Item):
     @classmethod
     def _read_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+
+class MethodItem(NamedItem):
+    """A method. It may have `rounds` of its own, where it is compared with others that do less work in each."""
+
+    rounds: Count | None = None
+
+    def get_settings(self) -> dict[str, Any]:
+        """All of it but the label and the rounds."""
+        return self.model_dump(exclude={"label", "rounds"})
 
 
 class DataItem(Item):
@@ -124,7 +134,7 @@ class SweepSection(Section):
     shots: Axis[Count | None] | None = None
     rounds: Axis[Count] | None = None
     partition: Axis[str] | None = None
-    method: Axis[NamedItem]
+    method: Axis[MethodItem]
     seed: Axis[Seed] | None = None
 
     def get_settings(self) -> Mapping[str, Any]:
@@ -145,6 +155,7 @@ class TableSection(Section):
 
     `where` keeps only runs with these values of axes; `over` names axes averaged over besides the seed. `compare` is
     the axis whose best value is set in bold. `best_of` shows, for each cell, which value of that axis does best there.
+    `seconds` of local training are what the values at equal training time are read at.
     """
 
     title: Label | None = None
@@ -156,13 +167,15 @@ class TableSection(Section):
     compare: str | None = "method"
     best_of: str | None = None
     target: Annotated[float, Field(gt=0, le=1)] | None = None
+    seconds: Annotated[float, Field(gt=0)] | None = None
 
 
 class FigureSection(Section):
     """One figure for each value of `each`, a panel for each of `panels`, a line for each of `lines`.
 
-    Across is `round`, `bytes` (sent by a client so far), or an axis; up is a per-round series (taa, tal, global,
-    tal_global, taa_local), or against an axis a table's value.
+    Across is `round`, `bytes` (sent by a client so far), `seconds` (trained by a client so far), or an axis; up is a
+    per-round series (taa, tal, global, tal_global, taa_local; of peer-to-peer methods peers, similar, dropout and
+    divergence), or against an axis a table's value.
     """
 
     title: Label | None = None
@@ -175,12 +188,34 @@ class FigureSection(Section):
     over: Many[str] = ()
 
 
+class EmbeddingSection(Section):
+    """One figure for each value of `each`, a map of embeddings and prototypes for each of `panels`, each of one run."""
+
+    embedding: Literal["tsne", "pca"]
+    title: Label | None = None
+    panels: Many[str] = ("method",)
+    each: Many[str] = ()
+    where: dict[str, Any] = Field(default_factory=dict)
+
+
+def _choose_figure(value: Any) -> str:
+    """The section that a figure is written as, by its key."""
+    found = "embedding" in value if isinstance(value, dict) else isinstance(value, EmbeddingSection)
+    return (EmbeddingSection if found else FigureSection).__name__
+
+
+AnyFigureSection = Annotated[
+    Annotated[FigureSection, Tag(FigureSection.__name__)] | Annotated[EmbeddingSection, Tag(EmbeddingSection.__name__)],
+    Discriminator(_choose_figure),
+]
+
+
 class ReportSection(Section):
     """What the page shows; without tables or figures, ones that suit the sweep. `target` is an accuracy in 0..1."""
 
     target: Annotated[float, Field(gt=0, le=1)] | None = None
     tables: tuple[TableSection, ...] | None = None
-    figures: tuple[FigureSection, ...] | None = None
+    figures: tuple[AnyFigureSection, ...] | None = None
 
 
 class ExperimentFile(Section):

@@ -14,12 +14,11 @@ from typing import Any
 
 from ml.metrics import compute_mean, compute_std
 from node.experiments.axes import Key, capitalise, get_key, list_keys, name_axis, select, show_where
+from node.experiments.by_client import INDEX, is_by_client, split_by_client
 from node.experiments.plan import Experiment, Point, show_fact
 from node.experiments.results import Result
 from node.experiments.sections import TableSection
-from node.experiments.values import VALUES, Kind, Value, show_number
-
-DEFAULT_TARGET = 0.9
+from node.experiments.values import VALUES, Kind, Limits, Value, compute_train_seconds, show_number
 
 Results = Mapping[str, Result]  # finished runs by id
 Place = tuple[Key, Key]  # row and column
@@ -77,8 +76,11 @@ class Table:
 
 def make_table(experiment: Experiment, section: TableSection, results: Results) -> Table:
     """Lay one table out."""
-    target = section.target or experiment.file.report.target or DEFAULT_TARGET
+    target = section.target or experiment.file.report.target or Limits().target
+    limits = Limits(target, section.seconds)
     points = select(experiment.points, section.where)
+    if is_by_client(section.rows, section.columns):
+        points = split_by_client(points)
     rows, columns = list_keys(points, section.rows), list_keys(points, section.columns)
     groups: dict[Place, list[Point]] = {}
     for point in points:
@@ -87,13 +89,13 @@ def make_table(experiment: Experiment, section: TableSection, results: Results) 
     several = len(section.value) > 1
     for name in section.value:
         for (row, column), group in groups.items():
-            cell = _make_cell(VALUES[name], group, results, target, section.best_of)
+            cell = _make_cell(VALUES[name], group, results, limits, section.best_of)
             cells[row, (*column, VALUES[name].label) if several else column] = cell
     if several:
         columns = tuple((*column, VALUES[name].label) for column in columns for name in section.value)
     table = Table(
-        title=section.title or _title_table(section, target),
-        note=_note(section, cells, target),
+        title=section.title or _title_table(section, limits),
+        note=_note(section, cells, limits),
         row_axes=section.rows,
         column_axes=(*section.columns, "") if several else section.columns,
         rows=rows,
@@ -104,13 +106,13 @@ def make_table(experiment: Experiment, section: TableSection, results: Results) 
     return replace(table, cells=_mark_best(table, section))
 
 
-def _make_cell(value: Value, points: Sequence[Point], results: Results, target: float, best_of: str | None) -> Cell:
+def _make_cell(value: Value, points: Sequence[Point], results: Results, limits: Limits, best_of: str | None) -> Cell:
     if best_of is None:
-        return average(value, points, results, target)
+        return average(value, points, results, limits)
     by_choice: dict[str, list[Point]] = {}
     for point in points:
         by_choice.setdefault(show_fact(point.facts.get(best_of)), []).append(point)
-    cells = {choice: average(value, own, results, target) for choice, own in by_choice.items()}
+    cells = {choice: average(value, own, results, limits) for choice, own in by_choice.items()}
     sign = -1.0 if value.better == "lower" else 1.0
     known = {choice: sign * cell.mean for choice, cell in cells.items() if cell.mean is not None}
     if not known:
@@ -125,18 +127,26 @@ def _make_cell(value: Value, points: Sequence[Point], results: Results, target: 
     return replace(cells[choice], choice=f"({plan.available_s:g}, {choice})", detail=spent + detail)
 
 
-def average(value: Value, points: Sequence[Point], results: Results, target: float) -> Cell:
-    """The mean and the spread over seeds of each seed's mean; a seed counts once all its runs do."""
-    by_seed: dict[Any, list[str]] = {}
+def average(value: Value, points: Sequence[Point], results: Results, limits: Limits) -> Cell:
+    """The mean and the spread over seeds of each seed's mean; a seed counts once all its runs do.
+
+    Of runs that did not train for the seconds asked for, `detail` says how long they did.
+    """
+    by_seed: dict[Any, list[tuple[str, int | None]]] = {}  # run, and the client where it is one's number alone
     for point in points:
         if point.run is not None:
-            by_seed.setdefault(point.facts["seed"], []).append(point.run.id)
-    finished = [runs for runs in by_seed.values() if all(run in results for run in runs)]
-    numbers = [[value.compute(results[run], target) for run in runs] for runs in finished]
+            by_seed.setdefault(point.facts["seed"], []).append((point.run.id, point.facts.get(INDEX)))
+    finished = [runs for runs in by_seed.values() if all(run in results for run, _ in runs)]
+    numbers = [[value.read(results[run], limits, client) for run, client in runs] for runs in finished]
     means = [compute_mean(known) for own in numbers if len(known := [n for n in own if n is not None]) == len(own)]
+    ends = [compute_train_seconds(results[run])[-1:] for runs in finished for run, _ in runs]
     if means:
-        return Cell(value.kind, compute_mean(means), compute_std(means), len(means), len(finished), len(by_seed))
-    absent = "does not fit" if not by_seed else "not run" if not finished else "never"
+        early = [end for own in ends for end in own if value.needs_seconds and end < (limits.seconds or 0.0)]
+        detail = f"runs end at {show_number('seconds', compute_mean(early))} s" if early else ""
+        spread = compute_std(means)
+        return Cell(value.kind, compute_mean(means), spread, len(means), len(finished), len(by_seed), detail=detail)
+    absent = "not timed" if value.needs_seconds and not all(ends) else value.absent
+    absent = "does not fit" if not by_seed else "not run" if not finished else absent
     return Cell(value.kind, None, 0.0, 0, len(finished), len(by_seed), absent=absent)
 
 
@@ -171,15 +181,17 @@ def _without(key: Key, axes: Sequence[str], axis: str) -> Key:
     return tuple(part for part, name in zip(key, axes, strict=True) if name != axis)
 
 
-def _title_table(section: TableSection, target: float) -> str:
+def _title_table(section: TableSection, limits: Limits) -> str:
     if section.value == ("rounds_to",):
-        return f"Rounds until TAA reaches {100 * target:g} %"
+        return f"Rounds until TAA reaches {100 * limits.target:g} %"
     return ", ".join(capitalise(VALUES[name].label) for name in section.value)
 
 
-def _note(section: TableSection, cells: Mapping[Place, Cell], target: float) -> str:
+def _note(section: TableSection, cells: Mapping[Place, Cell], limits: Limits) -> str:
     kinds = {VALUES[name].kind for name in section.value}
-    said = ["Percent."] if kinds == {"accuracy"} else ["Accuracies in percent."] if "accuracy" in kinds else []
+    names = [name for kind, name in (("accuracy", "accuracies"), ("share", "shares")) if kind in kinds]
+    said = [f"{capitalise(' and '.join(names))} in percent."] if names else []
+    said = ["Percent."] if kinds in ({"accuracy"}, {"share"}) else said
     finished = max((cell.finished for cell in cells.values()), default=0)
     expected = max((cell.expected for cell in cells.values()), default=0)
     of = f" of {expected}" if finished < expected else ""
@@ -190,7 +202,9 @@ def _note(section: TableSection, cells: Mapping[Place, Cell], target: float) -> 
     if section.over:
         said.append(f"Averaged over {', '.join(map(name_axis, section.over))}.")
     if "rounds_to" in section.value:
-        said.append(f"The first round whose TAA is at least {100 * target:g} %.")
+        said.append(f"The first round whose TAA is at least {100 * limits.target:g} %.")
+    if limits.seconds is not None:
+        said.append(f"Within {limits.seconds:g} s of local training, by the clock of the machine.")
     said += [f"Only {name_axis(axis)} {show_where(value)}." for axis, value in section.where.items()]
     return " ".join(said)
 

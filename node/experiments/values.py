@@ -1,29 +1,55 @@
 """What a table's cell can hold: one number made of one run's rounds (ALGORITHMS §8.2), and how it is written.
 
-Accuracies are kept in 0..1 and shown in percent.
+Accuracies and shares are kept in 0..1 and shown in percent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from ml.metrics import compute_mean, count_rounds_to
-from node.experiments.results import Result, RoundRow
+from node.experiments.results import ClientRow, Result, RoundRow
 
-Kind = Literal["accuracy", "loss", "rounds", "count", "bytes", "seconds"]
+Kind = Literal["accuracy", "share", "loss", "number", "rounds", "count", "bytes", "seconds"]
 Better = Literal["higher", "lower", "neither"]
+
+PERCENT: tuple[Kind, ...] = ("accuracy", "share")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What some values are read at: the accuracy in 0..1 to reach, the seconds of local training to use."""
+
+    target: float = 0.9
+    seconds: float | None = None
+
+
+Compute = Callable[[Result, Limits], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number of a run. `compute(result, target)` is None where the run has no such number."""
+    """A number of a run. `compute` gives None where the run has no such number, which a table calls `absent`.
+
+    One that `needs_seconds` is read at a limit of training time. `of_client` gives a single client's, where it is kept.
+    """
 
     label: str
     kind: Kind
     better: Better
-    compute: Callable[[Result, float], float | None]
+    compute: Compute
+    absent: str = "never"
+    needs_seconds: bool = False
+    of_client: Callable[[ClientRow], float] | None = None
+
+    def read(self, result: Result, limits: Limits, client: int | None = None) -> float | None:
+        """The number of a run, or of one of its clients."""
+        if client is None:
+            return self.compute(result, limits)
+        return None if self.of_client is None else self.of_client(result.clients[client])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,56 +67,118 @@ SERIES: Mapping[str, Series] = {
     "global": Series("accuracy on all classes", "accuracy", lambda row: row.global_),
     "tal": Series("TAL", "loss", lambda row: row.tal),
     "tal_global": Series("loss on all classes", "loss", lambda row: row.tal_global),
+    "dropout": Series("clients in the dropout branch", "share", lambda row: row.dropout),
+    "divergence": Series("divergence from the peers", "number", lambda row: row.divergence),
+    "peers": Series("peers", "number", lambda row: row.peers),
+    "similar": Series("similar peers", "number", lambda row: row.similar),
 }
 
 
-def _best(series: str) -> Callable[[Result, float], float | None]:
+def _best(series: str) -> Compute:
     take = SERIES[series].compute
     choose = min if SERIES[series].kind == "loss" else max
 
-    def compute(result: Result, target: float) -> float | None:
+    def compute(result: Result, limits: Limits) -> float | None:
         known = [value for row in result.rounds if (value := take(row)) is not None]
         return choose(known) if known else None
 
     return compute
 
 
-def _final(series: str) -> Callable[[Result, float], float | None]:
+def _final(series: str) -> Compute:
     take = SERIES[series].compute
-    return lambda result, target: take(result.rounds[-1])
+    return lambda result, limits: take(result.rounds[-1])
 
 
-def _rounds_to(result: Result, target: float) -> float | None:
-    return count_rounds_to(target, [row.taa for row in result.rounds])
+def _rounds_to(result: Result, limits: Limits) -> float | None:
+    return count_rounds_to(limits.target, [row.taa for row in result.rounds])
 
 
-def _sent(name: Literal["sent_params", "sent_bytes"], *, per_client: bool) -> Callable[[Result, float], float | None]:
-    def compute(result: Result, target: float) -> float | None:
-        mean = compute_mean(getattr(row, name) for row in result.rounds)
-        return mean / result.num_clients if per_client else mean
+def _at_seconds(series: str, *, best: bool) -> Compute:
+    """Of the rounds that end within the limit: the last, or the best."""
+    take = SERIES[series].compute
+
+    def compute(result: Result, limits: Limits) -> float | None:
+        if limits.seconds is None:
+            return None
+        ends = compute_train_seconds(result)
+        known = [take(row) for row, end in zip(result.rounds, ends, strict=False) if end <= limits.seconds]
+        values = [value for value in known if value is not None]
+        return None if not values else max(values) if best else values[-1]
 
     return compute
 
 
+def compute_train_seconds(result: Result) -> tuple[float, ...]:
+    """The local training until the end of each round, mean over clients; nothing where the run was not timed."""
+    own = [row.train_s for row in result.rounds if row.train_s is not None]
+    return tuple(accumulate(own)) if len(own) == len(result.rounds) else ()
+
+
+def _mean(take: Callable[[RoundRow], float | None], *, per_client: bool = False) -> Compute:
+    """The mean over all rounds, of one client where a round's number is that of all; None unless all have it."""
+
+    def compute(result: Result, limits: Limits) -> float | None:
+        known = [value for row in result.rounds if (value := take(row)) is not None]
+        if len(known) < len(result.rounds):
+            return None
+        return compute_mean(known) / (result.num_clients if per_client else 1)
+
+    return compute
+
+
+def _make_timed(label: str, series: str, *, best: bool) -> Value:
+    compute = _at_seconds(series, best=best)
+    return Value(f"{label} at equal time", "accuracy", "higher", compute, "no round in time", needs_seconds=True)
+
+
 VALUES: Mapping[str, Value] = {
     "best_taa": Value("best TAA", "accuracy", "higher", _best("taa")),
-    "final_taa": Value("final TAA", "accuracy", "higher", _final("taa")),
+    "final_taa": Value("final TAA", "accuracy", "higher", _final("taa"), of_client=lambda row: row.accuracy),
     "best_taa_local": Value("best TAA before the exchange", "accuracy", "higher", _best("taa_local")),
     "final_taa_local": Value("final TAA before the exchange", "accuracy", "higher", _final("taa_local")),
     "best_global": Value("best on all classes", "accuracy", "higher", _best("global")),
-    "final_global": Value("final on all classes", "accuracy", "higher", _final("global")),
+    "final_global": Value(
+        "final on all classes", "accuracy", "higher", _final("global"), of_client=lambda row: row.global_accuracy
+    ),
     "best_tal": Value("lowest TAL", "loss", "lower", _best("tal")),
     "final_tal": Value("final TAL", "loss", "lower", _final("tal")),
     "rounds_to": Value("rounds to target", "rounds", "lower", _rounds_to),
-    "sent_params": Value("numbers a round, all clients", "count", "neither", _sent("sent_params", per_client=False)),
+    "sent_params": Value("numbers sent a round, all clients", "count", "neither", _mean(lambda row: row.sent_params)),
     "sent_params_per_client": Value(
-        "numbers a round, one client", "count", "neither", _sent("sent_params", per_client=True)
+        "numbers sent a round, one client", "count", "neither", _mean(lambda row: row.sent_params, per_client=True)
     ),
-    "sent_bytes": Value("bytes a round, all clients", "bytes", "neither", _sent("sent_bytes", per_client=False)),
+    "sent_bytes": Value("bytes sent a round, all clients", "bytes", "neither", _mean(lambda row: row.sent_bytes)),
     "sent_bytes_per_client": Value(
-        "bytes a round, one client", "bytes", "neither", _sent("sent_bytes", per_client=True)
+        "bytes sent a round, one client", "bytes", "neither", _mean(lambda row: row.sent_bytes, per_client=True)
     ),
-    "seconds": Value("seconds a run", "seconds", "neither", lambda result, target: result.seconds),
+    "received_params_per_client": Value(
+        "numbers received a round, one client",
+        "count",
+        "neither",
+        _mean(lambda row: row.received_params, per_client=True),
+        "not counted",
+    ),
+    "received_bytes_per_client": Value(
+        "bytes received a round, one client",
+        "bytes",
+        "neither",
+        _mean(lambda row: row.received_bytes, per_client=True),
+        "not counted",
+    ),
+    "dropout_share": Value("dropout branch", "share", "neither", _mean(SERIES["dropout"].compute), "–"),
+    "seconds": Value("seconds a run", "seconds", "neither", lambda result, limits: result.seconds),
+    "train_seconds": Value(
+        "seconds of local training, one client",
+        "seconds",
+        "neither",
+        lambda result, limits: max(compute_train_seconds(result), default=None),
+        "not timed",
+    ),
+    "taa_at_seconds": _make_timed("TAA", "taa", best=False),
+    "best_taa_at_seconds": _make_timed("best TAA", "taa", best=True),
+    "global_at_seconds": _make_timed("on all classes", "global", best=False),
+    "best_global_at_seconds": _make_timed("best on all classes", "global", best=True),
 }
 
 
@@ -99,12 +187,16 @@ def show_number(kind: Kind, value: float, *, spread: bool = False) -> str:
     match kind:
         case "accuracy":
             return f"{100 * value:.2f}"
+        case "share":
+            return f"{100 * value:.1f}"
         case "loss":
             return f"{value:.3f}"
+        case "number":
+            return f"{value:.3g}"
         case "rounds":
             return f"{value:.1f}" if spread or not float(value).is_integer() else f"{value:.0f}"
         case "seconds":
-            return f"{value:.1f}"
+            return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
         case "bytes":
             return show_bytes(value)
         case "count":

@@ -363,7 +363,7 @@ class GetRoundRequest(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s")
+    __slots__ = ("round", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering")
     class RejectedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -399,6 +399,13 @@ class Round(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class GoneEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +425,9 @@ class Round(_message.Message):
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     LOCAL_ACCURACY_FIELD_NUMBER: _ClassVar[int]
     BETA_S_FIELD_NUMBER: _ClassVar[int]
+    PULLED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    PEERING_FIELD_NUMBER: _ClassVar[int]
     round: int
     block: str
     time: str
@@ -437,7 +447,42 @@ class Round(_message.Message):
     accuracy: float
     local_accuracy: float
     beta_s: float
-    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ...) -> None: ...
+    pulled_bytes: int
+    gone: _containers.ScalarMap[str, str]
+    peering: Peering
+    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ...) -> None: ...
+
+class Peering(_message.Message):
+    __slots__ = ("held", "div", "threshold", "nodes")
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    DIV_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    held: bool
+    div: str
+    threshold: float
+    nodes: _containers.RepeatedCompositeFieldContainer[Taker]
+    def __init__(self, held: _Optional[bool] = ..., div: _Optional[str] = ..., threshold: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[Taker, _Mapping]]] = ...) -> None: ...
+
+class Taker(_message.Message):
+    __slots__ = ("id", "name", "branch", "peers", "similar", "donor", "divergences", "weights")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    SIMILAR_FIELD_NUMBER: _ClassVar[int]
+    DONOR_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    branch: str
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    similar: _containers.RepeatedScalarFieldContainer[str]
+    donor: str
+    divergences: _containers.RepeatedScalarFieldContainer[float]
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., branch: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., similar: _Optional[_Iterable[str]] = ..., donor: _Optional[str] = ..., divergences: _Optional[_Iterable[float]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class VerifyChainRequest(_message.Message):
     __slots__ = ("first", "deep", "require_all")
@@ -530,3 +575,49 @@ class Event(_message.Message):
     data: str
     missed: int
     def __init__(self, cursor: _Optional[str] = ..., time: _Optional[str] = ..., kind: _Optional[str] = ..., data: _Optional[str] = ..., missed: _Optional[int] = ...) -> None: ...
+
+class PredictRequest(_message.Message):
+    __slots__ = ("samples", "top", "wait_s")
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    samples: bytes
+    top: int
+    wait_s: float
+    def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class PredictReply(_message.Message):
+    __slots__ = ("applied_round", "predictions")
+    APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
+    applied_round: int
+    predictions: _containers.RepeatedCompositeFieldContainer[Prediction]
+    def __init__(self, applied_round: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ...) -> None: ...
+
+class Prediction(_message.Message):
+    __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name")
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    DISTANCE_FIELD_NUMBER: _ClassVar[int]
+    NEAREST_FIELD_NUMBER: _ClassVar[int]
+    NEAREST_NAME_FIELD_NUMBER: _ClassVar[int]
+    label: int
+    class_name: str
+    probability: float
+    top: _containers.RepeatedCompositeFieldContainer[ClassProbability]
+    distance: float
+    nearest: str
+    nearest_name: str
+    def __init__(self, label: _Optional[int] = ..., class_name: _Optional[str] = ..., probability: _Optional[float] = ..., top: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., distance: _Optional[float] = ..., nearest: _Optional[str] = ..., nearest_name: _Optional[str] = ...) -> None: ...
+
+class ClassProbability(_message.Message):
+    __slots__ = ("label", "class_name", "probability")
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    label: int
+    class_name: str
+    probability: float
+    def __init__(self, label: _Optional[int] = ..., class_name: _Optional[str] = ..., probability: _Optional[float] = ...) -> None: ...

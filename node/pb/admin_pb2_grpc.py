@@ -95,6 +95,11 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.ExportChainRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_common__pb2.FinalisedBlock.FromString,
                 _registered_method=True)
+        self.Predict = channel.unary_unary(
+                '/fednode.v1.Admin/Predict',
+                request_serializer=node_dot_pb_dot_admin__pb2.PredictRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.PredictReply.FromString,
+                _registered_method=True)
         self.WatchEvents = channel.unary_stream(
                 '/fednode.v1.Admin/WatchEvents',
                 request_serializer=node_dot_pb_dot_admin__pb2.WatchEventsRequest.SerializeToString,
@@ -180,6 +185,15 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Predict(self, request, context):
+        """Classifies samples by the model as it stands, between two of the worker's own calls. INVALID_ARGUMENT for what are no
+        samples of this federation, UNAVAILABLE while the worker is not ready or when it dies of them, DEADLINE_EXCEEDED when
+        it has no time for them, FAILED_PRECONDITION where there is no worker, RESOURCE_EXHAUSTED when too many wait already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchEvents(self, request, context):
         """What happens from now on, or what happened since a cursor and from then on.
         """
@@ -249,6 +263,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ExportChain,
                     request_deserializer=node_dot_pb_dot_admin__pb2.ExportChainRequest.FromString,
                     response_serializer=node_dot_pb_dot_common__pb2.FinalisedBlock.SerializeToString,
+            ),
+            'Predict': grpc.unary_unary_rpc_method_handler(
+                    servicer.Predict,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.PredictRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.PredictReply.SerializeToString,
             ),
             'WatchEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchEvents,
@@ -580,6 +599,33 @@ class Admin:
             '/fednode.v1.Admin/ExportChain',
             node_dot_pb_dot_admin__pb2.ExportChainRequest.SerializeToString,
             node_dot_pb_dot_common__pb2.FinalisedBlock.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Predict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/Predict',
+            node_dot_pb_dot_admin__pb2.PredictRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.PredictReply.FromString,
             options,
             channel_credentials,
             insecure,

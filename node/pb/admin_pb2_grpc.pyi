@@ -51,6 +51,11 @@ class AdminStub:
     """Checks the stored chain while the node goes on: progress a few times a second, then the verdict."""
     ExportChain: _grpc.UnaryStreamMultiCallable[_admin_pb2.ExportChainRequest, _common_pb2.FinalisedBlock]
     """Finalised blocks in order, in their canonical bytes."""
+    Predict: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PredictRequest, _admin_pb2.PredictReply]
+    """Classifies samples by the model as it stands, between two of the worker's own calls. INVALID_ARGUMENT for what are no
+    samples of this federation, UNAVAILABLE while the worker is not ready or when it dies of them, DEADLINE_EXCEEDED when
+    it has no time for them, FAILED_PRECONDITION where there is no worker, RESOURCE_EXHAUSTED when too many wait already.
+    """
     WatchEvents: _grpc.UnaryStreamMultiCallable[_admin_pb2.WatchEventsRequest, _admin_pb2.Event]
     """What happens from now on, or what happened since a cursor and from then on."""
 
@@ -72,6 +77,11 @@ class AdminAsyncStub(AdminStub):
     """Checks the stored chain while the node goes on: progress a few times a second, then the verdict."""
     ExportChain: _aio.UnaryStreamMultiCallable[_admin_pb2.ExportChainRequest, _common_pb2.FinalisedBlock]  # type: ignore[assignment]
     """Finalised blocks in order, in their canonical bytes."""
+    Predict: _aio.UnaryUnaryMultiCallable[_admin_pb2.PredictRequest, _admin_pb2.PredictReply]  # type: ignore[assignment]
+    """Classifies samples by the model as it stands, between two of the worker's own calls. INVALID_ARGUMENT for what are no
+    samples of this federation, UNAVAILABLE while the worker is not ready or when it dies of them, DEADLINE_EXCEEDED when
+    it has no time for them, FAILED_PRECONDITION where there is no worker, RESOURCE_EXHAUSTED when too many wait already.
+    """
     WatchEvents: _aio.UnaryStreamMultiCallable[_admin_pb2.WatchEventsRequest, _admin_pb2.Event]  # type: ignore[assignment]
     """What happens from now on, or what happened since a cursor and from then on."""
 
@@ -162,6 +172,17 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_common_pb2.FinalisedBlock], _abc.AsyncIterator[_common_pb2.FinalisedBlock]]:
         """Finalised blocks in order, in their canonical bytes."""
+
+    @_abc_1.abstractmethod
+    def Predict(
+        self,
+        request: _admin_pb2.PredictRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PredictReply, _abc.Awaitable[_admin_pb2.PredictReply]]:
+        """Classifies samples by the model as it stands, between two of the worker's own calls. INVALID_ARGUMENT for what are no
+        samples of this federation, UNAVAILABLE while the worker is not ready or when it dies of them, DEADLINE_EXCEEDED when
+        it has no time for them, FAILED_PRECONDITION where there is no worker, RESOURCE_EXHAUSTED when too many wait already.
+        """
 
     @_abc_1.abstractmethod
     def WatchEvents(

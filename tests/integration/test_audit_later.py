@@ -105,7 +105,7 @@ def test_large_blobs_go_when_their_height_is_old_and_small_ones_stay(tmp_path: P
     large, small = bytes(LARGE_BYTES + 1), b"small"
     with SqliteStore.open(tmp_path / "data", genesis) as store:
         refs = [PayloadRef(1, store.put_blob(large), len(large)), PayloadRef(2, store.put_blob(small), len(small))]
-        retention = Retention(store, genesis)
+        retention = Retention(store, genesis, get_genesis_spec(genesis), keys[0].id)
         parent = genesis.block0
         for height in range(1, genesis.keep_heights + 2):
             payloads = refs if height == 1 else [PayloadRef(1, make_digest(f"{height}"), 1)]

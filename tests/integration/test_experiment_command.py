@@ -36,6 +36,10 @@ def read_runs(directory: Path) -> dict[str, Any]:
     return {path.name: json.loads(path.read_text()) for path in (directory / "out" / "runs").glob("*.json")}
 
 
+def get_taa(runs: dict[str, Any]) -> dict[str, list[float]]:
+    return {name: [row["taa"] for row in document["rounds"]] for name, document in runs.items()}
+
+
 def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
     done = run(tmp_path, TEXT, "--jobs", 2)
     assert done.code == 0, done.err
@@ -59,13 +63,33 @@ def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
         *("simulate", "--method", "dfpl", "--partition", "iid", "--shots", 10, "--clients", 3, "--rounds", 2),
         *("--set", "local_iterations=2", "--json"),
     )
-    same = [document for document in runs.values() if document["rounds"] == json.loads(simulated.out)["rounds"]]
+    rounds = json.loads(simulated.out)["rounds"]
+    timed = {name: [row.pop("train_s") for row in document["rounds"]] for name, document in runs.items()}
+    assert all(seconds > 0 for own in timed.values() for seconds in own)
+    same = [document for document in runs.values() if document["rounds"] == rounds]
     assert [(one["config"]["method"]["name"], one["config"]["partition"]) for one in same] == [("dfpl", "iid")]
 
     reported = run_command("experiment", "report", tmp_path / "out")
     assert reported.code == 0, reported.err
     assert "4 of 4 runs are done" in reported.out
     assert "A little sweep" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_embeddings_are_kept_of_the_runs_that_a_figure_shows(tmp_path: Path) -> None:
+    assert run(tmp_path, TEXT).code == 0
+    before = read_runs(tmp_path)
+    figure = "report: {figures: [{embedding: tsne, panels: method, where: {partition: iid}}]}\n"
+    done = run(tmp_path, TEXT + figure)
+    assert done.code == 0, done.err
+    assert "4 runs, 2 of them done before; now 2 more done, 0 failed" in done.out
+    after = read_runs(tmp_path)
+    shown = [name for name, document in after.items() if "snapshot" in document]
+    assert [before[name]["config"]["partition"] for name in shown] == ["iid", "iid"]
+    assert get_taa(after) == get_taa(before)
+    assert "4 of them done before; now 0 more done" in run(tmp_path, TEXT + figure).out
+    reported = run_command("experiment", "report", tmp_path / "out")
+    assert reported.code == 0, reported.err
+    assert "figures/01-embeddings-by-t-sne.png" in reported.out
 
 
 def test_a_run_that_fails_is_recorded_the_others_go_on_and_it_is_tried_again(tmp_path: Path) -> None:
@@ -90,8 +114,7 @@ def test_a_broken_result_is_named_and_run_again(tmp_path: Path) -> None:
     assert done.code == 0
     assert str(path) in done.err
     assert "3 of them done before; now 1 more done" in done.out
-    after = read_runs(tmp_path)
-    assert {name: one["rounds"] for name, one in after.items()} == {name: one["rounds"] for name, one in before.items()}
+    assert get_taa(read_runs(tmp_path)) == get_taa(before)
 
 
 def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path: Path) -> None:

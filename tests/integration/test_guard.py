@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -40,6 +41,13 @@ def one_thread() -> Iterator[None]:
         ({"name": "fedintr"}, 3),
         ({"name": "fedprox"}, 2),
         ({"name": "fedproto"}, 3),
+        ({"name": "uapdfl", "num_peers": 2}, 4),
+        ({"name": "criticalfl", "num_peers": 1}, 3),
+        ({"name": "fedper", "num_peers": 2}, 2),  # these vote on nothing: what they come to is what is compared
+        ({"name": "fedavg_p2p", "num_peers": 2}, 2),
+        ({"name": "dfedavgm", "num_peers": 1}, 2),
+        ({"name": "dispfl", "num_peers": 2}, 3),
+        ({"name": "mpfedcl"}, 3),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else "",
 )
@@ -73,7 +81,8 @@ def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: di
             classes=list(classes),
             input=dict(config.input or {}),
         ) as net:
-            await net.wait_for_height(rounds)
+            stores = [node.store for node in net.nodes.values() if node.store is not None]
+            await net.wait_for(lambda: all(store.get_round(rounds) for store in stores), "records of the last round")
             assert net.check_agreement() == rounds
             blocks = [net["node0"].get_block(height) for height in range(rounds + 1)]
             assert all(len(block.contributions) == 4 for block in blocks[1:])
@@ -83,3 +92,7 @@ def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: di
     ids, block_ids, aggregates = run_virtual(federate())
     simulated = simulate(config, ids=ids, beacons=lambda height: block_ids[height - 1])
     assert list(simulated.aggregate_digests) == aggregates
+    assert [result.accuracy for result in simulated.clients] == [client.evaluate()["accuracy"] for client in clients]
+    assert simulated.rounds[-1].tal == pytest.approx(
+        np.mean([client.evaluate()["loss"] for client in clients]), rel=1e-12
+    )

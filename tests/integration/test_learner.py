@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from chain.block import Block
-from node.learner import Learner, Target
-from node.trainer import OnProgress, Trained, TrainerInfo, TrainingAbandoned
+from node.exchange import Exchange
+from node.learner import Given, Learner, Target
+from node.trainer import NOTHING_TAKEN, OnProgress, Predicted, Trained, TrainerInfo, TrainingAbandoned
 from support.recording import wait_until
 
 
@@ -47,9 +48,14 @@ class SlowTrainer:
         self._abandoned.set()
         return self.can_abandon
 
-    async def apply(self, height: int, aggregate: bytes | None) -> Mapping[str, float]:
+    async def apply(
+        self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
+    ) -> Mapping[str, float]:
         self.log.append(f"apply {height}")
         return {"accuracy": 0.5}
+
+    async def predict(self, samples: bytes) -> Predicted:
+        raise AssertionError
 
     async def close(self) -> None:
         pass
@@ -66,13 +72,13 @@ class Silent:
         raise AssertionError
 
 
-async def get_no_aggregate(block: Block) -> bytes | None:
-    return None
+async def gather_nothing(block: Block) -> Given:
+    return Given(None)
 
 
 async def run_through(trainer: SlowTrainer, *targets: Target) -> list[str]:
     """What the trainer was told, each target set once the training for the one before is under way."""
-    learner = Learner(trainer, get_no_aggregate, Silent())
+    learner = Learner(trainer, gather_nothing, Silent())
     running = asyncio.create_task(learner.run())
     for count, target in enumerate(targets, start=1):
         learner.set_target(target)

@@ -6,6 +6,7 @@ Most tests run a worker whose client is a number (`support.fake_worker`), the la
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 import signal
@@ -23,9 +24,10 @@ import torch
 from ml.clients import get_client_seed, make_client, make_initial_aggregate
 from ml.payload import decode_arrays, encode_arrays
 from ml.seeding import get_partition_seed
-from ml.specs import add_kind
+from ml.specs import Offer, add_kind
 from node import worker as worker_module
 from node.checkpoint import Checkpoints, Phase
+from node.exchange import Exchange
 from node.trainer import (
     PROGRESS_S,
     InlineTrainer,
@@ -44,6 +46,7 @@ from support.processes import is_alive, kill
 from support.recording import wait_until
 
 DEADLINE_S = 120.0
+ME, PEER, OTHER = (bytes([i]) * 32 for i in (7, 8, 9))
 
 
 @pytest.fixture(autouse=True)
@@ -262,6 +265,35 @@ async def test_applying_a_height_again_changes_nothing(tmp_path: Path) -> None:
     async with running(make_config(tmp_path)) as worker:
         first = await worker.apply(1, aggregate(4))
         assert await worker.apply(1, aggregate(4)) == first
+
+
+def make_exchange(number: float, *, gone: bool = False) -> Exchange:
+    """What was taken of one peer, at weight 3; nothing of another."""
+    blob = encode_arrays({"w": np.array([number])})
+    digest = hashlib.sha256(blob).digest()
+    offers = (Offer(PEER, 3, {"model": digest}), Offer(OTHER, 1, {"model": bytes(32)}))
+    if gone:
+        return Exchange(TRAIN, ME, offers, frozenset({PEER, OTHER}))
+    return Exchange(TRAIN, ME, offers, frozenset({OTHER}), {digest: blob})
+
+
+async def test_what_was_taken_of_peers_is_applied_and_again_in_the_worker_after_one_that_died(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path, checkpoint_every=100)) as worker:
+        await worker.train(1, TRAIN)
+        assert (await worker.apply(1, aggregate(4), make_exchange(10)))["accuracy"] == 35.0
+        pid = get_pid(worker)
+        kill(pid)
+        await wait_until(lambda: worker.pid not in (pid, None), "another worker is ready", DEADLINE_S)
+        assert (await worker.apply(1, aggregate(4), make_exchange(10, gone=True)))["accuracy"] == 35.0
+        assert get_number(await worker.train(2, TRAIN)) == 352.0
+
+
+async def test_a_worker_that_dies_of_what_it_applies_can_be_given_the_same_again(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        await worker.train(1, TRAIN)
+        with pytest.raises(WorkerDied):
+            await worker.apply(1, None, Exchange(beacon=DIE, me=DIE))
+        assert (await worker.apply(1, None, make_exchange(10)))["accuracy"] == 31.0
 
 
 @pytest.mark.parametrize("every", [1, 100])

@@ -8,12 +8,9 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 import grpc
 import pytest
@@ -24,80 +21,22 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from chain.rows import DATABASE
 from chain.signing import encode_id
 from node import admin_client
-from node.admin import AdminServer, prepare_place
+from node.admin import prepare_place
 from node.admin_client import AdminClient, is_served
-from node.config import NodeConfig
-from node.context import NodeContext
 from node.errors import ConfigError, NodeUnreachable, NotFound, PermissionRefused
 from node.json_view import to_json
 from node.ledger import InvalidRequest
 from node.offline import verify_data_dir
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
-from node.round_service import RoundService
-from node.view import NodeView
-from support.cluster import Cluster, cluster
+from support.asked_nodes import WAITS, Running, running
 from support.ledgers import flip_byte, read_cell
 from support.recording import PATIENCE_S
-
-T = TypeVar("T")
-WAITS = {"delta_s": 0.01, "status_s": 5.0}  # who is silent for four statuses is not in sight
 
 
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_client, "CALL_S", PATIENCE_S)
-
-
-@dataclass
-class Running:
-    """A federation whose first member can be asked."""
-
-    net: Cluster
-    view: NodeView
-    path: Path
-
-    async def ask(self, question: Callable[[AdminClient], T]) -> T:
-        """As a command asks: from another thread here, from another process there."""
-
-        def run() -> T:
-            with AdminClient(self.path) as client:
-                return question(client)
-
-        return await asyncio.to_thread(run)
-
-
-def make_config(path: Path) -> NodeConfig:
-    tree = {
-        "node": {"name": "hospital-a", "identity_key_file": "keys/a.key", "data_dir": "data"},
-        "genesis_file": "genesis.yaml",
-        "network": {"listen": "127.0.0.1:7050"},
-        "training": {"seed": 1},
-    }
-    return NodeConfig.model_validate_json(json.dumps(tree), context={"directory": path})
-
-
-@asynccontextmanager
-async def running(
-    tmp_path: Path, rounds: int = 0, n: int = 3, waits: Mapping[str, float] = WAITS
-) -> AsyncIterator[Running]:
-    contexts: list[NodeContext] = []
-
-    def make_service(context: NodeContext) -> RoundService:
-        contexts.append(context)
-        return RoundService(context)
-
-    async with cluster(
-        tmp_path / "nodes", n, rounds=rounds, train_s=0.001, hash_rate=1e6, start=(), waits=waits
-    ) as net:
-        for name in net.nodes:
-            net.start(name, make_service)
-        service = net["node0"].service
-        assert service is not None
-        view = NodeView(service, contexts[0], make_config(tmp_path))
-        path = tmp_path / "run" / "node0.sock"
-        async with AdminServer(path, view):
-            yield Running(net, view, path)
 
 
 async def test_status_says_where_the_node_stands(tmp_path: Path) -> None:

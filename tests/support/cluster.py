@@ -28,15 +28,17 @@ from chain.sqlite_store import SqliteStore
 from chain.store import Faults
 from ml import payload
 from node.context import NodeContext
+from node.exchange import Exchange
 from node.genesis_file import get_genesis_spec
 from node.offload import InlineOffload, Offload
 from node.round_service import RoundService
-from node.trainer import OnProgress, Progress, Trained, Trainer, TrainerInfo
+from node.trainer import NOTHING_TAKEN, OnProgress, Predicted, Progress, Trained, Trainer, TrainerInfo
 from node.transport.memory import MemoryNetwork
 from support.chains import make_genesis, make_keys
 
 USUAL_ITERATIONS = 20  # dfpl's own number
 DIM = 4  # of the prototypes that `ScriptedTrainer` makes up
+NUM_CLASSES = 10  # as `support.chains` has them
 INITIAL_MODEL = payload.encode_arrays({"model/none": np.zeros(1, dtype=np.float32)})  # nobody here loads it
 
 
@@ -117,9 +119,20 @@ class ScriptedTrainer:
     def abandon(self) -> bool:
         return False
 
-    async def apply(self, height: int, aggregate: bytes | None) -> Mapping[str, float]:
+    async def apply(
+        self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
+    ) -> Mapping[str, float]:
         self.applied[height] = aggregate
         return {"accuracy": 0.5}
+
+    async def predict(self, samples: bytes) -> Predicted:
+        """Always class 0, with as much certainty as there is."""
+        count = len(payload.decode_arrays(samples, len(samples))["x"])
+        answer: dict[str, payload.Array] = {
+            "labels": np.zeros(count, dtype=np.int64),
+            "probabilities": np.eye(1, NUM_CLASSES, dtype=np.float32).repeat(count, axis=0),
+        }
+        return Predicted(payload.encode_arrays(answer), max(self.applied, default=0))
 
     async def close(self) -> None:
         pass

@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ml.snapshot import Snapshot
 from node.experiments.loading import load_experiment
 from node.experiments.plan import Experiment, Run
 from node.experiments.pool import Report
-from node.experiments.results import write_result
+from node.experiments.results import Kept, write_result
 
 MACHINE = {"cpu": "abacus", "cores": 2, "memory_gib": 1.0, "system": "test", "python": "3", "torch": "2"}
 
@@ -23,8 +26,17 @@ def make_experiment(directory: Path, text: str, *overrides: str) -> Experiment:
     return load_experiment(path, overrides)
 
 
-def make_document(taa: Sequence[float], *, sent_params: int = 0, num_clients: int = 2, **more: Any) -> dict[str, Any]:
-    """A finished run whose TAA went like this; every number weighs four bytes."""
+def make_document(
+    taa: Sequence[float],
+    *,
+    sent_params: int = 0,
+    num_clients: int = 2,
+    train_s: Sequence[float] | None = None,
+    by_round: Mapping[str, Sequence[float]] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A finished run whose TAA went like this; every number weighs four bytes. Without `train_s` it was not timed;
+    `by_round` are further fields of its rounds."""
     rounds = [
         {
             "round": r,
@@ -38,6 +50,10 @@ def make_document(taa: Sequence[float], *, sent_params: int = 0, num_clients: in
         }
         for r, value in enumerate(taa, start=1)
     ]
+    series = {**(by_round or {}), **({} if train_s is None else {"train_s": train_s})}
+    for name, values in series.items():
+        for row, value in zip(rounds, values, strict=True):
+            row[name] = value
     client = {"accuracy": taa[-1], "global_accuracy": taa[-1] / 4, "num_train": 9, "num_test": 3}
     clients = [{"id": i, **client} for i in range(num_clients)]
     ending = {"seconds": 1.5, "finished": "2026-11-20T14:00:00Z", "machine": MACHINE}
@@ -49,6 +65,26 @@ def write_results(directory: Path, experiment: Experiment, taa: Mapping[str, Seq
     by_label = {run.label: run for run in experiment.runs.values()}
     for label, values in taa.items():
         write_result(directory, by_label[label], make_document(values, **more))
+
+
+def make_kept(
+    num_samples: int = 12, *, authors: Sequence[int] | None = None, names: Sequence[str] = ("a", "b", "c")
+) -> Kept:
+    """A snapshot of as many classes as names, each around a corner of its own with a prototype; or one by each author
+    of each class."""
+    num_authors = 1 if authors is None else len(authors)
+    labels, classes = np.arange(num_samples) % len(names), np.repeat(np.arange(len(names)), num_authors)
+    corners = 10 * np.eye(len(names), dtype=np.float32)
+    noise = np.random.default_rng(1).normal(size=(num_samples, len(names))).astype(np.float32)
+    snapshot = Snapshot(
+        embeddings=corners[labels] + noise,
+        labels=labels,
+        predicted=np.zeros_like(labels),
+        prototypes=corners[classes],
+        classes=classes,
+        authors=None if authors is None else np.tile(np.array(authors), len(names)),
+    )
+    return Kept(snapshot, tuple(names))
 
 
 def get_run(experiment: Experiment, label: str) -> Run:

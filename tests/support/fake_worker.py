@@ -1,7 +1,9 @@
 """A worker process without torch: a client whose state is one number, and which does what the beacon tells it to.
 
 Run in place of `node.worker_main`, so that every part of a worker but its arithmetic is the real one. Training for
-height h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate adds its number.
+height h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate adds its number,
+and what is taken of a peer adds its own times its weight.
+Of a sample it says that number as its probability of class 0, and does what the first pixel tells it to.
 """
 
 from __future__ import annotations
@@ -10,19 +12,22 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from ml.data.base import Samples
 from ml.errors import MlError, Stopped
 from ml.payload import Arrays, encode_arrays
+from ml.specs import Offer
 from node import worker_main
 from node.worker import WorkerConfig
 
 TRAIN, TRAIN_UNTIL_STOPPED, DIE, DIVERGE, BREAK, TALK = (bytes([code]) * 32 for code in range(6))
+ANSWER, ANSWER_UNTIL_STOPPED, DIE_OF_IT, REFUSE = range(4)
 ENDLESS_S = 60.0
 
 
@@ -78,10 +83,41 @@ class FakeClient:
         arrays = {"model": {"w": np.array([self._number])}}
         return SimpleNamespace(weight=2, payloads=arrays, metrics={"loss": float("nan"), "accuracy": 0.5})
 
-    def apply(self, height: int, aggregate: Arrays | None) -> Mapping[str, float]:
+    def apply(
+        self,
+        height: int,
+        aggregate: Arrays | None,
+        *,
+        beacon: bytes = b"",
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Mapping[bytes, Arrays] | None = None,
+        gone: Collection[bytes] = frozenset(),
+    ) -> Mapping[str, float]:
         if aggregate is not None:
             self._number += float(aggregate["model/w"][0])
+        for offer in offers:
+            if offer.author not in gone:
+                self._number += offer.weight * float((blobs or {})[offer.digests["model"]]["w"][0])
+        if beacon == DIE and me == DIE:
+            os.kill(os.getpid(), signal.SIGKILL)
         return self.evaluate()
+
+    def answer(self, x: Samples, should_stop: Callable[[], bool]) -> Arrays:
+        told = int(x.flat[0])
+        if told == DIE_OF_IT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if told == REFUSE:
+            raise MlError("the model gives no numbers")
+        if told == ANSWER_UNTIL_STOPPED:
+            print("an answer began")
+            end = time.monotonic() + ENDLESS_S
+            while time.monotonic() < end:
+                if should_stop():
+                    raise Stopped
+        probabilities = np.zeros((len(x), 2), np.float32)
+        probabilities[:, 0] = self._number
+        return {"labels": np.zeros(len(x), np.int64), "probabilities": probabilities}
 
     def evaluate(self) -> Mapping[str, float]:
         return {"accuracy": self._number, "loss": 0.0}
@@ -98,7 +134,8 @@ class FakeClient:
 def build_client(config: Mapping[str, Any], initial: Arrays) -> worker_main.Built:
     if config["device"] == "abacus":
         raise MlError("device: expected one of this machine, got 'abacus'")
-    return worker_main.Built(FakeClient(initial), "cpu", config["engine"].get("precision", "fp32"))
+    client = FakeClient(initial)
+    return worker_main.Built(client, client.answer, "cpu", config["engine"].get("precision", "fp32"))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ MORE: dict[str, Method] = {
     "squared distance": {"name": "dfpl", "aux": "sq", **WORK},
     "FedProto's distance": {"name": "dfpl", "aux": "mse", **WORK},
     "all samples": {"name": "dfpl", "aux_protos": "full", **WORK},
+    "decay by step": {"name": "fedavg", "momentum": 0.5, "decay": 0.9, "decay_unit": "step", **WORK},
+    "class means": {"name": "mpfedcl", "cluster": "mean", **WORK},
+    "codebooks with gaps": {"name": "mpfedcl", "num_prototypes": 4, "padding": False, "reduction": "sum", **WORK},
+    "the layer before": {"name": "mpfedcl", "embed": "encoder", "eval_model": "local", **WORK},
 }
 CASES = {name: {"name": name, **WORK} for name in METHODS} | MORE
 
@@ -193,10 +197,12 @@ def run(batched: str, **settings: Any) -> SimulationResult:
     return simulate(SimulationConfig(batched=batched, **config))
 
 
-def test_batched_simulation_comes_to_what_the_other_does() -> None:
-    ours, theirs = run("on"), run("off")
+@pytest.mark.parametrize("method", [{"name": "dfpl", **WORK}, {"name": "uapdfl", "num_peers": 1, "th": 0.003, **WORK}])
+def test_batched_simulation_comes_to_what_the_other_does(method: Method) -> None:
+    ours, theirs = run("on", method=method), run("off", method=method)
     for own, other in zip(ours.rounds, theirs.rounds, strict=True):
         assert (own.sent_params, own.sent_bytes) == (other.sent_params, other.sent_bytes)
+        assert (own.received_bytes, own.peers, own.dropout) == (other.received_bytes, other.peers, other.dropout)
         assert own.tal == pytest.approx(other.tal, abs=1e-4)
         assert own.taa == pytest.approx(other.taa, abs=0.05)
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+import node.bench_train
 from ml.errors import DataError, MlError
 from ml.simulation import SimulationConfig
 from node.bench_simulate import run_simulate_bench
-from node.bench_train import JOBS, run_train_bench
+from node.bench_train import JOBS, Job, run_train_bench
 from node.cli import main
 from node.errors import ConfigError
 
@@ -61,6 +62,24 @@ def test_every_job_fits_its_model() -> None:
     for job in JOBS:
         figures = bench_train(job.name, steps=1)
         assert figures["models"][job.name]["input_shape"] == list(job.input_shape)
+
+
+@pytest.fixture
+def small_frozen_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.bench_train, "FROZEN_JOBS", (Job("head_256", (3, 16, 16), 2),))
+
+
+@pytest.mark.usefixtures("small_frozen_job")
+def test_features_of_a_frozen_encoder_are_measured_against_running_it_in_each_step() -> None:
+    figures = bench_train("head_256", "mlp")
+    assert list(figures["models"]) == ["mlp"]
+    found = figures["frozen"]["head_256"]
+    assert (found["parameters"] - found["trained"], found["trained"], found["samples"]) == (11_176_512, 133_898, 1_438)
+    speeds = {name: spread["median"] for name, spread in found["samples_per_s"].items()}
+    assert found["ratio"]["median"] == pytest.approx(speeds["features"] / speeds["images"])
+    epoch_s = {name: found["samples"] / speed for name, speed in speeds.items()}
+    epochs = found["paid_after_epochs"]["median"]
+    assert epochs * (epoch_s["images"] - epoch_s["features"]) == pytest.approx(found["pass_s"]["median"])
 
 
 def test_engine_settings_are_measured_and_reported() -> None:
@@ -117,6 +136,16 @@ def test_bench_train_prints_one_json_object_or_a_table(capsys: pytest.CaptureFix
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["machine", "torch", "engine", "samples/s", "mlp"]
+
+
+@pytest.mark.usefixtures("small_frozen_job")
+def test_bench_train_says_when_features_have_paid_for_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "train", "--models", "head_256", "--steps", "1", "--repeats", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:5]] == ["machine", "torch", "engine", "samples/s", "head_256"]
+    assert "computing the features of 1,438 samples takes" in lines[5]
+    assert "pays for itself in" in lines[5]
+    assert len(lines) == 6
 
 
 def test_bench_simulate_prints_one_json_object_or_a_table(capsys: pytest.CaptureFixture[str]) -> None:

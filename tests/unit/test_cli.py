@@ -233,6 +233,7 @@ def test_simulate_prints_one_json_object_with_its_contract(capsys: Captured) -> 
     answer = json.loads(out)
     assert {"rounds", "best_taa", "final_taa", "final_global", "clients"} <= set(answer)
     row = {"round", "taa", "tal", "global", "tal_global", "taa_local", "sent_params", "sent_bytes"}
+    row |= {"received_params", "received_bytes"}
     assert [set(found) for found in answer["rounds"]] == [row] * 2
     assert {"id", "accuracy", "global_accuracy", "num_train", "num_test"} == set(answer["clients"][0])
     assert len(answer["clients"]) == 3
@@ -244,6 +245,17 @@ def test_simulate_prints_a_table_for_people(capsys: Captured) -> None:
     code, out, err = run(capsys, "simulate", "--clients", "2", "--rounds", "1", "--set", "local_iterations=1")
     assert (code, err) == (0, "")
     assert "accuracy on matched test sets" in out
+    assert "received" in out
+    assert "before the exchange" not in out
+
+
+def test_simulate_shows_the_branches_of_uapdfl(capsys: Captured) -> None:
+    arguments = ("simulate", "--method", "uapdfl", "--clients", "3", "--rounds", "2", "--set", "local_iterations=1")
+    code, out, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    headings = next(line for line in out.splitlines() if "round" in line)
+    assert headings.split()[1::2] == ["round", "before", "matched", "global", "sent", "received", "dropout", "div"]
+    assert "before the exchange, on matched test sets: best " in out
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,17 @@ def test_what_is_not_there_ends_with_3(capsys: Captured, data_dir: Path, tmp_pat
     assert "64 hexadecimal digits" in err
 
 
+def test_numbers_beyond_all_heights_are_a_usage_error_or_simply_everything(capsys: Captured, data_dir: Path) -> None:
+    huge = str(10**20)
+    for arguments in (["rounds", "show", huge], ["rounds", "list", "--from", huge], ["chain", "list", "--from", huge]):
+        code, out, err = run(capsys, *arguments, "--data-dir", data_dir)
+        assert (code, out) == (2, "")
+        assert "9223372036854775807" in err
+    code, out, _ = run(capsys, "chain", "list", "--limit", huge, "--json", "--data-dir", data_dir)
+    assert code == 0
+    assert len(json.loads(out)["blocks"]) == ROUNDS + 1
+
+
 def test_export_writes_all_or_nothing(
     capsys: Captured, data_dir: Path, tmp_path: Path, original: tuple[Genesis, Path]
 ) -> None:

@@ -202,7 +202,7 @@ genesis_file: g
         ("network.tls=on", "expected 'mutual' or 'off' (got 'on')"),
         ("consensus=5", "expected a section of keys (got 5)"),
         ("consensus.mine=yes", "expected true or false (got 'yes')"),
-        ("data.format=mnist", "'parquet', 'hf', 'idx', 'cifar', 'svhn' or 'medmnist' (got 'mnist')"),
+        ("data.format=mnist", "'hf', 'idx', 'cifar', 'svhn', 'medmnist' or 'domains' (got 'mnist')"),
         ("data.transform={size: 28}", "unknown key. Known: augment"),
         ("data.transform={augment: cut}", "expected 'none', 'flip', 'crop' or 'flip_crop' (got 'cut')"),
         ("data.columns={lable: x}", "unknown key. Did you mean 'label'?"),

@@ -150,7 +150,10 @@ def test_a_truncated_archive_and_another_kind_of_file_name_themselves(tmp_path: 
     refuse(data, f"{tmp_path}/a.npz: expected an .npz archive: ")
     (tmp_path / "a.npz").write_text("x,y\n")
     refuse(data, f"{tmp_path}/a.npz: expected an .npz archive: ")
+    refuse({"format": "npz", "path": str(tmp_path)}, f"{tmp_path}/a.npz: expected an .npz archive: ")
+    (tmp_path / "b.npz").write_text("x,y\n")
     refuse({"format": "npz", "path": str(tmp_path)}, f"{tmp_path}: expected an .npz file, got a directory")
+    (tmp_path / "b.npz").unlink()
     refuse({"format": "npz", "path": str(tmp_path / "b.npz")}, f"{tmp_path}/b.npz: no such file or directory")
     refuse({"format": "npz"}, "data.path: expected a path, which data.format npz needs")
 

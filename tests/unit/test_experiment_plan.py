@@ -115,6 +115,20 @@ def test_a_swept_setting_that_a_method_has_not_leaves_it_one_run(tmp_path: Path)
     ]
 
 
+def test_a_method_may_have_rounds_of_its_own(tmp_path: Path) -> None:
+    text = """\
+name: x
+base: {rounds: 8}
+sweep: {method: [local, {name: fedavg, rounds: 4, local_iterations: 40, label: twice the work}]}
+"""
+    experiment = make_experiment(tmp_path, text)
+    local, fedavg = experiment.runs.values()
+    assert (local.num_rounds, fedavg.num_rounds) == (8, 4)
+    assert "rounds" not in fedavg.config["method"]
+    assert [point.facts["rounds"] for point in experiment.points] == [8, 4]
+    assert fedavg.label == "twice the work, seed 1"
+
+
 # ---- names
 
 
@@ -219,6 +233,10 @@ def test_budgets_that_come_to_the_same_iterations_share_a_run(tmp_path: Path) ->
             ["2:31: sweep.method.0.lambda: expected it here or in sweep.method.lambda, not in both"],
         ),
         (
+            "name: x\nsweep: {method: [local, {name: fedavg, rounds: 2}], rounds: [1, 2]}\n",
+            ["2:40: sweep.method.1.rounds: expected it here or in sweep.rounds, not in both"],
+        ),
+        (
             "name: x\nbudget: {t_sum: 9, beta: 1}\nsweep: {method: [{name: local, local_epochs: 1}]}\n",
             ["3:32: sweep.method.0.local_epochs: expected none beside a budget"],
         ),
@@ -259,6 +277,33 @@ REPORT = "name: x\nsweep: {method: [local, dfpl], partition: [iid, 'classes:3,1'
         ("  figures: [{y: best_taa}]\n", "4:14: report.figures.0.y: unknown name 'best_taa'"),
         ("  figures: [{panels: method}]\n", "4:13: report.figures.0: runs that differ in partition fall together"),
         ("  target: 90\n", "4:3: report.target: must be at most 1 (got 90)"),
+        (
+            "  tables: [{value: taa_at_seconds, columns: partition}]\n",
+            "4:13: report.tables.0.value: expected `seconds` beside taa_at_seconds",
+        ),
+        (
+            "  tables: [{seconds: 5, columns: partition}]\n",
+            "4:13: report.tables.0.seconds: expected one of taa_at_seconds, best_taa_at_seconds",
+        ),
+        (
+            "  figures: [{x: partition, y: taa_at_seconds}]\n",
+            "4:28: report.figures.0.y: unknown name 'taa_at_seconds'",
+        ),
+        ("  figures: [{embedding: umap}]\n", "4:14: report.figures.0.embedding: expected 'tsne' or 'pca' (got 'umap')"),
+        (
+            "  figures: [{embedding: pca, lines: method}]\n",
+            "4:30: report.figures.0.lines: unknown key. Known: embedding, title, panels, each, where",
+        ),
+        ("  figures: [{pannels: method}]\n", "4:14: report.figures.0.pannels: unknown key. Did you mean 'panels'?"),
+        (
+            "  figures: [{embedding: pca, panels: methd}]\n",
+            "4:30: report.figures.0.panels: unknown name 'methd'. Did you mean 'method'?",
+        ),
+        ("  figures: [{embedding: pca}]\n", "4:13: report.figures.0: runs that differ in partition fall together"),
+        (
+            "  figures: [{embedding: pca, where: {partition: dirichlet}}]\n",
+            "4:30: report.figures.0.where: expected values that some run has",
+        ),
     ],
 )
 def test_a_report_that_cannot_be_laid_out_is_refused_before_anything_runs(
@@ -305,6 +350,25 @@ READY_POINTS = {
     "dfpl-table3-digits": 10 * 3 * 4 * 3,
     "dfpl-table4": 3 * 10 * 3 * 4 * 3,
     "dfpl-table4-digits": 10 * 3 * 4 * 3,
+    "mpfedcl-table5": 5 * 3,
+    "mpfedcl-table5-digits": 5 * 3,
+    "mpfedcl-table6": 4 * 6 * 3,
+    "mpfedcl-table6-digits": 7 * 4 * 3,
+    "mpfedcl-table7": 4 * 6 * 3,
+    "mpfedcl-table7-digits": 6 * 2 * 3,
+    "mpfedcl-table8": 4 * 5 * 3,
+    "mpfedcl-table8-digits": 5 * 2 * 3,
+    "mpfedcl-ablation-digits": 10 * 2 * 3,
+    "uapdfl-table1": 3 * 3 * 7 * 3,
+    "uapdfl-table1-digits": 8 * 3,
+    "uapdfl-table2": 3 * 3 * 7 * 3,
+    "uapdfl-table2-digits": 8 * 3,
+    "uapdfl-table3": 3 * 3 * 4 * 3,
+    "uapdfl-table3-digits": 2 * 4 * 3,
+    "uapdfl-table4": 3 * 3 * 4 * 3,
+    "uapdfl-table5": 2 * 2 * 6 * 3,
+    "uapdfl-table5-digits": 2 * 8 * 3,
+    "uapdfl-ablation-digits": 10 * 3 * 3,
 }
 
 

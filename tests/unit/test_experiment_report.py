@@ -179,15 +179,122 @@ def test_a_file_without_a_report_gets_tables_that_suit_it(experiment: Experiment
         ("rounds_to", ("method",), ("partition",)),  # since there is a target
         ("sent_params_per_client", ("method",), ()),
     ]
-    assert [(figure.x, figure.lines, figure.panels) for figure in report.figures or ()] == [
+    figures = [figure for figure in report.figures or () if isinstance(figure, FigureSection)]
+    assert [(figure.x, figure.lines, figure.panels) for figure in figures] == [
         ("round", ("method",), ("partition",)),
         ("bytes", ("method",), ("partition",)),
     ]
 
 
+TIMED = "name: x\nbase: {clients: 2, rounds: 3}\nsweep: {method: [local, fedavg, dfpl]}\n"
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Experiment:
+    """Rounds of 1, 2 and 4 s; of twice as much; and of nobody knows how much."""
+    made = make_experiment(tmp_path, TIMED)
+    local, fedavg, dfpl = made.runs.values()
+    write_result(tmp_path, local, make_document([0.2, 0.6, 0.4], train_s=[1.0, 2.0, 4.0]))
+    write_result(tmp_path, fedavg, make_document([0.1, 0.8, 0.9], train_s=[2.0, 4.0, 8.0]))
+    write_result(tmp_path, dfpl, make_document([0.1, 0.5, 0.7]))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds", "texts"),
+    [
+        ("taa_at_seconds", 7, ["40.00", "80.00", "not timed"]),
+        ("taa_at_seconds", 6.5, ["60.00", "80.00", "not timed"]),
+        ("taa_at_seconds", 1.5, ["20.00", "no round in time", "not timed"]),
+        ("best_taa_at_seconds", 7, ["60.00", "80.00", "not timed"]),
+        ("global_at_seconds", 3, ["15.00", "2.50", "not timed"]),
+        ("best_global_at_seconds", 14, ["15.00", "22.50", "not timed"]),
+    ],
+)
+def test_equal_time_is_read_at_the_last_round_that_ended_in_it(
+    timed: Experiment, tmp_path: Path, value: str, seconds: float, texts: list[str]
+) -> None:
+    table = lay_out(timed, tmp_path, value=value, seconds=seconds)
+    assert [row[0] for row in get_texts(table)] == texts
+    assert table.note.endswith(f"Within {seconds:g} s of local training, by the clock of the machine.")
+
+
+def test_runs_that_end_before_the_time_say_so(timed: Experiment, tmp_path: Path) -> None:
+    table = lay_out(timed, tmp_path, value="taa_at_seconds", seconds=10)
+    assert [cell.detail for cell in table.cells.values()] == ["runs end at 7.00 s", "", ""]
+
+
+def test_training_time_is_a_value_of_its_own(timed: Experiment, tmp_path: Path) -> None:
+    assert get_texts(lay_out(timed, tmp_path, value="train_seconds")) == [["7.00"], ["14.0"], ["not timed"]]
+
+
+PEERS: dict[str, list[float]] = {
+    "received_params": [100, 200, 300],
+    "received_bytes": [1000, 1000, 4000],
+    "peers": [5.0, 5.0, 5.0],
+    "similar": [0.5, 1.0, 1.5],
+    "dropout": [0.0, 0.5, 1.0],
+    "divergence": [0.8, 0.25, 0.0312],
+}
+
+
+@pytest.fixture
+def pulled(tmp_path: Path) -> Experiment:
+    """A run that lacks what was not measured once; one with nothing on demand; and one with both branches."""
+    made = make_experiment(tmp_path, TIMED)
+    local, fedavg, dfpl = made.runs.values()
+    write_result(tmp_path, local, make_document([0.2, 0.6, 0.4]))
+    plain = {name: PEERS[name] for name in ("received_params", "received_bytes")}
+    write_result(tmp_path, fedavg, make_document([0.1, 0.8, 0.9], by_round=plain))
+    write_result(tmp_path, dfpl, make_document([0.1, 0.5, 0.7], by_round=PEERS))
+    return made
+
+
+def test_what_is_received_is_a_clients_mean_over_rounds(pulled: Experiment, tmp_path: Path) -> None:
+    values = ["received_params_per_client", "received_bytes_per_client", "dropout_share"]
+    table = lay_out(pulled, tmp_path, value=values)
+    assert get_texts(table) == [["not counted", "not counted", "–"], ["100", "1.0 kB", "–"], ["100", "1.0 kB", "50.0"]]
+    assert table.note == "Shares in percent. One seed."
+    assert not any(cell.best for cell in table.cells.values())
+    mixed = lay_out(pulled, tmp_path, value=["final_taa", "dropout_share"])
+    assert mixed.note == "Accuracies and shares in percent. One seed."
+
+
+def test_runs_that_do_not_say_what_they_received_are_run_again_where_it_is_asked_for(tmp_path: Path) -> None:
+    asked = TIMED + "report: {tables: [{value: received_bytes_per_client}]}\n"
+    for text, again in ((TIMED, 0), (asked, 1)):
+        made = make_experiment(tmp_path, text)
+        for i, run in enumerate(made.runs.values()):
+            by_round = {"received_bytes": [1, 2, 3]} if i else None
+            write_result(tmp_path, run, make_document([0.1, 0.2, 0.3], by_round=by_round))
+        assert len(take_stock(made, tmp_path).list_pending(made)) == again
+
+
+@pytest.mark.parametrize(
+    ("y", "title", "mean"),
+    [
+        ("dropout", "Clients in the dropout branch by round", (0.0, 0.5, 1.0)),
+        ("divergence", "Divergence from the peers by round", (0.8, 0.25, 0.0312)),
+        ("peers", "Peers by round", (5.0, 5.0, 5.0)),
+    ],
+)
+def test_what_only_some_methods_have_is_drawn_for_those(
+    pulled: Experiment, tmp_path: Path, y: str, title: str, mean: tuple[float, ...]
+) -> None:
+    (figure,) = draw(pulled, tmp_path, y=y)
+    (line,) = figure.panels[0].lines
+    assert (line.label, line.mean, figure.title) == ("dfpl", mean, title)
+
+
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
+        (show_number("share", 0.715), "71.5"),
+        (show_number("number", 0.03121), "0.0312"),
+        (show_number("number", 5.0), "5"),
+        (show_number("seconds", 0.0321), "0.032"),
+        (show_number("seconds", 3.21), "3.21"),
+        (show_number("seconds", 32.1), "32.1"),
         (show_number("accuracy", 0.98164), "98.16"),
         (show_number("loss", 0.12345), "0.123"),
         (show_number("rounds", 7.0), "7"),
@@ -229,6 +336,16 @@ def test_bytes_add_up_over_rounds_and_are_one_clients(tmp_path: Path) -> None:
     assert not dfpl.flat
     assert local.flat
     assert figure.log_x
+
+
+def test_seconds_add_up_over_rounds_where_they_were_measured(timed: Experiment, tmp_path: Path) -> None:
+    (figure,) = draw(timed, tmp_path, x="seconds")
+    assert [(line.label, line.x) for line in figure.panels[0].lines] == [
+        ("local", (1.0, 3.0, 7.0)),
+        ("fedavg", (2.0, 6.0, 14.0)),
+    ]
+    assert figure.title == "TAA by training time"
+    assert not figure.whole_x
 
 
 def test_a_figure_against_an_axis_has_its_values_as_ticks(tmp_path: Path) -> None:

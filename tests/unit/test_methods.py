@@ -25,6 +25,7 @@ from support.federations import BEACON, CNN, MLP, aggregate_round, make_digit_cl
 
 METRICS = {"loss", "iterations", "steps", "seconds", "alpha_s", "accuracy", "test_loss"}
 ALL: list[dict[str, Any]] = [{"name": name} for name in METHODS]
+VOTE_ON_NOTHING = {"local", "fedper", "fedavg_p2p", "dfedavgm", "dispfl"}
 
 
 def are_equal(first: Arrays, second: Arrays) -> bool:
@@ -47,7 +48,15 @@ def test_naming_the_methods_imports_no_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [*ALL, {"name": "dfpl", "proto_agg": "samples"}, {"name": "fedavg", "weights": "uniform"}]
+    "method",
+    [
+        *ALL,
+        {"name": "dfpl", "proto_agg": "samples"},
+        {"name": "fedavg", "weights": "uniform"},
+        {"name": "mpfedcl", "cluster": "mean", "weights": "uniform"},
+        {"name": "mpfedcl", "cluster": "dbscan"},
+        {"name": "mpfedcl", "embed": "encoder"},
+    ],
 )
 def test_payloads_are_what_validators_accept(method: dict[str, Any]) -> None:
     for client in make_digit_clients(method):
@@ -198,10 +207,11 @@ def test_personalised_methods_keep_their_weights(method: dict[str, Any]) -> None
         assert metrics == client.evaluate()
 
 
-@pytest.mark.parametrize("method", [method for method in ALL if method["name"] != "local"])
-@pytest.mark.parametrize("aggregate", [None, {"unit/a": np.zeros(3, np.float32)}])
+@pytest.mark.parametrize("method", [method for method in ALL if method["name"] not in VOTE_ON_NOTHING])
+@pytest.mark.parametrize("aggregate", [None, {"encrypted_set/a": np.zeros(3, np.float32)}])
 def test_aggregate_of_nothing_is_refused_and_changes_nothing(method: dict[str, Any], aggregate: Arrays | None) -> None:
     client = make_digit_clients(method)[0]
+    assert client.spec.rules(1)
     client.train(1, BEACON)
     before = client.state_arrays()
     with pytest.raises(AggregationError, match="round 1: expected"):
@@ -232,11 +242,31 @@ def test_nearest_is_nearest_however_far_from_zero_and_however_many_samples() -> 
     assert client.predict(client.state.data.train.x).labels.tolist() == np.repeat(own, 20).tolist()
 
 
+@pytest.mark.parametrize("method", [{"name": "dfpl", "infer": "prototype"}, {"name": "fedproto"}])
+def test_an_answer_of_prototypes_comes_with_its_distance(method: dict[str, Any]) -> None:
+    clients = make_digit_clients(method)
+    x = clients[0].state.data.matched.x
+    assert clients[0].predict(x).distances is None  # the classifier's
+    run_round(clients, 1)
+    found, z_ND = clients[0].predict(x), clients[0].state.model.embed(x).detach().numpy()
+    arrays = clients[0].state.arrays
+    chosen = arrays["prototypes"][np.searchsorted(arrays["classes"], found.labels.numpy())]
+    assert found.distances is not None
+    np.testing.assert_allclose(found.distances.numpy(), np.linalg.norm(z_ND - chosen, axis=1), rtol=1e-5)
+    assert found.authors is None
+
+
 # ---- what is remembered
 
 
 @pytest.mark.parametrize(
-    "method", [*ALL, {"name": "dfpl", "momentum": 0.5, "local_iterations": None, "local_epochs": 1}]
+    "method",
+    [
+        *ALL,
+        {"name": "dfpl", "momentum": 0.5, "local_iterations": None, "local_epochs": 1},
+        {"name": "mpfedcl", "eval_model": "local", "num_prototypes": 4, "padding": False},
+        {"name": "fedavg", "decay": 0.9, "decay_unit": "step"},
+    ],
 )
 @pytest.mark.parametrize("model", [MLP, CNN])
 def test_restored_client_goes_on_exactly(method: dict[str, Any], model: dict[str, Any]) -> None:

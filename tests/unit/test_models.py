@@ -111,6 +111,17 @@ def test_a_model_is_classify_of_embed_and_its_layers_end_in_the_embedding(case: 
     assert net(x).shape == (2, case.num_classes)
 
 
+@torch.no_grad()
+def test_what_is_precomputed_of_images_stands_for_them(case: Case) -> None:
+    net, x = case.net, case.make_images()
+    found = net.precompute(x)
+    assert net.precompute(found) is found
+    assert found.shape == (2, 512) if net.frozen_prefix else found is x
+    assert torch.equal(net.embed(found), net.embed(x))
+    assert all(map(torch.equal, net.embed_layers(found), net.embed_layers(x)))
+    assert torch.equal(net(found), net(x))
+
+
 def test_the_classifiers_parameters_are_those_that_classify_uses(case: Case) -> None:
     names = [name for name, p in case.net.named_parameters() if p.requires_grad]
     parameters = [case.net.get_parameter(name) for name in names]

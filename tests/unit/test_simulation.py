@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from ml.errors import DataError, SpecError
+from ml.method import Client, Metrics
 from ml.metrics import compute_mean
+from ml.payload import Arrays
 from ml.simulation import ZERO_DIGEST, RoundResult, SimulationConfig, SimulationResult, simulate
+from ml.specs import MethodSpec, Offer
 
 QUICK: dict[str, Any] = {"clients": 3, "rounds": 2, "shots": 10}
 
@@ -118,7 +123,8 @@ def test_json_has_the_promised_fields_and_nothing_that_varies() -> None:
     document = json.loads(json.dumps(result.to_json()))
     assert document.keys() == {"config", "rounds", "best_taa", "final_taa", "final_global", "clients"}
     assert [entry.keys() for entry in document["rounds"]] == [
-        {"round", "taa", "tal", "taa_local", "global", "tal_global", "sent_params", "sent_bytes"}
+        {"round", "taa", "tal", "taa_local", "global", "tal_global"}
+        | {"sent_params", "sent_bytes", "received_params", "received_bytes"}
     ] * 2
     assert [entry.keys() for entry in document["clients"]] == [
         {"id", "accuracy", "global_accuracy", "num_train", "num_test"}
@@ -139,7 +145,118 @@ def test_traffic_is_what_was_encoded() -> None:
     assert 3 * 6_570 * 4 < fedavg.rounds[0].sent_bytes < 3 * (6_570 * 4 + 1024)
     assert dfpl.rounds[0].sent_params % 32 == 0
     assert dfpl.rounds[0].sent_bytes < fedavg.rounds[0].sent_bytes / 20
+    for entry in (*fedavg.rounds, *dfpl.rounds):  # each is received by the two others
+        assert (entry.received_params, entry.received_bytes) == (2 * entry.sent_params, 2 * entry.sent_bytes)
     assert {(entry.sent_params, entry.sent_bytes) for entry in local.rounds} == {(0, 0)}
+    assert {(entry.received_params, entry.received_bytes) for entry in local.rounds} == {(0, 0)}
+
+
+# ---- peer to peer
+
+PEERS = ["uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl"]
+FIVE: dict[str, Any] = {"clients": 5, "rounds": 3, "shots": 10, "partition": "dirichlet:0.5"}
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A block as one client has applied it, and what that client said of it."""
+
+    spec: MethodSpec
+    height: int
+    beacon: bytes
+    me: bytes
+    offers: tuple[Offer, ...]
+    aggregate: Arrays | None
+    blobs: frozenset[bytes]
+    metrics: Metrics
+
+
+@pytest.fixture
+def applied(monkeypatch: pytest.MonkeyPatch) -> list[Applied]:
+    """Every block that a client applies, as they come."""
+    seen: list[Applied] = []
+    apply = Client.apply
+
+    def note(client: Client, height: int, aggregate: Arrays | None, **round_: Any) -> Metrics:
+        metrics = apply(client, height, aggregate, **round_)
+        offers, blobs = round_["offers"], frozenset(round_["blobs"])
+        block = (client.spec, height, round_["beacon"], round_["me"], offers, aggregate, blobs, metrics)
+        seen.append(Applied(*block))
+        return metrics
+
+    monkeypatch.setattr(Client, "apply", note)
+    return seen
+
+
+@pytest.mark.parametrize("method", PEERS)
+def test_peer_to_peer_runs_repeat(method: str) -> None:
+    hyperparameters = {"num_peers": 2, "local_iterations": 3}
+    first, second, other = (run(method, seed=seed, hyperparameters=hyperparameters, **FIVE) for seed in (5, 5, 6))
+    assert first.aggregate_digests == second.aggregate_digests
+    assert first.to_json() == second.to_json()
+    assert first.rounds != other.rounds
+    for entry in first.rounds:
+        assert entry.peers is not None
+        assert entry.peers >= 2
+        assert entry.received_bytes >= entry.sent_bytes > 0
+
+
+def make_beacon(salt: str, height: int) -> bytes:
+    return f"{salt}{height}".encode()
+
+
+def test_whom_a_client_draws_hangs_on_the_block_before() -> None:
+    config = SimulationConfig(method={"name": "fedavg_p2p", "num_peers": 1, "local_iterations": 3}, **FIVE)
+    first, same, other = (simulate(config, beacons=partial(make_beacon, salt)) for salt in ("a", "a", "b"))
+    assert first.rounds == same.rounds
+    assert first.rounds[0].taa_local == other.rounds[0].taa_local
+    assert first.rounds[0].taa != other.rounds[0].taa
+
+
+def test_what_uapdfl_receives_is_what_everyone_can_work_out(applied: list[Applied]) -> None:
+    """ALGORITHMS §5.3: |w| in the dropout branch, |Q| |w_g| + |S| |w_h| otherwise; and C + D of all others, since
+    representations are voted on."""
+    hyperparameters = {"num_peers": 2, "local_iterations": 8, "th": 0.02}  # with which both branches are taken
+    result = run("uapdfl", hyperparameters=hyperparameters, **FIVE)
+    spec = applied[0].spec
+    h = 32 * 10 + 10
+    g = spec.task.num_parameters - h
+    branches = []
+    for entry in result.rounds:
+        blocks = [block for block in applied if block.height == entry.round]
+        told = spec.explain(entry.round, blocks[0].beacon, blocks[0].offers, blocks[0].aggregate)
+        assert told is not None
+        assert [block.me for block in blocks] == [offer.author for offer in blocks[0].offers]
+        pulled = 0
+        for block, node in zip(blocks, told["nodes"], strict=True):
+            branches.append(node["branch"])
+            assert block.metrics["dropout"] == (node["branch"] == "dropout")
+            assert len(block.blobs) == (2 if node["branch"] == "dropout" else len(node["peers"] + node["similar"]))
+            pulled += g + h if node["branch"] == "dropout" else len(node["peers"]) * g + len(node["similar"]) * h
+        assert entry.received_params == 5 * 4 * (10 + 32) + pulled
+        assert entry.sent_params == 5 * (10 + 32) + pulled
+        assert entry.dropout == compute_mean(node["branch"] == "dropout" for node in told["nodes"])
+        assert entry.similar == compute_mean(len(node["similar"]) for node in told["nodes"])
+        distances = [told["divergences"][i][j] for i, node in enumerate(told["nodes"]) for j in node["peers"]]
+        assert entry.divergence == pytest.approx(compute_mean(distances))
+    assert set(branches) == {"dropout", "personalise"}
+    assert any(entry.similar for entry in result.rounds)
+
+
+def test_only_uapdfl_has_branches() -> None:
+    row = {"round", "taa", "tal", "taa_local", "global", "tal_global"}
+    row |= {"sent_params", "sent_bytes", "received_params", "received_bytes"}
+    settings = {"hyperparameters": {"local_iterations": 1}, **FIVE, "rounds": 1}
+    rows = {method: run(method, **settings).to_json()["rounds"][0].keys() for method in ("fedavg", "fedper", "uapdfl")}
+    assert rows["fedavg"] == row
+    assert rows["fedper"] == row | {"peers"}
+    assert rows["uapdfl"] == row | {"peers", "similar", "dropout", "divergence"}
+
+
+def test_a_lone_client_has_nobody_to_take_from() -> None:
+    entry = run("uapdfl", clients=1, rounds=1, shots=10).rounds[0]
+    assert (entry.peers, entry.dropout, entry.divergence) == (0.0, None, None)
+    assert entry.received_bytes == 0
 
 
 # ---- what it refuses

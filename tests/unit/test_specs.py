@@ -58,6 +58,7 @@ def test_defaults_are_the_papers() -> None:
         "momentum": 0.0,
         "weight_decay": 0.0,
         "decay": 1.0,
+        "decay_unit": "round",
         "batch_size": 32,
         "drop_last": False,
         "local_iterations": 20,
@@ -75,11 +76,30 @@ def test_defaults_are_the_papers() -> None:
         "momentum": 0.0,
         "weight_decay": 0.0,
         "decay": 1.0,
+        "decay_unit": "round",
         "batch_size": 32,
         "drop_last": False,
         "local_iterations": 20,
         "weights": "samples",
         "bn_buffers": "average",
+    }
+    assert spec_of("mpfedcl").to_mapping() == {
+        **spec_of("fedavg").to_mapping(),
+        "name": "mpfedcl",
+        "num_prototypes": 2,
+        "weight": 1.0,
+        "tau": 0.07,
+        "cluster": "kmeans",
+        "eps": 0.5,
+        "min_samples": 5,
+        "max_clusters": 16,
+        "normalize": True,
+        "embed": "head_hidden",
+        "padding": True,
+        "pool_in_inference": "centroids",
+        "eval_model": "global",
+        "reduction": "mean",
+        "min_class_samples": 1,
     }
     assert spec_of("local").to_mapping() == {
         "name": "local",
@@ -87,6 +107,7 @@ def test_defaults_are_the_papers() -> None:
         "momentum": 0.0,
         "weight_decay": 0.0,
         "decay": 1.0,
+        "decay_unit": "round",
         "batch_size": 32,
         "drop_last": False,
         "local_iterations": 20,
@@ -123,6 +144,12 @@ def test_a_written_out_method_reads_back_as_the_same(name: str) -> None:
         ({"name": "dfpl", "batch_size": 32.0}, "method.batch_size", "got 32.0"),
         ({"name": "dfpl", "local_iterations": None}, "method.local_iterations", "got None"),
         ({"name": "dfpl", "local_iterations": 1, "local_epochs": 1}, "method.local_epochs", "got both"),
+        ({"name": "fedavg", "decay_unit": "batch"}, "method.decay_unit", "expected one of round, step, got 'batch'"),
+        ({"name": "mpfedcl", "num_prototypes": 0}, "method.num_prototypes", "expected a whole number from 1"),
+        ({"name": "mpfedcl", "tau": 0}, "method.tau", r"expected a number in \(0, inf\)"),
+        ({"name": "mpfedcl", "weight": -1}, "method.weight", r"expected a number in \[0, inf\)"),
+        ({"name": "mpfedcl", "cluster": "gmm"}, "method.cluster", "expected one of kmeans, mean, dbscan, got 'gmm'"),
+        ({"name": "mpfedcl", "padding": 1}, "method.padding", "expected true or false, got 1"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_its_dotted_place(method: dict[str, Any], path: str, message: str) -> None:
@@ -144,6 +171,18 @@ def test_the_learning_rate_decays_once_a_round() -> None:
         [0.01, 0.0095, 0.009025, 0.00857375, 0.0081450625]
     )
     assert hyper.compute_lr(60) == pytest.approx(4.849452524943e-4, rel=1e-12)
+
+
+def test_the_learning_rate_can_decay_after_every_step_instead() -> None:
+    hyper = ModelHyperparameters(lr=0.01, decay=0.95, decay_unit="step")
+    assert hyper.decay_by_step == 0.95
+    assert [hyper.compute_lr(r, 20) for r in (1, 2, 3)] == pytest.approx([0.01, 0.01 * 0.95**20, 0.01 * 0.95**40])
+    by_round = ModelHyperparameters(lr=0.01, decay=0.95)
+    assert by_round.decay_by_step == 1
+    assert by_round.compute_lr(2, 20) == by_round.compute_lr(2) == 0.01 * 0.95
+    with pytest.raises(SpecError, match=r"method\.decay_unit: expected round with budget_s, .*; got 'step'"):
+        spec_of("fedavg", decay_unit="step", budget_s=5)
+    spec_of("fedavg", budget_s=5)
 
 
 def test_local_work_is_iterations_or_epochs() -> None:

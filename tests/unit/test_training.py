@@ -271,6 +271,22 @@ def test_learning_rate_decays_by_the_round() -> None:
     assert move(4) == pytest.approx(move(1) / 8, rel=1e-4)
 
 
+def test_learning_rate_decays_by_the_step() -> None:
+    w = torch.zeros(1, requires_grad=True)
+    sgd = Sgd([w], 1.0, decay=0.5)
+    for expected in (-1.0, -1.5, -1.75):
+        sgd.step(w.sum())
+        assert w.item() == expected
+
+
+def test_a_round_goes_on_with_the_learning_rate_that_the_steps_before_it_have_left() -> None:
+    lr = []
+    for height in (1, 2, 3):
+        client = make_digit_client(local_iterations=4, lr=0.1, decay=0.9, decay_unit="step")
+        lr.append(client.begin(height, BEACON).sgd.lr)
+    assert lr == pytest.approx([0.1, 0.1 * 0.9**4, 0.1 * 0.9**8])
+
+
 @pytest.mark.parametrize(
     ("work", "iterations", "steps"), [({"local_iterations": 5}, 5, 5), ({"local_epochs": 2, "batch_size": 500}, 2, 6)]
 )

@@ -20,11 +20,18 @@ Counts = NDArray[np.int64]
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientSplit:
     """One client's samples: sorted indices into the training set and into the test set (its matched test), and the
-    domain that all of them are seen in (`ml.data.domains`), None where they are taken as they are."""
+    domain that all of them are of, or None. `is_own`: it is one of the data set's own, so that nothing is done to them;
+    otherwise it is one that they are to be seen in (`ml.data.domains`)."""
 
     train: Indices
     test: Indices
     domain: str | None = None
+    is_own: bool = False
+
+    @property
+    def transform(self) -> str | None:
+        """The domain that the samples are to be seen in, None where they are taken as they are."""
+        return None if self.is_own else self.domain
 
 
 class Scheme(ABC):

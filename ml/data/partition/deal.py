@@ -9,18 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from ml.data.base import Labels
+from ml.data.base import Labels, SampleDomains
 from ml.data.partition.base import ClientSplit, Indices, Scheme
+from ml.data.partition.even import Domains
 from ml.data.partition.grammar import parse_partition, partition_from_mapping
+from ml.data.partition.own_domains import deal_domains
 from ml.errors import DataError
 from ml.seeding import numpy_rng
 
 
 def make_partition(
-    scheme: str | Scheme, train_y: Labels, test_y: Labels, num_clients: int, seed: int, shots: int | None = None
+    scheme: str | Scheme,
+    train_y: Labels,
+    test_y: Labels,
+    num_clients: int,
+    seed: int,
+    shots: int | None = None,
+    domains: SampleDomains | None = None,
 ) -> list[ClientSplit]:
     """Deal a training and a test set out to `num_clients` clients. `shots` limits the samples per class of each; under
-    `classes` a client draws by how much it differs from it, up to STD.
+    `classes` a client draws by how much it differs from it, up to STD. `domains` are those of the data set, if it has
+    any of its own; only the scheme of that name looks at them.
 
     Raises DataError when the scheme cannot be met with these labels, or would leave a client without samples.
     """
@@ -34,20 +43,31 @@ def make_partition(
         raise DataError(
             f"partition: expected at least one sample for each of {num_clients} clients, got {len(train_y)}"
         )
-    num_classes = int(train_y.max()) + 1
     rng = numpy_rng("partition", seed)
-    train_M = scheme.deal(_shuffle_by_class(train_y, num_classes, rng), num_clients, rng, shots)
-    counts_NC = np.stack([np.bincount(train_y[own], minlength=num_classes) for own in train_M])
-    test_M = scheme.match(_shuffle_by_class(test_y, num_classes, rng), counts_NC)
-    splits = [
-        ClientSplit(np.sort(train), np.sort(test), scheme.get_domain(i))
-        for i, (train, test) in enumerate(zip(train_M, test_M, strict=True))
-    ]
+    if domains is not None and isinstance(scheme, Domains):
+        splits = deal_domains(domains, train_y, num_clients, rng, shots)
+    else:
+        splits = _deal(scheme, train_y, test_y, num_clients, rng, shots)
     _validate(splits, str(scheme))
     return splits
 
 
-def splits_from_mapping(mapping: Mapping[str, Any], train_y: Labels, test_y: Labels) -> tuple[list[ClientSplit], int]:
+def _deal(
+    scheme: Scheme, train_y: Labels, test_y: Labels, num_clients: int, rng: Generator, shots: int | None
+) -> list[ClientSplit]:
+    num_classes = int(train_y.max()) + 1
+    train_M = scheme.deal(_shuffle_by_class(train_y, num_classes, rng), num_clients, rng, shots)
+    counts_NC = np.stack([np.bincount(train_y[own], minlength=num_classes) for own in train_M])
+    test_M = scheme.match(_shuffle_by_class(test_y, num_classes, rng), counts_NC)
+    return [
+        ClientSplit(np.sort(train), np.sort(test), scheme.get_domain(i))
+        for i, (train, test) in enumerate(zip(train_M, test_M, strict=True))
+    ]
+
+
+def splits_from_mapping(
+    mapping: Mapping[str, Any], train_y: Labels, test_y: Labels, domains: SampleDomains | None = None
+) -> tuple[list[ClientSplit], int]:
     """The splits of all clients and the index of one, in `{scheme: iid, index: 3, of: 4, seed: 7, shots: null}`.
 
     A `sha256` in it is held against the splits: two nodes that were dealt different ones could hold the same sample.
@@ -57,7 +77,7 @@ def splits_from_mapping(mapping: Mapping[str, Any], train_y: Labels, test_y: Lab
     if index >= of:
         raise DataError(f"data.partition.index: expected 0 to {of - 1}, got {index}")
     shots = None if mapping.get("shots") is None else _get_int(mapping, "shots")
-    splits = make_partition(partition_from_mapping(mapping), train_y, test_y, of, seed, shots)
+    splits = make_partition(partition_from_mapping(mapping), train_y, test_y, of, seed, shots, domains)
     expected = mapping.get("sha256")
     if expected is not None and expected != hash_splits(splits):
         raise DataError(
@@ -67,9 +87,11 @@ def splits_from_mapping(mapping: Mapping[str, Any], train_y: Labels, test_y: Lab
     return splits, index
 
 
-def split_from_mapping(mapping: Mapping[str, Any], train_y: Labels, test_y: Labels) -> ClientSplit:
+def split_from_mapping(
+    mapping: Mapping[str, Any], train_y: Labels, test_y: Labels, domains: SampleDomains | None = None
+) -> ClientSplit:
     """The samples of client `index` alone. Raises DataError as `splits_from_mapping`."""
-    splits, index = splits_from_mapping(mapping, train_y, test_y)
+    splits, index = splits_from_mapping(mapping, train_y, test_y, domains)
     return splits[index]
 
 

@@ -29,7 +29,7 @@ class Iid(Scheme):
 @dataclass(frozen=True, slots=True)
 class Domains(Scheme):
     """The parts of `iid`, client i's in domain i mod 5. No test sample matches two clients, so that each has one domain
-    in the global test set too."""
+    in the global test set too. Data with domains of their own are dealt by `own_domains` instead."""
 
     name: ClassVar[str] = "domains"
     form: ClassVar[str] = "domains"

@@ -19,7 +19,7 @@ from ml.errors import SpecError, suggest
 from ml.payload import ArraySchema, ArraySpec
 from ml.specs.architectures.cnn import describe_cnn_cifar, describe_cnn_mnist
 from ml.specs.architectures.layout import MAX_WIDTH, Architecture, Layout, Shape, Shapes, check_keys
-from ml.specs.architectures.mlp import MLP_HIDDEN, describe_mlp, describe_mlp_mnist, get_mlp_hidden
+from ml.specs.architectures.mlp import MLP_HIDDEN, describe_mlp, describe_mlp_mnist, get_mlp_hidden, get_normalize
 from ml.specs.architectures.resnet import describe_head_256, describe_resnet18
 from ml.specs.architectures.user import check_user_model, describe_user_model, is_user_model
 from ml.specs.architectures.vgg import describe_vgg11
@@ -43,6 +43,7 @@ __all__ = [
     "layer_dims",
     "classifier_names",
     "is_batchable",
+    "has_unit_embedding",
     "is_user_model",
     "get_mlp_hidden",
 ]
@@ -168,6 +169,11 @@ def is_batchable(model: Mapping[str, Any]) -> bool:
     if is_user_model(model):
         return False
     return get_layout(model, _get_architecture(model).native, 2).is_batchable
+
+
+def has_unit_embedding(model: Mapping[str, Any]) -> bool:
+    """Whether a model gives its embedding unit length itself; of a user's that is not known. Raises SpecError."""
+    return not is_user_model(model) and "normalize" in _get_architecture(model).keys and get_normalize(model)
 
 
 def _get_architecture(model: Mapping[str, Any]) -> Architecture:

@@ -21,7 +21,8 @@ class Layout:
     `parameters` are trained, `buffers` are the running statistics of batch norm, `frozen` is all of an encoder that is
     neither trained nor sent. `layers` are the widths of the intermediate representations, the embedding's last.
     `classifier` names the parameters of h, all others are g's; `stem` those that depend on the input's channels.
-    `is_batchable`: without dropout or batch norm to train, so that many clients may share one vmapped pass.
+    `is_batchable`: without dropout or batch norm to train, so that many clients may share one vmapped pass. `features`
+    is how many numbers the frozen part makes of a sample, 0 where nothing is frozen.
     """
 
     parameters: Mapping[str, Shape]
@@ -31,6 +32,7 @@ class Layout:
     frozen: Mapping[str, Shape] = field(default_factory=dict)
     stem: tuple[str, ...] = ()
     is_batchable: bool = True
+    features: int = 0
 
 
 Describe = Callable[[Mapping[str, Any], Shape, int], Layout]

@@ -59,7 +59,7 @@ def describe_head_256(model: Mapping[str, Any], input_shape: Shape, num_classes:
     parameters, buffers = _describe_body(input_shape[0], 7, True)
     head = describe_head(num_classes)
     frozen = {f"encoder.{name}": shape for name, shape in (parameters | buffers).items()}
-    return Layout(head, (HEAD_WIDTH,), tuple(head)[-2:], frozen=frozen)
+    return Layout(head, (HEAD_WIDTH,), tuple(head)[-2:], frozen=frozen, features=WIDTHS[-1])
 
 
 def _describe_body(channels: int, kernel: int, has_norm: bool) -> tuple[Shapes, Shapes]:

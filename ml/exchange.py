@@ -1,0 +1,96 @@
+"""What the clients of a round send each other: voted payloads to everyone, those on demand to whoever wants them.
+
+Of a payload on demand only the digest travels with the contribution (`Offer`). Once the round has its aggregate each
+client pulls what its spec says is wanted, as a node does, except what it has already because it made the same itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ml.method import Trained
+from ml.payload import Array, Arrays, compute_encoded_bytes, encode_arrays
+from ml.specs import MethodSpec, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a payload is: numbers in floating-point arrays, and bytes of its encoding."""
+
+    params: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.params + other.params, self.bytes + other.bytes)
+
+    def __mul__(self, times: int) -> Size:
+        return Size(self.params * times, self.bytes * times)
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> Size:
+        params = sum(array.size for array in arrays.values() if array.dtype.kind == "f")
+        layout = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
+        return cls(params, compute_encoded_bytes(layout))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """One round's contributions of `num_clients`. `voted` is the size of all their voted payloads; `offers`, in author
+    order, and `blobs` by digest are empty where a method has nothing on demand."""
+
+    spec: MethodSpec
+    height: int
+    num_clients: int
+    voted: Size
+    offers: tuple[Offer, ...]
+    blobs: Mapping[bytes, Arrays]
+
+    @classmethod
+    def make(cls, spec: MethodSpec, height: int, ids: Sequence[bytes], trained: Sequence[Trained]) -> Exchange:
+        """The exchange of what `trained[i]` has made under `ids[i]`, checked as a validator would. Raises PayloadError.
+
+        Only where there is something on demand is anything encoded, and then once.
+        """
+        voted_kinds = spec.rules(height).keys()
+        has_offers = bool(spec.schemas(height).keys() - voted_kinds)
+        voted, offers, blobs = Size(), [], {}
+        for author, made in sorted(zip(ids, trained, strict=True), key=lambda pair: pair[0]):
+            spec.validate_weight(made.weight)
+            spec.validate_kinds(made.payloads, height)
+            digests: dict[str, bytes] = {}
+            for kind, arrays in made.payloads.items():
+                spec.validate_payload(kind, arrays, height)
+                if kind in voted_kinds:
+                    voted += Size.of(arrays)
+                if has_offers:
+                    digests[kind] = hashlib.sha256(encode_arrays(arrays)).digest()
+                if kind not in voted_kinds:
+                    blobs[digests[kind]] = {name: _protect(array) for name, array in arrays.items()}
+            if has_offers:
+                offers.append(Offer(author, made.weight, digests))
+        return cls(spec, height, len(trained), voted, tuple(offers), blobs)
+
+    def take(self, beacon: bytes, me: bytes, aggregate: Arrays | None) -> dict[bytes, Arrays]:
+        """The blobs that `me` wants of this round."""
+        wanted = self.spec.wanted(self.height, beacon, me, self.offers, aggregate)
+        return {digest: self.blobs[digest] for digest in wanted}
+
+    def measure(self, taken: Mapping[bytes, Mapping[bytes, Arrays]]) -> tuple[Size, Size]:
+        """(sent, received), summed over clients, who have taken these blobs by their ids. A voted payload is sent once
+        and received by all others; one on demand is sent as often as it is pulled."""
+        own = {offer.author: set(offer.digests.values()) for offer in self.offers}
+        pulled = Size()
+        for me, blobs in taken.items():
+            for digest, arrays in blobs.items():
+                if digest not in own[me]:
+                    pulled += Size.of(arrays)
+        return self.voted + pulled, self.voted * (self.num_clients - 1) + pulled
+
+
+def _protect(array: Array) -> Array:
+    """The same memory, not to be written to: everyone who pulls a blob is given the same arrays."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

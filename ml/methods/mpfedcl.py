@@ -1,0 +1,162 @@
+"""MP-FedCL: FedAvg, whose embeddings are contrasted with several prototypes of each class (ALGORITHMS §3).
+
+Qiao et al., *MP-FedCL: Multiprototype Federated Contrastive Learning for Edge Intelligence*. Client i sends, besides
+its model, the centroids u_{i,j} of K clusters of its embeddings v(x) of each class j it owns. What everyone sent is the
+pool U_j of a class; each client's k-th centroids are a codebook; and v(x) is drawn to its own class in every codebook:
+
+    (6)  V_{i,j} = { v(x) : x in D_{i,j} }       (7) u_{i,j} = k-means(V_{i,j}, K)       (8) U_j = union of u_{i,j}
+    (11) L_R     = mean over the N*K codebooks of -log( exp(v.u_y / tau) / sum over classes a of exp(v.u_a / tau) )
+    (12) L       = CE + weight * L_R             (13) yhat = argmin_j min over u in U_j of || v(x) - u ||
+
+Before the first pool L_R is 0 and the classifier answers; with weight 0 training is FedAvg's. With `cluster: mean` this
+is SP-FedCL; with `dbscan` DP-FedCL, where K of Eq. (10) is the most clusters that a client has of a class. Codebooks,
+Eqs. (9) and (10), are `ml.codebooks`.
+
+Where we deviate, or decide: the positives of Eq. (11) are the sample's own class, those "distinct from y" would drive
+it away from that (M1), and y is in the denominator (M7); L_R is the batch's mean, `reduction: sum` its sum (M2). v is
+the last hidden layer, 256 wide in the paper's networks, as table II counts it, and `embed: encoder` the layer before
+(M3); it has unit length, or tau 0.07 would saturate the softmax: the model gives it that, or else it is given here,
+where the classifier still sees the embedding as it is, so that weight 0 is FedAvg (M4). The learning rate decays by the
+round, `decay_unit: step` is the letter (M5). Of a class with fewer than K centroids all slots of a client's codebooks
+are padded, while what it sent stays in the pool; `padding: false` pads nothing (M6). The averaged model is tested with
+the pool, `eval_model: local` tests the client's own, which is not what it goes on from (M8): all train the average, as
+algorithm 1 has it (M9). The pool is of the clients' models before they were averaged, as in the paper.
+
+The paper's own values are lr 0.01, momentum 0.5, decay 0.95, 1 epoch of batches of 32, tau 0.07, and K = 2 for MNIST, 4
+for Digit-5 and Office-10, 3 for DomainNet; the defaults are those of all methods, so that they are compared at the same
+work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ml.clusters import Clusters, cluster_by_density, cluster_by_kmeans, cluster_by_mean
+from ml.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest
+from ml.contrast import freeze
+from ml.method import Blobs, Prepared, Round, State
+from ml.metrics import Prediction
+from ml.models.base import Model, dump_parameters
+from ml.payload import Arrays
+from ml.prototypes import CHUNK, PrototypeRows
+from ml.seeding import numpy_rng
+from ml.sharing import SharesModel, get_agreed
+from ml.specs import MpFedClSpec, add_kind, get_kind
+from ml.training import Batch, Schedule, Tensors, compute_cross_entropy
+
+
+class MpFedCl(SharesModel[MpFedClSpec]):
+    """Cross-entropy, and that of the embedding against everyone's codebooks.
+
+    The state besides the model is the pool, under "pool/", and with `eval_model: local` the client's own model as its
+    last local phase left it, under "local/".
+    """
+
+    # ---- training
+
+    def __init__(self, spec: MpFedClSpec) -> None:
+        super().__init__(spec)
+        if spec.hyperparameters.cluster == "dbscan":
+            import_module("sklearn.cluster")  # here, since it takes as long as many a local phase
+
+    def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
+        hyper, pool = self.spec.hyperparameters, self.get_pool(state)
+        if pool is None or not hyper.weight:
+            return Prepared()
+        return Prepared(self.make_codebooks(pool).to_tensors(state.data.num_classes, hyper.tau, state.data.device))
+
+    def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
+        if not context:
+            return compute_cross_entropy(model, batch, context)
+        hyper = self.spec.hyperparameters
+        v_BD, z_BD = self.embed(model, batch.x)
+        contrast = compute_contrastive_loss(v_BD, batch.y, context, hyper.reduction)
+        return torch.add(F.cross_entropy(model.classify(z_BD), batch.y), contrast, alpha=hyper.weight)  # Eq. (12)
+
+    def embed(self, model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+        """v(x), Eq. (6), and what the classifier sees, of one forward pass."""
+        if self.spec.hyperparameters.embed == "head_hidden":
+            v_BD = z_BD = model.embed(x)
+        elif self.spec.task.layout.features:
+            v_BD = model.precompute(x)
+            z_BD = model.embed(v_BD)
+        else:
+            *_, v_BD, z_BD = model.embed_layers(x)
+        if self.spec.hyperparameters.normalize and not self.spec.model_normalizes:
+            v_BD = F.normalize(v_BD.float(), dim=1)
+        return v_BD, z_BD
+
+    # ---- exchange
+
+    def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
+        weight, payloads = super().finish(state, round_)
+        if self.spec.hyperparameters.eval_model == "local":
+            kept = add_kind("pool", get_kind(state.arrays, "pool") or {})
+            state.arrays = kept | add_kind("local", dump_parameters(state.model))
+        own = self.cluster(state, round_)
+        return weight, {**payloads, "prototypes": {"classes": own.classes, "prototypes": own.prototypes}}
+
+    @torch.no_grad()
+    def cluster(self, state: State, round_: Round) -> Clusters:
+        """u_{i,j}, Eq. (7), of all local samples with the model in eval mode."""
+        hyper, samples, model = self.spec.hyperparameters, state.data.train, state.model.eval()
+        v_ND = torch.cat([self.embed(model, x_chunk)[0] for x_chunk in torch.split(samples.x, CHUNK)])
+        y_N = samples.y
+        if hyper.min_class_samples > 1:
+            is_told_N = torch.bincount(y_N)[y_N] >= hyper.min_class_samples
+            v_ND, y_N = v_ND[is_told_N], y_N[is_told_N]
+        if not len(y_N):
+            return Clusters(np.empty(0, np.int64), np.empty((0, self.spec.prototype_dim), np.float32))
+        if hyper.cluster == "mean":
+            return cluster_by_mean(v_ND, y_N, state.data.num_classes)
+        if hyper.cluster == "dbscan":
+            return cluster_by_density(v_ND, y_N, hyper.eps, hyper.min_samples, hyper.max_clusters)
+        return cluster_by_kmeans(
+            v_ND, y_N, hyper.num_prototypes, lambda c: numpy_rng(round_.seed, "kmeans", round_.height, c)
+        )
+
+    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
+        pool = Pool.from_arrays(get_agreed(aggregate, "prototypes", round_))
+        super().apply(state, round_, aggregate, blobs)
+        kept = add_kind("local", get_kind(state.arrays, "local") or {})
+        state.arrays = kept | {name: array.copy() for name, array in add_kind("pool", pool.to_arrays()).items()}
+
+    def get_pool(self, state: State) -> Pool | None:
+        """U, Eq. (8); None before the first round, and where nobody has sent a prototype."""
+        arrays = get_kind(state.arrays, "pool")
+        return Pool.from_arrays(arrays) if arrays and len(arrays["classes"]) else None
+
+    def make_codebooks(self, pool: Pool) -> Codebooks:
+        hyper = self.spec.hyperparameters
+        num_slots = None if hyper.cluster == "dbscan" else hyper.max_prototypes
+        return Codebooks.from_pool(pool, num_slots, padding=hyper.padding)
+
+    # ---- inference
+
+    def predict(self, state: State, x: Tensor) -> Prediction:
+        model, pool = self.get_tested_model(state), self.get_pool(state)
+        v_ND, z_ND = self.embed(model, x)
+        logits = model.classify(z_ND)
+        if pool is None:
+            return Prediction(logits, logits.argmax(1))
+        if self.spec.hyperparameters.pool_in_inference == "padded":
+            pool = self.make_codebooks(pool).to_pool()
+        return Prediction(logits, *find_nearest(v_ND, pool))
+
+    def represent(self, state: State, x: Tensor) -> Tensor:
+        return self.embed(self.get_tested_model(state), x)[0]
+
+    def list_prototypes(self, state: State) -> PrototypeRows | None:
+        pool = self.get_pool(state)
+        return None if pool is None else PrototypeRows(pool.classes, pool.prototypes, pool.authors)
+
+    def get_tested_model(self, state: State) -> Model:
+        """The model as it is; with `eval_model: local` the client's own, once it has trained."""
+        own = get_kind(state.arrays, "local")
+        return state.model if own is None else freeze(state.model, own)

@@ -1,0 +1,119 @@
+"""UA-PDFL: how alike two clients' data are decides how much of a model they share (ALGORITHMS §5).
+
+Zhu, Fan, Xie, *UA-PDFL: A Personalized Approach for Decentralized Federated Learning*. X_unit is one constant sample;
+f = h o g is client i's model, n_i its number of samples, Q whom it has drawn and S those of Q whose data look like its
+own (see the spec for how that is measured and what follows from it):
+
+    (5)  I_i = softmax( f(X_unit) )        (11) A_i = g(X_unit)
+    (12) L   = CE + mu * || g(X_unit) - A_avg ||^2        A_avg = (A_i + sum of A_j over Q) / (|Q| + 1)
+    dropout branch:       w_i <- w_j of one random j of Q
+    personalised layers:  w_g <- mean of g over i and Q, w_h <- mean of h over i and S, weighted by n
+
+I_i and A_i are computed in eval mode by the model that a local phase ends with, and frozen until the next one ends; the
+live g(X_unit) of Eq. (12) sees batch norm as in eval mode and leaves its statistics alone. A_avg is a constant of the
+round; before the first exchange it is A_i of the initial model, which all clients have in common.
+
+The model to look at is the personalised one, before a block changes it; measured after a block is what the client
+starts its next phase from. With th < 0 and mu 0 every client does what FedPer does over Q, as long as S is empty then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ml.method import Blobs, Prepared, Round, State
+from ml.models.base import Model
+from ml.payload import Array, Arrays
+from ml.peers import SharesParts
+from ml.sharing import get_agreed
+from ml.specs import Offer
+from ml.specs.uapdfl import UaPdflSpec
+from ml.training import Batch, Schedule, Tensors, compute_cross_entropy
+
+
+class UaPdfl(SharesParts[UaPdflSpec]):
+    """The state besides the model is `auxiliary`, A_i as it was sent last, and `target`, the A_avg of the round."""
+
+    def init(self, state: State) -> None:
+        _, auxiliary = self.represent_unit(state)
+        state.arrays = {"auxiliary": auxiliary, "target": auxiliary}
+
+    def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
+        if not self.spec.hyperparameters.mu:
+            return Prepared()
+        target_D = torch.tensor(state.arrays["target"], device=state.data.device)
+        return Prepared({"unit": self.make_unit(state), "target": target_D})
+
+    def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
+        if not context:
+            return compute_cross_entropy(model, batch, context)
+        if self.spec.task.layout.is_batchable:  # each sample is seen for itself: one pass does for both
+            z_XD = model.embed(torch.cat([batch.x, context["unit"]]))
+            z_BD, unit_D = z_XD[:-1], z_XD[-1]
+            loss = F.cross_entropy(model.classify(z_BD), batch.y)
+        else:
+            loss = compute_cross_entropy(model, batch, context)
+            model.eval()
+            unit_D = model.embed(context["unit"])[0]
+            model.train()
+        distance: Tensor = (unit_D.float() - context["target"]).square().sum()
+        return loss + self.spec.hyperparameters.mu * distance  # Eq. (12)
+
+    def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
+        weight, parts = super().finish(state, round_)
+        unit, auxiliary = self.represent_unit(state)
+        state.arrays = state.arrays | {"auxiliary": auxiliary}
+        return weight, {**parts, "unit": {"unit": unit}, "auxiliary": {"auxiliary": auxiliary}}
+
+    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Mapping[str, float]:
+        for kind in self.spec.rules(round_.height):
+            get_agreed(aggregate, kind, round_)
+        decision = self.spec.decide(round_.beacon, round_.me, round_.offers, aggregate, round_.gone)
+        if decision.donor is not None:
+            donor = decision.donor
+            self.load_parts(state, (blobs[donor.digests[kind]] for kind in self.spec.part_schemas))
+        elif decision.peers:
+            parts = {"g": decision.peers, "h": decision.similar}
+            self.load_parts(state, [self.mix(state, round_, kind, peers, blobs) for kind, peers in parts.items()])
+        seen = get_auxiliary(decision.peers, round_.offers, aggregate)
+        state.arrays = state.arrays | {"target": compute_mean_auxiliary([state.arrays["auxiliary"], *seen])}
+        if not decision.peers:
+            return {"peers": 0.0}
+        return {
+            "peers": float(len(decision.peers)),
+            "similar": float(len(decision.similar)),
+            "dropout": float(decision.is_dropout),
+            "divergence": float(np.mean(decision.divergences)),
+        }
+
+    def make_unit(self, state: State) -> Tensor:
+        """X_unit [1, C, H, W], or what the model's frozen part makes of it."""
+        x_1CHW = torch.full((1, *self.spec.task.input_shape), self.spec.hyperparameters.unit_value)
+        return state.model.precompute(x_1CHW.to(state.data.device))
+
+    @torch.no_grad()
+    def represent_unit(self, state: State) -> tuple[Array, Array]:
+        """(I_i float32[C], A_i float32[D])."""
+        state.model.eval()
+        z_1D = state.model.embed(self.make_unit(state))
+        unit_C = state.model.classify(z_1D)[0].double().softmax(0).float()  # Eq. (5)
+        return unit_C.cpu().numpy(), z_1D[0].cpu().numpy().copy()  # Eq. (11)
+
+
+def get_auxiliary(peers: Sequence[Offer], offers: Sequence[Offer], aggregate: Arrays | None) -> list[Array]:
+    """A_j of each of `peers`. `offers` are the block's in author order, as the rows of its aggregate are."""
+    if aggregate is None or not peers:
+        return []
+    rows = dict(zip((offer.author for offer in offers), aggregate["auxiliary/auxiliary"], strict=True))
+    return [rows[peer.author] for peer in peers]
+
+
+def compute_mean_auxiliary(auxiliary: Sequence[Array]) -> Array:
+    """A_avg: the mean of one's own A_i and those of Q, all alike."""
+    mean: Array = np.stack(auxiliary).mean(0, dtype=np.float64, keepdims=True).astype(np.float32)[0]
+    return mean

@@ -1,0 +1,45 @@
+"""Vectors laid flat: by the two directions in which they vary most, or so that neighbours stay neighbours.
+
+Legend: N samples, n other vectors laid into the same plane, D their length. The same vectors give the same plane.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ml.payload import Array
+
+PERPLEXITY = 30.0  # about how many neighbours t-SNE looks at
+_SEED = 0
+_START_STD = 1e-4  # of t-SNE's first layout along its first axis, as scikit-learn has it
+
+
+def project_pca(samples_ND: Array, others_nD: Array) -> tuple[Array, Array]:
+    """Both in the plane of the samples' two first principal components, [N, 2] and [n, 2]."""
+    mean_D = samples_ND.mean(0, dtype=np.float64)
+    _, _, directions = np.linalg.svd(samples_ND - mean_D, full_matrices=False)
+    plane_2D = np.zeros((2, samples_ND.shape[1]))
+    plane_2D[: len(directions[:2])] = directions[:2]
+    largest = np.abs(plane_2D).argmax(1)
+    plane_2D *= np.where(plane_2D[[0, 1], largest] < 0, -1.0, 1.0)[:, None]  # a component's sign is arbitrary
+    return (samples_ND - mean_D) @ plane_2D.T, (others_nD - mean_D) @ plane_2D.T
+
+
+def project_tsne(samples_ND: Array, others_nD: Array) -> tuple[Array, Array]:
+    """Both by one t-SNE that begins with the principal components; by these alone where there is next to nothing."""
+    start_N2, start_n2 = project_pca(samples_ND, others_nD)
+    start = np.concatenate([start_N2, start_n2])
+    spread = start[:, 0].std()
+    if len(start) < 5 or not spread > 0:
+        return start_N2, start_n2
+    from sklearn.manifold import TSNE  # takes a second to import
+    from threadpoolctl import threadpool_limits
+
+    tsne = TSNE(
+        perplexity=min(PERPLEXITY, (len(start) - 1) / 3),
+        init=(start / spread * _START_STD).astype(np.float32),
+        random_state=_SEED,
+    )
+    with threadpool_limits(1):  # several are no faster on so few, and add up in an order of their own
+        flat = tsne.fit_transform(np.concatenate([samples_ND, others_nD]).astype(np.float32))
+    return flat[: len(samples_ND)], flat[len(samples_ND) :]

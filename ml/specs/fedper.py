@@ -1,0 +1,25 @@
+"""FedPer: the layers before the classifier are averaged, the classifier is each client's own (ALGORITHMS §9).
+
+Arivazhagan et al., *Federated Learning with Personalization Layers*, 2019. h is never sent, not even to be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from ml.payload import ArraySchema
+from ml.specs.peers import PeerSpec
+
+
+@dataclass(frozen=True)
+class FedPerSpec(PeerSpec):
+    """`g` on demand, and nothing besides."""
+
+    name: ClassVar[str] = "fedper"
+
+    @cached_property
+    def part_schemas(self) -> Mapping[str, ArraySchema]:
+        return {"g": super().part_schemas["g"]}

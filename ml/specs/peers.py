@@ -1,0 +1,112 @@
+"""What peer-to-peer methods have in common: nobody aggregates for all, each client draws a few others to take from.
+
+A contribution commits to the sender's feature extractor `g` and classifier `h` by digest; who wants them pulls them.
+Whom a client draws is nobody's choice: the block's other authors are ranked by
+
+    SHA-256("fednode.peers" | beacon | me | other)
+
+and the first N_com are Q. The beacon is the id of the block before, so anyone can make the draw again. (Its miner could
+grind the beacon a little.) A peer whose blob cannot be had is left out of Q, and nobody is drawn in its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from ml.payload import Arrays, ArraySchema
+from ml.specs.base import Hyperparameters, MethodSpec, Offer, count
+from ml.specs.sharing import ModelHyperparameters
+
+DRAW = b"fednode.peers"
+
+
+def draw_peers(beacon: bytes, me: bytes, others: Iterable[bytes], num_peers: int) -> tuple[bytes, ...]:
+    """Q: `num_peers` of `others`, or all where they are fewer, in the order of their rank; `me` is never among them."""
+    ranked = sorted(
+        (hashlib.sha256(DRAW + beacon + me + other).digest(), other) for other in set(others) if other != me
+    )
+    return tuple(other for _, other in ranked[:num_peers])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerHyperparameters(ModelHyperparameters):
+    """`num_peers` is N_com, how many others a client draws each round."""
+
+    num_peers: int = count(5)
+
+
+@dataclass(frozen=True)
+class PeerSpec(MethodSpec):
+    """Payloads `g` and `h` on demand: the arrays of the model before and in its classifier. A method may vote on small
+    ones besides. Without any, a block's aggregate is the zero digest, and its contributions are all there is."""
+
+    settings: ClassVar[type[Hyperparameters]] = PeerHyperparameters
+
+    hyperparameters: PeerHyperparameters
+
+    @cached_property
+    def part_schemas(self) -> Mapping[str, ArraySchema]:
+        """`g`, running statistics of batch norm among it unless they stay the client's own, and `h`."""
+        h = {name: spec for name, spec in self.whole_schema.arrays.items() if name in self.task.classifier_names}
+        g = {name: spec for name, spec in self.whole_schema.arrays.items() if name not in h}
+        return {"g": ArraySchema(g), "h": ArraySchema(h)}
+
+    @property
+    def whole_schema(self) -> ArraySchema:
+        """What may leave a client at all: g and h."""
+        return self.task.model_schema if self.hyperparameters.bn_buffers == "average" else self.task.parameter_schema
+
+    def schemas(self, height: int) -> Mapping[str, ArraySchema]:
+        return self.part_schemas
+
+    def rules(self, height: int) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def max_weight_is_one(self) -> bool:
+        return self.hyperparameters.weights == "uniform"
+
+    def get_num_peers(self, me: bytes, offers: Sequence[Offer], aggregate: Arrays | None) -> int:
+        """N_com of one author in this round."""
+        return self.hyperparameters.num_peers
+
+    def draw(
+        self,
+        beacon: bytes,
+        me: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None = None,
+        gone: Collection[bytes] = (),
+    ) -> tuple[Offer, ...]:
+        """What the peers of `me` offer, those in `gone` left out, in the order of the draw. One that is no author of
+        the block itself draws nobody."""
+        by_author = {offer.author: offer for offer in offers}
+        if me not in by_author:
+            return ()
+        drawn = draw_peers(beacon, me, by_author, self.get_num_peers(me, offers, aggregate))
+        return tuple(by_author[peer] for peer in drawn if peer not in gone)
+
+    def wanted(
+        self,
+        height: int,
+        beacon: bytes,
+        me: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None,
+        gone: Collection[bytes] = frozenset(),
+    ) -> Sequence[bytes]:
+        """Every part that Q offers, unless a method says otherwise."""
+        drawn = self.draw(beacon, me, offers, aggregate, gone)
+        return tuple(offer.digests[kind] for offer in drawn for kind in sorted(self.part_schemas))
+
+    def explain(
+        self, height: int, beacon: bytes, offers: Sequence[Offer], aggregate: Arrays | None
+    ) -> Mapping[str, Any] | None:
+        """For each author in author order its `peers`, as places in the block."""
+        place = {offer.author: i for i, offer in enumerate(offers)}
+        drawn = [self.draw(beacon, offer.author, offers, aggregate) for offer in offers]
+        return {"nodes": [{"peers": [place[peer.author] for peer in peers]} for peers in drawn]}

@@ -1,0 +1,103 @@
+"""Figures of embeddings as numbers: which run stands in which panel, and where its samples and prototypes lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ml.payload import Array
+from ml.projection import project_pca, project_tsne
+from node.experiments.axes import Key, get_key, list_keys, name_fact, select
+from node.experiments.plan import Experiment, Point, show_fact
+from node.experiments.results import Kept
+from node.experiments.sections import EmbeddingSection
+
+NAMES = {"tsne": "t-SNE", "pca": "PCA"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Map:
+    """One run on a plane: `samples` [N, 2] of `labels`, `prototypes` [n, 2] of `classes` by `authors` (None: nobody's).
+
+    Counted before they were laid flat: the samples that were classified rightly, and those whose nearest prototype is
+    of their own class, None without prototypes.
+    """
+
+    label: str
+    seed: str
+    names: tuple[str, ...]  # of the classes
+    samples: Array
+    labels: Array
+    prototypes: Array
+    classes: Array
+    authors: Array | None
+    num_right: int
+    num_nearest: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbeddingFigure:
+    """Maps that share nothing but the colours of their classes."""
+
+    title: str
+    method: str  # of laying flat
+    panels: tuple[Map, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes; their numbers where the panels have different ones."""
+        longest = max((panel.names for panel in self.panels), key=len)
+        alike = all(panel.names == longest[: len(panel.names)] for panel in self.panels)
+        return longest if alike else tuple(map(str, range(len(longest))))
+
+
+def list_shown(experiment: Experiment, section: EmbeddingSection) -> Iterator[tuple[Key, Key, Point]]:
+    """The key of the figure, that of the panel, and the point that stands there: of the first seed asked for."""
+    points = [point for point in select(experiment.points, section.where) if point.run is not None]
+    for key in list_keys(points, section.each):
+        own = [point for point in points if get_key(point, section.each) == key]
+        for panel_key in list_keys(own, section.panels):
+            yield key, panel_key, next(point for point in own if get_key(point, section.panels) == panel_key)
+
+
+def list_snapshot_runs(experiment: Experiment) -> frozenset[str]:
+    """The runs that some figure shows the embeddings of."""
+    sections = [one for one in experiment.file.report.figures or () if isinstance(one, EmbeddingSection)]
+    shown = (point.run for section in sections for _, _, point in list_shown(experiment, section))
+    return frozenset(run.id for run in shown if run is not None)
+
+
+def make_embedding_figures(
+    experiment: Experiment, section: EmbeddingSection, snapshots: Mapping[str, Kept]
+) -> list[EmbeddingFigure]:
+    """One figure for each value of `each`; panels and figures whose runs have no snapshot yet are left out."""
+    figures: dict[Key, list[Map]] = {}
+    for key, panel_key, point in list_shown(experiment, section):
+        kept = snapshots.get(point.run.id) if point.run is not None else None
+        if kept is not None:
+            label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, panel_key, strict=True))
+            figures.setdefault(key, []).append(_make_map(label, point, kept, section.embedding))
+    how = NAMES[section.embedding]
+    made = []
+    for key, panels in figures.items():
+        ending = "".join(f", {name_fact(axis, text)}" for axis, text in zip(section.each, key, strict=True))
+        title = (section.title or f"Embeddings by {how}") + ending
+        made.append(EmbeddingFigure(title, how, tuple(panels)))
+    return made
+
+
+def _make_map(label: str, point: Point, kept: Kept, embedding: str) -> Map:
+    snapshot, project = kept.snapshot, project_tsne if embedding == "tsne" else project_pca
+    samples, prototypes = project(snapshot.embeddings, snapshot.prototypes)
+    return Map(
+        label=label,
+        seed=show_fact(point.facts["seed"]),
+        names=kept.names,
+        samples=samples,
+        labels=snapshot.labels,
+        prototypes=prototypes,
+        classes=snapshot.classes,
+        authors=snapshot.authors,
+        num_right=int((snapshot.predicted == snapshot.labels).sum()),
+        num_nearest=snapshot.count_nearest(),
+    )

@@ -1,0 +1,124 @@
+"""The samples of one prediction: how many there may be, and their bytes, at both ends of the admin socket.
+
+A prediction stands between a node and its next round for as long as it takes, so a request is about as much as a node
+classifies to measure itself, and whoever has more asks several times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ml.data.asked import Asked, validate_asked
+from ml.data.base import Samples, Shape
+from ml.data.fit import fit
+from ml.errors import DataError, PayloadError
+from ml.payload import decode_arrays, encode_arrays
+from node.ledger import InvalidRequest
+
+NAME = "x"  # of the one array
+MAX_BYTES = 16 << 20
+DEFAULT_TOP = 3
+_HEADER_BYTES = 1 << 10  # more than one array's header takes
+_MAX_SAMPLES = 2048
+_MAX_WORK_BYTES = 64 << 20  # of what the samples become on their way: the model's input, or a number for each class
+_MAX_RANKED = 1 << 15  # classes in one reply, which is to stay below gRPC's 4 MiB
+
+
+def get_top(top: int, num_classes: int) -> int:
+    """How many classes are told of each sample, of so many asked for (0: the usual number)."""
+    return min(top or DEFAULT_TOP, num_classes)
+
+
+def get_max_samples(shape: Shape, num_classes: int, top: int) -> int:
+    """How many samples a request may have, for a model that takes `shape`."""
+    by_work = _MAX_WORK_BYTES // (4 * max(prod(shape), num_classes))
+    by_reply = _MAX_RANKED // get_top(top, num_classes)
+    return max(1, min(_MAX_SAMPLES, by_work, by_reply))
+
+
+# ---- the node's end
+
+
+def decode_samples(data: bytes, shape: Shape, max_samples: int) -> Samples:
+    """At most so many samples that are fit for `shape`. Raises InvalidRequest."""
+    try:
+        arrays = decode_arrays(data, MAX_BYTES)
+        if arrays.keys() != {NAME}:
+            raise InvalidRequest(f"samples: expected one array {NAME}, got {', '.join(arrays) or 'none'}")
+        x: Samples = arrays[NAME]
+        if len(x.shape) == 4 and len(x) > max_samples:
+            raise InvalidRequest(f"samples: expected at most {max_samples} in one request, got {len(x)}")
+        validate_asked(x, shape)
+    except PayloadError as error:
+        raise InvalidRequest(f"samples: {error}") from error
+    except DataError as error:
+        raise InvalidRequest(str(error)) from error
+    return x
+
+
+# ---- the caller's end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """The samples `start` to `stop` of a file."""
+
+    asked: Asked
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def x(self) -> Samples:
+        return self.asked.x[self.start : self.stop]
+
+
+Batch = list[Piece]
+
+
+def make_batches(files: Iterable[Asked], shape: Shape, max_samples: int) -> Iterator[Batch]:
+    """What goes into one request each, in the order of the samples: of one type and shape, and not too many.
+
+    An image too large to be sent is made what the model takes here already, as the node would.
+    """
+    batch: Batch = []
+    for piece in _cut(files, shape, max_samples):
+        if batch and not _goes_with(batch, piece, max_samples):
+            yield batch
+            batch = []
+        batch.append(piece)
+    if batch:
+        yield batch
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """The `samples` of a request."""
+    return encode_arrays({NAME: np.concatenate([piece.x for piece in batch])})
+
+
+def _cut(files: Iterable[Asked], shape: Shape, max_samples: int) -> Iterator[Piece]:
+    for file in files:
+        asked = file
+        if file.x[0].nbytes > MAX_BYTES - _HEADER_BYTES:
+            asked = Asked(file.path, fit(file.x, shape), file.rows, file.labels)
+        step = min(max_samples, max(1, _get_room(asked)))
+        for start in range(0, len(asked), step):
+            yield Piece(asked, start, min(start + step, len(asked)))
+
+
+def _get_room(asked: Asked) -> int:
+    """How many such samples a request can hold by their bytes."""
+    sample_bytes: int = asked.x[0].nbytes
+    return (MAX_BYTES - _HEADER_BYTES) // sample_bytes
+
+
+def _goes_with(batch: Batch, piece: Piece, max_samples: int) -> bool:
+    first, count = batch[0].asked, sum(map(len, batch)) + len(piece)
+    is_alike = (first.x.dtype, first.x.shape[1:]) == (piece.asked.x.dtype, piece.asked.x.shape[1:])
+    return is_alike and count <= min(max_samples, _get_room(piece.asked))

@@ -1,0 +1,321 @@
+"""Predictions by the worker process: between the rounds' own calls, never in their way, and leaving nothing behind.
+
+Most tests run a worker whose client is a number (`support.fake_worker`), the last one the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ml.answer import answer
+from ml.clients import get_client_seed, make_client, make_initial_aggregate
+from ml.data.base import InputFormat
+from ml.data.digits import load_digits
+from ml.method import Client
+from ml.payload import Arrays, decode_arrays, encode_arrays
+from ml.seeding import get_partition_seed
+from ml.specs import add_kind
+from node import worker as worker_module
+from node.checkpoint import Checkpoints
+from node.trainer import (
+    InlineTrainer,
+    Predicted,
+    PredictionRefused,
+    Trainer,
+    WorkerDied,
+    WorkerFailed,
+)
+from node.worker import WorkerConfig, WorkerProcess
+from support.fake_worker import (
+    ANSWER,
+    ANSWER_UNTIL_STOPPED,
+    DIE,
+    DIE_OF_IT,
+    REFUSE,
+    TRAIN,
+    TRAIN_UNTIL_STOPPED,
+    FakeClient,
+    make_config,
+)
+from support.processes import kill
+from support.recording import wait_until
+
+DEADLINE_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "CLOSE_S", DEADLINE_S)
+
+
+@asynccontextmanager
+async def running(config: WorkerConfig) -> AsyncIterator[WorkerProcess]:
+    worker = WorkerProcess(config)
+    await asyncio.wait_for(worker.start(), DEADLINE_S)
+    try:
+        yield worker
+    finally:
+        await worker.close()
+
+
+def make_samples(told: int = ANSWER, count: int = 1) -> bytes:
+    return encode_arrays({"x": np.full((count, 1, 1, 1), told, np.uint8)})
+
+
+def aggregate(number: float) -> bytes:
+    return encode_arrays({"model/w": np.array([number])})
+
+
+def read(predicted: Predicted) -> Arrays:
+    return decode_arrays(predicted.answer, len(predicted.answer))
+
+
+def get_number(predicted: Predicted) -> float:
+    """The state of a fake client when it was asked."""
+    return float(read(predicted)["probabilities"][0, 0])
+
+
+async def begin(call: Coroutine[Any, Any, Any], said: str, caplog: pytest.LogCaptureFixture) -> asyncio.Task[Any]:
+    """The call, once the worker has said that it has begun."""
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    task = asyncio.create_task(call)
+    await wait_until(lambda: said in caplog.text, said, DEADLINE_S)
+    return task
+
+
+async def begin_endless_answer(worker: WorkerProcess, caplog: pytest.LogCaptureFixture) -> asyncio.Task[Any]:
+    return await begin(worker.predict(make_samples(ANSWER_UNTIL_STOPPED)), "an answer began", caplog)
+
+
+async def begin_endless_training(worker: WorkerProcess, caplog: pytest.LogCaptureFixture) -> asyncio.Task[Any]:
+    return await begin(worker.train(1, TRAIN_UNTIL_STOPPED), "training began", caplog)
+
+
+@pytest.mark.parametrize("kind", ["process", "inline"])
+async def test_a_trainer_answers_as_it_stands_and_says_whose_aggregate_it_has(kind: str, tmp_path: Path) -> None:
+    client = FakeClient({"model/w": np.zeros(1)})
+    trainer: Trainer = InlineTrainer(client, client.answer)
+    if kind == "process":
+        trainer = WorkerProcess(make_config(tmp_path))
+    await trainer.start()
+    told = [await trainer.predict(make_samples(count=3))]
+    await trainer.train(1, TRAIN)
+    told.append(await trainer.predict(make_samples()))
+    await trainer.apply(1, aggregate(4))
+    told.append(await trainer.predict(make_samples()))
+    assert [(get_number(said), said.applied_height) for said in told] == [(0, 0), (1, 0), (5, 1)]
+    assert read(told[0])["labels"].tolist() == [0, 0, 0]
+    with pytest.raises(PredictionRefused, match=r"^the model gives no numbers$"):
+        await trainer.predict(make_samples(REFUSE))
+    assert get_number(await trainer.predict(make_samples())) == 5
+    await trainer.close()
+
+
+async def test_a_trainer_that_only_trains_refuses() -> None:
+    with pytest.raises(PredictionRefused, match="got one that only trains"):
+        await InlineTrainer(FakeClient({"model/w": np.zeros(1)})).predict(make_samples())
+
+
+async def test_a_prediction_waits_for_the_training_under_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        training = await begin_endless_training(worker, caplog)
+        asking = asyncio.create_task(worker.predict(make_samples()))
+        await asyncio.sleep(0.05)
+        assert not asking.done()
+        training.cancel()
+        assert get_number(await asyncio.wait_for(asking, DEADLINE_S)) == 0.0
+        assert training.cancelled()
+
+
+async def test_training_waits_for_one_of_many_predictions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        first = await begin_endless_answer(worker, caplog)
+        numbers: list[float] = []
+
+        async def ask() -> None:
+            numbers.append(get_number(await worker.predict(make_samples())))
+
+        others = [asyncio.create_task(ask()) for _ in range(4)]
+        await asyncio.sleep(0)
+        training = asyncio.create_task(worker.train(1, TRAIN))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait_for(asyncio.gather(training, *others), DEADLINE_S)
+        assert numbers == [1.0] * 4
+
+
+async def test_a_round_that_is_over_does_not_wait_for_a_training_that_waits_for_a_prediction(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What cannot be abandoned has to be cancelled, and an answer under way is nobody's to abandon."""
+    async with running(make_config(tmp_path)) as worker:
+        answering = await begin_endless_answer(worker, caplog)
+        training = asyncio.create_task(worker.train(1, TRAIN))
+        await asyncio.sleep(0)
+        assert not worker.abandon()
+        training.cancel()
+        await asyncio.wait({training})
+        assert not answering.done()
+        answering.cancel()
+        assert get_number(await worker.predict(make_samples())) == 0.0
+
+
+async def test_a_prediction_that_is_called_off_leaves_no_answer_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        pid = worker.pid
+        for height in (1, 2):
+            answering = await begin_endless_answer(worker, caplog)
+            waiting = asyncio.create_task(worker.predict(make_samples(DIE_OF_IT)))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            answering.cancel()
+            await asyncio.wait({waiting, answering})
+            assert len(read(await worker.predict(make_samples(count=height)))["labels"]) == height
+            await asyncio.wait_for(worker.train(height, TRAIN), DEADLINE_S)
+        assert (worker.pid, worker.deaths) == (pid, 0)
+
+
+async def test_samples_that_kill_the_worker_cost_the_rounds_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often: a prediction says neither that a worker is sick nor that it is well."""
+    monkeypatch.setattr(worker_module, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(worker_module, "MAX_CRASHES", 2)
+    async with running(make_config(tmp_path, checkpoint_every=100)) as worker:
+        await worker.train(1, TRAIN)
+        await worker.apply(1, aggregate(4))
+        for _ in range(3):
+            with pytest.raises(WorkerDied, match="exit status -9"):
+                await worker.predict(make_samples(DIE_OF_IT))
+        told = await worker.predict(make_samples())
+        assert (get_number(told), told.applied_height) == (5.0, 1)
+        with pytest.raises(WorkerDied):
+            await worker.train(2, DIE)
+        await worker.predict(make_samples())
+        with pytest.raises(WorkerDied):
+            await worker.train(2, DIE)
+        with pytest.raises(WorkerFailed, match="died 2 times in a row"):
+            await worker.predict(make_samples())
+
+
+async def test_a_prediction_waits_for_the_next_worker(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        await worker.train(1, TRAIN)
+        pid = worker.pid
+        assert pid is not None
+        kill(pid)
+        await wait_until(lambda: worker.pid != pid, "the worker is gone", DEADLINE_S)
+        assert get_number(await asyncio.wait_for(worker.predict(make_samples()), DEADLINE_S)) == 1.0
+        assert worker.deaths == 1
+
+
+async def test_a_prediction_makes_no_checkpoint(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path, checkpoint_every=100)) as worker:
+        await worker.predict(make_samples())
+        checkpoints = Checkpoints(tmp_path)
+        assert checkpoints.load_newest() is None
+        checkpoints.close()
+
+
+# ---- the real one: torch, digits, methods
+
+MODEL = {"name": "mlp"}
+INPUT: dict[str, Any] = {"shape": [1, 8, 8], "resize": None, "mean": [0.3], "std": [0.4]}
+CLASSES = tuple("0123456789")
+BEACON = bytes(range(32))
+METHODS: list[dict[str, Any]] = [
+    {"name": "fedavg"},
+    {"name": "dfpl", "infer": "prototype"},
+    {"name": "fedproto"},
+    {"name": "mpfedcl"},
+]
+
+
+def describe_client(method: dict[str, Any]) -> dict[str, Any]:
+    part = {"scheme": "classes", "avg": 3, "std": 1, "index": 1, "of": 4, "seed": get_partition_seed(1)}
+    return {
+        "method": {"local_iterations": 20, **method},
+        "model": MODEL,
+        "classes": CLASSES,
+        "input": INPUT,
+        "data": {"format": "digits", "partition": part},
+        "seed": get_client_seed(1, 1),
+        "device": "cpu",
+    }
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """As in a worker: how many threads add numbers up decides their last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def check_answer(told: Predicted, client: Client, encoded: bytes, digits: np.ndarray) -> Arrays:
+    """What the worker said is, to the bit, what the client here says."""
+    here = answer(client, InputFormat.from_mapping(INPUT), decode_arrays(encoded, len(encoded))["x"])
+    there = read(told)
+    assert there.keys() == here.keys()
+    assert all(np.array_equal(there[name], here[name]) for name in here)
+    normalised = (digits - np.float32(0.3)) / np.float32(0.4)
+    assert there["labels"].tolist() == client.predict(torch.tensor(normalised)).labels.tolist()
+    assert there["probabilities"].sum(1) == pytest.approx(1.0)
+    return there
+
+
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method["name"]))
+async def test_a_worker_says_what_the_client_says_and_trains_as_if_it_had_not_been_asked(
+    method: dict[str, Any], tmp_path: Path
+) -> None:
+    initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
+    client = make_client(**describe_client(method), initial=initial)
+    config = WorkerConfig(
+        **describe_client(method), initial_model=encode_arrays(initial), checkpoint_dir=tmp_path / "checkpoints"
+    )
+    digits = load_digits()[1].x[:300]
+    encoded = encode_arrays({"x": digits})
+    async with running(config) as worker:
+        check_answer(await worker.predict(encoded), client, encoded, digits)
+        for height in (1, 2):
+            here = client.train(height, BEACON)
+            there = await worker.train(height, BEACON)
+            assert there.payloads == {kind: encode_arrays(arrays) for kind, arrays in here.payloads.items()}
+            check_answer(await worker.predict(encoded), client, encoded, digits)
+            agreed = compute_agreed(here.payloads, method["name"])
+            assert await worker.apply(height, encode_arrays(agreed)) == client.apply(height, agreed)
+            told = await worker.predict(encoded)
+            said = check_answer(told, client, encoded, digits)
+            assert told.applied_height == height
+            assert ("distances" in said) == (method["name"] != "fedavg")
+            if "authors" in said:
+                assert set(said["authors"].tolist()) == {0}
+        pid = worker.pid
+        assert pid is not None
+        kill(pid)
+        await wait_until(lambda: worker.pid not in (pid, None), "another worker is ready", DEADLINE_S)
+        told = await worker.predict(encoded)
+        check_answer(told, client, encoded, digits)
+        assert told.applied_height == 2
+
+
+def compute_agreed(payloads: Any, method: str) -> dict[str, np.ndarray]:
+    """The aggregate of a round to which only this client contributed."""
+    agreed = {name: array for kind, arrays in payloads.items() for name, array in add_kind(kind, arrays).items()}
+    if method == "mpfedcl":
+        agreed["prototypes/authors"] = np.zeros(len(agreed["prototypes/classes"]), np.int64)
+    return agreed

@@ -1,0 +1,284 @@
+"""Predictions of a running node over its admin socket: what it says, how the command shows it, and how it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from grpc import aio
+
+from chain.signing import SigningKey, encode_id
+from ml import payload
+from node import admin_client, predictor
+from node.admin_client import AdminClient
+from node.cli import main
+from node.errors import NodeError, NodeUnreachable
+from node.ledger import InvalidRequest
+from node.pb import admin_pb2 as pb
+from node.pb import admin_pb2_grpc
+from node.samples import MAX_BYTES
+from node.trainer import Predicted, PredictionRefused, TrainerInfo, WorkerDied, WorkerFailed
+from support.asked_nodes import Running, running
+from support.cluster import NUM_CLASSES, ScriptedTrainer
+from support.recording import PATIENCE_S
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_client, "CALL_S", PATIENCE_S)
+
+
+class Telling(ScriptedTrainer):
+    """Tells of each sample the class that its first pixel is, and of a pool's prototype, and what it was asked."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed, 0.001)
+        self.counts: list[int] = []
+        self.authors: list[int] | None = None
+        self.error: Exception | None = None
+        self.is_let = asyncio.Event()
+        self.is_let.set()
+
+    async def predict(self, samples: bytes) -> Predicted:
+        await self.is_let.wait()
+        if self.error is not None:
+            raise self.error
+        x = payload.decode_arrays(samples, len(samples))["x"]
+        self.counts.append(len(x))
+        labels = x[:, 0, 0, 0].astype(np.int64)
+        probabilities = np.full((len(x), NUM_CLASSES), 0.05, np.float32)
+        probabilities[np.arange(len(x)), labels] = 0.55
+        answer: dict[str, payload.Array] = {"labels": labels, "probabilities": probabilities}
+        if self.authors is not None:
+            answer["authors"] = np.resize(np.array(self.authors, np.int64), len(x))
+            answer["distances"] = np.full(len(x), 1.5, np.float32)
+        return Predicted(payload.encode_arrays(answer), max(self.applied, default=0))
+
+
+def make_trainers(first: ScriptedTrainer) -> Sequence[ScriptedTrainer]:
+    return [first, ScriptedTrainer(1, 0.001), ScriptedTrainer(2, 0.001)]
+
+
+def encode(*labels: int) -> bytes:
+    x = np.zeros((len(labels), 1, 8, 8), np.uint8)
+    x[:, 0, 0, 0] = labels
+    return payload.encode_arrays({"x": x})
+
+
+def ask(samples: bytes, top: int = 3, wait_s: float = PATIENCE_S) -> Callable[[AdminClient], pb.PredictReply]:
+    return lambda node: node.predict(samples, top, wait_s)
+
+
+async def get_code(one: Running, request: pb.PredictRequest) -> grpc.StatusCode:
+    async with aio.insecure_channel(f"unix:{one.path}") as channel:
+        stub: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(channel)
+        with pytest.raises(aio.AioRpcError) as caught:
+            await stub.Predict(request)
+    return caught.value.code()
+
+
+async def test_classes_come_by_name_the_most_probable_first(tmp_path: Path) -> None:
+    async with running(tmp_path, rounds=2, trainers=make_trainers(Telling())) as one:
+        await one.net.wait_for_height(2)
+        reply = await one.ask(ask(encode(7, 3), top=2))
+        assert [said.class_name for said in reply.predictions] == ["7", "3"]
+        first = reply.predictions[0]
+        assert first.label == 7
+        assert first.probability == pytest.approx(0.55)
+        assert [(other.label, other.class_name) for other in first.top] == [(7, "7"), (0, "0")]
+        assert not any(first.HasField(field) for field in ("distance", "nearest", "nearest_name"))
+        usual = await one.ask(ask(encode(7), top=0))
+        assert len(usual.predictions[0].top) == 3
+        every = await one.ask(ask(encode(7), top=99))
+        assert len(every.predictions[0].top) == NUM_CLASSES
+
+
+async def test_the_nearest_prototype_has_an_owner_by_the_applied_block(tmp_path: Path) -> None:
+    trainer = Telling()
+    async with running(tmp_path, rounds=2, trainers=make_trainers(trainer)) as one:
+        await one.net.wait_for(lambda: 2 in trainer.applied, "round 2 to be applied")
+        trainer.authors = [2, 0]
+        reply = await one.ask(ask(encode(7, 3)))
+        authors = [contribution.author for contribution in one.net["node0"].get_block(2).contributions]
+        assert reply.applied_round == 2
+        assert [said.nearest for said in reply.predictions] == [encode_id(authors[2]), encode_id(authors[0])]
+        assert [said.nearest_name for said in reply.predictions] == ["node2", "node0"]
+        assert [said.distance for said in reply.predictions] == [1.5, 1.5]
+        trainer.authors = [3]
+        with pytest.raises(NodeError, match="block 2: expected an author from 0 to 2, got 3"):
+            await one.ask(ask(encode(7)))
+
+
+async def test_what_is_no_sample_is_an_invalid_argument(tmp_path: Path) -> None:
+    trainer = Telling()
+    async with running(tmp_path, trainers=make_trainers(trainer)) as one:
+        await one.net.wait_for_height(1)
+        colour = payload.encode_arrays({"x": np.zeros((1, 4, 8, 8), np.uint8)})
+        many = payload.encode_arrays({"x": np.zeros((2049, 1, 8, 8), np.uint8)})
+        for samples, message in [
+            (b"\x00" * 100, "samples: header length: expected"),
+            (colour, r"samples: expected images that can be made \[1, 8, 8\]"),
+            (many, "samples: expected at most 2048 in one request, got 2049"),
+            (bytes(MAX_BYTES + 1), "samples: encoding too long"),
+        ]:
+            with pytest.raises(InvalidRequest, match=message):
+                await one.ask(ask(samples))
+            assert await get_code(one, pb.PredictRequest(samples=samples)) is grpc.StatusCode.INVALID_ARGUMENT
+        for wait_s in (0.0, -1.0, float("nan"), float("inf")):
+            request = pb.PredictRequest(samples=encode(1), wait_s=wait_s)
+            assert await get_code(one, request) is grpc.StatusCode.INVALID_ARGUMENT
+        trainer.error = PredictionRefused("the model gives no numbers")
+        with pytest.raises(InvalidRequest, match="samples: the model gives no numbers"):
+            await one.ask(ask(encode(1)))
+        assert trainer.counts == []
+
+
+async def test_more_than_a_request_may_hold_never_reaches_the_node(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
+        request = pb.PredictRequest(samples=bytes(MAX_BYTES + (1 << 20)))
+        assert await get_code(one, request) is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_node_that_trains_says_so_when_the_time_is_over(tmp_path: Path) -> None:
+    class Training(Telling):
+        async def train(self, *arguments: object, **more: object) -> None:  # type: ignore[override]  # never ends
+            await asyncio.Event().wait()
+
+    trainer = Training()
+    trainer.is_let.clear()
+    async with running(tmp_path, trainers=make_trainers(trainer)) as one:
+        service = one.net["node0"].service
+        assert service is not None
+        await one.net.wait_for(lambda: service.learner.work is not None, "training")
+        expected = "not answered within 0.05 s: training for round .* is under way, and a prediction waits for its end"
+        with pytest.raises(NodeUnreachable, match=expected):
+            await one.ask(ask(encode(1), wait_s=0.05))
+        code = await get_code(one, pb.PredictRequest(samples=encode(1), wait_s=0.05))
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+        trainer.is_let.set()
+        assert len((await one.ask(ask(encode(1)))).predictions) == 1
+        assert trainer.counts == [1]
+
+
+async def test_a_worker_that_is_away_is_asked_again_and_one_that_is_gone_is_not(tmp_path: Path) -> None:
+    class Starting(Telling):
+        async def start(self) -> TrainerInfo:
+            await self.is_let.wait()
+            if self.error is not None:
+                raise self.error
+            return await super().start()
+
+    trainer = Starting()
+    trainer.is_let.clear()
+    async with running(tmp_path, trainers=make_trainers(trainer)) as one:
+        request = pb.PredictRequest(samples=encode(1))
+        with pytest.raises(NodeUnreachable, match=r"^the worker is not ready yet; ask again$"):
+            await one.ask(ask(encode(1)))
+        assert await get_code(one, request) is grpc.StatusCode.UNAVAILABLE
+        trainer.is_let.set()
+        await one.net.wait_for_height(1)
+        trainer.error = WorkerDied("the worker died: exit status -9")
+        assert await get_code(one, request) is grpc.StatusCode.UNAVAILABLE
+        trainer.error = WorkerFailed("the worker died 8 times in a row")
+        with pytest.raises(NodeError, match="no worker any more: the worker died 8 times in a row"):
+            await one.ask(ask(encode(1)))
+        assert await get_code(one, request) is grpc.StatusCode.FAILED_PRECONDITION
+    refused = Starting()
+    refused.error = WorkerFailed("the worker cannot be set up: no such device")
+    async with running(tmp_path / "other", trainers=make_trainers(refused)) as one:
+        service = one.net["node0"].service
+        assert service is not None
+        await one.net.wait_for(lambda: service.learner.failure is not None, "the worker to be given up")
+        assert await get_code(one, request) is grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_who_only_observes_has_no_model(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
+        await one.net.wait_for_height(1)
+        service = one.net["node0"].service
+        assert service is not None
+        stranger = replace(one.context, key=SigningKey.from_private_bytes(bytes(32)))
+        with pytest.raises(predictor.NoModel, match="this node only observes"):
+            await predictor.Predictor(stranger, service.learner).predict(pb.PredictRequest(samples=encode(1)))
+
+
+async def test_only_so_many_predictions_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictor, "MAX_PREDICTIONS", 2)
+    trainer = Telling()
+    async with running(tmp_path, trainers=make_trainers(trainer)) as one:
+        await one.net.wait_for_height(1)
+        trainer.is_let.clear()
+        async with aio.insecure_channel(f"unix:{one.path}") as channel:
+            stub: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(channel)
+            request = pb.PredictRequest(samples=encode(1), wait_s=PATIENCE_S)
+            waiting = [asyncio.ensure_future(stub.Predict(request)) for _ in range(3)]
+            done, waiting_on = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            [refused] = done
+            error = refused.exception()
+            assert isinstance(error, aio.AioRpcError)
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            trainer.is_let.set()
+            replies = await asyncio.gather(*waiting_on)
+            assert [len(reply.predictions) for reply in replies] == [1, 1]
+        assert len((await one.ask(ask(encode(1)))).predictions) == 1
+
+
+# ---- the command
+
+
+async def run_command(one: Running, *arguments: object) -> int:
+    return await asyncio.to_thread(main, ["predict", *map(str, arguments), "--socket", str(one.path)])
+
+
+async def test_the_command_asks_as_often_as_it_takes_and_shows_a_line_each(tmp_path: Path, capsys: Captured) -> None:
+    trainer = Telling()
+    x = np.zeros((2050, 8, 8), np.uint8)
+    x[:, 0, 0] = np.arange(2050) % 10
+    np.savez(tmp_path / "all.npz", x=x, y=np.zeros(2050, np.int64))
+    np.savez(tmp_path / "one.npz", x=x[7])
+    async with running(tmp_path, trainers=make_trainers(trainer)) as one:
+        await one.net.wait_for_height(1)
+        trainer.authors = [1]
+        code = await run_command(one, tmp_path / "all.npz", tmp_path / "one.npz", "--top", 1)
+        captured = capsys.readouterr()
+        assert (code, trainer.counts) == (0, [2048, 3])
+        lines = captured.out.splitlines()
+        assert lines[0].split() == ["SAMPLE", "CLASS", "PROBABILITY", "TOP", "DISTANCE", "NEAREST", "LABEL"]
+        assert lines[-1].split()[0] == f"{tmp_path}/one.npz[0]"
+        node1 = encode_id(one.net.id("node1"))
+        assert lines[-1].split()[1:] == ["7", "0.5500", "7", "0.550", "1.5000", "node1", node1[:8], "-"]
+        assert lines[2].split()[-2:] == ["wrong:", "0"]
+        assert captured.err.startswith("fednode: 2051 samples, by the model after round")
+        assert captured.err.endswith("; 205 of 2050 as labelled\n")
+
+        assert await run_command(one, tmp_path / "one.npz", "--top", 10**10, "--json") == 0
+        [said] = json.loads(capsys.readouterr().out)["predictions"]
+        assert (said["file"], said["row"], said["class"]) == (f"{tmp_path}/one.npz", 0, "7")
+        assert len(said["top"]) == NUM_CLASSES
+        assert (said["nearest"], said["nearest_name"], said["correct"]) == (node1, "node1", None)
+
+
+async def test_the_command_ends_with_the_code_of_what_went_wrong(tmp_path: Path, capsys: Captured) -> None:
+    trainer = Telling()
+    np.savez(tmp_path / "one.npz", x=np.zeros((8, 8), np.uint8))
+    np.savez(tmp_path / "flat.npz", x=np.zeros((2, 64), np.uint8))
+    async with running(tmp_path, trainers=make_trainers(trainer)) as one:
+        await one.net.wait_for_height(1)
+        trainer.is_let.clear()
+        for code, said, arguments in [
+            (1, "b.npz: no such file", (tmp_path / "one.npz", tmp_path / "b.npz")),
+            (1, "flat.npz: expected images that can be made [1, 8, 8]", (tmp_path / "flat.npz",)),
+            (4, "not answered within 0.1 s", (tmp_path / "one.npz", "--timeout", 0.1)),
+        ]:
+            assert await run_command(one, *arguments) == code
+            captured = capsys.readouterr()
+            assert (captured.out, said in captured.err) == ("", True), captured.err
+        assert trainer.counts == []

@@ -1,0 +1,92 @@
+"""A federation in one process whose first member can be asked over its admin socket.
+
+async with running(tmp_path, rounds=3) as one:
+    status = await one.ask(lambda node: node.get_status())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from node.admin import AdminServer
+from node.admin_client import AdminClient
+from node.config import NodeConfig
+from node.context import NodeContext
+from node.predictor import Predictor
+from node.round_service import RoundService
+from node.trainer import Trainer
+from node.view import NodeView
+from support.cluster import Cluster, cluster
+
+WAITS = {"delta_s": 0.01, "status_s": 5.0}  # who is silent for four statuses is not in sight
+
+T = TypeVar("T")
+
+
+@dataclass
+class Running:
+    """The federation, and where its first member listens."""
+
+    net: Cluster
+    context: NodeContext
+    view: NodeView
+    path: Path
+
+    async def ask(self, question: Callable[[AdminClient], T]) -> T:
+        """As a command asks: from another thread here, from another process there."""
+
+        def run() -> T:
+            with AdminClient(self.path) as client:
+                return question(client)
+
+        return await asyncio.to_thread(run)
+
+
+def make_config(path: Path) -> NodeConfig:
+    tree = {
+        "node": {"name": "hospital-a", "identity_key_file": "keys/a.key", "data_dir": "data"},
+        "genesis_file": "genesis.yaml",
+        "network": {"listen": "127.0.0.1:7050"},
+        "training": {"seed": 1},
+    }
+    return NodeConfig.model_validate_json(json.dumps(tree), context={"directory": path})
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path,
+    rounds: int = 0,
+    n: int = 3,
+    waits: Mapping[str, float] = WAITS,
+    trainers: Sequence[Trainer] | None = None,
+) -> AsyncIterator[Running]:
+    contexts: list[NodeContext] = []
+
+    def make_service(context: NodeContext) -> RoundService:
+        contexts.append(context)
+        return RoundService(context)
+
+    async with cluster(
+        tmp_path / "nodes",
+        n,
+        rounds=rounds,
+        train_s=0.001,
+        hash_rate=1e6,
+        start=(),
+        waits=waits,
+        trainers=trainers,
+    ) as net:
+        for name in net.nodes:
+            net.start(name, make_service)
+        service = net["node0"].service
+        assert service is not None
+        view = NodeView(service, contexts[0], make_config(tmp_path))
+        path = tmp_path / "run" / "node0.sock"
+        async with AdminServer(path, view, Predictor(contexts[0], service.learner)):
+            yield Running(net, contexts[0], view, path)

@@ -1,0 +1,84 @@
+"""What `fednode predict` makes of a node's answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from node.cli.output import format_table
+from node.cli.predict import Answered, describe, make_table, summarise
+from node.pb import admin_pb2 as pb
+
+MEMBER = "k5ry2m4aq7xw2c5tb2hs4qlek5ry2m4aq7xw2c5tb2hs4qle2345"
+
+
+def make_answer(
+    file: str = "a.npz", row: int | None = 0, expected: str | None = None, round_: int = 7, **fields: Any
+) -> Answered:
+    top = [
+        pb.ClassProbability(label=1, class_name="dog", probability=0.75),
+        pb.ClassProbability(label=0, class_name="cat", probability=0.25),
+    ]
+    said = pb.Prediction(label=1, class_name="dog", probability=0.75, top=top, **fields)
+    return Answered(Path(file), row, expected, said, round_)
+
+
+def show(*answers: Answered) -> list[str]:
+    return format_table(*make_table(answers))
+
+
+def test_a_sample_is_a_line_that_says_where_it_came_from() -> None:
+    assert show(make_answer("x/a.npz", 3), make_answer("b.csv", 4), make_answer("c.png", None)) == [
+        "SAMPLE      CLASS  PROBABILITY  TOP",
+        "x/a.npz[3]  dog         0.7500  dog 0.750, cat 0.250",
+        "b.csv:4     dog         0.7500  dog 0.750, cat 0.250",
+        "c.png       dog         0.7500  dog 0.750, cat 0.250",
+    ]
+
+
+def test_prototypes_have_columns_where_they_answer() -> None:
+    assert show(make_answer(distance=1.5)) == [
+        "SAMPLE    CLASS  PROBABILITY  TOP                   DISTANCE",
+        "a.npz[0]  dog         0.7500  dog 0.750, cat 0.250    1.5000",
+    ]
+    assert show(make_answer(distance=1.5, nearest=MEMBER, nearest_name="node2")) == [
+        "SAMPLE    CLASS  PROBABILITY  TOP                   DISTANCE  NEAREST",
+        "a.npz[0]  dog         0.7500  dog 0.750, cat 0.250    1.5000  node2 k5ry2m4a",
+    ]
+
+
+def test_labels_of_the_file_are_compared_where_there_are_some() -> None:
+    answers = [make_answer(expected="dog"), make_answer(row=1, expected="cat"), make_answer("c.png", None)]
+    assert [line.rpartition("0.250")[2].strip() for line in show(*answers)[1:]] == ["correct", "wrong: cat", "-"]
+    assert summarise(answers) == "3 samples, by the model after round 7; 1 of 2 as labelled"
+
+
+def test_the_summary_says_which_model_it_was() -> None:
+    assert summarise([make_answer()]) == "1 sample, by the model after round 7"
+    assert summarise([make_answer(round_=8), make_answer(round_=7)]) == "2 samples, by the model after rounds 7 to 8"
+    assert summarise([make_answer(round_=0)]) == "1 sample, by the initial model"
+
+
+def test_json_has_every_key_and_whole_ids() -> None:
+    shown = describe(make_answer("x/a.npz", 3, "cat", nearest=MEMBER, nearest_name="node2", distance=0.5))
+    assert json.loads(json.dumps(shown)) == {
+        "file": "x/a.npz",
+        "row": 3,
+        "label": 1,
+        "class": "dog",
+        "probability": 0.75,
+        "top": [
+            {"label": 1, "class": "dog", "probability": 0.75},
+            {"label": 0, "class": "cat", "probability": 0.25},
+        ],
+        "distance": 0.5,
+        "nearest": MEMBER,
+        "nearest_name": "node2",
+        "expected": "cat",
+        "correct": False,
+        "applied_round": 7,
+    }
+    bare = describe(make_answer("c.png", None))
+    assert bare.keys() == shown.keys()
+    assert {bare[key] for key in ("row", "distance", "nearest", "nearest_name", "expected", "correct")} == {None}

@@ -1,0 +1,260 @@
+"""What a node takes of single peers: which blobs it asks for, when, and who is at fault when they are not right."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from chain.block import Block, Digest, Id, PayloadRef
+from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec, encode_arrays
+from ml.specs import Hyperparameters, MethodSpec, Offer, Task
+from node.blobs import BlobFetcher, BlobUnavailable
+from node.exchange import Exchange
+from node.frames import FrameError
+from node.offload import InlineOffload
+from node.on_demand import LATE_SHARE, Loss, OnDemand, Taken
+from support.chains import make_candidate, make_contribution, make_genesis, make_keys
+from support.virtual_time import run_virtual
+
+KEYS = make_keys(4)
+GENESIS = make_genesis(KEYS)
+ME, BOB, CAROL, DAVE = (key.id for key in KEYS)
+COLLECT_S = 2.0
+SCHEMA = ArraySchema({"w": ArraySpec("float32", (2,))})
+
+
+class FirstSpec(MethodSpec):
+    """A client takes g of the first two others, and h of the very first."""
+
+    def schemas(self, height: int) -> Mapping[str, ArraySchema]:
+        return {"g": SCHEMA, "h": SCHEMA}
+
+    def rules(self, height: int) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def max_weight_is_one(self) -> bool:
+        return True
+
+    def wanted(
+        self,
+        height: int,
+        beacon: bytes,
+        me: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None,
+        gone: Collection[bytes] = frozenset(),
+    ) -> Sequence[bytes]:
+        others = [offer for offer in offers if offer.author != me and offer.author not in gone]
+        return [offer.digests["g"] for offer in others[:2]] + [offer.digests["h"] for offer in others[:1]]
+
+
+SPEC = FirstSpec(Task({"name": "mlp"}, (1, 8, 8), 10), Hyperparameters())
+
+
+def encode(*numbers: float) -> bytes:
+    return encode_arrays({"w": np.array(numbers, np.float32)})
+
+
+@dataclass
+class FakeFetcher:
+    """Comes up with a blob after `seconds`, or with nothing."""
+
+    blobs: dict[Digest, bytes] = field(default_factory=dict)
+    seconds: dict[Digest, float] = field(default_factory=dict)
+    asked: list[tuple[Digest, int, tuple[Id, ...], float]] = field(default_factory=list)
+    cancelled: list[Digest] = field(default_factory=list)
+    pulled_bytes: int = 0
+
+    async def try_fetch(
+        self, digest: Digest, max_bytes: int, sources: Sequence[Id] = (), *, patience_s: float
+    ) -> bytes:
+        self.asked.append((digest, max_bytes, tuple(sources), patience_s))
+        try:
+            await asyncio.sleep(self.seconds.get(digest, 0.1))
+        except asyncio.CancelledError:
+            self.cancelled.append(digest)
+            raise
+        if digest not in self.blobs:
+            raise BlobUnavailable("not connected")
+        self.pulled_bytes += len(self.blobs[digest])
+        return self.blobs[digest]
+
+
+@dataclass
+class Table:
+    """A block of all four with g and h of each, and whoever takes from it."""
+
+    fetcher: FakeFetcher = field(default_factory=FakeFetcher)
+    losses: list[Loss] = field(default_factory=list)
+    payloads: dict[Id, list[PayloadRef]] = field(default_factory=dict)
+    is_alone: bool = False
+
+    @classmethod
+    def lay(cls) -> Table:
+        table = cls()
+        for i, key in enumerate(KEYS):
+            for kind, number in (("g", i), ("h", -i)):
+                table.offer(key.id, kind, encode(number, 1 if kind == "g" else 2))
+        return table
+
+    def offer(self, author: Id, kind: str, data: bytes, *, size: int | None = None, is_served: bool = True) -> Digest:
+        digest = sha256(data).digest()
+        refs = [ref for ref in self.payloads.get(author, []) if ref.kind != KINDS[kind]]
+        self.payloads[author] = [*refs, PayloadRef(KINDS[kind], digest, len(data) if size is None else size)]
+        if is_served:
+            self.fetcher.blobs[digest] = data
+        return digest
+
+    def get_digest(self, author: Id, kind: str) -> Digest:
+        return next(ref.digest for ref in self.payloads[author] if ref.kind == KINDS[kind])
+
+    def make_block(self) -> Block:
+        contributions = [
+            make_contribution(GENESIS, key, payloads=sorted(self.payloads[key.id], key=lambda ref: ref.kind))
+            for key in KEYS
+        ]
+        return make_candidate(GENESIS, GENESIS.block0, KEYS, contributions=contributions, aggregate=bytes(32))
+
+    def take(self) -> tuple[Taken, float]:
+        """What came of it, and the seconds it took."""
+
+        async def story() -> tuple[Taken, float]:
+            loop = asyncio.get_running_loop()
+            on_demand = OnDemand(
+                SPEC,
+                ME,
+                cast(BlobFetcher, self.fetcher),
+                InlineOffload(),
+                collect_s=COLLECT_S,
+                is_alone=lambda: self.is_alone,
+                on_loss=self.losses.append,
+            )
+            began_s = loop.time()
+            taken = await on_demand.take(self.make_block(), None)
+            return taken, loop.time() - began_s
+
+        return cast(tuple[Taken, float], run_virtual(cast(Coroutine[Any, Any, Any], story())))
+
+    def get_blobs(self, *which: tuple[Id, str]) -> dict[Digest, bytes]:
+        digests = [self.get_digest(author, kind) for author, kind in which]
+        return {digest: self.fetcher.blobs[digest] for digest in digests}
+
+
+def test_all_that_is_wanted_is_pulled_at_the_same_time_from_its_author() -> None:
+    table = Table.lay()
+    taken, seconds = table.take()
+    wanted = [(BOB, "g"), (CAROL, "g"), (BOB, "h")]
+    assert taken.exchange.blobs == table.get_blobs(*wanted)
+    assert (taken.exchange.beacon, taken.exchange.me, taken.exchange.gone) == (GENESIS.block0.id, ME, frozenset())
+    assert seconds == pytest.approx(0.1)
+    asked = [(digest, sources) for digest, _, sources, _ in table.fetcher.asked]
+    assert asked == [(table.get_digest(author, kind), (author,)) for author, kind in wanted]
+    assert taken.pulled_bytes == sum(map(len, taken.exchange.blobs.values()))
+
+
+def test_in_the_place_of_one_who_is_gone_comes_who_the_spec_says() -> None:
+    table = Table.lay()
+    h = table.get_digest(BOB, "h")
+    del table.fetcher.blobs[table.get_digest(BOB, "g")]
+    table.fetcher.seconds[h] = 100.0
+    taken, seconds = table.take()
+    assert taken.exchange.gone == {BOB}
+    assert taken.exchange.blobs == table.get_blobs((CAROL, "g"), (DAVE, "g"), (CAROL, "h"))
+    assert taken.reasons == {BOB: "g: cannot be had (not connected)"}
+    assert [(loss.author, loss.is_fault) for loss in table.losses] == [(BOB, False)]
+    assert table.fetcher.cancelled == [h]  # its other part is of no use any more
+    assert seconds == pytest.approx(0.2)
+
+
+def test_who_is_asked_late_has_a_share_of_the_time_at_least() -> None:
+    table = Table.lay()
+    for author in (BOB, CAROL):
+        digest = table.get_digest(author, "g")
+        del table.fetcher.blobs[digest]
+        table.fetcher.seconds[digest] = COLLECT_S
+    taken, _ = table.take()
+    assert taken.exchange.gone == {BOB, CAROL}
+    patience = {digest: patience_s for digest, _, _, patience_s in table.fetcher.asked}
+    assert patience[table.get_digest(BOB, "g")] == COLLECT_S
+    assert patience[table.get_digest(DAVE, "h")] == LATE_SHARE * COLLECT_S
+
+
+@pytest.mark.parametrize("bad", [encode(1.0), encode(1.0, np.nan), b"no arrays"])
+def test_a_blob_that_is_no_payload_is_its_authors_fault(bad: bytes) -> None:
+    table = Table.lay()
+    table.offer(BOB, "h", bad)
+    taken, _ = table.take()
+    assert taken.exchange.gone == {BOB}
+    assert [(loss.author, loss.height, loss.is_fault) for loss in table.losses] == [(BOB, 1, True)]
+    assert taken.reasons[BOB].startswith("h: ")
+
+
+def test_of_two_who_offer_the_same_only_the_one_who_lies_about_its_size_is_gone() -> None:
+    table = Table.lay()
+    shared = encode(5, 5)
+    table.offer(BOB, "g", shared, size=len(shared) - 1)
+    digest = table.offer(CAROL, "g", shared)
+    taken, _ = table.take()
+    assert taken.exchange.gone == {BOB}
+    assert taken.reasons[BOB] == f"g: declared {len(shared) - 1} bytes, has {len(shared)}"
+    assert taken.exchange.blobs == table.get_blobs((CAROL, "g"), (DAVE, "g"), (CAROL, "h"))
+    assert [asked[:3] for asked in table.fetcher.asked].count((digest, len(shared), (BOB, CAROL))) == 1
+
+
+def test_where_all_are_gone_nothing_is_taken_and_nothing_fails() -> None:
+    table = Table.lay()
+    table.fetcher.blobs.clear()
+    taken, _ = table.take()
+    assert taken.exchange.gone == {BOB, CAROL, DAVE}
+    assert (taken.exchange.blobs, taken.pulled_bytes) == ({}, 0)
+
+
+def test_a_node_that_sees_nobody_waits_for_company_before_it_asks_but_not_for_ever() -> None:
+    table = Table.lay()
+    table.is_alone = True
+    _, seconds = table.take()
+    assert COLLECT_S <= seconds <= COLLECT_S + 0.2
+
+
+# ---- to the worker
+
+
+def make_exchange() -> Exchange:
+    offers = (Offer(BOB, 7, {"g": bytes(range(32))}), Offer(CAROL, 1, {"g": bytes(32)}))
+    return Exchange(GENESIS.block0.id, ME, offers, frozenset({CAROL}), {bytes(range(32)): encode(1, 2)})
+
+
+def test_an_exchange_comes_out_of_a_frame_as_it_went_in() -> None:
+    exchange = make_exchange()
+    attachments = exchange.to_attachments() | {"aggregate": b"other"}
+    assert Exchange.from_frame(exchange.to_header(), attachments) == exchange
+    assert Exchange.from_frame(Exchange().to_header(), {}) == Exchange()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"beacon": "zz"},
+        {"beacon": "00"},
+        {"me": None},
+        {"offers": {}},
+        {"offers": [{"author": "00" * 32, "weight": 1}]},
+        {"offers": [{"author": "00" * 32, "weight": True, "digests": {}}]},
+        {"offers": [{"author": "00" * 32, "weight": 0, "digests": {}}]},
+        {"offers": [{"author": "00" * 32, "weight": 1, "digests": {"g": "00"}}]},
+        {"gone": "00" * 32},
+        {"gone": [1]},
+    ],
+)
+def test_what_cannot_be_an_exchange_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(FrameError, match="expected"):
+        Exchange.from_frame({**make_exchange().to_header(), **change}, {})
+    with pytest.raises(FrameError, match="attachment"):
+        Exchange.from_frame(make_exchange().to_header(), {"junk": b""})
