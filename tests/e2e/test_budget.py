@@ -12,7 +12,7 @@ from support.real_nodes import Federation, make_federation, run_command
 
 pytestmark = pytest.mark.e2e
 
-ROUNDS = 3
+ROUNDS = 5  # a first phase may be so slow that the second is short by it
 
 
 async def test_a_node_trains_as_much_as_its_budget_allows_and_shows_how_far_it_is(tmp_path: Path) -> None:
@@ -25,10 +25,11 @@ async def test_a_node_trains_as_much_as_its_budget_allows_and_shows_how_far_it_i
     config_file.write_text(text.replace("precision: auto", "precision: bf16"))
     async with Federation(directory) as net:
         await net.start()
-        statuses = await net.wait_for(lambda now: now["node0"]["train_step"] is not None, "a training under way")
+        statuses = await net.wait_for(
+            lambda now: now["node0"]["round"] > 1 and now["node0"]["train_step"] is not None, "a training under way"
+        )  # the first round's is a probe
         status = statuses["node0"]
         assert (status["device"], status["precision"], status["budget_s"]) == ("cpu", "bf16", 3.0)
-        assert status["round"] > 1  # the first is a probe, too short to be seen
         assert 5 < status["local_iterations"] == status["train_steps"] >= status["train_step"]
         statuses = await net.wait_for(
             lambda now: now["node0"]["applied_round"] == now["node0"]["measured_round"] == ROUNDS, "the last round"

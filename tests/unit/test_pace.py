@@ -50,6 +50,11 @@ def test_alpha_is_a_median_and_beta_a_mean() -> None:
     assert pace.choose() == Choice(7)
 
 
+def test_a_slow_first_phase_is_outweighed_by_the_next() -> None:
+    assert make_pace(10.0, (5.0, None)).alpha_s == 5.0
+    assert make_pace(10.0, (5.0, None), (0.1, None)).alpha_s == 0.1
+
+
 def test_only_the_last_rounds_count() -> None:
     pace = make_pace(10.0, *[(9.0, 9.0)] * 50, *[(1.0, 2.0)] * max(ALPHA_ROUNDS, BETA_ROUNDS))
     assert pace.choose() == Choice(8)
@@ -74,7 +79,7 @@ def test_a_node_that_starts_again_goes_on_from_its_records() -> None:
         {"round": 9, "train": {"alpha_s": 3.0}},  # of a version that did not keep beta
     ]
     pace = Pace.from_records(10.0, records)
-    assert (pace.alpha_s, pace.beta_s, pace.choose()) == (2.0, 2.0, Choice(4))
+    assert (pace.alpha_s, pace.beta_s, pace.choose()) == (1.0, 2.0, Choice(8))
 
 
 @given(st.floats(0.01, 100), st.lists(st.tuples(st.floats(1e-3, 10), st.floats(0, 10)), min_size=1, max_size=12))
