@@ -3,11 +3,11 @@
     E = floor((budget_s - beta) / alpha)        t_sum / R is `budget_s`
 
 alpha is what a local iteration takes here, with its share of what else a local phase does (drawing, preparing, making
-the payloads): the median of the last rounds, which one slow round does not move, and of an even number of rounds the
-faster of the two in the middle, for the first phase of a process may be fifty times slower than any other. beta is what mining takes: from when a
-round's contributions are settled until the first acceptable candidate is here. It is the mean of the last rounds, since
-Eq. (9)'s is an expectation and one search says little about it. What else a round takes (exchange, votes, evaluation)
-neither the paper nor this counts.
+the payloads): the median of the last rounds, which one slow round does not move; of an even number the faster of the
+two in the middle, for the first phase of a process may be fifty times slower than any other. beta is what mining takes:
+from when a round's contributions are settled until the first acceptable candidate is here. It is the mean of the last
+rounds, since Eq. (9)'s is an expectation and one search says little about it. What else a round takes (exchange, votes,
+evaluation) neither the paper nor this counts.
 """
 
 from __future__ import annotations
