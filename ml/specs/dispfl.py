@@ -98,7 +98,8 @@ class DisPflSpec(PeerSpec):
     @cached_property
     def kept(self) -> Mapping[str, int]:
         """How many entries of each masked tensor are kept; what is not named is whole."""
-        maskable = {name: shape for name, shape in self.shapes.items() if len(shape) > 1}
+        trained = self.task.parameter_schema.arrays  # a buffer of a user's own model is not, whatever its shape
+        maskable = {name: shape for name, shape in self.shapes.items() if len(shape) > 1 and name in trained}
         kept = compute_kept(maskable, self.hyperparameters.density)
         return {name: num for name, num in kept.items() if num < math.prod(maskable[name])}
 

@@ -108,6 +108,7 @@ def test_each_node_pulls_what_the_rule_asks_for_and_little_is_sent_besides(
             )
             assert int(entry["pulled_bytes"]) <= expected
             pulled += int(entry["pulled_bytes"])
+        assert pulled > 0
         sent = sum(sum(map(int, entry["bytes_sent"].values())) for entry in of_one_height)
         payload = NODES * (NODES - 1) * voted + pulled
         assert sent <= 1.1 * payload + PER_PEER_AND_KIND * NODES * (NODES - 1) * MESSAGE_KINDS

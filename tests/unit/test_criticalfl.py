@@ -53,6 +53,10 @@ def test_no_more_than_three_quarters_of_the_authors_and_never_again_after_that()
     assert run_checks(norms, 2, num_authors=8) == [4, 6, 6, 6, 6, 3, 2, 2, 2]
 
 
+def test_three_quarters_of_the_authors_are_rounded_down() -> None:
+    assert run_checks([0, 0, 0], 2, num_authors=9) == [4, 6, 6]  # of 6.75
+
+
 def test_growing_norms_double_them_as_long_as_they_grow_by_more_than_a_hundredth() -> None:
     # means of two: 1, 1 (check 6 does not grow), 1.005 (by less), 1.5 (by more)
     assert run_checks([1, 1, 1, 1, 1, 1, 1.01, 1.99], 1, num_authors=1000) == [2, 4, 8, 16, 32, 16, 8, 16]
@@ -159,6 +163,9 @@ def test_before_the_first_block_nobody_checks() -> None:
     block = train_all(clients, 2)
     assert block.aggregate is not None
     assert block.aggregate["unit/num_peers"].tolist() == [[2]] * 4
+    for client in clients:
+        assert client.state.arrays["count"].tolist() == [2, 0, 0]
+        assert not client.state.arrays["window"].any()
 
 
 def test_everyone_reads_the_number_of_an_author_in_its_row() -> None:

@@ -11,9 +11,10 @@ import torch
 
 from ml.errors import PayloadError, SpecError
 from ml.masks import apply_masks, compute_consensus, prune, regrow
-from ml.method import Client
+from ml.method import Client, Round
 from ml.methods.dispfl import DisPfl, clip_gradients
 from ml.methods.fedavg_p2p import FedAvgP2p
+from ml.models import resolve_model
 from ml.payload import Array, encode_arrays
 from ml.seeding import numpy_rng
 from ml.specs import Task
@@ -85,6 +86,14 @@ def test_density_one_keeps_everything_and_hardly_any_still_something() -> None:
 def test_biases_are_whole_and_so_is_a_tensor_too_small_to_be_thinned_out() -> None:
     # 64 x 64, 32 x 64 and 10 x 32 weights, 3232 to keep: all of the last, and 13 for each row and column of the others
     assert make_spec().kept == {"fc1.weight": 13 * 128, "fc2.weight": 13 * 96}
+
+
+def test_a_buffer_of_a_users_own_model_is_sent_whole_whatever_its_shape() -> None:
+    own = {"name": "a.b:make", "parameters": {"fc.weight": [10, 64]}, "buffers": {"table": [64, 64]}}
+    model = {**own, "embedding": 64, "layers": [64], "classifier": ["fc.weight"]}
+    spec = DisPflSpec.from_mapping({}, Task(model, SHAPE, 10, rounds=10))
+    assert spec.kept == {"fc.weight": 320}
+    assert spec.schemas(1)["model"].arrays["table"].shape == (64, 64)
 
 
 # ---- worked numbers
@@ -179,6 +188,47 @@ def test_training_changes_what_the_mask_keeps() -> None:
     client.train(1, BEACON)
     mask = get_mask(client, "fc2.weight")
     assert (before["fc2.weight"] != get_model(client)["fc2.weight"])[mask].mean() > 0.5
+
+
+def test_no_step_is_longer_than_the_clipping_lets_it() -> None:
+    client = make_clients(clip=1e-6, lr=0.1)[0]
+    assert isinstance(client.method, DisPfl)
+    client.method.get_own_masks(client.state, Round(1, BEACON, client.seed))
+    before = get_model(client)
+    client.train(1, BEACON)
+    moved = np.concatenate([(get_model(client)[name] - before[name]).reshape(-1) for name in before])
+    assert 0 < np.linalg.norm(moved.astype(np.float64)) < 3 * 0.1 * 1.1e-6
+
+
+def test_a_mask_regrows_where_the_gradients_of_one_batch_are_largest() -> None:
+    client = make_clients(regrow="gradient")[0]
+    method, round_ = client.method, Round(1, BEACON, client.seed)
+    assert isinstance(method, DisPfl)
+    masks = method.get_own_masks(client.state, round_)
+    gradients, weights = method.screen(client.state, round_.rng("masks")), get_model(client)
+    for name, found in method.search(client.state, round_, masks).items():
+        pruned, num = prune(masks[name], weights[name].reshape(-1), 0.5)
+        assert np.array_equal(found, regrow(pruned, num, gradients[name]))
+
+
+def test_a_mask_is_looked_for_elsewhere_in_every_round() -> None:
+    client, method = make_clients()[0], DisPfl(make_spec(rounds=1_000_000))  # so that two rounds prune as many
+    rounds = [Round(height, BEACON, client.seed) for height in (1, 1, 2)]
+    masks = method.get_own_masks(client.state, rounds[0])
+    first, again, second = (method.search(client.state, round_, masks) for round_ in rounds)
+    for name in masks:
+        assert np.array_equal(first[name], again[name])
+        assert not np.array_equal(first[name], second[name])
+
+
+def test_looking_at_gradients_leaves_running_statistics_alone() -> None:
+    model = resolve_model({"name": "support.user_models:make_small", "args": {"width": 4}}, SHAPE, 10)
+    (client,) = make_peer_clients(DisPfl, DisPflSpec, FEW | {"regrow": "gradient"}, num_clients=1, model=model)
+    assert isinstance(client.method, DisPfl)
+    before = get_model(client)
+    client.state.model.train()
+    client.method.screen(client.state, numpy_rng(1, "masks"))
+    assert are_equal(get_model(client), before)
 
 
 def test_one_that_takes_from_nobody_keeps_its_mask() -> None:

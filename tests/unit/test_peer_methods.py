@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -237,6 +238,12 @@ def test_uniform_weights_tell_nobody_how_many_samples_there_are() -> None:
     assert [offer.weight for offer in block.offers] == [1, 1, 1, 1]
 
 
+def test_nobody_signs_more_samples_than_genesis_lets_it() -> None:
+    (client,) = make_clients(ALL["fedavg_p2p"], num_clients=1)
+    spec = FedAvgP2pSpec.from_mapping({}, replace(client.spec.task, max_weight=5))
+    assert (client.num_train > 5, FedAvgP2p(spec).get_weight(client.state)) == (True, 5)
+
+
 # ---- DFedAvgM
 
 
@@ -259,6 +266,11 @@ def test_mixing_is_the_matrix_times_the_models() -> None:
     rows = ((0.5, 0.5, 0.0), (0.5, 0.25, 0.25), (0.0, 0.25, 0.75))
     mixed = [compute_combination(zip(row, models, strict=True))["w"].tolist() for row in rows]
     assert mixed == [[1.5], [2.0], [3.5]]
+
+
+def test_mixing_is_rounded_once() -> None:
+    models = [{"w": np.array([x], np.float32)} for x in (9, -1)]
+    assert compute_combination(zip((0.1, 0.9), models, strict=True))["w"] == pytest.approx(0, abs=1e-15)
 
 
 def test_weights_on_a_path_are_those_of_metropolis_and_hastings() -> None:

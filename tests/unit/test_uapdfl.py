@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from ml.errors import PayloadError, SpecError
-from ml.method import Client, Round
+from ml.batched import train_batched
+from ml.errors import AggregationError, PayloadError, SpecError
+from ml.method import Client
 from ml.methods.uapdfl import UaPdfl, compute_mean_auxiliary
 from ml.models.base import load_parameters
 from ml.payload import Array
@@ -138,13 +139,14 @@ def test_thresholds_follow_the_divergence_unless_set() -> None:
     assert caught.value.path == "method.div"
 
 
-def test_representations_are_of_the_constant_input_in_eval_mode() -> None:
-    (client,) = make_clients(num_clients=1)
+@pytest.mark.parametrize("value", [1.0, -0.5])
+def test_representations_are_of_the_constant_input_in_eval_mode(value: float) -> None:
+    (client,) = make_clients({"unit_value": value}, num_clients=1)
     trained = client.train(1, BEACON)
     model = client.state.model
     model.eval()
     with torch.no_grad():
-        z_1D = model.embed(torch.ones(1, 1, 8, 8))
+        z_1D = model.embed(torch.full((1, 1, 8, 8), value))
         unit_C = model.classify(z_1D)[0].softmax(0)
     np.testing.assert_allclose(trained.payloads["unit"]["unit"], unit_C, rtol=1e-5)
     np.testing.assert_array_equal(trained.payloads["auxiliary"]["auxiliary"], z_1D[0])
@@ -169,6 +171,25 @@ def test_alike_data_take_one_whole_model_of_one_peer() -> None:
     assert decision.is_dropout
     assert decision.donor in decision.peers
     assert list(wanted) == [decision.donor.digests["g"], decision.donor.digests["h"]]
+
+
+def test_the_donor_is_any_of_the_peers_as_the_beacon_has_it() -> None:
+    spec = spec_of({"num_peers": 3}, TOY, num_classes=2)
+    offers = [Offer(get_id(i), 1, {"g": bytes([i]), "h": bytes([i])}) for i in range(4)]
+    aggregate = {"unit/unit": np.full((4, 2), 0.5, np.float32)}
+    decisions = [spec.decide(bytes([beacon]) * 32, get_id(1), offers, aggregate) for beacon in range(60)]
+    donors = [decision.donor.author for decision in decisions if decision.donor is not None]
+    assert len(donors) == 60
+    assert all(donors.count(get_id(i)) >= 10 for i in (0, 2, 3))
+
+
+def test_clients_are_compared_by_the_divergence_that_is_set() -> None:
+    units = [(0.5, 0.5), (0.8, 0.2)]
+    first, second = (np.array(unit, np.float32) for unit in units)
+    for div, is_dropout in (("js", True), ("symkl", False)):  # 0.05 and 0.21
+        decision, _, _ = decide_among(units, {"div": div, "th": 0.1})
+        assert decision.divergences == (compute_divergence(first, second, div),)
+        assert decision.is_dropout is is_dropout
 
 
 def test_otherwise_g_comes_from_all_and_h_from_those_who_are_similar() -> None:
@@ -242,23 +263,30 @@ def test_one_who_missed_the_block_keeps_its_model() -> None:
     assert are_equal(before, get_model(clients[3]))
 
 
-def test_layers_are_averaged_by_the_sizes_of_the_data() -> None:
-    """The worked example: g = [1, 2] of 100 samples, [3, 6] and [5, 4] of 50 each; h with the second peer alone."""
-    spec = spec_of({"num_peers": 2, "bn_buffers": "average"}, TOY, 2)
-    clients = make_peer_clients(UaPdfl, UaPdflSpec, {"num_peers": 2}, num_clients=3, model=TOY)
-    client = clients[0]
-    own_n = len(client.state.data.train)
-    assert own_n > 0
-    parts = {kind: client.method.get_part(client.state, kind) for kind in spec.part_schemas}  # type: ignore[attr-defined]
-    first, second = Offer(get_id(1), own_n // 2, {"g": b"1"}), Offer(get_id(2), own_n // 2, {"g": b"2"})
-    fill = {b"1": 3.0, b"2": 5.0}
-    blobs = {digest: {name: np.full_like(array, x) for name, array in parts["g"].items()} for digest, x in fill.items()}
-    load_parameters(client.state.model, get_model(client) | {n: np.full_like(a, 1) for n, a in parts["g"].items()})
-    round_ = Round(1, BEACON, 0, me=get_id(0))
-    mixed = client.method.mix(client.state, round_, "g", [first, second], blobs)  # type: ignore[attr-defined]
-    expected = (own_n * 1 + (own_n // 2) * 8) / (own_n + 2 * (own_n // 2))
-    for array in mixed.values():
-        np.testing.assert_allclose(array, expected, rtol=1e-6)
+@pytest.mark.parametrize(("similar", "h"), [(1, 5 / 3), (2, 7 / 3)])
+def test_layers_are_averaged_by_the_sizes_of_the_data(similar: int, h: float) -> None:
+    """The worked example: 1 of n samples, 3 and 5 of n / 2 each; h with that peer alone whose unit is similar."""
+    client = make_clients({"num_peers": 2}, num_clients=3)[0]
+    method, n = client.method, client.num_train
+    assert isinstance(method, UaPdfl)
+    parts = {kind: method.get_part(client.state, kind) for kind in ("g", "h")}
+    load_parameters(client.state.model, {name: np.ones_like(array) for name, array in get_model(client).items()})
+    offers = [Offer(get_id(0), n, {})]
+    blobs = {}
+    for i, value in ((1, 3.0), (2, 5.0)):
+        offers.append(Offer(get_id(i), n // 2, {"g": bytes([i, 0]), "h": bytes([i, 1])}))
+        for kind, digest in offers[-1].digests.items():
+            blobs[digest] = {name: np.full_like(array, value) for name, array in parts[kind].items()}
+    units = np.full((3, 10), 0.1, np.float32)
+    units[3 - similar] = np.eye(10)[0]
+    aggregate = {"unit/unit": units, "auxiliary/auxiliary": np.zeros((3, 32), np.float32)}
+    metrics = client.apply(1, aggregate, beacon=BEACON, me=get_id(0), offers=offers, blobs=blobs)
+    assert (metrics["peers"], metrics["similar"], metrics["dropout"]) == (2, 1, 0)
+    mixed = {"g": (n + n // 2 * (3 + 5)) / (n + 2 * (n // 2)), "h": (n + n // 2 * (1 + 2 * similar)) / (n + n // 2)}
+    assert mixed == pytest.approx({"g": 2.5, "h": h}, rel=0.02)
+    for kind, expected in mixed.items():
+        for array in method.get_part(client.state, kind).values():
+            np.testing.assert_allclose(array, expected, rtol=1e-6)
 
 
 # ---- Eq. (12)
@@ -269,6 +297,28 @@ def test_the_auxiliary_target_is_the_mean_over_peers_and_oneself() -> None:
     target = compute_mean_auxiliary([own, *others])
     np.testing.assert_array_equal(target, np.array([1, 1, 2], np.float32))
     assert 0.01 * float(np.square(own - target).sum()) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("th", [1e9, -1.0], ids=["dropout", "personalise"])
+def test_the_next_phase_is_held_to_what_peers_and_oneself_have_sent(th: float) -> None:
+    clients = make_clients({"th": th}, num_clients=5)
+    trained = [client.train(1, BEACON) for client in clients]
+    sent = {get_id(i): made.payloads["auxiliary"]["auxiliary"] for i, made in enumerate(trained)}
+    block = Block.make(clients, dict(enumerate(trained)), 1, BEACON)
+    for i, client in enumerate(clients):
+        peers = draw_peers(BEACON, get_id(i), sent, 2)
+        gone = {peers[0]} if i == 4 else set()
+        block.apply(client, i, gone)
+        target = compute_mean_auxiliary([sent[get_id(i)], *(sent[peer] for peer in peers if peer not in gone)])
+        np.testing.assert_array_equal(client.begin(2, BEACON).prepared.context["target"], target)
+
+
+def test_one_that_takes_from_nobody_is_held_to_itself() -> None:
+    clients = make_clients()
+    block = train_all(clients, 1)
+    sent = block.aggregate["auxiliary/auxiliary"][0] if block.aggregate else None
+    block.apply(clients[0], 0, {get_id(i) for i in (1, 2, 3)})
+    np.testing.assert_array_equal(clients[0].state.arrays["target"], sent)
 
 
 @pytest.mark.parametrize("model", [MLP, {"name": "cnn_mnist"}], ids=["one pass", "two passes"])
@@ -303,6 +353,49 @@ def test_batch_norm_does_not_see_the_constant_input() -> None:
     with_unit, without = train(0.1), train(0.0)
     assert with_unit
     assert are_equal(with_unit, without)
+
+
+# ---- rounds
+
+
+def test_a_round_from_a_checkpoint_is_the_round_itself() -> None:
+    first, second = make_clients({"mu": 0.5}), make_clients({"mu": 0.5})
+    before = train_all(first, 1)
+    for i, (client, other) in enumerate(zip(first, second, strict=True)):
+        other.load_state_arrays(client.state_arrays())  # between the local phase and the block
+        before.apply(client, i)
+        before.apply(other, i)
+        assert are_equal(client.state_arrays(), other.state_arrays())
+    for client, other in zip(first, make_clients({"mu": 0.5}), strict=True):
+        other.load_state_arrays(client.state_arrays())  # and between the block and the next phase
+        client.train(2, BEACON)
+        other.train(2, BEACON)
+        assert are_equal(client.state_arrays(), other.state_arrays())
+
+
+def test_batched_clients_learn_what_they_would_have_one_after_the_other() -> None:
+    apart, together = make_clients({"mu": 0.5}), make_clients({"mu": 0.5})
+    for height in (1, 2):
+        for clients, made in (
+            (together, train_batched(together, height, BEACON)),
+            (apart, [client.train(height, BEACON) for client in apart]),
+        ):
+            block = Block.make(clients, dict(enumerate(made)), height, BEACON)
+            for i, client in enumerate(clients):
+                block.apply(client, i)
+    for one, other in zip(together, apart, strict=True):
+        for name, array in one.state_arrays().items():
+            assert array == pytest.approx(other.state_arrays()[name], abs=1e-5), name
+
+
+def test_a_round_without_representations_is_refused() -> None:
+    clients = make_clients()
+    block, before = train_all(clients, 1), clients[0].state_arrays()
+    units = {name: array for name, array in (block.aggregate or {}).items() if name.startswith("unit/")}
+    for aggregate, missing in ((None, "(unit|auxiliary)"), (units, "auxiliary")):
+        with pytest.raises(AggregationError, match=f"round 1: expected {missing} in the aggregate"):
+            clients[0].apply(1, aggregate, beacon=BEACON, me=get_id(0), offers=block.offers, blobs=block.blobs)
+        assert are_equal(clients[0].state_arrays(), before)
 
 
 # ---- what everyone can see
