@@ -28,7 +28,9 @@ from ml.payload import Array, Arrays
 
 BLOCK_ELEMENTS = 64 * 1024
 MAX_WEIGHT = (1 << 29) - 1
+MAX_NORM = 1 << 40  # of `nova`: far above what 2^20 steps can have, far below where its float64 could overflow
 MIN_ROBUST_HOLDERS = 3
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,9 @@ class Contributed:
     weight: int
     arrays: Arrays
 
+
+NOVA_NUMBERS = ("local_steps", "norm")  # what `nova`'s blobs have besides a model
+RUNNING_STATISTICS = (".running_mean", ".running_var")  # how the names of batch norm's buffers end
 
 Rule = Callable[[Sequence[Contributed], Arrays | None], dict[str, Array]]
 
@@ -83,6 +88,44 @@ def carry(contributions: Sequence[Contributed], parent: Arrays | None) -> dict[s
     if parent is None:
         raise AggregationError("carry: expected the parent's aggregate, got none")
     return dict(parent)
+
+
+def nova(
+    contributions: Sequence[Contributed], parent: Arrays | None, *, block_elements: int = BLOCK_ELEMENTS
+) -> dict[str, Array]:
+    """FedNova's aggregate, w_G - tau_eff * sum_k p_k (w_G - w_k) / a_k with tau_eff = sum_k p_k a_k, where w_G is the
+    parent's, p_k an author's share of the weights and a_k = ||a_k||_1 the `norm` float64[1] in its blob.
+
+    In float64 and in this order, n_k the weights, n their sum, both sums over authors in key order:
+
+        tau_eff = (0 + n_1 * a_1 + n_2 * a_2 ...) / n
+        acc     = 0 + (w_G - w_1) * n_1 / a_1 + (w_G - w_2) * n_2 / a_2 ...
+        out     = float32(w_G - acc * tau_eff / n)
+
+    The products here do round, unlike those of a mean. But each operation is one of IEEE 754's own on whole arrays, and
+    numpy fuses none with the next, so they round alike on every machine.
+
+    The result has the arrays of the models and no others, whatever else the parent has (block 0's has a frozen encoder
+    too). Running statistics of batch norm are averaged as by `weighted_mean`: a way that is made longer could lead a
+    variance below zero. What leaves float32's range becomes its largest number, since a sum of finite models could
+    otherwise be infinite.
+    """
+    ordered = _in_author_order(contributions)
+    weights, norms = [c.weight for c in ordered], [_get_norm(c) for c in ordered]
+    if parent is None:
+        raise AggregationError("nova: expected the parent's model, got none")
+    out = {}
+    for name in _get_common_names(ordered):
+        if name in NOVA_NUMBERS:
+            continue
+        arrays = [c.arrays[name] for c in ordered]
+        if name.endswith(RUNNING_STATISTICS):
+            out[name] = _compute_mean(arrays, weights, name, block_elements)
+        else:
+            if name not in parent:
+                raise AggregationError(f"nova: expected array {name!r} in the parent's model, got none")
+            out[name] = _compute_nova(parent[name], arrays, weights, norms, name, block_elements)
+    return out
 
 
 # ---- rows by class: `classes` int64[n] sorted, `prototypes` float32[n, D]
@@ -170,8 +213,10 @@ RULES: dict[str, Rule] = {
     "uniform_mean": uniform_mean,
     "pool": pool,
     "stack": stack,
+    "nova": nova,
     "carry": carry,
 }
+RULES_ON_PARENT = frozenset({"nova", "carry"})  # that need the parent's aggregate
 
 
 # ---- arithmetic
@@ -181,12 +226,7 @@ def _compute_mean(
     arrays: Sequence[Array], weights: Sequence[int], name: str, block_elements: int, *, divisor: int | None = None
 ) -> Array:
     """The formula at the top, on arrays of one shape in author order. `divisor` stands in for the sum of weights."""
-    _check_alike(arrays, name)
-    if arrays[0].dtype != np.float32:
-        raise AggregationError(f"array {name!r}: only float32 is averaged, got {arrays[0].dtype}")
-    for weight in weights:
-        if not 1 <= weight <= MAX_WEIGHT:
-            raise AggregationError(f"array {name!r}: expected weights from 1 to {MAX_WEIGHT}, got {weight}")
+    _check_averaged(arrays, weights, name)
     total = np.float64(sum(weights) if divisor is None else divisor)
     flat = [array.reshape(-1) for array in arrays]
     out = np.empty(flat[0].size, np.float32)
@@ -200,6 +240,43 @@ def _compute_mean(
         acc /= total
         out[block] = acc.astype(np.float32)
     return out.reshape(arrays[0].shape)
+
+
+def _compute_nova(
+    parent: Array,
+    arrays: Sequence[Array],
+    weights: Sequence[int],
+    norms: Sequence[float],
+    name: str,
+    block_elements: int,
+) -> Array:
+    """`nova`'s formula, on arrays of one shape in author order."""
+    _check_averaged(arrays, weights, name)
+    if parent.shape != arrays[0].shape or parent.dtype != np.float32:
+        raise AggregationError(
+            f"array {name!r}: expected float32 {list(arrays[0].shape)} in the parent's model,"
+            f" got {parent.dtype} {list(parent.shape)}"
+        )
+    total = np.float64(sum(weights))
+    tau_eff = np.float64(0)
+    for weight, norm in zip(weights, norms, strict=True):
+        tau_eff += np.float64(weight) * np.float64(norm)
+    tau_eff /= total
+    start_model, flat = parent.reshape(-1), [array.reshape(-1) for array in arrays]
+    out = np.empty(start_model.size, np.float32)
+    for start in range(0, out.size, block_elements):
+        block = slice(start, start + block_elements)
+        w_G = start_model[block].astype(np.float64)
+        acc = np.zeros(w_G.size, np.float64)
+        for x, weight, norm in zip(flat, weights, norms, strict=True):
+            term = w_G - x[block].astype(np.float64)
+            term *= np.float64(weight)
+            term /= np.float64(norm)
+            acc += term
+        acc *= tau_eff
+        acc /= total
+        out[block] = (w_G - acc).clip(-LARGEST, LARGEST).astype(np.float32)
+    return out.reshape(parent.shape)
 
 
 def _compute_sorted_mean(
@@ -266,6 +343,24 @@ def _check_alike(arrays: Sequence[Array], name: str) -> None:
                 f"array {name!r}: expected {first.dtype} {list(first.shape)} of every author,"
                 f" got {array.dtype} {list(array.shape)}"
             )
+
+
+def _check_averaged(arrays: Sequence[Array], weights: Sequence[int], name: str) -> None:
+    _check_alike(arrays, name)
+    if arrays[0].dtype != np.float32:
+        raise AggregationError(f"array {name!r}: only float32 is averaged, got {arrays[0].dtype}")
+    for weight in weights:
+        if not 1 <= weight <= MAX_WEIGHT:
+            raise AggregationError(f"array {name!r}: expected weights from 1 to {MAX_WEIGHT}, got {weight}")
+
+
+def _get_norm(contribution: Contributed) -> float:
+    norm = contribution.arrays.get("norm")
+    if norm is None or norm.dtype != np.float64 or norm.shape != (1,):
+        raise AggregationError(f"nova: expected an array 'norm' float64[1] of {_show(contribution)}")
+    if not 1 <= norm[0] <= MAX_NORM:
+        raise AggregationError(f"nova: expected a norm from 1 to {MAX_NORM} of {_show(contribution)}, got {norm[0]}")
+    return float(norm[0])
 
 
 def _combine_by_class(

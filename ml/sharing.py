@@ -61,8 +61,9 @@ class SharesModel(Classifies[AnyModelSpec]):
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         weight = 1 if self.spec.max_weight_is_one else min(len(state.data.train), self.spec.task.max_weight)
+        sent = self.spec.schemas(round_.height)["model"].arrays
         parameters = dump_parameters(state.model)
-        return weight, {"model": {name: parameters[name] for name in self.spec.schemas(round_.height)["model"].arrays}}
+        return weight, {"model": {name: array for name, array in parameters.items() if name in sent}}
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
         load_parameters(state.model, get_agreed(aggregate, "model", round_))

@@ -55,13 +55,20 @@ class _Source:
         return self._call(lambda: self._store.head_height)
 
     def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
+        for row in self._read(first, last):
+            self._on_height(row.height)
+            yield row
+
+    def find_row(self, height: int) -> BlockRow | None:
+        """One row, for what is told of another: it is not announced."""
+        return next(self._read(height, height), None)
+
+    def _read(self, first: int, last: int) -> Iterator[BlockRow]:
         rows = self._store.read_rows(first, last)
         more = True
         while more:
             batch, error = self._call(partial(_take, rows, BATCH_ROWS))
-            for row in batch:
-                self._on_height(row.height)
-                yield row
+            yield from batch
             if error is not None:
                 raise error
             more = len(batch) == BATCH_ROWS
@@ -157,11 +164,12 @@ class Recomputation:
         return arrays
 
     def _get_parent(self, height: int) -> Arrays | None:
-        for row in self._source.read_rows(height, height):
-            digest = decode_block(self._genesis.chain_id, row.block).header.aggregate
-            data = self._source.get_blob(digest) if digest != ZERO else None
-            return None if data is None else decode_arrays(data, len(data))
-        return None
+        row = self._source.find_row(height)
+        if row is None:
+            return None
+        digest = decode_block(self._genesis.chain_id, row.block).header.aggregate
+        data = self._source.get_blob(digest) if digest != ZERO else None
+        return None if data is None else decode_arrays(data, len(data))
 
 
 def run_audit(

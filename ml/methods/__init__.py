@@ -20,6 +20,7 @@ METHODS = {
     "swim": "ml.methods.swim:Swim",
     "fedintr": "ml.methods.fedintr:FedIntR",
     "fedprox": "ml.methods.fedprox:FedProx",
+    "fednova": "ml.methods.fednova:FedNova",
     "fedproto": "ml.methods.fedproto:FedProto",
     "mpfedcl": "ml.methods.mpfedcl:MpFedCl",
     "uapdfl": "ml.methods.uapdfl:UaPdfl",

@@ -21,6 +21,7 @@ from ml.specs.dispfl import DisPflHyperparameters, DisPflSpec
 from ml.specs.fedavg import FedAvgSpec
 from ml.specs.fedavg_p2p import FedAvgP2pSpec
 from ml.specs.fedintr import FedIntRHyperparameters, FedIntRSpec
+from ml.specs.fednova import FedNovaHyperparameters, FedNovaSpec
 from ml.specs.fedper import FedPerSpec
 from ml.specs.fedproto import FedProtoHyperparameters, FedProtoSpec
 from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
@@ -54,6 +55,8 @@ __all__ = [
     "FedIntRSpec",
     "FedProxHyperparameters",
     "FedProxSpec",
+    "FedNovaHyperparameters",
+    "FedNovaSpec",
     "FedProtoHyperparameters",
     "FedProtoSpec",
     "MpFedClHyperparameters",
@@ -88,6 +91,7 @@ METHODS: dict[str, type[MethodSpec]] = {
     "swim": SwimSpec,
     "fedintr": FedIntRSpec,
     "fedprox": FedProxSpec,
+    "fednova": FedNovaSpec,
     "fedproto": FedProtoSpec,
     "mpfedcl": MpFedClSpec,
     "uapdfl": UaPdflSpec,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from ml.aggregation import MAX_WEIGHT, RULES, carry
+from ml.aggregation import MAX_WEIGHT, RULES_ON_PARENT
 from ml.errors import PayloadError, SpecError, suggest
 from ml.payload import Arrays, ArraySchema, validate_arrays
 from ml.specs.architectures import Layout, get_layout, initial_schema, model_schema, num_parameters
@@ -254,8 +254,8 @@ class MethodSpec(ABC):
         """The voted kinds of this height, each with the name of its rule in `ml.aggregation.RULES`."""
 
     def reads_parent(self, height: int) -> bool:
-        """Whether the aggregate of this height needs the one before it. Of all rules only `carry` does."""
-        return any(RULES[rule] is carry for rule in self.rules(height).values())
+        """Whether the aggregate of this height needs the one before it, as `nova` and `carry` do."""
+        return not RULES_ON_PARENT.isdisjoint(self.rules(height).values())
 
     @property
     @abstractmethod

@@ -15,8 +15,8 @@ MethodOption = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="dfpl, mpfedcl, uapdfl, or a baseline: local, fedavg, blade_fl, moon, swim, fedintr, fedprox, fedproto, "
-        "fedper, fedavg_p2p, dfedavgm, dispfl or criticalfl.",
+        help="dfpl, mpfedcl, uapdfl, or a baseline: local, fedavg, blade_fl, moon, swim, fedintr, fedprox, fednova, "
+        "fedproto, fedper, fedavg_p2p, dfedavgm, dispfl or criticalfl.",
     ),
 ]
 ModelOption = Annotated[

@@ -40,6 +40,10 @@ def one_thread() -> Iterator[None]:
         ({"name": "swim"}, 3),  # its contrast is none in the first and has no weight in the last
         ({"name": "fedintr"}, 3),
         ({"name": "fedprox"}, 2),
+        (
+            {"name": "fednova", "momentum": 0.5, "local_epochs": 1},
+            4,
+        ),  # whose steps are as many as there are samples for
         ({"name": "fedproto"}, 3),
         ({"name": "uapdfl", "num_peers": 2}, 4),
         ({"name": "criticalfl", "num_peers": 1}, 3),

@@ -15,6 +15,7 @@ import numpy as np
 from ml.aggregation import RULES, Contributed
 from ml.payload import Array, Arrays, encode_arrays
 from ml.seeding import numpy_rng
+from ml.specs.fednova import compute_norm
 
 
 def author(index: int) -> bytes:
@@ -65,14 +66,33 @@ def make_models(num_authors: int = 5, num_elements: int = 70_000) -> list[Contri
     return made
 
 
+def make_nova_models(momentum: float = 0.9) -> list[Contributed]:
+    """Such models with the numbers that FedNova sends with them, of unlike steps, and a batch norm's buffers."""
+    made = []
+    for index, given in enumerate(make_models()):
+        steps, rng = 1 + 7 * index, numpy_rng("statistics", index)
+        arrays = {
+            **given.arrays,
+            "bn1.running_mean": rng.standard_normal(9).astype(np.float32),
+            "bn1.running_var": rng.random(9).astype(np.float32),
+            "local_steps": np.array([steps], np.int64),
+            "norm": np.array([compute_norm(steps, momentum)]),
+        }
+        made.append(Contributed(given.author, given.weight, arrays))
+    return made
+
+
+def make_given(rule: str) -> tuple[list[Contributed], Arrays]:
+    """Contributions that suit a rule, and a parent's aggregate."""
+    if rule == "nova":
+        return make_nova_models(), {**make_models(6)[5].arrays, "encoder.weight": np.ones(3, np.float32)}
+    given = make_models() if rule in ("weighted_mean", "uniform_mean") else make_contributions()
+    return given, {"model/fc1.bias": np.arange(4, dtype=np.float32)}
+
+
 def compute_digests() -> dict[str, str]:
     """The SHA-256 of each rule's encoded aggregate."""
-    parent: Arrays = {"model/fc1.bias": np.arange(4, dtype=np.float32)}
-    digests = {}
-    for name, rule in RULES.items():
-        given = make_models() if name in ("weighted_mean", "uniform_mean") else make_contributions()
-        digests[name] = hashlib.sha256(encode_arrays(rule(given, parent))).hexdigest()
-    return digests
+    return {name: hashlib.sha256(encode_arrays(rule(*make_given(name)))).hexdigest() for name, rule in RULES.items()}
 
 
 def to_json(contributions: Sequence[Contributed]) -> list[dict[str, Any]]:

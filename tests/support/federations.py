@@ -10,8 +10,9 @@ import torch
 from ml.clients import make_clients
 from ml.data import get_classes, get_default_input
 from ml.method import Client, Trained
+from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays, decode_arrays
-from ml.specs import AuthorPayloads, compute_aggregate
+from ml.specs import AuthorPayloads, add_kind, compute_aggregate
 
 torch.set_num_threads(1)  # as in a simulation and a worker; more only wait for each other on so small a model
 
@@ -44,8 +45,16 @@ def make_digit_clients(
     )
 
 
+def get_parent(clients: Sequence[Client]) -> dict[str, Array]:
+    """The parent's aggregate before a round, where models are shared: what all clients begin with."""
+    return add_kind("model", dump_parameters(clients[0].state.model))
+
+
 def run_round(clients: Sequence[Client], height: int, parent: Arrays | None = None) -> list[Trained]:
-    """Train, aggregate and apply once; what was sent."""
+    """Train, aggregate and apply once; what was sent. What the parent has is by default the first client's model, as it
+    is wherever one is shared."""
+    if parent is None:
+        parent = get_parent(clients)
     trained = [client.train(height, BEACON) for client in clients]
     aggregate = aggregate_round(clients, height, trained, parent)
     for client in clients:

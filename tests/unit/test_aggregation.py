@@ -19,7 +19,7 @@ from ml import aggregation
 from ml.aggregation import RULES, Contributed
 from ml.errors import AggregationError
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
-from support.contributions import author, compute_digests, make_contributions, make_models, prototypes
+from support.contributions import author, compute_digests, make_given, prototypes
 
 TESTS = Path(__file__).parents[1]
 PARENT: Arrays = {"model/w": np.arange(3, dtype=np.float32)}
@@ -28,10 +28,6 @@ PARENT: Arrays = {"model/w": np.arange(3, dtype=np.float32)}
 A = Contributed(author(0), 1, prototypes({0: [2, 3], 1: [5, 0]}, {0: 2, 1: 1}))
 B = Contributed(author(1), 1, prototypes({0: [4, 1]}, {0: 1}))
 C = Contributed(author(2), 1, prototypes({1: [1, 2], 2: [0, 6]}, {1: 1, 2: 1}))
-
-
-def given_for(rule: str) -> list[Contributed]:
-    return make_models() if rule in ("weighted_mean", "uniform_mean") else make_contributions()
 
 
 def compute_rows(rule: str, contributions: Sequence[Contributed]) -> dict[int, list[float]]:
@@ -134,11 +130,11 @@ def test_authors_are_added_in_key_order_so_rounding_is_the_same_for_all() -> Non
 
 @pytest.mark.parametrize("rule", RULES)
 def test_arrival_order_does_not_change_a_bit(rule: str) -> None:
-    contributions = given_for(rule)
+    contributions, parent = make_given(rule)
     digests = set()
     for seed in range(5):
         random.Random(seed).shuffle(contributions)
-        digests.add(encode_arrays(RULES[rule](contributions, PARENT)))
+        digests.add(encode_arrays(RULES[rule](contributions, parent)))
     assert len(digests) == 1
 
 
@@ -152,14 +148,15 @@ def test_arrival_order_does_not_change_a_bit(rule: str) -> None:
         aggregation.class_weighted_mean,
         aggregation.class_median,
         aggregation.class_trimmed_mean,
+        aggregation.nova,
     ],
     ids=lambda rule: rule.__name__,
 )
 def test_block_size_does_not_change_a_bit(rule: aggregation.Rule) -> None:
-    contributions = given_for(rule.__name__)
-    whole = encode_arrays(rule(contributions, None))
+    contributions, parent = make_given(rule.__name__)
+    whole = encode_arrays(rule(contributions, parent))
     for block_elements in (7, 1000, 1 << 20):
-        assert encode_arrays(rule(contributions, None, block_elements=block_elements)) == whole  # type: ignore[call-arg]
+        assert encode_arrays(rule(contributions, parent, block_elements=block_elements)) == whole  # type: ignore[call-arg]
 
 
 def test_aggregates_agree_whatever_numpy_may_use_of_the_processor_and_however_many_threads() -> None:
@@ -191,22 +188,22 @@ def test_aggregates_agree_whatever_numpy_may_use_of_the_processor_and_however_ma
 def test_golden_aggregates(vector: dict[str, object]) -> None:
     """A change here is a fork of every chain there is, and must be meant."""
     inputs = json.loads((TESTS / "vectors" / "aggregate.json").read_text())["inputs"][str(vector["input"])]
-    contributions = [
-        Contributed(
-            bytes.fromhex(c["author"]), c["weight"], decode_arrays(payload := bytes.fromhex(c["payload"]), len(payload))
-        )
-        for c in inputs
-    ]
-    data = encode_arrays(RULES[str(vector["rule"])](contributions, None))
+    contributions = [Contributed(bytes.fromhex(c["author"]), c["weight"], decode_hex(c["payload"])) for c in inputs]
+    parent = decode_hex(str(vector["parent"])) if "parent" in vector else None
+    data = encode_arrays(RULES[str(vector["rule"])](contributions, parent))
     assert data.hex() == vector["aggregate"]
     assert hashlib.sha256(data).hexdigest() == vector["digest"]
+
+
+def decode_hex(text: str) -> Arrays:
+    data = bytes.fromhex(text)
+    return decode_arrays(data, len(data))
 
 
 def test_golden_mean_by_hand() -> None:
     vectors = json.loads((TESTS / "vectors" / "aggregate.json").read_text())
     golden = next(v for v in vectors["vectors"] if v["rule"] == "class_mean")
-    data = bytes.fromhex(golden["aggregate"])
-    out = decode_arrays(data, len(data))
+    out = decode_hex(golden["aggregate"])
     assert out["classes"].tolist() == [0, 1, 2]
     assert out["prototypes"].tobytes() == struct.pack("<6f", 3, 2, 3, 1, 0, 6)
 
@@ -242,11 +239,11 @@ def test_carry_gives_the_parents_aggregate_and_refuses_when_there_is_none() -> N
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "carry"])
 def test_nothing_and_the_same_author_twice_are_refused(rule: str) -> None:
-    one = given_for(rule)[0]
+    (one, *_), parent = make_given(rule)
     with pytest.raises(AggregationError, match="at least one contribution"):
-        RULES[rule]([], PARENT)
+        RULES[rule]([], parent)
     with pytest.raises(AggregationError, match="one contribution per author"):
-        RULES[rule]([one, one], PARENT)
+        RULES[rule]([one, one], parent)
 
 
 def model(index: int, weight: int = 1, **arrays: Array) -> Contributed:

@@ -17,7 +17,7 @@ from ml.methods import METHODS
 from ml.payload import Arrays, encode_arrays
 from ml.simulation import SimulationConfig, SimulationResult, simulate
 from ml.training import Diverged, Engine, Progress
-from support.federations import BEACON, CNN, aggregate_round, make_digit_clients
+from support.federations import BEACON, CNN, aggregate_round, get_parent, make_digit_clients
 
 Method = dict[str, Any]
 
@@ -50,7 +50,8 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def run_round(clients: Sequence[Client], height: int, parent: Arrays | None, *, batched: bool) -> list[Trained]:
+def run_round(clients: Sequence[Client], height: int, *, batched: bool) -> list[Trained]:
+    parent = get_parent(clients)
     if batched:
         trained = train_batched(clients, height, BEACON)
     else:
@@ -70,8 +71,8 @@ def assert_close(first: Arrays, second: Arrays, abs_: float) -> None:
 def assert_same_rounds(method: Method, *, num_rounds: int = 3, tolerance: float = 1e-5, **settings: Any) -> None:
     apart, together = (make_digit_clients(method, **settings) for _ in range(2))
     for height in range(1, num_rounds + 1):
-        ours = run_round(together, height, None, batched=True)
-        theirs = run_round(apart, height, None, batched=False)
+        ours = run_round(together, height, batched=True)
+        theirs = run_round(apart, height, batched=False)
         for own, other in zip(ours, theirs, strict=True):
             assert own.weight == other.weight
             assert own.payloads.keys() == other.payloads.keys()
@@ -133,8 +134,8 @@ def test_bfloat16_stays_close_and_leaves_weights_in_float32() -> None:
     for client in (*apart, *together):
         client.engine = Engine(precision="bf16")
     for height in (1, 2):
-        run_round(together, height, None, batched=True)
-        run_round(apart, height, None, batched=False)
+        run_round(together, height, batched=True)
+        run_round(apart, height, batched=False)
     for one, another in zip(together, apart, strict=True):
         assert_close(one.state_arrays(), another.state_arrays(), 2e-2)
         assert {parameter.dtype for parameter in one.state.model.parameters()} == {torch.float32}

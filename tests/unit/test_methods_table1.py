@@ -26,7 +26,7 @@ from support.federations import BEACON, CNN, MLP, aggregate_round, make_digit_cl
 
 Method = dict[str, Any]
 
-BASELINES = ("blade_fl", "moon", "swim", "fedintr", "fedprox", "fedproto")
+BASELINES = ("blade_fl", "moon", "swim", "fedintr", "fedprox", "fednova", "fedproto")
 WORK: Method = {"local_iterations": 3, "lr": 0.05, "momentum": 0.5, "decay": 0.9}
 
 
@@ -449,6 +449,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ("swim", (0.24, 0.90), (0.28, 0.86)),  # 0.40 to 0.73, 0.43 to 0.71: half of its early steps is contrast
         ("fedintr", (0.33, 0.98), (0.38, 0.97)),  # 0.49 to 0.82, 0.53 to 0.82
         ("fedprox", (0.30, 0.94), (0.36, 0.91)),  # 0.46 to 0.78, 0.50 to 0.77
+        ("fednova", (0.34, 0.95), (0.38, 0.96)),  # 0.50 to 0.79, 0.54 to 0.80: of equal steps, fedavg's
         ("fedproto", (0.78, 0.96), (0.39, 0.60)),  # 0.82 to 0.91, 0.44 to 0.55; local 0.85 to 0.91, 0.33 to 0.49
     ],
 )

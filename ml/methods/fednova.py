@@ -1,0 +1,49 @@
+"""FedNova: FedAvg for clients that make unlike numbers of steps (ALGORITHMS §9).
+
+Wang et al., *Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization*, 2020. With tau_k
+local steps at learning rate eta and momentum rho, from the common model w_G to w_k, and p_k = n_k / n,
+
+    ||a_k||_1 = (tau_k - rho * (1 - rho^tau_k) / (1 - rho)) / (1 - rho)          (rho = 0: tau_k)
+    d_k       = (w_G - w_k) / (eta * ||a_k||_1)
+    tau_eff   = sum_k p_k ||a_k||_1
+    w_G      <- w_G - eta * tau_eff * sum_k p_k d_k
+
+which is FedAvg where all tau_k are equal. All members have the same eta in a round, so it cancels and is not computed
+with. The formula is the rule `nova`, at w_G the parent block's aggregate; local training is FedAvg's.
+
+FedEDS prints it as algorithm 4 with the sign reversed, without eta in the last line and with 1/K for p_k (E6, E8), and
+counts epochs (E7): `unit: epochs`. What is here are the paper's own signs, weights and steps.
+
+Where we deviate: the running statistics of batch norm are averaged as by FedAvg, or with `bn_buffers: local` stay at
+home. tau_k is a member's own: it differs with `budget_s`, which is what FedNova is for, and with `local_epochs`, by how
+many samples there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ml.method import Prepared, Round, State
+from ml.payload import Arrays
+from ml.sharing import SharesModel
+from ml.specs import FedNovaSpec
+from ml.specs.fednova import MAX_STEPS
+from ml.training import Schedule
+
+
+class FedNova(SharesModel[FedNovaSpec]):
+    """The state besides the model is `local_steps` int64[1], tau of the local phase that is under way; then nothing."""
+
+    def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
+        by_epoch = self.spec.hyperparameters.unit == "epochs"
+        num_steps = schedule.num_iterations if by_epoch else len(schedule.batches)
+        state.arrays = {"local_steps": np.array([num_steps], np.int64)}
+        return super().prepare(state, round_, schedule)
+
+    def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
+        num_steps = min(int(state.arrays["local_steps"][0]), MAX_STEPS)
+        state.arrays = {}
+        weight, payloads = super().finish(state, round_)
+        return weight, {"model": {**payloads["model"], **self.spec.make_numbers(num_steps)}}

@@ -1,0 +1,107 @@
+"""FedNova: FedAvg for clients that make unlike numbers of steps (ALGORITHMS §9, §11 E6 to E8).
+
+Wang et al., *Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization*, 2020. A member says
+how many steps it made, and its way from the common model counts by the step: whoever makes more does not pull harder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from ml.aggregation import NOVA_NUMBERS
+from ml.errors import PayloadError, SpecError
+from ml.payload import Arrays, ArraySchema, ArraySpec
+from ml.specs.base import Hyperparameters, choice
+from ml.specs.sharing import ModelHyperparameters, ModelSpec
+
+MAX_STEPS = 1 << 20  # of a local phase; validators add up as many numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNovaHyperparameters(ModelHyperparameters):
+    """`unit`: whether tau counts mini-batch steps, as the reference code does, or local epochs, as FedEDS writes."""
+
+    unit: str = choice("steps", "epochs")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unit == "epochs" and not self.counts_epochs:
+            raise SpecError("method.unit", "expected steps with local_iterations, got 'epochs': set local_epochs")
+        if self.decay_unit == "step":
+            raise SpecError("method.decay_unit", "expected round: all steps of a round count alike here; got 'step'")
+        if self.fixed_steps is not None and self.fixed_steps > MAX_STEPS:
+            key = "local_epochs" if self.counts_epochs else "local_iterations"
+            raise SpecError(f"method.{key}", f"fednova expects at most {MAX_STEPS}, got {self.fixed_steps}")
+
+    @property
+    def fixed_steps(self) -> int | None:
+        """Every member's tau, where it follows from what is set here: not where the time decides, or the samples."""
+        if self.budget_s is not None or self.counts_epochs != (self.unit == "epochs"):
+            return None
+        return self.local_work
+
+
+@dataclass(frozen=True)
+class FedNovaSpec(ModelSpec):
+    """The model, and with it `local_steps` int64[1], the author's tau, and `norm` float64[1], the ||a||_1 that tau and
+    the momentum give. The second follows from the first; the rule reads it, and so needs no hyper-parameter.
+
+    tau is checked as far as it is known. Where the time or the samples decide, its author's word is taken, as for the
+    number of its samples: more steps than there were make its own way shorter, and that of all others longer.
+    """
+
+    name: ClassVar[str] = "fednova"
+    settings: ClassVar[type[Hyperparameters]] = FedNovaHyperparameters
+
+    hyperparameters: FedNovaHyperparameters
+
+    def __post_init__(self) -> None:
+        if taken := [name for name in NOVA_NUMBERS if name in self.task.model_schema.arrays]:
+            raise SpecError("model", f"fednova expects a model without a {taken[0]!r} of its own")
+
+    @cached_property
+    def _schemas(self) -> Mapping[str, ArraySchema]:
+        numbers = {"local_steps": ArraySpec("int64", (1,)), "norm": ArraySpec("float64", (1,))}
+        return {"model": ArraySchema({**self._make_schema().arrays, **numbers})}
+
+    def rules(self, height: int) -> Mapping[str, str]:
+        return {"model": "nova"}
+
+    def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
+        super().validate_payload(kind, arrays, height)
+        fixed, steps = self.hyperparameters.fixed_steps, int(arrays["local_steps"][0])
+        low, high = (1, MAX_STEPS) if fixed is None else (fixed, fixed)
+        if not low <= steps <= high:
+            raise PayloadError(
+                f"payload 'model': expected local_steps {f'from 1 to {high}' if fixed is None else fixed}, got {steps}"
+            )
+        expected, got = self.compute_norm(steps), arrays["norm"][0]
+        if got != expected:
+            raise PayloadError(f"payload 'model': expected norm {expected!r} of {steps} steps, got {float(got)!r}")
+
+    def compute_norm(self, num_steps: int) -> float:
+        """||a||_1 of so many steps at this method's momentum."""
+        return compute_norm(num_steps, self.hyperparameters.momentum)
+
+    def make_numbers(self, num_steps: int) -> Arrays:
+        """What a payload has besides the model."""
+        return {"local_steps": np.array([num_steps], np.int64), "norm": np.array([self.compute_norm(num_steps)])}
+
+
+@lru_cache(maxsize=256)
+def compute_norm(num_steps: int, momentum: float) -> float:
+    """||a||_1 = (tau - rho * (1 - rho^tau) / (1 - rho)) / (1 - rho): how often a gradient of each step enters the
+    weights, summed over the steps.
+
+    By the recursion c <- rho * c + 1, whose float64 is the same everywhere; a power or a logarithm is the C library's.
+    """
+    c = total = 0.0
+    for _ in range(num_steps):
+        c = momentum * c + 1.0
+        total += c
+    return total
