@@ -4,6 +4,8 @@
     blobs/tmp/*.tmp         a blob being written; swept at the next start
     blobs/tmp/*.part        a blob being fetched; kept, so that the transfer resumes where it broke off
 
+A file that another process has finished is adopted: hashed, synced and renamed, never read whole.
+
 Nothing here touches the database, so these methods may run on any thread.
 """
 
@@ -42,13 +44,23 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def _sync_file(path: Path) -> None:
+    """Make the bytes of a file durable that somebody else has written."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def _hash_file(path: Path) -> Digest:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading_blob(path: Path) -> Iterator[None]:
+    """Turn OSError into BlobMissing where there is no such file, else as `translated_os_errors` does."""
     with translated_os_errors(path):
         try:
             yield
@@ -100,7 +112,7 @@ class BlobFiles:
     def get_blob(self, digest: Digest) -> bytes:
         """The blob's bytes, hashed again. Raises BlobMissing, or StoreCorrupted naming the file."""
         path = self.blob_path(digest)
-        with _reading(path):
+        with reading_blob(path):
             data = path.read_bytes()
         _check_digest(path, digest, hashlib.sha256(data).digest())
         return data
@@ -108,7 +120,7 @@ class BlobFiles:
     def check_blob(self, digest: Digest) -> None:
         """Hash the blob where it lies. Raises BlobMissing, or StoreCorrupted naming the file."""
         path = self.blob_path(digest)
-        with _reading(path):
+        with reading_blob(path):
             got = _hash_file(path)
         _check_digest(path, digest, got)
 
@@ -137,18 +149,42 @@ class BlobFiles:
         self._reach("blob.durable")
         return digest
 
-    def open_partial(self, digest: Digest) -> tuple[Path, int]:
-        """The file to append a fetched blob to, and how many of its bytes are there already."""
+    def adopt_blob(self, source: Path) -> tuple[Digest, int]:
+        """Make a finished file of the same file system the blob that it is, durably: its digest and its size.
+
+        The file is gone from where it was, also if the blob is held already; a damaged one is replaced.
+        """
         self._refuse_if_readonly()
-        path = self._partial_path(digest)
+        self._reach("blob.begin")
+        with translated_os_errors(source):
+            digest, size = _hash_file(source), source.stat().st_size
+            path = self.blob_path(digest)
+            if path.is_file() and path.stat().st_size == size and _hash_file(path) == digest:
+                sync_directory(path.parent)  # as in put_blob
+                source.unlink()
+                return digest, size
+            self._reach("blob.written")
+            _sync_file(source)
+            self._reach("blob.synced")
+            self._publish(source, path)
+        self._reach("blob.durable")
+        return digest, size
+
+    def open_partial(self, digest: Digest, tag: str = "") -> tuple[Path, int]:
+        """The file to append a fetched blob to, and how many of its bytes are there already.
+
+        `tag` sets apart what is fetched of one blob by different words on what it is made of.
+        """
+        self._refuse_if_readonly()
+        path = self._partial_path(digest, tag)
         with translated_os_errors(path):
             path.touch()
             return path, path.stat().st_size
 
-    def commit_partial(self, digest: Digest) -> None:
+    def commit_partial(self, digest: Digest, tag: str = "") -> None:
         """Check a fetched blob and make it durable. Raises ValidationError, and drops it, when it is another one."""
         self._refuse_if_readonly()
-        partial, path = self._partial_path(digest), self.blob_path(digest)
+        partial, path = self._partial_path(digest, tag), self.blob_path(digest)
         self._reach("blob.begin")
         with translated_os_errors(partial):
             got = _hash_file(partial)
@@ -156,18 +192,15 @@ class BlobFiles:
                 partial.unlink()
                 raise ValidationError.differs("fetched blob", digest, got)
             self._reach("blob.written")
-            fd = os.open(partial, os.O_RDWR)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            _sync_file(partial)
             self._reach("blob.synced")
             self._publish(partial, path)
         self._reach("blob.durable")
 
     def drop_partial(self, digest: Digest) -> None:
-        """Forget what was fetched of a blob, as when it grew past its declared size."""
-        self._partial_path(digest).unlink(missing_ok=True)
+        """Forget all that was fetched of a blob, as when it grew past its declared size."""
+        for partial in self._partials.glob(f"{digest.hex()}*.part"):
+            partial.unlink(missing_ok=True)
 
     def delete_blob(self, digest: Digest) -> bool:
         """Whether there was one to delete."""
@@ -195,14 +228,15 @@ class BlobFiles:
         doomed = [digest for digest in self.held_blobs() if digest not in keep]
         for digest in doomed:
             self.delete_blob(digest)
-        kept_partials = {self._partial_path(digest) for digest in keep}
+        kept_names = {digest.hex() for digest in keep}
         for partial in self._partials.glob("*.part"):
-            if partial not in kept_partials:
+            if partial.name.partition(".")[0] not in kept_names:
                 partial.unlink(missing_ok=True)
         return len(doomed)
 
-    def _partial_path(self, digest: Digest) -> Path:
-        return self._partials / f"{digest.hex()}.part"
+    def _partial_path(self, digest: Digest, tag: str = "") -> Path:
+        name = f"{digest.hex()}.{tag}" if tag else digest.hex()
+        return self._partials / f"{name}.part"
 
     def _publish(self, source: Path, path: Path) -> None:
         """Give a synced file its final name, durably."""

@@ -6,7 +6,7 @@ other but for the rounding of batched products, which is why a CPU, where they a
 
 What differs between clients must be tensors of one shape. Clients whose batches or contexts have other shapes than the
 rest form groups of their own, and a client alone in its group is trained as always. So is one whose method has to see
-each step's gradients.
+each step's gradients, or has more to train after the steps.
 
 Legend: N clients of a group.
 """
@@ -20,8 +20,9 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from ml.method import Client, Phase, Trained
+from ml.method import Blobs, Client, Phase, Trained
 from ml.models.base import Model
+from ml.specs import Offer
 from ml.specs.architectures import is_batchable
 from ml.training import MAX_GATHERED_BYTES, Batch, ComputeLoss, Progress, Sgd, Tensors, compute_mean_loss
 
@@ -39,19 +40,28 @@ def explain_unbatchable(clients: Sequence[Client]) -> str | None:
     return None
 
 
-def train_batched(clients: Sequence[Client], height: int, beacon: bytes) -> list[Trained]:
+def train_batched(
+    clients: Sequence[Client],
+    height: int,
+    beacon: bytes,
+    *,
+    ids: Sequence[bytes] | None = None,
+    offers: Sequence[Offer] = (),
+    blobs: Sequence[Blobs] | None = None,
+) -> list[Trained]:
     """`Client.train` of each of `clients`, which have one spec, one engine and one device, and for which
-    `explain_unbatchable` finds nothing.
+    `explain_unbatchable` finds nothing. `offers` are for all, `ids[i]` and `blobs[i]` for client i.
 
     What is frozen in a model must be the same in all. In `seconds` the steps count as a client's share of its group's.
     Raises as `Client.train`, and then none of them has changed.
     """
     with ExitStack() as undo:
         phases = []
-        for client in clients:
+        for i, client in enumerate(clients):
             undo.enter_context(client.undone_on_failure())
+            me, own = ids[i] if ids else b"", blobs[i] if blobs else None
             with client.seeded(height):
-                phases.append(client.begin(height, beacon))
+                phases.append(client.begin(height, beacon, me=me, offers=offers, blobs=own))
         progress: dict[int, Progress] = {}
         for group in _group(phases):
             if len(group) == 1:
@@ -71,12 +81,14 @@ def _group(phases: Sequence[Phase]) -> Iterable[list[int]]:
     """The positions of the phases whose tensors can be stacked, in order of first appearance."""
     groups: dict[Hashable, list[int]] = {}
     for i, phase in enumerate(phases):
-        context, by_sample = phase.prepared.context, phase.prepared.by_sample
+        prepared = phase.prepared
+        context, by_sample, by_step = prepared.context, prepared.by_sample, prepared.by_step
         key = (
             tuple(map(len, phase.schedule.batches)),
             tuple((name, context[name].shape, context[name].dtype) for name in sorted(context)),
             tuple((name, by_sample[name].shape[1:], by_sample[name].dtype) for name in sorted(by_sample)),
-            i if phase.prepared.on_gradients else None,
+            None if by_step is None else by_step.layout,
+            i if prepared.on_gradients or prepared.then else None,
         )
         groups.setdefault(key, []).append(i)
     return groups.values()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ml.method import Trained
-from ml.payload import Array, Arrays, compute_encoded_bytes, encode_arrays
+from ml.payload import Array, Arrays, compute_encoded_bytes, iter_encoded
 from ml.specs import MethodSpec, Offer
 
 
@@ -38,7 +38,7 @@ class Size:
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
     """One round's contributions of `num_clients`. `voted` is the size of all their voted payloads; `offers`, in author
-    order, and `blobs` by digest are empty where a method has nothing on demand."""
+    order, and `blobs` by digest are empty where a method has nothing on demand and nothing that later rounds read."""
 
     spec: MethodSpec
     height: int
@@ -51,10 +51,11 @@ class Exchange:
     def make(cls, spec: MethodSpec, height: int, ids: Sequence[bytes], trained: Sequence[Trained]) -> Exchange:
         """The exchange of what `trained[i]` has made under `ids[i]`, checked as a validator would. Raises PayloadError.
 
-        Only where there is something on demand is anything encoded, and then once.
+        Only where there is something on demand or to be read later is anything hashed, and then once.
         """
         voted_kinds = spec.rules(height).keys()
-        has_offers = bool(spec.schemas(height).keys() - voted_kinds)
+        is_read_later = spec.needed_until(height) != height
+        has_offers = is_read_later or bool(spec.schemas(height).keys() - voted_kinds)
         voted, offers, blobs = Size(), [], {}
         for author, made in sorted(zip(ids, trained, strict=True), key=lambda pair: pair[0]):
             spec.validate_weight(made.weight)
@@ -65,8 +66,8 @@ class Exchange:
                 if kind in voted_kinds:
                     voted += Size.of(arrays)
                 if has_offers:
-                    digests[kind] = hashlib.sha256(encode_arrays(arrays)).digest()
-                if kind not in voted_kinds:
+                    digests[kind] = _compute_digest(arrays)
+                if is_read_later or kind not in voted_kinds:
                     blobs[digests[kind]] = {name: _protect(array) for name, array in arrays.items()}
             if has_offers:
                 offers.append(Offer(author, made.weight, digests))
@@ -77,9 +78,14 @@ class Exchange:
         wanted = self.spec.wanted(self.height, beacon, me, self.offers, aggregate)
         return {digest: self.blobs[digest] for digest in wanted}
 
+    def take_for_training(self, height: int, beacon: bytes, me: bytes) -> dict[bytes, Arrays]:
+        """The blobs of this round that the local phase of `me` for a later height reads."""
+        wanted = self.spec.wanted_in_training(height, beacon, me, self.offers)
+        return {digest: self.blobs[digest] for digest in wanted}
+
     def measure(self, taken: Mapping[bytes, Mapping[bytes, Arrays]]) -> tuple[Size, Size]:
         """(sent, received), summed over clients, who have taken these blobs by their ids. A voted payload is sent once
-        and received by all others; one on demand is sent as often as it is pulled."""
+        and received by all others, also one that is read later; one on demand is sent as often as it is pulled."""
         own = {offer.author: set(offer.digests.values()) for offer in self.offers}
         pulled = Size()
         for me, blobs in taken.items():
@@ -87,6 +93,13 @@ class Exchange:
                 if digest not in own[me]:
                     pulled += Size.of(arrays)
         return self.voted + pulled, self.voted * (self.num_clients - 1) + pulled
+
+
+def _compute_digest(arrays: Arrays) -> bytes:
+    digest = hashlib.sha256()
+    for piece in iter_encoded(arrays):
+        digest.update(piece)
+    return digest.digest()
 
 
 def _protect(array: Array) -> Array:

@@ -23,7 +23,7 @@ from torch import Tensor
 from ml.errors import Abandoned, Stopped
 from ml.metrics import Prediction, evaluate
 from ml.models.base import Model, dump_parameters, load_parameters
-from ml.payload import Array, Arrays
+from ml.payload import Array, Arrays, iter_blocks
 from ml.prototypes import PrototypeRows
 from ml.seeding import derive_seed, numpy_rng
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
@@ -39,6 +39,7 @@ from ml.training import (
     Sgd,
     ShouldStop,
     Tensors,
+    add_by_step,
     augment_batches,
     compile_loss,
     gather_batches,
@@ -54,23 +55,27 @@ TestSet = Literal["matched", "global"]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round for one client. `beacon` is the parent block's id, the randomness that peers can check; `seed` is the
-    client's own.
+    """One round for one client. It makes the block at `height` and is the method's own round `number`, from 1 on, which
+    learning rates and draws go by; heights before that have numbers below. `beacon` is the parent block's id, the
+    randomness that peers can check; `seed` is the client's own.
 
-    When a block is applied, `me` is the client's id, `offers` are what the block's authors have committed to, in author
-    order, and those in `gone` do not have theirs.
+    `me` is the client's id, `offers` are what the authors of a block have committed to, in author order, and those in
+    `gone` do not have theirs. When a block is applied that is the block; in a local phase it is the earlier one that
+    the phase reads, and `blobs` are what the spec says is wanted of its offers.
     """
 
     height: int
+    number: int
     beacon: bytes
     seed: int
     me: bytes = b""
     offers: tuple[Offer, ...] = ()
     gone: frozenset[bytes] = frozenset()
+    blobs: Blobs = field(default_factory=dict)
 
     def rng(self, purpose: str) -> Generator:
         """The draws for one purpose in this round: the same whenever the round is run again."""
-        return numpy_rng(self.seed, purpose, self.height)
+        return numpy_rng(self.seed, purpose, self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ class Trained:
 
     `metrics`: loss (mean over the steps), iterations (E), steps, seconds (of the whole phase, since what comes before
     the first step and after the last is time that mining does not have), alpha_s (those for each local iteration), and
-    accuracy and test_loss on the matched test set before anything was exchanged.
+    accuracy and test_loss on the matched test set before anything was exchanged; and what the method says besides.
     """
 
     weight: int
@@ -135,7 +140,8 @@ class State:
 class Method(Protocol):
     """One paper's training and inference (DESIGN §7); its spec says what validators need to know of it.
 
-    A local phase is `prepare`, then a step on `compute_loss` for every batch, then `finish`.
+    A local phase is `prepare`, then a step on `compute_loss` for every batch and what `prepare` says is to be done
+    `then`, then `finish`.
     """
 
     @property
@@ -189,7 +195,7 @@ class Phase:
 class Client:
     """One participant: a method at work on a model and data of its own.
 
-    Each round draws from seeds of its own height, so a client restored from `state_arrays` goes on exactly as the one
+    Each round draws from seeds of its own number, so a client restored from `state_arrays` goes on exactly as the one
     they came from. The model is as block 0 has it and on the data's device, where the samples are as it takes them
     (`ml.features`).
     """
@@ -232,26 +238,43 @@ class Client:
         beacon: bytes,
         *,
         num_iterations: int | None = None,
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Blobs | None = None,
+        gone: Collection[bytes] = frozenset(),
         should_stop: ShouldStop | None = None,
         on_step: OnStep | None = None,
     ) -> Trained:
         """One local phase, of `num_iterations` instead of the method's own number, and what to send of it.
 
+        Where the spec has it read an earlier block, `offers` are that block's, and `blobs` those that it wants of them.
         Raises Stopped and Diverged, and then has changed nothing; and Abandoned, where `should_stop` does, the model as
         the last step left it.
         """
         with self.undone_on_failure(), self.seeded(height):
-            phase = self.begin(height, beacon, num_iterations)
+            phase = self.begin(height, beacon, num_iterations, me=me, offers=offers, blobs=blobs, gone=gone)
             return self.end(phase, self.run(phase, should_stop=should_stop, on_step=on_step))
 
-    def begin(self, height: int, beacon: bytes, num_iterations: int | None = None) -> Phase:
+    def begin(
+        self,
+        height: int,
+        beacon: bytes,
+        num_iterations: int | None = None,
+        *,
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Blobs | None = None,
+        gone: Collection[bytes] = frozenset(),
+    ) -> Phase:
         """Draw the samples of a local phase and let the method prepare for them."""
         start_s = time.perf_counter()
-        round_ = Round(height, beacon, self.seed)
+        number = self.spec.get_round_number(height)
+        round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset(gone), blobs or {})
         hyper = self.spec.hyperparameters
-        schedule = Schedule.draw(hyper, self.num_train, round_.rng("batches"), self.device, num_iterations)
+        work = self.spec.get_local_work(height) if num_iterations is None else num_iterations
+        schedule = Schedule.draw(hyper, self.num_train, round_.rng("batches"), self.device, work)
         prepared = self.method.prepare(self.state, round_, schedule)
-        lr = hyper.compute_lr(height, len(schedule.batches))
+        lr = hyper.compute_lr(max(number, 1), len(schedule.batches))
         parameters = self.state.model.parameters()
         sgd = Sgd(
             parameters, lr, hyper.momentum, hyper.weight_decay, hyper.decay_by_step, on_gradients=prepared.on_gradients
@@ -259,25 +282,33 @@ class Client:
         return Phase(round_, schedule, prepared, sgd, time.perf_counter() - start_s)
 
     def run(self, phase: Phase, *, should_stop: ShouldStop | None = None, on_step: OnStep | None = None) -> Progress:
-        """The steps of a local phase. Raises as `ml.training.train`, the model then somewhere on its way."""
-        compute_loss = self.method.compute_loss
-        return train(
+        """The steps of a local phase, and what is trained then. Raises as `ml.training.train`, the model then somewhere
+        on its way."""
+        compute_loss, prepared, autocast = self.method.compute_loss, phase.prepared, self.engine.autocast(self.device)
+        progress = train(
             self.state.model,
             self.get_batches(phase),
             compile_loss(compute_loss) if self.engine.compiled else compute_loss,
-            phase.prepared.context,
+            prepared.context,
             phase.sgd,
-            num_steps=len(phase.schedule.batches),
-            autocast=self.engine.autocast(self.device),
+            num_steps=len(phase.schedule.batches) + prepared.then_steps,
+            autocast=autocast,
             should_stop=should_stop,
             on_step=on_step,
         )
+        if prepared.then is None:
+            return progress
+        start_s = time.perf_counter()
+        payloads = prepared.then(autocast, should_stop, _go_on_counting(on_step, progress.steps, prepared.then_steps))
+        seconds = progress.seconds + time.perf_counter() - start_s
+        return Progress(progress.loss, progress.steps + prepared.then_steps, seconds, payloads)
 
     def end(self, phase: Phase, progress: Progress) -> Trained:
         """What came of a local phase whose steps have been made. Raises Diverged where no loss has shown what the last
         step did."""
         start_s = time.perf_counter()
-        weight, payloads = self.method.finish(self.state, phase.round)
+        weight, finished = self.method.finish(self.state, phase.round)
+        payloads = {**finished, **progress.payloads}
         seconds = phase.seconds + progress.seconds + time.perf_counter() - start_s
         before_exchange = self.evaluate()
         if not (math.isfinite(before_exchange["loss"]) and _are_finite(payloads)):
@@ -292,6 +323,7 @@ class Client:
             "alpha_s": seconds / max(iterations, 1),
             "accuracy": before_exchange["accuracy"],
             "test_loss": before_exchange["loss"],
+            **phase.prepared.metrics,
         }
         return Trained(weight, payloads, metrics)
 
@@ -312,7 +344,8 @@ class Client:
         ones after local training, since applying leaves their weights alone. On failure nothing has changed.
         """
         with self.undone_on_failure(), self.seeded(height):
-            round_ = Round(height, beacon, self.seed, me, tuple(offers), frozenset(gone))
+            number = self.spec.get_round_number(height)
+            round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset(gone))
             metrics = self.method.apply(self.state, round_, aggregate, blobs or {})
             return self.evaluate() | dict(metrics or {})
 
@@ -338,12 +371,12 @@ class Client:
 
     def get_batches(self, phase: Phase, max_bytes: int = MAX_GATHERED_BYTES) -> Iterator[Batch]:
         """The samples of each step of a local phase, copied together up to `max_bytes`."""
-        samples, kind = self.state.data.train, self.engine.augment
-        batches = gather_batches(samples.x, samples.y, phase.prepared.by_sample, phase.schedule.batches, max_bytes)
-        if kind == "none":
-            return batches
-        generator = torch.Generator(self.device).manual_seed(derive_seed(self.seed, "augment", phase.round.height))
-        return augment_batches(batches, kind, generator)
+        samples, kind, prepared = self.state.data.train, self.engine.augment, phase.prepared
+        batches = gather_batches(samples.x, samples.y, prepared.by_sample, phase.schedule.batches, max_bytes)
+        if kind != "none":
+            generator = torch.Generator(self.device).manual_seed(derive_seed(self.seed, "augment", phase.round.number))
+            batches = augment_batches(batches, kind, generator)
+        return batches if prepared.by_step is None else add_by_step(batches, prepared.by_step.gather(max_bytes))
 
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:
@@ -362,7 +395,7 @@ class Client:
     @contextmanager
     def seeded(self, height: int) -> Iterator[None]:
         """Dropout draws from torch's own generator: seeded for this round, and given back as it was."""
-        seed, device = derive_seed(self.seed, "dropout", height), self.device
+        seed, device = derive_seed(self.seed, "dropout", self.spec.get_round_number(height)), self.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a step: it also notes the
             if device.type == "cuda":  # seed, with the stack it came from, for every kind of device there is not
@@ -371,6 +404,11 @@ class Client:
             yield
 
 
+def _go_on_counting(on_step: OnStep | None, made: int, more: int) -> OnStep | None:
+    """`on_step` for steps that come after `made`."""
+    return None if on_step is None else lambda done, _: on_step(made + done, made + more)
+
+
 def _are_finite(payloads: Mapping[str, Arrays]) -> bool:
     floats = (array for arrays in payloads.values() for array in arrays.values() if array.dtype.kind == "f")
-    return all(bool(np.isfinite(array).all()) for array in floats)
+    return all(bool(np.isfinite(block).all()) for array in floats for block in iter_blocks(array))

@@ -15,10 +15,13 @@ comes from genesis. Everything a peer can get wrong is a `PayloadError`.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import mmap
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,9 +34,20 @@ Arrays = Mapping[str, Array]
 Shape = tuple[int, ...]
 
 # Kinds of payload, by the code a contribution carries for them.
-KINDS = {"prototypes": 1, "model": 2, "unit": 3, "auxiliary": 4, "g": 5, "h": 6, "encrypted_set": 7}
+KINDS = {
+    "prototypes": 1,
+    "model": 2,
+    "unit": 3,
+    "auxiliary": 4,
+    "g": 5,
+    "h": 6,
+    "encrypted_set": 7,
+    "chunk_digests": 8,
+}
 _KIND_NAMES = {code: name for name, code in KINDS.items()}
 
+CHUNK_BYTES = 1 << 20  # of an encoding, each with a digest of its own in the list of its chunks' digests
+BLOCK_ELEMENTS = 64 * 1024  # of an array that are looked at together
 MAX_HEADER_BYTES = 1 << 20
 MAX_DIMENSIONS = 8
 _MAX_ARRAY_BYTES = 1 << 48  # far above any payload limit, far below where numpy's sizes overflow
@@ -71,14 +85,18 @@ def encode_arrays(arrays: Arrays) -> bytes:
 
     Takes float16, float32, float64, int64 and uint8, and names of letters, digits and `_ . / -`. Raises PayloadError.
     """
+    return b"".join(iter_encoded(arrays))
+
+
+def iter_encoded(arrays: Arrays) -> Iterator[bytes | memoryview]:
+    """What `encode_arrays` joins, piece by piece: arrays that are little-endian and row-major are not copied."""
     ordered = {name: np.asarray(arrays[name]) for name in sorted(arrays)}
     layout = {name: (_get_code(name, array.dtype), array.shape) for name, array in ordered.items()}
     header = _encode_header(layout)
-    parts: list[Any] = [len(header).to_bytes(8, "little"), header]
+    yield len(header).to_bytes(8, "little") + header
     for name, array in ordered.items():
         flat = np.ascontiguousarray(array, dtype=_DTYPES[layout[name][0]]).reshape(-1)
-        parts.append(flat.view(np.uint8).data)
-    return b"".join(parts)
+        yield flat.view(np.uint8).data
 
 
 def decode_arrays(data: bytes | bytearray | memoryview, max_bytes: int) -> dict[str, Array]:
@@ -116,6 +134,44 @@ def decode_arrays(data: bytes | bytearray | memoryview, max_bytes: int) -> dict[
     if _encode_header(layout) != header:
         raise PayloadError("header is not in canonical form (order of names, numbers or padding)")
     return arrays
+
+
+def map_arrays(path: Path, max_bytes: int) -> dict[str, Array]:
+    """The arrays in a file, as `decode_arrays` has them, read as they are looked at and held in no memory of ours.
+
+    The file must not change as long as one of them is in use. Raises PayloadError, and OSError.
+    """
+    with path.open("rb") as file:
+        if file.seek(0, 2) == 0:  # which cannot be mapped
+            return decode_arrays(b"", max_bytes)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return decode_arrays(memoryview(mapped), max_bytes)
+
+
+# ---- the digests of an encoding's chunks
+
+
+def count_chunks(num_bytes: int) -> int:
+    """How many chunks an encoding of this length has. All but the last are of CHUNK_BYTES."""
+    return -(-num_bytes // CHUNK_BYTES)
+
+
+def compute_chunk_digests(arrays: Arrays) -> Array:
+    """uint8[m, 32]: the SHA-256 of each chunk of the encoding of `arrays`. Raises PayloadError."""
+    digests: list[bytes] = []
+    chunk, room = hashlib.sha256(), CHUNK_BYTES
+    for piece in iter_encoded(arrays):
+        rest = memoryview(piece)
+        while rest:
+            part, rest = rest[:room], rest[room:]
+            chunk.update(part)
+            room -= len(part)
+            if not room:
+                digests.append(chunk.digest())
+                chunk, room = hashlib.sha256(), CHUNK_BYTES
+    if room < CHUNK_BYTES:
+        digests.append(chunk.digest())
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
 
 
 def compute_encoded_bytes(layout: Mapping[str, tuple[str, Shape]]) -> int:
@@ -256,11 +312,20 @@ def validate_arrays(arrays: Arrays, schema: ArraySchema) -> None:
                     f"{''.join(f', {symbol} = {size}' for symbol, size in sizes.items())}, got {_show(array.shape)}"
                 )
     for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if array.dtype.kind == "f" and not all(np.isfinite(block).all() for block in iter_blocks(array)):
             raise PayloadError(f"array {name!r}: expected finite numbers only")
     layout = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
     if (size := compute_encoded_bytes(layout)) > schema.max_bytes:
         raise PayloadError(f"payload too long: expected at most {schema.max_bytes} bytes, got {size}")
+
+
+def iter_blocks(array: Array) -> Iterator[Array]:
+    """All numbers of an array of any shape and memory layout, at most BLOCK_ELEMENTS of them at once, so that looking
+    at them needs no more memory for a large one."""
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        return (flat[start : start + BLOCK_ELEMENTS] for start in range(0, flat.size, BLOCK_ELEMENTS))
+    return iter(np.nditer(array, ["external_loop", "buffered", "zerosize_ok"], buffersize=BLOCK_ELEMENTS))
 
 
 def _show(shape: tuple[int | str, ...]) -> str:

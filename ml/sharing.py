@@ -60,10 +60,12 @@ class SharesModel(Classifies[AnyModelSpec]):
     """The whole model is sent, and its mean taken over."""
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
-        weight = 1 if self.spec.max_weight_is_one else min(len(state.data.train), self.spec.task.max_weight)
         sent = self.spec.schemas(round_.height)["model"].arrays
         parameters = dump_parameters(state.model)
-        return weight, {"model": {name: array for name, array in parameters.items() if name in sent}}
+        return self.get_weight(state), {"model": {name: array for name, array in parameters.items() if name in sent}}
+
+    def get_weight(self, state: State) -> int:
+        return 1 if self.spec.max_weight_is_one else min(len(state.data.train), self.spec.task.max_weight)
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
         load_parameters(state.model, get_agreed(aggregate, "model", round_))
@@ -131,6 +133,12 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
                 distances_N, nearest_N = distances.min(1)
                 return Prediction(logits, own[nearest_N], distances_N)
         return Prediction(logits, logits.argmax(1))
+
+
+def flatten(model: Model, spec: MethodSpec) -> Tensor:
+    """A copy of all trained parameters in one vector, [P]."""
+    parameters = dict(model.named_parameters())
+    return torch.cat([parameters[name].reshape(-1) for name in spec.task.parameter_schema.arrays])
 
 
 def get_agreed(aggregate: Arrays | None, kind: str, round_: Round) -> dict[str, Array]:

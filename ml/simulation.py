@@ -27,7 +27,7 @@ from ml.metrics import compute_mean
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import Array, Arrays, decode_arrays
 from ml.snapshot import Snapshot, take_snapshot
-from ml.specs import AuthorPayloads, compute_aggregate
+from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate
 from ml.specs.architectures import MLP_HIDDEN
 
 BATCHED = ("auto", "on", "off")
@@ -180,15 +180,23 @@ def simulate(
         parent: Arrays | None
         clients, parent, pretrained = begin_simulation(config)
         spec, batched = clients[0].spec, _is_batched(config, clients)
+        kept: dict[int, Exchange] = {}  # those whose payloads later rounds read, by height
         rounds: list[RoundResult] = []
         digests: list[bytes] = []
         for height in range(1, config.rounds + 1):
             beacon = beacons(height) if beacons else _make_beacon(config.seed, height)
+            standing = kept.get(spec.get_standing(height) or 0)
+            offers = standing.offers if standing else ()
+            blobs = [standing.take_for_training(height, beacon, me) if standing else {} for me in ids]
             if batched:
-                trained = train_batched(clients, height, beacon)
+                trained = train_batched(clients, height, beacon, ids=ids, offers=offers, blobs=blobs)
             else:
-                trained = [client.train(height, beacon) for client in clients]
+                trained = [
+                    client.train(height, beacon, me=me, offers=offers, blobs=own)
+                    for me, client, own in zip(ids, clients, blobs, strict=True)
+                ]
             exchange = Exchange.make(spec, height, ids, trained)
+            kept = {made: old for made, old in {**kept, height: exchange}.items() if _is_read_after(height, made, spec)}
             contributions = [
                 AuthorPayloads(author, made.weight, made.payloads) for author, made in zip(ids, trained, strict=True)
             ]
@@ -271,6 +279,12 @@ def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:
     if reason is not None and config.batched == "on":
         raise DataError(f"batched: {reason}")
     return reason is None
+
+
+def _is_read_after(height: int, made: int, spec: MethodSpec) -> bool:
+    """Whether a local phase after that of `height` reads what height `made` has exchanged."""
+    last = spec.needed_until(made)
+    return last is None or last > height
 
 
 def _compute_known_mean(told: Sequence[Metrics], name: str) -> float | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -31,6 +31,7 @@ from torch import Tensor
 from ml.data.augment import augment
 from ml.errors import MlError, Stopped
 from ml.models.base import Model
+from ml.payload import Arrays
 from ml.specs.base import Hyperparameters
 
 Tensors = Mapping[str, Tensor]
@@ -38,6 +39,8 @@ Batches = Sequence[Tensor]
 ShouldStop = Callable[[], bool]  # may raise Abandoned instead
 OnStep = Callable[[int, int], None]  # (steps done, steps in all)
 OnGradients = Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of all trained parameters, in the order of the model
+Autocast = AbstractContextManager[Any]  # that a forward pass in training runs in
+Then = Callable[[Autocast, ShouldStop | None, OnStep | None], Mapping[str, Arrays]]
 
 MAX_GATHERED_BYTES = 64 << 20
 
@@ -58,23 +61,42 @@ ComputeLoss = Callable[[Model, Batch, Tensors], Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ByStep:
+    """Tensors that come with each batch and are not rows of the client's samples. `gather(max_bytes)` makes them step
+    by step, so much at once. Phases of one `layout` have the same names and shapes at each step."""
+
+    layout: Hashable
+    gather: Callable[[int], Iterator[Tensors]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """What a method's loss needs in a round besides the batch: `context`, the same at every step, and `by_sample`,
-    whose rows belong to the client's samples and come with each batch. A method that has to see each step's gradients,
-    or to change them before they are used, gives `on_gradients`, and then trains alone."""
+    """What a method's loss needs in a round besides the batch: `context`, the same at every step, `by_sample`, whose
+    rows belong to the client's samples and come with each batch, and `by_step`, what else comes with each.
+
+    A method that has to see each step's gradients, or to change them before they are used, gives `on_gradients`, and
+    one that has more to train when the steps are made gives `then`, which makes `then_steps` of its own; what that
+    returns are payloads beside those of `finish`. Either trains alone. `metrics` are the phase's besides those of all.
+    """
 
     context: Tensors = field(default_factory=dict)
     by_sample: Tensors = field(default_factory=dict)
     on_gradients: OnGradients | None = None
+    by_step: ByStep | None = None
+    then: Then | None = None
+    then_steps: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the steps of a local phase did: the mean of their losses, how many they were, the seconds they took."""
+    """What the steps of a local phase did: the mean of their losses, how many they were, the seconds they took; and the
+    payloads of what came `then`, whose steps and seconds count too."""
 
     loss: float
     steps: int
     seconds: float
+    payloads: Mapping[str, Arrays] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +122,7 @@ class Engine:
         is_made_for_it = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
         return "bf16" if is_made_for_it else "fp32"
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+    def autocast(self, device: torch.device) -> Autocast:
         """The context that a forward pass in training runs in."""
         use = self.get_precision(device) == "bf16"
         return torch.autocast(device.type, torch.bfloat16) if use else contextlib.nullcontext()
@@ -190,11 +212,11 @@ def train(
     sgd: Sgd,
     *,
     num_steps: int,
-    autocast: AbstractContextManager[Any] | None = None,
+    autocast: Autocast | None = None,
     should_stop: ShouldStop | None = None,
     on_step: OnStep | None = None,
 ) -> Progress:
-    """One step for each of `batches`.
+    """One step for each of `batches`, of the `num_steps` that a phase has.
 
     Raises Stopped between two steps once `should_stop()` is true, and Diverged; the model then is somewhere on its way.
     """
@@ -305,6 +327,12 @@ def gather_batches(
         y_parts = torch.split(y_N.index_select(0, everything), sizes)
         for step in range(len(sizes)):
             yield Batch(x_parts[step], y_parts[step], {name: rows[step] for name, rows in parts.items()})
+
+
+def add_by_step(batches: Iterable[Batch], by_step: Iterable[Tensors]) -> Iterator[Batch]:
+    """Each batch with its step's tensors besides what it has."""
+    for batch, tensors in zip(batches, by_step, strict=True):
+        yield batch._replace(extra={**batch.extra, **tensors})
 
 
 def augment_batches(batches: Iterable[Batch], kind: str, generator: torch.Generator) -> Iterator[Batch]:

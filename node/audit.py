@@ -11,19 +11,23 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
-from chain.block import ZERO, Block, Digest
+from chain.block import ZERO, Block, Digest, PayloadRef
 from chain.blockchain import Fault, VerifyReport, verify_chain
 from chain.codec import decode_block
 from chain.errors import BlobMissing, ChainError, InvalidAggregate, StoreCorrupted
 from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
 from chain.store import BlockRow, Damage
+from ml.aggregation import RULES, carry
 from ml.errors import MlError
 from ml.payload import Arrays, decode_arrays, kind_name
 from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate
+from node.chunks import Chunks, ChunksMisfit
 from node.errors import NotFound
+from node.payloads import check_file
 from node.pb import admin_pb2 as pb
 
 BATCH_ROWS = 16
@@ -95,6 +99,13 @@ class _Source:
             self._store.check_blob(digest)
         self._checked.add(digest)
 
+    def blob_path(self, digest: Digest) -> Path:
+        return self._store.blob_path(digest)
+
+    def get_size(self, digest: Digest) -> int | None:
+        """None when it is not held."""
+        return self._store.blob_size(digest)
+
     def get_blob(self, digest: Digest) -> bytes | None:
         """None when it is not held. Raises StoreCorrupted."""
         try:
@@ -133,20 +144,23 @@ class Recomputation:
             raise InvalidAggregate(f"block {block.height}: cannot be recomputed: {error}") from error
 
     def _compute(self, block: Block) -> Digest | None:
-        rules = self._spec.rules(block.height)
+        rules, streamed = self._spec.rules(block.height), self._spec.get_streamed(block.height)
         authors = []
         for contribution in block.contributions:
-            self._spec.validate_kinds([kind_name(ref.kind) for ref in contribution.payloads], block.height)
+            refs = {kind_name(ref.kind): ref for ref in contribution.payloads}
+            self._spec.validate_kinds(refs, block.height)
             self._spec.validate_weight(contribution.weight)
             payloads: dict[str, Arrays] = {}
-            for ref in contribution.payloads:
-                kind = kind_name(ref.kind)
-                if kind not in rules:
+            for kind, rule in rules.items():
+                if kind in streamed:
                     continue
-                data = self._source.get_blob(ref.digest)
-                if data is None:
+                data = self._source.get_blob(refs[kind].digest)
+                if data is not None:
+                    payloads[kind] = self._decode(kind, data, refs[kind].size, block.height)
+                elif RULES[rule] is not carry:  # which takes nothing of it
                     return None
-                payloads[kind] = self._decode(kind, data, ref.size, block.height)
+            for kind, digests in streamed.items():
+                self._check_file(kind, refs[kind], payloads.get(digests), block.height)
             authors.append(AuthorPayloads(contribution.author, contribution.weight, payloads))
         parent = None
         if self._spec.reads_parent(block.height):
@@ -162,6 +176,22 @@ class Recomputation:
         arrays = decode_arrays(data, self._spec.schemas(height)[kind].max_bytes)
         self._spec.validate_payload(kind, arrays, height)
         return arrays
+
+    def _check_file(self, kind: str, ref: PayloadRef, digests: Arrays | None, height: int) -> None:
+        """A blob too large for memory, if it is held, and the digests of its chunks with it, if they are."""
+        size = self._source.get_size(ref.digest)
+        if size is None:
+            return
+        if size != ref.size:
+            raise InvalidAggregate.differs(f"block {height}: bytes of a payload {kind!r}", ref.size, size)
+        path = self._source.blob_path(ref.digest)
+        with suppress(BlobMissing):  # pruned since it was looked for
+            if digests is not None:
+                try:
+                    Chunks.from_payload(ref.size, digests).check_blob(path, ref.digest)
+                except ChunksMisfit as error:
+                    raise InvalidAggregate(f"block {height}: a payload {kind!r}: {error}") from error
+            check_file(self._spec, height, kind, path)
 
     def _get_parent(self, height: int) -> Arrays | None:
         row = self._source.find_row(height)

@@ -2,7 +2,7 @@
 
 A node that was away takes finalised blocks on the word of a quorum. Their blobs come later, from whoever still has
 them: then the aggregate is recomputed like any other, and `chain verify --deep` finds the height covered. Large blobs
-are only asked for while peers still keep them.
+are only asked for while peers still keep them: of the newest heights, and of those that later rounds go on reading.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections import deque
 
 from chain import validation
-from chain.block import Block
+from chain.block import Block, Digest
 from chain.errors import InvalidAggregate
 from chain.genesis import Genesis
 from ml import specs
@@ -69,9 +69,13 @@ class Auditor:
 
     def _is_worth_asking_for(self, block: Block) -> bool:
         is_recent = len(self._waiting) < self._genesis.keep_heights
+        needed_until = self._spec.needed_until(block.height)
+        newest = self._waiting[-1][0].height if self._waiting else block.height
+        is_needed = needed_until is None or needed_until > newest
         voted = self._spec.rules(block.height)
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
-        return is_recent or all(ref.size <= LARGE_BYTES for ref in refs if kind_name(ref.kind) in voted)
+        is_small = all(ref.size <= LARGE_BYTES for ref in refs if kind_name(ref.kind) in voted)
+        return is_recent or is_needed or (is_small and not self._spec.get_streamed(block.height))
 
     async def _audit(self, block: Block, parent: Block) -> None:
         payloads = Payloads(
@@ -82,12 +86,29 @@ class Auditor:
             arithmetic=self._arithmetic,
         )
         try:
-            async with asyncio.timeout(self._genesis.waits.collect_s):
-                await asyncio.gather(*(payloads.ensure(contribution) for contribution in block.contributions))
-                aggregate = await payloads.aggregate(block.contributions)
-            validation.validate_aggregate(block, aggregate.digest)
+            validation.validate_aggregate(block, await self._recompute(payloads, block))
         except TimeoutError:
             log.info("height %d stays unaudited: nobody has its blobs any more", block.height)
             self._blobs.abandon()
         except (PayloadRefused, InvalidAggregate) as error:
             raise Halted(f"height {block.height}: certified, but {error}") from error
+
+    async def _recompute(self, payloads: Payloads, block: Block) -> Digest:
+        """Raises TimeoutError when nothing has come in for `waits.collect_s`, or not all in the time its round had."""
+        quiet_s = self._genesis.waits.collect_s
+        work = asyncio.create_task(self._compute(payloads, block))
+        try:
+            async with asyncio.timeout(self._spec.get_collect_s(block.height, quiet_s)):
+                before = -1
+                while not work.done():
+                    if before == self._blobs.received_bytes:
+                        raise TimeoutError
+                    before = self._blobs.received_bytes
+                    await asyncio.wait({work}, timeout=quiet_s)
+                return await work
+        finally:
+            work.cancel()
+
+    async def _compute(self, payloads: Payloads, block: Block) -> Digest:
+        await asyncio.gather(*(payloads.ensure(contribution) for contribution in block.contributions))
+        return (await payloads.aggregate(block.contributions)).digest

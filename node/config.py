@@ -188,6 +188,13 @@ class TrainingSection(Section):
     user_models: bool = False
 
 
+class FedEdsSection(Section):
+    """What a site has to say before a node takes part in FedEDS: that it understands that a learned transformation of
+    its samples leaves the node. It is obfuscation, not cryptography."""
+
+    i_understand: bool = False
+
+
 class PartSection(Section):
     """Which part of a shared data set is this node's: `index` of `of`. For demonstrations; real sites have theirs."""
 
@@ -308,6 +315,7 @@ class NodeConfig(Section):
     genesis_file: FilePath
     network: NetworkSection
     training: TrainingSection
+    fededs: FedEdsSection = FedEdsSection()
     data: DataSection = DataSection()
     consensus: ConsensusSection = ConsensusSection()
     admin: AdminSection = AdminSection()

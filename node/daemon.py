@@ -24,7 +24,7 @@ from node.clock import SystemClock
 from node.config import NodeConfig
 from node.context import NodeContext
 from node.errors import ConfigError, NodeError
-from node.genesis_file import get_genesis_spec, load_genesis, validate_user_model
+from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
 from node.miner import MinerProcess
 from node.offload import ThreadOffload
 from node.predictor import Predictor
@@ -50,6 +50,7 @@ def run_daemon(config: NodeConfig) -> int:
     genesis, initial_model = load_genesis(config.genesis_file)
     _validate_membership(config, genesis, key)
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
+    validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
     return asyncio.run(_run(config, genesis, initial_model, key))
 
 
@@ -175,6 +176,7 @@ def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path
         seed=training.seed,
         initial_model=initial_model,
         checkpoint_dir=config.node.data_dir / "checkpoints",
+        outgoing_dir=config.node.data_dir / "blobs" / "outgoing",  # where files can be moved to the blobs themselves
         device=training.device,
         threads=None if training.threads == "auto" else training.threads,
         engine={

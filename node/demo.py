@@ -64,7 +64,7 @@ async def run_demo(
 
     `on_statuses` is told several times a second where the nodes are, `on_round` of each round that all have applied
     with every node's accuracy then (None where it only caught up). Raises NodeExited when one ends by itself, and
-    DemoStalled when none gets any further for `stall_after_s`.
+    DemoStalled when none gets any further for `stall_after_s`, in the rounds or in a local phase.
     """
     async with LocalCluster(testnet) as cluster:
         await cluster.start()
@@ -84,7 +84,8 @@ async def _follow(
     """Each round up to the last, once all nodes have applied it."""
     reported = 0
     loop = asyncio.get_running_loop()
-    best, since_s = -1, loop.time()
+    best: dict[str, tuple[int, int]] = {}
+    since_s = loop.time()
     while True:
         statuses = await cluster.get_statuses()
         on_statuses(statuses)
@@ -94,8 +95,14 @@ async def _follow(
             yield reported
         if reported >= rounds:
             return
-        if sum(done) > best:
-            best, since_s = sum(done), loop.time()
+        further = {
+            name: place
+            for (name, status), applied in zip(statuses.items(), done, strict=True)
+            if (place := (applied, (status or {}).get("train_step") or 0)) > best.get(name, (-1, 0))
+        }
+        best |= further
+        if further:
+            since_s = loop.time()
         elif loop.time() - since_s > stall_after_s:
             logs = "\n".join(f"--- {process.name}\n{process.read_log_tail()}" for process in cluster.processes)
             raise DemoStalled(f"no progress for {stall_after_s:g} s\n{logs}")

@@ -1,41 +1,51 @@
 """What a finalised block gives a client besides its aggregate: who offered what in it, and the blobs taken of that.
 
-Only methods with payloads on demand (PROTOCOL §2) have offers and blobs. In a frame to the worker ids and digests are
-hexadecimal, and each blob is an attachment under its digest.
+Only methods with payloads on demand (PROTOCOL §2), or with sets that later rounds train on, have offers and blobs. In a
+frame to the worker ids and digests are hexadecimal, and each blob is an attachment under its digest; what is too large
+for that stays the file it is, and only its path goes along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 from chain.block import Block, Digest, Id
-from ml.payload import Arrays, decode_arrays, kind_name
+from ml.errors import PayloadError
+from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from ml.specs import Offer
 from node.frames import FrameError
 
 AGGREGATE = "aggregate"  # the attachment that is no blob
 
 
+class FileUnusable(Exception):
+    """A file that stands for a payload cannot be read, or not be written; the text says which, and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """`beacon` is the id of the block's parent, `me` this client's; the authors in `gone` have nothing of what they
-    offered. `blobs` are encoded arrays, checked by the method's spec."""
+    offered. `blobs` are encoded arrays, checked by the method's spec, `files` those that are not held in memory."""
 
     beacon: Id = b""
     me: Id = b""
     offers: tuple[Offer, ...] = ()
     gone: frozenset[Id] = frozenset()
     blobs: Mapping[Digest, bytes] = field(default_factory=dict)
+    files: Mapping[Digest, Path] = field(default_factory=dict)
 
     def decode_blobs(self) -> dict[Digest, Arrays]:
-        return {digest: decode_arrays(data, len(data)) for digest, data in self.blobs.items()}
+        """By digest, those of `files` as views of what is on the disk. Raises FileUnusable."""
+        decoded: dict[Digest, Arrays] = {digest: decode_arrays(data, len(data)) for digest, data in self.blobs.items()}
+        return decoded | {digest: _map_file(path) for digest, path in self.files.items()}
 
     # ---- to the worker
 
     def to_header(self) -> dict[str, Any]:
-        """What is not a blob, as JSON has it."""
+        """What is not a blob in memory, as JSON has it."""
         offers = [
             {
                 "author": offer.author.hex(),
@@ -45,7 +55,8 @@ class Exchange:
             for offer in self.offers
         ]
         gone = sorted(author.hex() for author in self.gone)
-        return {"beacon": self.beacon.hex(), "me": self.me.hex(), "offers": offers, "gone": gone}
+        files = {digest.hex(): str(path) for digest, path in self.files.items()}
+        return {"beacon": self.beacon.hex(), "me": self.me.hex(), "offers": offers, "gone": gone, "files": files}
 
     def to_attachments(self) -> dict[str, bytes]:
         return {digest.hex(): data for digest, data in self.blobs.items()}
@@ -59,6 +70,7 @@ class Exchange:
             offers=tuple(_read_offer(offer) for offer in _read_list("offers", header.get("offers"))),
             gone=frozenset(_read_id("gone", author) for author in _read_list("gone", header.get("gone"))),
             blobs={_read_id("attachment", name): data for name, data in attachments.items() if name != AGGREGATE},
+            files=_read_files(header.get("files")),
         )
 
 
@@ -72,6 +84,24 @@ def get_offers(block: Block) -> tuple[Offer, ...]:
         )
         for contribution in block.contributions
     )
+
+
+def _map_file(path: Path) -> Arrays:
+    try:
+        return map_arrays(path, path.stat().st_size)
+    except OSError as error:
+        raise FileUnusable(f"{path}: cannot be read ({error.strerror or error})") from error
+    except PayloadError as error:
+        raise FileUnusable(f"{path}: {error}") from error
+
+
+def _read_files(value: Any) -> dict[Digest, Path]:
+    if not isinstance(value, dict):
+        raise FrameError(f"files: expected a path for each digest, got {value!r}")
+    for path in value.values():
+        if not isinstance(path, str) or not path:
+            raise FrameError(f"files: expected a path, got {path!r}")
+    return {_read_id("file", digest): Path(path) for digest, path in value.items()}
 
 
 def _read_offer(value: Any) -> Offer:

@@ -7,6 +7,7 @@ that genesis names.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chain.errors import GenesisError
-from chain.genesis import Genesis
+from chain.genesis import MIB, Genesis
 from ml.errors import DataError, MlError, PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays, validate_arrays
 from ml.specs import MethodSpec, add_kind, get_kind, get_spec
@@ -24,6 +25,10 @@ from node.errors import ConfigError, NodeError
 from node.yaml_source import YamlSource, dump_yaml, read_yaml, show_value
 
 INITIAL_MODEL = "initial_model.safetensors"
+WHAT_LEAVES = (
+    "sends a learned transformation of each member's samples to every other member. It is obfuscation, not "
+    "cryptography: there is no key, and whoever has it may try to undo it (SECURITY.md)"
+)
 
 _HEADER = """\
 # The federation's genesis: every member has this same file; its hash names the chain.
@@ -54,8 +59,8 @@ def load_genesis(path: Path) -> GenesisFile:
 
 
 def get_genesis_spec(genesis: Genesis) -> MethodSpec:
-    """The method, as far as a validator needs it. Raises SpecError."""
-    return get_spec(
+    """The method, as far as a validator needs it. Raises SpecError, also where `limits` would refuse its payloads."""
+    spec = get_spec(
         genesis.method,
         genesis.model,
         len(genesis.classes),
@@ -63,6 +68,15 @@ def get_genesis_spec(genesis: Genesis) -> MethodSpec:
         max_weight=genesis.limits.max_weight,
         rounds=genesis.rounds,
     )
+    for height in range(1, spec.sharing_heights + 2):
+        for kind, schema in spec.schemas(height).items():
+            if schema.max_bytes > genesis.limits.payload_bytes:
+                raise SpecError(
+                    "limits.payload_mib",
+                    f"expected at least {math.ceil(schema.max_bytes / MIB)}, for a {kind} of {genesis.method['name']} "
+                    f"may have {schema.max_bytes} bytes; got {genesis.limits.payload_bytes / MIB:g}",
+                )
+    return spec
 
 
 def get_work_unit(genesis: Genesis) -> str:
@@ -76,6 +90,15 @@ def validate_user_model(path: Path, genesis: Genesis, *, is_allowed: bool) -> No
         raise ConfigError(
             f"{path}: model.name: {genesis.model['name']} is a Python module, whose code this node runs only with "
             "training.user_models: true in its own configuration (got false)"
+        )
+
+
+def validate_sharing(path: Path, genesis: Genesis, *, is_understood: bool) -> None:
+    """Raises ConfigError where samples, transformed, would leave a node that has not said it understands that."""
+    if not is_understood and get_genesis_spec(genesis).shares_samples:
+        raise ConfigError(
+            f"{path}: method.name: {genesis.method['name']} {WHAT_LEAVES}. A node takes part only with "
+            "fededs.i_understand: true in its own configuration (got false)"
         )
 
 

@@ -1,4 +1,5 @@
-"""Keeps the worker busy with the right thing: apply what was finalised last, then train for the height in hand.
+"""Keeps the worker busy with the right thing: apply what was finalised last, then train for the height in hand, with
+whatever that reads of earlier heights.
 
 A straggler abandons its training when the height is finalised without it; what it learned stays in its own model. A
 worker that dies is started anew by its handle, and what was asked of it is asked again.
@@ -65,12 +66,22 @@ class Given:
     exchange: Exchange = NOTHING_TAKEN
 
 
+async def prepare_nothing(height: int, head: Block) -> Exchange:
+    """For methods whose local phase reads no earlier block."""
+    return NOTHING_TAKEN
+
+
 class Learner:
     """Runs one request at a time against the trainer. `gather` returns what a block gives, however long it takes to get
-    it."""
+    it; `prepare` what the local phase for a height, on a head, reads of an earlier block."""
 
     def __init__(
-        self, trainer: Trainer, gather: Callable[[Block], Coroutine[Any, Any, Given]], listener: Listener
+        self,
+        trainer: Trainer,
+        gather: Callable[[Block], Coroutine[Any, Any, Given]],
+        listener: Listener,
+        *,
+        prepare: Callable[[int, Block], Coroutine[Any, Any, Exchange]] = prepare_nothing,
     ) -> None:
         self.info: TrainerInfo | None = None
         self.failure: str | None = None  # why there is no worker any more
@@ -78,9 +89,11 @@ class Learner:
         self.progress: Progress | None = None  # of the local phase under way, once there is some to tell of
         self._trainer = trainer
         self._gather = gather
+        self._prepare = prepare
         self._listener = listener
         self._target: Target | None = None
         self._given: tuple[Block, Given] | None = None  # what is being applied: the same again if the worker dies of it
+        self._standing: tuple[Block, Exchange] | None = None  # what is trained with, likewise
         self._changed = asyncio.Event()
         self.applied = -1  # height of the last aggregate applied by this worker process
         self.metrics: Metrics = {}  # as measured then
@@ -126,10 +139,14 @@ class Learner:
             if target.has_contributed and self._trained > target.head.height:
                 return  # the checkpoint holds that training: there is nothing to do for this height but wait
             self.work = f"the aggregate of round {target.head.height} is being taken in"
-            if await self._apply(target.head) and target.trains and not self._changed.is_set():
+            if not (await self._apply(target.head) and target.trains) or self._changed.is_set():
+                return
+            self.work = f"what training for round {target.head.height + 1} reads is being gathered"
+            if await self._get_ready(target.head) and not self._changed.is_set():
                 self.work = f"training for round {target.head.height + 1} is under way"
                 await self._train(target)
         except TrainingFailed as error:
+            self._standing = None
             log.error("round %d goes on without this node's training: %s", target.head.height + 1, error)
             await self._listener.on_training_failed(target.head.height + 1, str(error))
         except WorkerDied as error:
@@ -156,10 +173,26 @@ class Learner:
         self._listener.on_applied(head.height, self.metrics)
         return True
 
+    async def _get_ready(self, head: Block) -> bool:
+        """Whether there is what training on `head` reads: not if the target changed first."""
+        if self._standing is None or self._standing[0] is not head:
+            self._standing = None
+            preparing = asyncio.create_task(self._prepare(head.height + 1, head))
+            if not await self._unless_changed(preparing):
+                return False
+            self._standing = head, preparing.result()
+        return True
+
     async def _train(self, target: Target) -> None:
         head, height = target.head, target.head.height + 1
         training = asyncio.create_task(
-            self._trainer.train(height, head.id, num_iterations=target.num_iterations, on_progress=self._on_progress)
+            self._trainer.train(
+                height,
+                head.id,
+                num_iterations=target.num_iterations,
+                standing=NOTHING_TAKEN if self._standing is None else self._standing[1],
+                on_progress=self._on_progress,
+            )
         )
         try:
             is_done = await self._unless_changed(training, lambda: self._is_final(height) and self._trainer.abandon())

@@ -11,6 +11,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from chain.blobs import reading_blob
 from chain.block import ZERO, Block, Certificate, Contribution, Id, PayloadRef
 from chain.codec import decode_block, decode_certificate
 from chain.errors import StoreCorrupted
@@ -19,9 +20,10 @@ from chain.genesis import Genesis
 from chain.signing import encode_id
 from chain.sqlite_store import SqliteStore
 from ml.errors import PayloadError
-from ml.payload import decode_arrays, kind_name
+from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import NodeError, NotFound
 from node.pb import admin_pb2 as pb
+from node.retention import LARGE_BYTES
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 500  # of one page
@@ -152,12 +154,20 @@ class Ledger:
         shown = pb.Payload(kind=kind, digest=ref.digest.hex(), bytes=ref.size, held=held)
         if held and include_arrays:
             try:
-                arrays = decode_arrays(self._store.get_blob(ref.digest), ref.size)
+                arrays = self._open_arrays(ref)
             except PayloadError as error:
                 raise StoreCorrupted(f"{self._store.blob_path(ref.digest)}: {error}") from error
             for name, array in sorted(arrays.items()):
                 shown.arrays.add(name=name, dtype=str(array.dtype), shape=array.shape)
         return shown
+
+    def _open_arrays(self, ref: PayloadRef) -> Arrays:
+        """Of a held blob; a large one is looked at where it lies, as far as its header goes."""
+        if ref.size <= LARGE_BYTES:
+            return decode_arrays(self._store.get_blob(ref.digest), ref.size)
+        path = self._store.blob_path(ref.digest)
+        with reading_blob(path):
+            return map_arrays(path, ref.size)
 
     def _show_voter(self, index: int) -> pb.Voter:
         member = self.genesis.members[index]
@@ -171,14 +181,19 @@ class Ledger:
         self._check_height(height, what="round")
         return next(self._read_rounds(height, height))
 
-    def read_agreed(self, height: int) -> tuple[Block, bytes | None]:
-        """A block and its aggregate, None when that is not held or there is none."""
+    def read_agreed(self, height: int, standing: int | None = None) -> tuple[Block, bytes | None, Block | None]:
+        """A block and its aggregate, None when that is not held or there is none; and the block at `standing`."""
+        block = self._read_block(height)
+        digest = block.header.aggregate
+        is_held = digest != ZERO and self._store.has_blob(digest)
+        aggregate = self._store.get_blob(digest) if is_held else None
+        return block, aggregate, None if standing is None else self._read_block(standing)
+
+    def _read_block(self, height: int) -> Block:
         stored = self._store.get_block(height)
         if stored is None:
             raise NotFound(f"block {height}: the chain ends at height {self._store.head_height}")
-        digest = stored.block.header.aggregate
-        is_held = digest != ZERO and self._store.has_blob(digest)
-        return stored.block, self._store.get_blob(digest) if is_held else None
+        return stored.block
 
     def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
         """As `list_blocks`; round r made the block of height r, so there is none before 1."""

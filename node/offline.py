@@ -21,7 +21,7 @@ from node.errors import NodeError, NotFound, PermissionRefused, VerificationFail
 from node.genesis_file import get_genesis_spec
 from node.ledger import Ledger
 from node.pb import admin_pb2 as pb
-from node.peering import explain_peering, has_peering
+from node.peering import explain_round, is_explained
 
 
 @contextmanager
@@ -92,8 +92,9 @@ class OfflineNode:
                 spec = get_genesis_spec(self.genesis)
             except SpecError:  # of another version, or with a model's module that is not here
                 return shown
-            if has_peering(spec, number):
-                shown.peering.CopyFrom(explain_peering(self.genesis, spec, *self._ledger.read_agreed(number)))
+            if is_explained(spec, number):
+                read = self._ledger.read_agreed(number, spec.get_standing(number))
+                shown.MergeFrom(explain_round(self.genesis, spec, *read))
             return shown
 
     def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]:

@@ -144,7 +144,7 @@ class OnDemand:
         """Until everything that is wanted is here, or its authors are gone."""
         if not taking.get_wanted():
             return
-        await self._wait_for_company()
+        await wait_for_company(self._is_alone, self._collect_s)
         until_s = asyncio.get_running_loop().time() + self._collect_s
         pulls: dict[Digest, asyncio.Task[_Pulled]] = {}
         ended: list[asyncio.Task[_Pulled]] = []
@@ -167,13 +167,6 @@ class OnDemand:
         finally:
             await _end([*ended, *pulls.values()])
 
-    async def _wait_for_company(self) -> None:
-        """A node that has just started, or is cut off, must not take all the others for gone."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + self._collect_s
-        while loop.time() < until_s and self._is_alone():  # noqa: ASYNC110  # who is alive is a matter of the clock
-            await asyncio.sleep(LOOK_S)
-
     async def _pull(self, height: int, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
         """The blob, held against what each has signed of it."""
         left_s = max(until_s - asyncio.get_running_loop().time(), LATE_SHARE * self._collect_s)
@@ -195,6 +188,14 @@ class OnDemand:
             elif misfit is not None:
                 wrong[commitment.author] = f"{kind}: {misfit}"
         return _Pulled(data, wrong)
+
+
+async def wait_for_company(is_alone: Callable[[], bool], at_most_s: float) -> None:
+    """A node that has just started, or is cut off, must not take all the others for gone."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + at_most_s
+    while loop.time() < until_s and is_alone():  # noqa: ASYNC110  # who is alive is a matter of the clock
+        await asyncio.sleep(LOOK_S)
 
 
 def get_kinds(spec: MethodSpec, height: int) -> frozenset[str]:

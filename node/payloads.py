@@ -6,12 +6,17 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from chain import codec
+from chain.blobs import reading_blob
 from chain.block import ZERO, Contribution, Digest, Id, PayloadRef
+from chain.errors import BlobMissing
 from ml import payload, specs
+from ml.aggregation import RULES, carry
 from ml.errors import PayloadError
 from node.blobs import BlobFetcher
+from node.chunks import Chunks, ChunksMisfit
 from node.offload import Offload, run_sized
 
 Arrays = payload.Arrays
@@ -35,6 +40,8 @@ NOTHING = Aggregate(b"", ZERO)
 class Payloads:
     """The voted payloads of one height. Every blob is decoded and checked once, every body aggregated once.
 
+    What is too large to hold in memory is checked where it lies; no arrays of it are kept, for such kinds are carried.
+
     `parent` gets the aggregate of the height before, as decoded arrays (None where the method has none); it is only
     asked where a rule reads it.
     """
@@ -53,8 +60,12 @@ class Payloads:
         self._parent = parent
         self._blobs = blobs
         self._arithmetic = arithmetic
-        self._voted = frozenset(spec.rules(height))
+        rules = spec.rules(height)
+        self._streamed = spec.get_streamed(height)
+        self._voted = rules.keys() | set(self._streamed.values())
+        self._combined = frozenset(kind for kind, rule in rules.items() if RULES[rule] is not carry)
         self._checked: dict[PayloadRef, Arrays] = {}
+        self._checked_files: dict[tuple[PayloadRef, PayloadRef], str | None] = {}  # what is wrong with it, if anything
         self._aggregates: dict[Digest, Aggregate] = {}
         self._working = asyncio.Lock()  # whoever comes while something is decoded or aggregated finds it done
 
@@ -74,8 +85,11 @@ class Payloads:
     async def ensure(self, contribution: Contribution) -> None:
         """Pulls and checks every voted blob of `contribution`, for as long as it takes. Raises PayloadRefused."""
         self.check_refs(contribution)
-        wanted = [ref for ref in contribution.payloads if payload.kind_name(ref.kind) in self._voted]
-        await asyncio.gather(*(self._ensure_one(contribution.author, ref) for ref in wanted))
+        author, refs = contribution.author, {payload.kind_name(ref.kind): ref for ref in contribution.payloads}
+        whole = self._voted - self._streamed.keys()
+        await asyncio.gather(*(self._ensure_one(author, ref) for kind, ref in refs.items() if kind in whole))
+        pairs = [(refs[kind], refs[digests]) for kind, digests in self._streamed.items()]
+        await asyncio.gather(*(self._ensure_file(author, ref, digests) for ref, digests in pairs))
 
     async def _ensure_one(self, author: Id, ref: PayloadRef) -> None:
         if ref in self._checked:
@@ -96,6 +110,45 @@ class Payloads:
         except PayloadError as error:
             raise PayloadRefused(f"{kind}: {error}") from error
         return arrays
+
+    async def _ensure_file(self, author: Id, ref: PayloadRef, digests: PayloadRef) -> None:
+        """A blob too large for memory, by the digests of its chunks that `_ensure_one` has seen. What is wrong with it
+        once stays wrong: it is not pulled or read again to find that out."""
+        key = (ref, digests)
+        if key not in self._checked_files:
+            try:
+                await self._pull_file(author, ref, digests)
+            except PayloadRefused as error:
+                self._checked_files[key] = str(error)
+            else:
+                self._checked_files[key] = None
+        wrong = self._checked_files[key]
+        if wrong is not None:
+            raise PayloadRefused(wrong)
+
+    async def _pull_file(self, author: Id, ref: PayloadRef, digests: PayloadRef) -> None:
+        kind = payload.kind_name(ref.kind)
+        while True:
+            try:
+                chunks = Chunks.from_payload(ref.size, self._checked[digests])
+                path = await self._blobs.fetch_file(ref.digest, ref.size, chunks.digests, [author])
+            except ChunksMisfit as error:
+                raise PayloadRefused(f"{kind}: {error}") from error
+            async with self._working:
+                if (ref, digests) in self._checked_files:
+                    return
+                try:
+                    await self._arithmetic.run(self._check_file, kind, path)
+                except BlobMissing:  # let go since
+                    continue
+            return
+
+    def _check_file(self, kind: str, path: Path) -> None:
+        """Raises PayloadRefused, and BlobMissing."""
+        try:
+            check_file(self._spec, self._height, kind, path)
+        except PayloadError as error:
+            raise PayloadRefused(f"{kind}: {error}") from error
 
     async def aggregate(self, contributions: Sequence[Contribution]) -> Aggregate:
         """The aggregate of these contributions, whose payloads `ensure` has seen."""
@@ -121,10 +174,17 @@ class Payloads:
                 {
                     payload.kind_name(ref.kind): self._checked[ref]
                     for ref in contribution.payloads
-                    if payload.kind_name(ref.kind) in self._voted
+                    if payload.kind_name(ref.kind) in self._combined
                 },
             )
             for contribution in contributions
         ]
         data = specs.compute_aggregate(self._spec, self._height, authors, parent)
         return NOTHING if data is None else Aggregate(data, hashlib.sha256(data).digest())
+
+
+def check_file(spec: specs.MethodSpec, height: int, kind: str, path: Path) -> None:
+    """Looks at a payload where it lies, a block at a time. Raises PayloadError, and BlobMissing."""
+    with reading_blob(path):
+        arrays = payload.map_arrays(path, spec.schemas(height)[kind].max_bytes)
+        spec.validate_payload(kind, arrays, height)

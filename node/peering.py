@@ -1,7 +1,8 @@
-"""Who took what from whom in a round, recomputed from what the chain says, for whoever asks about a round.
+"""Who took what from whom in a round, and what the method set for it, recomputed from what the chain says, for whoever
+asks about a round.
 
-The method's spec explains it from the block and its aggregate alone (`MethodSpec.explain`), in places of the block;
-here those become members. Numpy, never torch.
+The method's spec explains it from the block, its aggregate and the block whose sets training read
+(`MethodSpec.explain`), in places of the block; here those become members. Numpy, never torch.
 """
 
 from __future__ import annotations
@@ -19,18 +20,27 @@ from node.on_demand import get_kinds
 from node.pb import admin_pb2 as pb
 
 
-def has_peering(spec: MethodSpec, height: int) -> bool:
-    """Whether members take anything from single peers in this round."""
-    return bool(get_kinds(spec, height))
+def is_explained(spec: MethodSpec, height: int) -> bool:
+    """Whether there is anything to say of this round but what every round has."""
+    return bool(get_kinds(spec, height)) or spec.explain(height, bytes(32), (), None) is not None
 
 
-def explain_peering(genesis: Genesis, spec: MethodSpec, block: Block, aggregate: bytes | None) -> pb.Peering:
-    """`aggregate` is the block's, None when it is not held or there is none."""
-    if aggregate is None and spec.rules(block.height):
-        return pb.Peering(held=False)
+def explain_round(
+    genesis: Genesis, spec: MethodSpec, block: Block, aggregate: bytes | None, standing: Block | None = None
+) -> pb.Round:
+    """A round with nothing but its `peering` and `schedule`, each where there is one. `aggregate` is the block's, None
+    when it is not held or there is none; `standing` is the block at `spec.get_standing`."""
+    if aggregate is None and get_kinds(spec, block.height) and spec.rules(block.height):
+        return pb.Round(peering=pb.Peering(held=False))
     arrays = None if aggregate is None else decode_arrays(aggregate, len(aggregate))
-    told = spec.explain(block.height, block.header.prev, get_offers(block), arrays)
-    return _show(genesis, block, told or {"nodes": ()})
+    read = () if standing is None else get_offers(standing)
+    told = spec.explain(block.height, block.header.prev, get_offers(block), arrays, standing=read) or {"nodes": ()}
+    shown = pb.Round()
+    if "epochs" in told:
+        shown.schedule.CopyFrom(pb.Schedule(**{key: told[key] for key in ("epochs", "lambda_c", "lambda_dis")}))
+    if "nodes" in told:
+        shown.peering.CopyFrom(_show(genesis, block, told))
+    return shown
 
 
 def _show(genesis: Genesis, block: Block, told: Mapping[str, Any]) -> pb.Peering:

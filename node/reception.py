@@ -24,6 +24,7 @@ from node.inbox import Inbox
 from node.offload import run_sized
 from node.peers import Peers
 from node.sync import Sync
+from node.transfers import Transfers
 from node.transport.base import (
     CHUNK_BYTES,
     MAX_BLOB_BYTES,
@@ -61,7 +62,15 @@ class Reception:
     """One node's open door. Of the next height one object a slot is kept, as far as that is bounded (I6)."""
 
     def __init__(
-        self, context: NodeContext, floor: Floor, *, peers: Peers, gossip: Gossip, sync: Sync, events: Events
+        self,
+        context: NodeContext,
+        floor: Floor,
+        *,
+        peers: Peers,
+        gossip: Gossip,
+        sync: Sync,
+        events: Events,
+        transfers: Transfers,
     ) -> None:
         self.inbox = Inbox(context.genesis)
         self._c = context
@@ -71,6 +80,7 @@ class Reception:
         self._gossip = gossip
         self._sync = sync
         self._events = events
+        self._transfers = transfers
         self._next: dict[Hashable, Contribution | Block | Vote] = {}
         self._alive: set[Id] = set()
 
@@ -217,10 +227,15 @@ class Reception:
             raise BlobNotFound(f"{digest.hex()} from {offset}")
         try:
             with self._c.store.blob_path(digest).open("rb") as file:
-                left = os.fstat(file.fileno()).st_size - file.seek(offset)
-                while left > 0:
-                    chunk = await run_sized(self._c.bulk, left, file.read, CHUNK_BYTES)
-                    left -= len(chunk)
-                    yield chunk
+                size = os.fstat(file.fileno()).st_size
+                left = size - file.seek(offset)
+                with self._transfers.follow(
+                    peer, digest, is_incoming=False, resumed=min(offset, size), total=size
+                ) as on_passed:
+                    while left > 0:
+                        chunk = await run_sized(self._c.bulk, left, file.read, CHUNK_BYTES)
+                        left -= len(chunk)
+                        yield chunk
+                        on_passed(len(chunk))
         except FileNotFoundError as error:
             raise BlobNotFound(digest.hex()) from error

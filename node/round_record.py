@@ -17,7 +17,8 @@ PHASE_ENDS = {"train": "contributed", "exchange": "cutoff", "mine": "candidate",
 class RoundRecord:
     """Gathered while the round runs; times are seconds on the node's steady clock. `bytes_before` and `bytes_after`
     are the bytes sent since the node started, by kind of message. `pulled_bytes` are those of blobs that were taken of
-    single peers, None where the method takes none, and `gone` are the peers it was in vain to ask, with the reason."""
+    single peers, before training or after the block, None where the method takes none, and `gone` are the peers it was
+    in vain to ask, with the reason."""
 
     height: int
     began_s: float

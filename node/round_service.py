@@ -16,7 +16,7 @@ from typing import Any
 
 from chain import codec, validation
 from chain.block import ZERO, Block, Contribution, Digest, Evidence, Id, PayloadRef, Phase, Vote
-from chain.errors import SlotTaken, ValidationError
+from chain.errors import SlotTaken, StoreFull, ValidationError
 from chain.tip import Tip
 from ml import payload
 from node import round_events, rounds
@@ -25,19 +25,23 @@ from node.auditor import Auditor, Halted
 from node.blobs import BlobFetcher
 from node.context import NodeContext
 from node.events import Events
+from node.exchange import Exchange
 from node.gossip import Gossip, Position
 from node.learner import Given, Learner, Metrics, Target
 from node.mining import mine_block
 from node.on_demand import Loss, OnDemand, get_kinds
 from node.pace import BETA_ROUNDS, Pace
+from node.partials import Partials
 from node.payloads import Aggregate, PayloadRefused, Payloads
 from node.peers import Peers
 from node.reception import Reception
 from node.retention import Retention
 from node.round_record import RoundRecord, show_measure
 from node.stall import StallWatch
+from node.standing import Standing
 from node.sync import ChainsDiverge, FinalBlock, Sync
 from node.trainer import Trained
+from node.transfers import Transfers
 
 log = logging.getLogger(__name__)
 
@@ -100,26 +104,34 @@ class RoundService:
         records = context.store.rounds(max(1, head.height - BETA_ROUNDS + 1), head.height)
         self.pace = Pace.from_records(context.spec.hyperparameters.budget_s, (record for _, record in records))
         self._lacks_time = False  # the time that genesis sets is too short for one iteration
-        self.num_iterations = context.spec.hyperparameters.local_work  # E of the round in hand
+        self.num_iterations = context.spec.get_local_work(head.height + 1)  # E of the round in hand
         self.events = Events(context.clock)
         self.peers = Peers(context.genesis, self._me, context.observers, context.clock)
         self.gossip = Gossip(context.genesis, context.transport, self.peers, context.clock, self._get_position)
-        self.blobs = BlobFetcher(context.transport, context.store, context.disk)
+        self.transfers = Transfers(context.clock, context.get_name)
+        for shared in context.store.blocks(1, min(head.height, context.spec.sharing_heights)):
+            self.transfers.name(shared.block.contributions, context.spec.get_streamed(shared.block.height))
+        partials = Partials(context.store, context.bulk)
+        self.blobs = BlobFetcher(context.transport, context.store, context.disk, partials, self.transfers)
         self._aggregates = Aggregates(context.genesis, self.blobs)
         self._retention = Retention(context.store, context.genesis, context.spec, self._me)
         self._on_demand = OnDemand(
             context.spec,
             self._me,
-            BlobFetcher(context.transport, context.store, context.bulk),  # votes wait for the other two threads
+            BlobFetcher(  # votes wait for the other two threads
+                context.transport, context.store, context.bulk, partials, self.transfers
+            ),
             context.bulk,
             collect_s=context.genesis.waits.collect_s,
             is_alone=lambda: self.peers.describe_stall() is not None,
             on_loss=self._on_loss,
         )
-        self.learner = Learner(context.trainer, self._gather, self)
+        self.learner = Learner(context.trainer, self._gather, self, prepare=self._prepare)
         self._stall = StallWatch(self.peers, context.clock, self.events, context.genesis.waits.status_s)
         self._sync = Sync(context.genesis, context.transport, self.peers, lambda: self._tip, self._adopt)
-        late_blobs = BlobFetcher(context.transport, context.store, context.disk)  # not abandoned with the round
+        late_blobs = BlobFetcher(  # not abandoned with the round
+            context.transport, context.store, context.disk, partials, self.transfers
+        )
         self._auditor = Auditor(
             context.genesis,
             context.spec,
@@ -127,8 +139,25 @@ class RoundService:
             Aggregates(context.genesis, late_blobs),
             context.arithmetic,
         )
+        self._standing = Standing(
+            context.spec,
+            self._me,
+            context.store,
+            late_blobs,
+            context.disk,
+            context.bulk,
+            collect_s=context.genesis.waits.collect_s,
+            is_alone=lambda: self.peers.describe_stall() is not None,
+            on_loss=self._on_loss,
+        )
         self.reception = Reception(
-            context, self, peers=self.peers, gossip=self.gossip, sync=self._sync, events=self.events
+            context,
+            self,
+            peers=self.peers,
+            gossip=self.gossip,
+            sync=self._sync,
+            events=self.events,
+            transfers=self.transfers,
         )
         for stored in context.store.get_evidence(first=max(0, head.height - context.genesis.evidence_heights)):
             self._accused[stored.author] = max(stored.height, self._accused.get(stored.author, 0))
@@ -227,6 +256,7 @@ class RoundService:
             awaited=parent_authors if self._tip.height else self._genesis.member_ids,
             accused=self._get_accused(height),
             mine=self._c.mines,
+            collect_s=self._get_collect_s(height),
         )
         payloads = Payloads(
             self._c.spec,
@@ -248,12 +278,14 @@ class RoundService:
             self._push(thing)
         self.reception.release()
         chosen = before.num_iterations or self._choose_iterations()
-        self.num_iterations = chosen or self._c.spec.hyperparameters.local_work
+        self.num_iterations = chosen or self._c.spec.get_local_work(height)
+        has_contributed = before.started.contribution is not None
+        is_over = has_contributed and height <= self._c.spec.sharing_heights  # it leaves nothing but what is signed
         self.learner.set_target(
             Target(
                 self._tip.block,
-                trains=self._is_member,
-                has_contributed=before.started.contribution is not None,
+                trains=self._is_member and not is_over,
+                has_contributed=has_contributed,
                 num_iterations=chosen,
             )
         )
@@ -288,6 +320,10 @@ class RoundService:
         num_iterations = trained["iterations"] if trained is not None and trained["height"] == height else None
         started = round_events.Started(contribution, candidate, votes, justification)
         return _Before(started, locked, tuple(own), num_iterations)
+
+    def _get_collect_s(self, height: int) -> float:
+        """For how long contributions of this height, and what they commit to, are waited for."""
+        return self._c.spec.get_collect_s(height, self._genesis.waits.collect_s)
 
     def _get_accused(self, height: int) -> set[Id]:
         oldest = height - self._genesis.evidence_heights
@@ -398,6 +434,7 @@ class RoundService:
 
     async def _fetch_payloads(self, current: _Round, contribution: Contribution) -> None:
         height = current.machine.height
+        self.transfers.name([contribution], self._c.spec.get_streamed(height))
         try:
             await current.payloads.ensure(contribution)
         except PayloadRefused as error:
@@ -434,7 +471,7 @@ class RoundService:
         looking = asyncio.create_task(self._recompute(current, block))
         try:
             try:
-                async with asyncio.timeout(self._genesis.waits.collect_s):
+                async with asyncio.timeout(self._get_collect_s(height)):
                     await asyncio.shield(looking)
             except TimeoutError:
                 self.post(height, round_events.CandidateRefused(block, "its blobs are not to be had", wrong=False))
@@ -463,24 +500,46 @@ class RoundService:
         if self._round is None or tip.height + 1 != height:
             return
         self._round.record.train = dict(trained.metrics)
-        contribution = await self._c.disk.run(self._put_contribution, tip, trained)
+        try:
+            adopted = await self._adopt_files(trained)
+        except StoreFull as error:
+            log.error("round %d goes on without this node's contribution, the disk is full: %s", height, error)
+            await self.on_training_failed(height, f"the disk is full: {error}")
+            return
+        contribution = await self._c.disk.run(self._put_contribution, tip, trained, adopted)
         if contribution is None or self._tip is not tip:
             return
         self.reception.inbox.add_own(contribution)
         self.gossip.push_contribution(contribution)
         self.post(height, round_events.ContributionSeen(contribution))
 
-    def _put_contribution(self, tip: Tip, trained: Trained) -> Contribution | None:
+    async def _adopt_files(self, trained: Trained) -> tuple[PayloadRef, ...]:
+        """Makes blobs of the files that the trainer has left, where they are too large to pass through here. Whoever
+        votes waits for the disk's thread, so this is done on another. Raises StoreFull."""
+        refs: list[PayloadRef] = []
+        for kind, path in trained.files.items():
+            digest, size = await self._c.bulk.run(self._c.store.adopt_blob, path)
+            refs.append(PayloadRef(payload.kind_code(kind), digest, size))
+        return tuple(refs)
+
+    def _put_contribution(
+        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = ()
+    ) -> Contribution | None:
         """The durable contribution on `tip`: this one, or the one signed for it before. Runs on the disk's thread.
 
         None when the height was finalised meanwhile: there is nothing to sign for it any more.
         """
+        if self._c.store.head_height > tip.height:
+            kept = self._c.store.referenced_blobs(tip.height + 1)
+            for ref in adopted:
+                if ref.digest not in kept:
+                    self._c.store.delete_blob(ref.digest)
+            return None
         refs = [
             PayloadRef(payload.kind_code(kind), self._c.store.put_blob(data), len(data))
             for kind, data in trained.payloads.items()
         ]
-        if self._c.store.head_height > tip.height:
-            return None
+        refs += adopted
         contribution = codec.sign_contribution(
             self._c.key,
             self._genesis.chain_id,
@@ -565,17 +624,20 @@ class RoundService:
 
     async def _append(self, final: FinalBlock, aggregate: Aggregate | None = None) -> None:
         """Commit: the aggregate, if it was computed here, then block, certificate and head in one transaction."""
-        await self._c.disk.run(self._put_block, final, aggregate)
+        machine = self.machine
+        seen = machine.contributions.values() if machine is not None and machine.height == final.block.height else ()
+        await self._c.disk.run(self._put_block, final, aggregate, tuple(seen))
         if aggregate is not None:
             self._aggregates.on_new(aggregate)
         self._tip = self._tip.extend(final.block)
+        self.transfers.name(final.block.contributions, self._c.spec.get_streamed(final.block.height))
 
-    def _put_block(self, final: FinalBlock, aggregate: Aggregate | None) -> None:
+    def _put_block(self, final: FinalBlock, aggregate: Aggregate | None, seen: tuple[Contribution, ...]) -> None:
         """Runs on the disk's thread."""
         if aggregate is not None and aggregate.digest != ZERO:
             self._c.store.put_blob(aggregate.data)
         self._c.store.append(final.block, final.certificate)
-        self._retention.on_block(final.block)
+        self._retention.on_block(final.block, seen)
 
     def _publish_block(self, block: Block, num_votes: int) -> None:
         log.info(
@@ -606,7 +668,15 @@ class RoundService:
         if not done.done():
             done.set_result(None)
 
-    # ---- taken, and applied
+    # ---- read while training, taken, and applied
+
+    async def _prepare(self, height: int, head: Block) -> Exchange:
+        """What the worker's local phase for `height` reads of an earlier block."""
+        gathered = await self._standing.gather(height, head)
+        current = self._round
+        if self._c.spec.get_standing(height) and current is not None and current.machine.height == height:
+            current.record.on_taken(gathered.pulled_bytes, gathered.reasons)
+        return gathered.exchange
 
     async def _gather(self, block: Block) -> Given:
         """What the worker needs of a final block: its aggregate, and what the method wants of single peers."""

@@ -55,8 +55,9 @@ MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only where vot
 class RoundMachine:
     """The rules of one height for one node.
 
-    `awaited` are the members worth waiting for: the parent's authors, and those seen alive since. `accused` are the
-    authors with evidence, left out of the body built here. `me` is None for an observer.
+    `awaited` are the members worth waiting for, `collect_s` at most (genesis' own by default): the parent's authors,
+    and those seen alive since. `accused` are the authors with evidence, left out of the body built here. `me` is None
+    for an observer.
     """
 
     def __init__(
@@ -68,10 +69,12 @@ class RoundMachine:
         awaited: Collection[Id],
         accused: Collection[Id] = (),
         mine: bool = True,
+        collect_s: float | None = None,
     ) -> None:
         self.height = height
         self.refused: dict[Id, str] = {}  # authors whose payloads did not fit, and why
         self._genesis = genesis
+        self._collect_s = genesis.waits.collect_s if collect_s is None else collect_s
         self._me = me
         self._mines = mine and me is not None
         self._contributes = me is not None
@@ -231,7 +234,7 @@ class RoundMachine:
         actions: list[Action] = []
         if len(self._eligible()) >= self._genesis.q and not self._collecting:
             self._collecting = True
-            actions.append(StartTimer(CollectTimer(), self._genesis.waits.collect_s))
+            actions.append(StartTimer(CollectTimer(), self._collect_s))
         if self._has_all_awaited():
             actions += self._cut_off(now)
         return actions

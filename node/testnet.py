@@ -35,7 +35,7 @@ from ml.seeding import get_partition_seed
 from ml.specs.architectures import is_user_model
 from node.config import MAX_SOCKET_PATH_BYTES, is_loopback
 from node.errors import ConfigError
-from node.genesis_file import get_genesis_spec, place_error, write_genesis
+from node.genesis_file import WHAT_LEAVES, get_genesis_spec, place_error, write_genesis
 from node.identity import create_identity
 from node.settings import apply_settings, complete_data, make_data, make_input, make_model
 from node.yaml_source import YamlSource, dump_yaml
@@ -58,7 +58,7 @@ class TestnetSpec:
 
     `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
     are free now. A `difficulty` keeps proof of work at just that. `pretrained` is a file that the initial model is
-    taken from.
+    taken from. Only with `i_understand` are nodes made whose method shares samples in a transformed form.
     """
 
     __test__ = False  # the name is not a test's
@@ -79,6 +79,7 @@ class TestnetSpec:
     base_port: int = 7050
     device: str = "cpu"
     pretrained: Path | None = None
+    i_understand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +261,8 @@ def _make_genesis(plan: _Plan) -> tuple[Genesis, bytes, Pretrained | None]:
         shape, num_classes = draft.input["shape"], len(draft.classes)
         model = resolve_model(draft.model, shape, num_classes)
         method = get_genesis_spec(Genesis.from_mapping(source.value | {"model": model}))
+        if method.shares_samples and not spec.i_understand:
+            raise ConfigError(f"--method: {method.name} {WHAT_LEAVES}. Say --i-understand if that may be")
         pretrained = None
         if spec.pretrained is not None:
             pretrained = load_pretrained(spec.pretrained, model, shape, num_classes)
@@ -310,6 +313,7 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
             "threads": 1,
             **({"user_models": True} if is_user_model(genesis.model) else {}),  # who made the network asked for it
         },
+        **({"fededs": {"i_understand": True}} if get_genesis_spec(genesis).shares_samples else {}),  # likewise
         "data": {**plan.data, "partition": parse_partition(spec.partition).to_mapping() | part},
         "consensus": {"mine": True},
         "admin": {"socket": str(socket_dir / f"{name}.sock")},

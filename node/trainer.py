@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from ml.data.base import Samples
@@ -17,7 +18,7 @@ from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer
 from node.checkpoint import Checkpoint
 from node.errors import NodeError
-from node.exchange import Exchange
+from node.exchange import Exchange, FileUnusable
 
 Metrics = Mapping[str, float]
 
@@ -38,7 +39,8 @@ class TrainingAbandoned(NodeError):
 
 
 class TrainingFailed(WorkerFailed):
-    """The method cannot do what it was asked, as when a loss diverges. Its state is as before, the worker alive."""
+    """The method cannot do what it was asked, as when a loss diverges, or a file of the exchange cannot be read or
+    written. Its state is as before, or as after a whole local phase whose result found no room; the worker is alive."""
 
 
 class PredictionRefused(NodeError):
@@ -66,11 +68,16 @@ class TrainerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A round's local result: the encoded arrays of each payload kind, and their weight."""
+    """A round's local result: the encoded arrays of each payload kind, and their weight.
+
+    What is too large to pass through memory lies in `files`, by kind, each on the store's filesystem and whoever
+    receives it to keep or to delete.
+    """
 
     weight: int
     payloads: Mapping[str, bytes]
     metrics: Metrics
+    files: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +125,16 @@ class Trainer(Protocol):
         ...
 
     async def train(
-        self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        standing: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
     ) -> Trained:
-        """One local phase, of `num_iterations` in place of the method's own number.
+        """One local phase, of `num_iterations` in place of the method's own number. `standing` is what it reads of an
+        earlier block.
 
         Cancelling stops it after the current step, with the state as it was before. Of a long one `on_progress` hears
         now and then, and nothing any more once the call is over. Raises WorkerDied, WorkerFailed, TrainingFailed, and
@@ -175,6 +189,10 @@ class Client(Protocol):
         beacon: bytes,
         *,
         num_iterations: int | None = None,
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Mapping[bytes, Arrays] | None = None,
+        gone: Collection[bytes] = frozenset(),
         should_stop: Callable[[], bool] | None = None,
         on_step: Callable[[int, int], None] | None = None,
     ) -> LocalResult: ...
@@ -211,8 +229,32 @@ def get_info(client: Client, device: str, precision: str = "fp32", resumed: Chec
     )
 
 
+def train_with(
+    client: Client,
+    height: int,
+    beacon: bytes,
+    num_iterations: int | None,
+    standing: Exchange,
+    *,
+    should_stop: Callable[[], bool] | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+) -> LocalResult:
+    """Lets a client train for a round. Raises MlError and FileUnusable."""
+    return client.train(
+        height,
+        beacon,
+        num_iterations=num_iterations,
+        me=standing.me,
+        offers=standing.offers,
+        blobs=standing.decode_blobs(),
+        gone=standing.gone,
+        should_stop=should_stop,
+        on_step=on_step,
+    )
+
+
 def apply_to(client: Client, height: int, aggregate: bytes | None, exchange: Exchange) -> dict[str, float]:
-    """Lets a client take over a round, and says what it measured. Raises MlError."""
+    """Lets a client take over a round, and says what it measured. Raises MlError and FileUnusable."""
     metrics = client.apply(
         height,
         None if aggregate is None else decode_arrays(aggregate, len(aggregate)),
@@ -237,12 +279,18 @@ class InlineTrainer:
         return get_info(self._client, "cpu")
 
     async def train(
-        self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        standing: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
     ) -> Trained:
         on_step = None if on_progress is None else ProgressMeter(on_progress).on_step
         try:
-            result = self._client.train(height, beacon, num_iterations=num_iterations, on_step=on_step)
-        except MlError as error:
+            result = train_with(self._client, height, beacon, num_iterations, standing, on_step=on_step)
+        except (MlError, FileUnusable) as error:
             raise TrainingFailed(f"height {height}: {error}") from error
         payloads = {kind: encode_arrays(arrays) for kind, arrays in result.payloads.items()}
         return Trained(result.weight, payloads, dict(result.metrics))
@@ -254,7 +302,7 @@ class InlineTrainer:
     async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
         try:
             metrics = apply_to(self._client, height, aggregate, exchange)
-        except MlError as error:
+        except (MlError, FileUnusable) as error:
             raise TrainingFailed(f"height {height}: {error}") from error
         self._applied_height = height
         return metrics

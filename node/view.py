@@ -34,10 +34,11 @@ from node.ledger import InvalidRequest, Ledger, get_member_name
 from node.miner import MinerProcess
 from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
-from node.peering import explain_peering, has_peering
+from node.peering import explain_round, is_explained
 from node.peers import Peer
 from node.round_events import RoundPhase
 from node.round_service import RoundService
+from node.transfers import Transfer
 from node.worker import WorkerProcess
 
 EVENT_KINDS = ("block", "round", "training", "peer", "rejected", "evidence", "stall")
@@ -125,6 +126,7 @@ class NodeView:
             alpha_s=service.pace.alpha_s,
             beta_s=service.pace.beta_s,
         )
+        status.transfers.extend(self._show_transfer(transfer) for transfer in service.transfers)
         if (info := service.learner.info) is not None:
             status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
             status.num_train, status.num_test, status.precision = info.num_train, info.num_test, info.precision
@@ -149,6 +151,22 @@ class NodeView:
         if applied > status.measured_round and "accuracy" in service.learner.metrics:
             status.accuracy = service.learner.metrics["accuracy"]  # caught up: no round was lived through to tell of
         return status
+
+    def _show_transfer(self, transfer: Transfer) -> pb.Transfer:
+        shown = pb.Transfer(
+            incoming=transfer.is_incoming,
+            peer=encode_id(transfer.peer),
+            peer_name=self._get_name(transfer.peer),
+            digest=transfer.digest.hex(),
+            bytes=transfer.done,
+            resumed=transfer.resumed,
+            total_bytes=transfer.total,
+            seconds=self._c.clock.monotonic() - transfer.started_s,
+        )
+        if transfer.named is not None:
+            shown.kind, author = transfer.named.kind, transfer.named.author
+            shown.author, shown.author_name = encode_id(author), self._get_name(author)
+        return shown
 
     def _read_disk(self) -> tuple[pb.Round | None, int, int]:
         path = self._c.store.path
@@ -219,10 +237,9 @@ class NodeView:
 
     async def get_round(self, number: int) -> pb.Round:
         shown = await self._c.disk.run(self._ledger.get_round, number)
-        if has_peering(self._c.spec, number):
-            block, aggregate = await self._c.disk.run(self._ledger.read_agreed, number)
-            told = await asyncio.to_thread(explain_peering, self._c.genesis, self._c.spec, block, aggregate)
-            shown.peering.CopyFrom(told)
+        if is_explained(self._c.spec, number):
+            read = await self._c.disk.run(self._ledger.read_agreed, number, self._c.spec.get_standing(number))
+            shown.MergeFrom(await asyncio.to_thread(explain_round, self._c.genesis, self._c.spec, *read))
         return shown
 
     async def export(self, first: int, last: int | None) -> AsyncGenerator[FinalisedBlock, None]:

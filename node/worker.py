@@ -6,13 +6,17 @@ and the caller asks again. Calls go one at a time, in the order they were made; 
 stands in that line, so that training is never behind two. What passes, all JSON but for what is in brackets:
 
     to the worker      {call: "start", config} [initial_model]
-                       {call: "train", number, height, beacon, num_iterations}
-                       {call: "apply", number, height, beacon, me, offers, gone} [aggregate, and blobs by digest]
+                       {call: "train", number, height, num_iterations, beacon, me, offers, gone, files} [blobs]
+                       {call: "apply", number, height, beacon, me, offers, gone, files} [aggregate, and blobs by digest]
                        {call: "predict", number} [samples]
                        {call: "cancel", number}    {call: "abandon", number}
     from the worker    {number, saved, result} [payloads, or answer]  {number, saved, failed: why}
+                       of a training the result has weight, metrics and files: the paths of payloads too large to pass
                        {number, saved, stopped: true}      {number, saved, abandoned: true}
                        {number, progress: {step, steps, seconds}} before the answer to a training that takes long
+
+A worker writes such a payload into `outgoing_dir`, under a new name each time, and whoever called moves it away before
+it calls again: what lies there when a training begins was made for nobody, and is deleted.
 
 The end of the stream asks the worker to leave; so does the death of the daemon. What a worker prints is logged.
 """
@@ -22,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import shutil
 import socket
 import subprocess
 import sys
@@ -66,8 +71,9 @@ WORKER_ARGUMENTS = ("-P", "-m", "node.worker_main")  # -P: modules of the direct
 class WorkerConfig:
     """All a worker needs to build its client. Mappings are genesis' and the node configuration's, as JSON has them.
 
-    `engine` has the fields of `ml.training.Engine`, `threads` is torch's own choice if None. `python` and `arguments`
-    say which program is the worker.
+    `engine` has the fields of `ml.training.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on the
+    store's filesystem and nobody else's, is for payloads too large to pass. `python` and `arguments` say which program
+    is the worker.
     """
 
     method: Mapping[str, Any]
@@ -78,6 +84,7 @@ class WorkerConfig:
     seed: int
     initial_model: Path | bytes = field(repr=False)
     checkpoint_dir: Path
+    outgoing_dir: Path
     device: str = "auto"
     threads: int | None = 1
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +101,7 @@ class WorkerConfig:
         genesis = ("method", "model", "classes", "input", "max_weight", "rounds")
         own = ("data", "seed", "device", "threads", "engine", "checkpoint_every", "user_models", "niceness")
         config = {name: getattr(self, name) for name in (*genesis, *own)}
-        config["checkpoint_dir"] = str(self.checkpoint_dir)
+        config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
         if isinstance(self.initial_model, bytes):
             return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
         return Frame({"call": "start", "config": {**config, "initial_model": str(self.initial_model)}})
@@ -143,17 +150,26 @@ class WorkerProcess:
 
     async def start(self) -> TrainerInfo:
         if self._supervisor is None:
+            self._sweep()
             self._ready = asyncio.get_running_loop().create_future()
             self._supervisor = asyncio.create_task(self._supervise(), name="worker")
         return (await self._get_child()).info
 
     async def train(
-        self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        standing: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
     ) -> Trained:
-        header = {"call": "train", "height": height, "beacon": beacon.hex(), "num_iterations": num_iterations}
-        reply = await self._request(_Call(header, {}, (height, False)), on_progress)
+        header = {"call": "train", "height": height, "num_iterations": num_iterations, **standing.to_header()}
+        header["beacon"] = beacon.hex()
+        reply = await self._request(_Call(header, standing.to_attachments(), (height, False)), on_progress)
         result = reply.header["result"]
-        return Trained(result["weight"], reply.attachments, result["metrics"])
+        files = {kind: Path(path) for kind, path in result["files"].items()}
+        return Trained(result["weight"], reply.attachments, result["metrics"], files)
 
     def abandon(self) -> bool:
         child = self._get_ready_child()
@@ -197,12 +213,21 @@ class WorkerProcess:
         """The answer to a call, when its turn has come."""
         async with self._turn:
             child = await self._get_child()
+            if call.header["call"] == "train":
+                self._sweep()
             reply = await child.request(call, on_progress)
             if (position := call.position) is not None:
                 saved = tuple(reply.header["saved"] or ())
                 is_kept = {at: other for at, other in self._unsaved.items() if at > saved and at[1] != position[1]}
                 self._unsaved = is_kept | {position: call}
             return reply
+
+    def _sweep(self) -> None:
+        """Deletes what was written and never asked for again, as by a worker that died half-way."""
+        directory = self._config.outgoing_dir
+        if directory.is_dir() and any(directory.iterdir()):
+            _log.info("What an earlier training left in %s was deleted", directory)
+            shutil.rmtree(directory, ignore_errors=True)
 
     async def _supervise(self) -> None:
         """Keeps a worker alive until cancelled or hopeless."""
@@ -237,7 +262,12 @@ class WorkerProcess:
         resumed = (info.trained_height, (info.checkpoint_height or 0) == info.trained_height)
         for position, call in sorted(self._unsaved.items(), key=lambda item: item[0]):
             if position > resumed:
-                await child.request(call)
+                try:
+                    await child.request(call)
+                except TrainingFailed as error:
+                    if position[1]:
+                        raise
+                    _log.warning("What was trained for height %d is lost: %s", position[0], error)
                 child.has_served = False
 
     def _set_ready(self, child: _Child) -> None:
@@ -303,8 +333,10 @@ class _Child:
                     stderr=subprocess.STDOUT,
                     process_group=0,  # Ctrl-C is the daemon's to handle
                 )
-            except OSError as error:
+            except BaseException as error:
                 self._socket.close()
+                if not isinstance(error, OSError):
+                    raise
                 raise WorkerFailed(f"the worker {self._command[0]} cannot be started: {error}") from error
         talking = (self._forward_output(self._process), self._write(), self._read(self._process))
         self._tasks = [asyncio.create_task(part) for part in talking]

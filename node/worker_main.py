@@ -5,18 +5,21 @@ log. Between two optimiser steps, or two chunks of samples to classify, it looks
 the methods know of (`MlError`) are answers; any other one ends the process, with its traceback in the daemon's log and
 a new worker in its place.
 
-The answer goes out before the checkpoint is made. See `node.checkpoint` for why that is safe.
+The answer goes out before the checkpoint is made. See `node.checkpoint` for why that is safe. Payloads too large for an
+answer are written to files of their own first, which the daemon takes over.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import os
 import select
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -24,11 +27,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml.errors import Abandoned, MlError, Stopped
-from ml.payload import Arrays, decode_arrays, encode_arrays
+from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from node.checkpoint import Checkpoint, Checkpoints, Phase, Position
-from node.exchange import AGGREGATE, Exchange
+from node.exchange import AGGREGATE, Exchange, FileUnusable
 from node.frames import Frame, FrameError, receive_frame, send_frame
-from node.trainer import Answer, Client, Progress, ProgressMeter, apply_to, get_info
+from node.trainer import Answer, Client, Progress, ProgressMeter, apply_to, get_info, train_with
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ class Built(NamedTuple):
 BuildClient = Callable[[Config, Arrays], Built]  # of a configuration and the initial model
 
 _PR_SET_PDEATHSIG = 1
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Calls:
@@ -100,12 +104,18 @@ class _Calls:
 
 
 class Session:
-    """A client, and where in its rounds it stands. Repeating the last step of a round changes nothing."""
+    """A client, and where in its rounds it stands. Repeating the last step of a round changes nothing.
 
-    def __init__(self, client: Client, answer: Answer, checkpoints: Checkpoints, checkpoint_every: int) -> None:
+    Payloads too large to pass are written into `outgoing_dir`.
+    """
+
+    def __init__(
+        self, client: Client, answer: Answer, checkpoints: Checkpoints, outgoing_dir: Path, checkpoint_every: int
+    ) -> None:
         self._client = client
         self._answer = answer
         self._checkpoints = checkpoints
+        self._outgoing_dir = outgoing_dir
         self._every = checkpoint_every
         self._height, self._phase = 0, Phase.APPLIED
         self._is_saved = False
@@ -127,21 +137,28 @@ class Session:
         height: int,
         beacon: bytes,
         num_iterations: int | None,
+        standing: Exchange,
         should_stop: Callable[[], bool],
         on_step: Callable[[int, int], None],
     ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
-        """The answer to `train`. Raises MlError."""
+        """The answer to `train`. Raises MlError and FileUnusable."""
         if (self._height, self._phase) == (height, Phase.TRAINED):
             self._go_back()
-        trained = self._client.train(
-            height, beacon, num_iterations=num_iterations, should_stop=should_stop, on_step=on_step
+        trained = train_with(
+            self._client, height, beacon, num_iterations, standing, should_stop=should_stop, on_step=on_step
         )
         self._move(height, Phase.TRAINED)
-        payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items()}
-        return {"weight": trained.weight, "metrics": dict(trained.metrics)}, payloads
+        streamed = self._client.spec.get_streamed(height)
+        files = {
+            kind: str(write_arrays(self._outgoing_dir, f"{height}-{kind}", arrays))
+            for kind, arrays in trained.payloads.items()
+            if kind in streamed
+        }
+        payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items() if kind not in files}
+        return {"weight": trained.weight, "metrics": dict(trained.metrics), "files": files}, payloads
 
     def apply(self, height: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
-        """The answer to `apply`. Raises MlError."""
+        """The answer to `apply`. Raises MlError and FileUnusable."""
         if (self._height, self._phase) == (height, Phase.APPLIED):
             return {"metrics": dict(self._client.evaluate())}
         metrics = apply_to(self._client, height, aggregate, exchange)
@@ -192,6 +209,27 @@ class Session:
             _log.error("Last checkpoint could not be written: %s", error)
 
 
+def write_arrays(directory: Path, name: str, arrays: Arrays) -> Path:
+    """The encoding of `arrays` in a new file, its name beginning with `name`, without a copy of it in memory. It is not
+    synced: until it is somebody's, it may be lost. Raises FileUnusable, and then there is no file."""
+    path = directory
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, text = tempfile.mkstemp(prefix=f"{name}.", dir=directory)
+        path = Path(text)
+        try:
+            with open(descriptor, "wb") as file:
+                file.writelines(iter_encoded(arrays))
+        except BaseException:
+            path.unlink()
+            raise
+    except OSError as error:
+        num_bytes = compute_encoded_bytes({key: (str(array.dtype), array.shape) for key, array in arrays.items()})
+        what = "the disk is full" if error.errno in _FULL else f"cannot be written ({error.strerror or error})"
+        raise FileUnusable(f"{path}: {what}; expected room for {num_bytes} bytes") from error
+    return path
+
+
 def serve(sock: socket.socket, build_client: BuildClient) -> None:
     """Answers calls until there are no more."""
     calls = _Calls(sock)
@@ -204,7 +242,8 @@ def serve(sock: socket.socket, build_client: BuildClient) -> None:
         initial = _read_initial_model(config, frame.attachments)
         built = build_client(config, initial)
         checkpoints = Checkpoints(Path(config["checkpoint_dir"]))
-        session = Session(built.client, built.answer, checkpoints, config["checkpoint_every"])
+        outgoing_dir = Path(config["outgoing_dir"])
+        session = Session(built.client, built.answer, checkpoints, outgoing_dir, config["checkpoint_every"])
     except (MlError, OSError) as error:
         calls.answer(frame.header["number"], {"failed": str(error)})
         return
@@ -229,9 +268,10 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
         match frame.header["call"]:
             case "train":
                 beacon = bytes.fromhex(frame.header["beacon"])
+                standing = Exchange.from_frame(frame.header, frame.attachments)
                 meter = ProgressMeter(lambda progress: calls.report(number, progress))
                 result, attachments = session.train(
-                    frame.header["height"], beacon, frame.header["num_iterations"], should_stop, meter.on_step
+                    frame.header["height"], beacon, frame.header["num_iterations"], standing, should_stop, meter.on_step
                 )
             case "apply":
                 exchange = Exchange.from_frame(frame.header, frame.attachments)
@@ -242,7 +282,7 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
         answer: Mapping[str, Any] = {"abandoned": True}
     except Stopped:
         answer = {"stopped": True}
-    except MlError as error:
+    except (MlError, FileUnusable) as error:
         answer = {"failed": f"{place}{error}"}
     else:
         answer = {"result": result}

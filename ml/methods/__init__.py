@@ -21,6 +21,7 @@ METHODS = {
     "fedintr": "ml.methods.fedintr:FedIntR",
     "fedprox": "ml.methods.fedprox:FedProx",
     "fednova": "ml.methods.fednova:FedNova",
+    "fededs": "ml.methods.fededs:FedEds",
     "fedproto": "ml.methods.fedproto:FedProto",
     "mpfedcl": "ml.methods.mpfedcl:MpFedCl",
     "uapdfl": "ml.methods.uapdfl:UaPdfl",

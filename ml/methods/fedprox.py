@@ -10,13 +10,12 @@ accuracies, here local work is the same for all unless `budget_s` is set.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from ml.losses import compute_proximal_term
 from ml.method import Prepared, Round, State
 from ml.models.base import Model
-from ml.sharing import SharesModel
+from ml.sharing import SharesModel, flatten
 from ml.specs import FedProxSpec
 from ml.training import Batch, Schedule, Tensors, compute_cross_entropy
 
@@ -27,15 +26,10 @@ class FedProx(SharesModel[FedProxSpec]):
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         if not self.spec.hyperparameters.mu:
             return Prepared()
-        return Prepared({"anchor": self._flatten(state.model).detach()})
+        return Prepared({"anchor": flatten(state.model, self.spec).detach()})
 
     def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
         loss = compute_cross_entropy(model, batch, context)
         if not context:
             return loss
-        return loss + self.spec.hyperparameters.mu * compute_proximal_term(self._flatten(model), context["anchor"])
-
-    def _flatten(self, model: Model) -> Tensor:
-        """A copy of all trained parameters in one vector, [P]."""
-        parameters = dict(model.named_parameters())
-        return torch.cat([parameters[name].reshape(-1) for name in self.spec.task.parameter_schema.arrays])
+        return loss + self.spec.hyperparameters.mu * compute_proximal_term(flatten(model, self.spec), context["anchor"])

@@ -1,7 +1,8 @@
 """What every method sees of a model: f = h o g, an embedding and a classifier on it (ALGORITHMS §1.1).
 
-Legend: B samples, D length of the embedding, C classes. Parameters travel as arrays under their `state_dict()` names,
-with the running statistics of batch norm; integer buffers (`num_batches_tracked`) and what is frozen stay behind.
+Legend: B samples, D length of the embedding, S of what the last Linear takes, C classes. Parameters travel as arrays
+under their `state_dict()` names, with the running statistics of batch norm; integer buffers (`num_batches_tracked`) and
+what is frozen stay behind.
 """
 
 from __future__ import annotations
@@ -38,6 +39,15 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def classify(self, z_BD: Tensor) -> Tensor:
         """h: z_BD to logits_BC."""
+
+    def enter_slot(self, z_BD: Tensor) -> Tensor:
+        """z_BD to s_BS, what the last Linear takes. Between this and `leave_slot` is the place for a layer of a
+        method's own; without one, they are `classify`."""
+        return z_BD
+
+    def leave_slot(self, s_BS: Tensor) -> Tensor:
+        """s_BS to logits_BC."""
+        return self.classify(s_BS)
 
     def embed_layers(self, x: Tensor) -> list[Tensor]:
         """The intermediate representations [B, D_l], maps averaged over their pixels; the last is `embed(x)`."""

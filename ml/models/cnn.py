@@ -64,7 +64,13 @@ class CnnCifar(Model):
         return [average_maps(first), self._convolve(first)]
 
     def classify(self, z_BD: Tensor) -> Tensor:
-        logits: Tensor = self.fc2(F.relu(self.fc1(z_BD)))
+        return self.leave_slot(self.enter_slot(z_BD))
+
+    def enter_slot(self, z_BD: Tensor) -> Tensor:
+        return F.relu(self.fc1(z_BD))
+
+    def leave_slot(self, s_BS: Tensor) -> Tensor:
+        logits: Tensor = self.fc2(s_BS)
         return logits
 
     def _begin(self, x: Tensor) -> Tensor:

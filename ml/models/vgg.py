@@ -13,6 +13,8 @@ from ml.models.batch_norm import BatchNorm2d
 from ml.models.resnet import initialise_convolutions
 from ml.specs.architectures.vgg import CLASSIFIER_WIDTH, GROUPS
 
+LEAVING = 2  # of the wide classifier's modules: a dropout, and the last Linear
+
 
 class Vgg11(Model):
     """g is `features` and the average of its last maps, 512; h is `classifier`, one linear layer or three."""
@@ -48,6 +50,18 @@ class Vgg11(Model):
 
     def classify(self, z_BD: Tensor) -> Tensor:
         logits: Tensor = self.classifier(z_BD)
+        return logits
+
+    def enter_slot(self, z_BD: Tensor) -> Tensor:
+        if isinstance(self.classifier, nn.Linear):
+            return z_BD
+        s_BS: Tensor = self.classifier[:-LEAVING](z_BD)
+        return s_BS
+
+    def leave_slot(self, s_BS: Tensor) -> Tensor:
+        if isinstance(self.classifier, nn.Linear):
+            return self.classify(s_BS)
+        logits: Tensor = self.classifier[-LEAVING:](s_BS)
         return logits
 
 

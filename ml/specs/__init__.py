@@ -20,6 +20,7 @@ from ml.specs.dfpl import DfplHyperparameters, DfplSpec
 from ml.specs.dispfl import DisPflHyperparameters, DisPflSpec
 from ml.specs.fedavg import FedAvgSpec
 from ml.specs.fedavg_p2p import FedAvgP2pSpec
+from ml.specs.fededs import FedEdsHyperparameters, FedEdsSpec
 from ml.specs.fedintr import FedIntRHyperparameters, FedIntRSpec
 from ml.specs.fednova import FedNovaHyperparameters, FedNovaSpec
 from ml.specs.fedper import FedPerSpec
@@ -57,6 +58,8 @@ __all__ = [
     "FedProxSpec",
     "FedNovaHyperparameters",
     "FedNovaSpec",
+    "FedEdsHyperparameters",
+    "FedEdsSpec",
     "FedProtoHyperparameters",
     "FedProtoSpec",
     "MpFedClHyperparameters",
@@ -92,6 +95,7 @@ METHODS: dict[str, type[MethodSpec]] = {
     "fedintr": FedIntRSpec,
     "fedprox": FedProxSpec,
     "fednova": FedNovaSpec,
+    "fededs": FedEdsSpec,
     "fedproto": FedProtoSpec,
     "mpfedcl": MpFedClSpec,
     "uapdfl": UaPdflSpec,

@@ -73,6 +73,11 @@ class Task:
         return self.layout.layers[-1]
 
     @property
+    def slot_dim(self) -> int:
+        """The width of what the last Linear takes: the embedding's, unless the classifier has more layers than one."""
+        return self.layout.slot_dim
+
+    @property
     def layer_dims(self) -> tuple[int, ...]:
         """The width of each intermediate representation, the embedding's last."""
         return self.layout.layers
@@ -262,6 +267,57 @@ class MethodSpec(ABC):
     def max_weight_is_one(self) -> bool:
         """Whether weights say nothing in this method and must be signed as 1."""
 
+    # ---- heights and the method's own rounds
+
+    @property
+    def sharing_heights(self) -> int:
+        """How many heights there are before the method's round 1."""
+        return 0
+
+    def get_round_number(self, height: int) -> int:
+        """t, the method's round that makes the block at `height`: from 1 on, and 0 at the last height before."""
+        return height - self.sharing_heights
+
+    def get_local_work(self, height: int) -> int:
+        """E of this height's local phase: how many iterations or epochs it has."""
+        return self.hyperparameters.local_work
+
+    def get_collect_s(self, height: int, default: float) -> float:
+        """For how long contributions of this height are waited for; `default` is genesis' own."""
+        return default
+
+    # ---- what is too large to be held in memory, or read by later rounds
+
+    @property
+    def shares_samples(self) -> bool:
+        """Whether a learned transformation of a member's samples leaves its node."""
+        return False
+
+    def get_streamed(self, height: int) -> Mapping[str, str]:
+        """The kinds of this height that are too large to hold in memory, each with the kind that has the digests of its
+        chunks."""
+        return {}
+
+    def get_standing(self, height: int) -> int | None:
+        """The earlier height whose blobs the local phase for `height` reads; None where it reads none."""
+        return None
+
+    def needed_until(self, height: int) -> int | None:
+        """The last height whose local phase reads the blobs of `height`, itself where none does; None: without end."""
+        return height
+
+    def wanted_in_training(
+        self, height: int, beacon: bytes, me: bytes, offers: Sequence[Offer], gone: Collection[bytes] = frozenset()
+    ) -> Sequence[bytes]:
+        """The digests of the blobs that the local phase of `me` for `height` reads.
+
+        `offers` are those of the block at `get_standing(height)`; `beacon` is the id of the block before `height`; the
+        authors in `gone` have been found to have none of what they offer.
+        """
+        return ()
+
+    # ---- what it takes of others once there is a block
+
     def wanted(
         self,
         height: int,
@@ -279,11 +335,19 @@ class MethodSpec(ABC):
         return ()
 
     def explain(
-        self, height: int, beacon: bytes, offers: Sequence[Offer], aggregate: Arrays | None
+        self,
+        height: int,
+        beacon: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None,
+        *,
+        standing: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
         """Who took what from whom in a round and why, as JSON, from what everyone knows; None where there is nothing
-        of the kind to say."""
+        of the kind to say. `standing` are the offers of the block at `get_standing(height)`."""
         return None
+
+    # ---- what a contribution has to be
 
     def validate_kinds(self, kinds: Iterable[str], height: int) -> None:
         """Raise PayloadError unless a contribution carries exactly the kinds of this height."""

@@ -80,7 +80,13 @@ class DFedAvgMSpec(PeerSpec):
         return draw_graph(beacon, tuple(offer.author for offer in offers), self.hyperparameters.num_peers)
 
     def explain(
-        self, height: int, beacon: bytes, offers: Sequence[Offer], aggregate: Arrays | None
+        self,
+        height: int,
+        beacon: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None,
+        *,
+        standing: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
         """Besides each author's `peers`, W as `weights`, its rows and columns in author order."""
         graph = self.get_graph(beacon, offers)

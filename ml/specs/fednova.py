@@ -16,7 +16,7 @@ import numpy as np
 from ml.aggregation import NOVA_NUMBERS
 from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
-from ml.specs.base import Hyperparameters, choice
+from ml.specs.base import Hyperparameters, Task, choice
 from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
 MAX_STEPS = 1 << 20  # of a local phase; validators add up as many numbers
@@ -32,11 +32,7 @@ class FedNovaHyperparameters(ModelHyperparameters):
         super().__post_init__()
         if self.unit == "epochs" and not self.counts_epochs:
             raise SpecError("method.unit", "expected steps with local_iterations, got 'epochs': set local_epochs")
-        if self.decay_unit == "step":
-            raise SpecError("method.decay_unit", "expected round: all steps of a round count alike here; got 'step'")
-        if self.fixed_steps is not None and self.fixed_steps > MAX_STEPS:
-            key = "local_epochs" if self.counts_epochs else "local_iterations"
-            raise SpecError(f"method.{key}", f"fednova expects at most {MAX_STEPS}, got {self.fixed_steps}")
+        check_settings(self, self.fixed_steps)
 
     @property
     def fixed_steps(self) -> int | None:
@@ -61,28 +57,18 @@ class FedNovaSpec(ModelSpec):
     hyperparameters: FedNovaHyperparameters
 
     def __post_init__(self) -> None:
-        if taken := [name for name in NOVA_NUMBERS if name in self.task.model_schema.arrays]:
-            raise SpecError("model", f"fednova expects a model without a {taken[0]!r} of its own")
+        check_names(self.task)
 
     @cached_property
     def _schemas(self) -> Mapping[str, ArraySchema]:
-        numbers = {"local_steps": ArraySpec("int64", (1,)), "norm": ArraySpec("float64", (1,))}
-        return {"model": ArraySchema({**self._make_schema().arrays, **numbers})}
+        return {"model": add_numbers(self._make_schema())}
 
     def rules(self, height: int) -> Mapping[str, str]:
         return {"model": "nova"}
 
     def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
         super().validate_payload(kind, arrays, height)
-        fixed, steps = self.hyperparameters.fixed_steps, int(arrays["local_steps"][0])
-        low, high = (1, MAX_STEPS) if fixed is None else (fixed, fixed)
-        if not low <= steps <= high:
-            raise PayloadError(
-                f"payload 'model': expected local_steps {f'from 1 to {high}' if fixed is None else fixed}, got {steps}"
-            )
-        expected, got = self.compute_norm(steps), arrays["norm"][0]
-        if got != expected:
-            raise PayloadError(f"payload 'model': expected norm {expected!r} of {steps} steps, got {float(got)!r}")
+        validate_numbers(arrays, self.hyperparameters.fixed_steps, self.hyperparameters.momentum)
 
     def compute_norm(self, num_steps: int) -> float:
         """||a||_1 of so many steps at this method's momentum."""
@@ -90,7 +76,48 @@ class FedNovaSpec(ModelSpec):
 
     def make_numbers(self, num_steps: int) -> Arrays:
         """What a payload has besides the model."""
-        return {"local_steps": np.array([num_steps], np.int64), "norm": np.array([self.compute_norm(num_steps)])}
+        return make_numbers(num_steps, self.hyperparameters.momentum)
+
+
+# ---- tau and its norm, in a payload beside the model
+
+
+def check_settings(hyper: Hyperparameters, fixed_steps: int | None) -> None:
+    """Raises SpecError for a decay that makes steps unlike, or more steps than validators would count."""
+    if hyper.decay_unit == "step":
+        raise SpecError("method.decay_unit", "expected round: all steps of a round count alike here; got 'step'")
+    if fixed_steps is not None and fixed_steps > MAX_STEPS:
+        key = "local_epochs" if hyper.counts_epochs else "local_iterations"
+        raise SpecError(f"method.{key}", f"fednova expects at most {MAX_STEPS}, got {fixed_steps}")
+
+
+def check_names(task: Task) -> None:
+    """Raises SpecError for a model that has an array of its own under one of the two names."""
+    if taken := [name for name in NOVA_NUMBERS if name in task.model_schema.arrays]:
+        raise SpecError("model", f"fednova expects a model without a {taken[0]!r} of its own")
+
+
+def add_numbers(schema: ArraySchema) -> ArraySchema:
+    """A model's schema with both."""
+    numbers = {"local_steps": ArraySpec("int64", (1,)), "norm": ArraySpec("float64", (1,))}
+    return ArraySchema({**schema.arrays, **numbers})
+
+
+def make_numbers(num_steps: int, momentum: float) -> Arrays:
+    """Both, of so many steps."""
+    return {"local_steps": np.array([num_steps], np.int64), "norm": np.array([compute_norm(num_steps, momentum)])}
+
+
+def validate_numbers(arrays: Arrays, fixed_steps: int | None, momentum: float) -> None:
+    """Raise PayloadError unless tau is `fixed_steps`, where that is known, and the norm is tau's."""
+    steps = int(arrays["local_steps"][0])
+    low, high = (1, MAX_STEPS) if fixed_steps is None else (fixed_steps, fixed_steps)
+    if not low <= steps <= high:
+        wanted = f"from 1 to {high}" if fixed_steps is None else str(fixed_steps)
+        raise PayloadError(f"payload 'model': expected local_steps {wanted}, got {steps}")
+    expected, got = compute_norm(steps, momentum), arrays["norm"][0]
+    if got != expected:
+        raise PayloadError(f"payload 'model': expected norm {expected!r} of {steps} steps, got {float(got)!r}")
 
 
 @lru_cache(maxsize=256)

@@ -104,7 +104,13 @@ class PeerSpec(MethodSpec):
         return tuple(offer.digests[kind] for offer in drawn for kind in sorted(self.part_schemas))
 
     def explain(
-        self, height: int, beacon: bytes, offers: Sequence[Offer], aggregate: Arrays | None
+        self,
+        height: int,
+        beacon: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None,
+        *,
+        standing: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
         """For each author in author order its `peers`, as places in the block."""
         place = {offer.author: i for i, offer in enumerate(offers)}

@@ -158,7 +158,13 @@ class UaPdflSpec(PeerSpec):
         )
 
     def explain(
-        self, height: int, beacon: bytes, offers: Sequence[Offer], aggregate: Arrays | None
+        self,
+        height: int,
+        beacon: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None,
+        *,
+        standing: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
         """`threshold`; `divergences`, a row of numbers for each author in author order; and for each author `peers`,
         `similar` and `donor` as places in the block, and its `branch`. Peers that could not be reached are the

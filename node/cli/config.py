@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from node.cli.options import AsJson, ConfigFile, Overrides, make_group
+from node.errors import ConfigError
+
+if TYPE_CHECKING:
+    from node.config import NodeConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -20,11 +25,26 @@ def register(app: typer.Typer) -> None:
 
 
 def check(config: ConfigFile, overrides: Overrides = None) -> None:
-    """Validate a configuration alone; `fednode start --check` also reads the files it names."""
+    """Validate a configuration, and that it allows for what the method of its genesis shares, where that is there.
+
+    `fednode start --check` also reads the other files it names.
+    """
     from node.config import load_config
 
-    load_config(config, overrides or (), os.environ)
+    _validate_sharing(load_config(config, overrides or (), os.environ))
     print(f"ok: {config}")
+
+
+def _validate_sharing(config: NodeConfig) -> None:
+    if config.fededs.i_understand or not config.genesis_file.is_file():
+        return
+    from node.genesis_file import load_genesis, validate_sharing
+
+    genesis = None
+    with suppress(ConfigError):  # what is wrong with genesis itself keeps the node from starting, whatever is said here
+        genesis = load_genesis(config.genesis_file).genesis
+    if genesis is not None:
+        validate_sharing(config.genesis_file, genesis, is_understood=False)
 
 
 def show(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:

@@ -23,6 +23,7 @@ from node.cli.testnet import (
     PartitionOption,
     SeedOption,
     SizeOption,
+    UnderstandOption,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def run(
     size: SizeOption = None,
     seed: SeedOption = 1,
     settings: MethodSettings = None,
+    i_understand: UnderstandOption = False,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Leave the cluster in DIR; its nodes start again.")
     ] = None,
@@ -65,6 +67,7 @@ def run(
         seed=seed,
         settings=tuple(settings or ()),
         base_port=0,
+        i_understand=i_understand,
     )
     with _get_directory(keep) as directory, _interrupted_by_sigterm():
         testnet = make_testnet(directory, spec)

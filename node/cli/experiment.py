@@ -130,7 +130,7 @@ def _shown(progress: Iterator[Progress], pending: Sequence[Run]) -> Iterator[Pro
     with Bar(
         *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=600
     ) as bar:
-        task = bar.add_task(f"0 of {len(pending)} runs", total=sum(run.num_rounds for run in pending))
+        task = bar.add_task(f"0 of {len(pending)} runs", total=sum(run.num_heights for run in pending))
         rounds: dict[str, int] = {}
         done = failures = 0
         for news in progress:
@@ -140,7 +140,7 @@ def _shown(progress: Iterator[Progress], pending: Sequence[Run]) -> Iterator[Pro
             else:
                 done += 1
                 failures += news.error is not None
-                bar.advance(task, news.run.num_rounds - rounds.get(news.run.id, 0))  # of a failed run none are left
+                bar.advance(task, news.run.num_heights - rounds.get(news.run.id, 0))  # of a failed run none are left
                 suffix = f", {failures} failed" if failures else ""
                 bar.update(task, description=f"{done} of {len(pending)} runs{suffix}")
                 if lines:
@@ -152,7 +152,8 @@ def _shown(progress: Iterator[Progress], pending: Sequence[Run]) -> Iterator[Pro
 
 def _describe(news: Progress) -> str:
     came = f"failed: {_first_line(news.error)}" if news.error is not None else f"best TAA {news.best_taa:.4f}"
-    return f"{news.run.label}  {came}  {news.seconds:.1f} s"
+    taken = f", taken from {news.taken_from}" if news.taken_from is not None else ""
+    return f"{news.run.label}  {came}  {news.seconds:.1f} s{taken}"
 
 
 def _first_line(text: str) -> str:

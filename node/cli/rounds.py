@@ -129,6 +129,9 @@ def show(
         print_json(to_json(entry))
         return
     print_facts(_describe(entry, absent, unit))
+    if entry.HasField("schedule"):
+        told = entry.schedule
+        print(f"\nepochs {told.epochs}, lambda_c {told.lambda_c:.6g}, lambda_dis {told.lambda_dis:.6g}")
     if entry.HasField("peering"):
         print_peering(entry.peering)
 
@@ -150,6 +153,8 @@ def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, 
         return [*facts, ("measured", "no: this node caught up with the round later")]
     if "iterations" in entry.train:
         facts.append((f"local {unit}s", f"{entry.train['iterations']:.0f}"))
+    if "sets" in entry.train:
+        facts.append(("trained on", _describe_sets(entry)))
     facts += [(f"seconds {phase}", f"{entry.seconds[phase]:.3f}") for phase in PHASES if phase in entry.seconds]
     if "alpha_s" in entry.train:
         facts.append(("alpha", f"{entry.train['alpha_s']:.6f} s a local {unit}"))
@@ -162,6 +167,13 @@ def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, 
     before = entry.local_accuracy if entry.HasField("local_accuracy") else None
     after = entry.accuracy if entry.HasField("accuracy") else None
     return [*facts, ("accuracy", f"{show_number(before)} before the exchange, {show_number(after)} after")]
+
+
+def _describe_sets(entry: pb.Round) -> str:
+    """How many sets of others this node used, and left out since its model made no sense of them."""
+    count, dropped = entry.train["sets"], entry.train.get("sets_dropped", 0)
+    told = f"{count:.0f} set{'s' if count != 1 else ''} of others"
+    return f"{told}, {dropped:.0f} left out, whose loss diverged" if dropped else told
 
 
 def _describe_peers(entry: pb.Round) -> str:

@@ -56,7 +56,11 @@ def start(
     log_format: _LogFormatOption = None,
     check: _Check = False,
 ) -> None:
-    """Start a node in the foreground, until SIGTERM or Ctrl-C."""
+    """Start a node in the foreground, until SIGTERM or Ctrl-C.
+
+    Where the method shares samples in a transformed form (fededs), the node starts only if its configuration says
+    fededs.i_understand: true.
+    """
     from node.config import load_config
 
     settings = [*(overrides or ()), *([f"log.format={log_format.value}"] if log_format else ())]
@@ -83,7 +87,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
     from ml.specs.architectures import is_user_model
-    from node.genesis_file import load_genesis, validate_user_model
+    from node.genesis_file import load_genesis, validate_sharing, validate_user_model
     from node.unlock import open_identity
 
     identity = open_identity(config)
@@ -98,6 +102,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
         if genesis.index_of(peer) is None:
             raise ConfigError(f"{members}: expected {encode_id(peer)}, which {path}: network.peers names")
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
+    validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
     if config.training.user_models and is_user_model(genesis.model):
         _build_user_model(genesis, config.genesis_file)
     try:

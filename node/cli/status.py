@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from node.admin_client import AdminClient
     from node.pb import admin_pb2 as pb
 
+MAX_TRANSFERS = 12  # to a screen
+
 _Facts = list[tuple[str, str]]
 
 
@@ -106,9 +108,31 @@ def describe(status: pb.NodeStatus) -> _Facts:
     ]
     if status.HasField("budget_s"):
         facts.insert(5, ("budget", _describe_budget(status)))
+    if status.transfers:
+        at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
+        facts[at:at] = _list_transfers(status)
     if status.stalled:
         facts.insert(0, ("STALLED", status.stall_reason))
     return facts
+
+
+def _list_transfers(status: pb.NodeStatus) -> _Facts:
+    lines = [_describe_transfer(transfer) for transfer in status.transfers[:MAX_TRANSFERS]]
+    if (more := len(status.transfers) - len(lines)) > 0:
+        lines.append(f"and {more} more")
+    return [("transfers" if i == 0 else "", line) for i, line in enumerate(lines)]
+
+
+def _describe_transfer(transfer: pb.Transfer) -> str:
+    from node.cli.output import show_bytes, show_id
+
+    blob = f"blob {show_id(transfer.digest)}"
+    if transfer.HasField("kind"):
+        blob = f"{transfer.kind.replace('_', ' ')} of {transfer.author_name}"
+    way = f"{'from' if transfer.incoming else 'to'} {transfer.peer_name}"
+    rate = (transfer.bytes - transfer.resumed) / transfer.seconds if transfer.seconds > 0 else 0.0
+    done = f"{show_bytes(transfer.bytes)} of {show_bytes(transfer.total_bytes)}"
+    return f"{blob} {way}, {done}, {show_bytes(rate)} a second"
 
 
 def _describe_pace(status: pb.NodeStatus) -> str:

@@ -15,8 +15,8 @@ MethodOption = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="dfpl, mpfedcl, uapdfl, or a baseline: local, fedavg, blade_fl, moon, swim, fedintr, fedprox, fednova, "
-        "fedproto, fedper, fedavg_p2p, dfedavgm, dispfl or criticalfl.",
+        help="dfpl, mpfedcl, uapdfl, fededs, or a baseline: local, fedavg, blade_fl, moon, swim, fedintr, fedprox, "
+        "fednova, fedproto, fedper, fedavg_p2p, dfedavgm, dispfl or criticalfl.",
     ),
 ]
 ModelOption = Annotated[
@@ -59,6 +59,14 @@ ShotsOption = Annotated[
     int | None, typer.Option("--shots", metavar="N", min=1, help="Samples per class of each node; all by default.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="S", min=0, help="Everything but the keys follows from it.")]
+UnderstandOption = Annotated[
+    bool,
+    typer.Option(
+        "--i-understand",
+        help="For fededs: its nodes send a learned transformation of their samples to every other node, which is "
+        "obfuscation and not cryptography. Their configurations then say fededs.i_understand: true.",
+    ),
+]
 MethodSettings = Annotated[
     list[str] | None,
     typer.Option(
@@ -101,6 +109,7 @@ def make(
     ] = 7050,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",
     pretrained: PretrainedOption = None,
+    i_understand: UnderstandOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Write keys, genesis, initial model and configurations of a test network.
@@ -130,6 +139,7 @@ def make(
             base_port=base_port,
             device=device,
             pretrained=pretrained,
+            i_understand=i_understand,
         ),
     )
     chain_id = made.genesis.chain_id.hex()

@@ -22,10 +22,9 @@ def get_report(experiment: Experiment) -> ReportSection:
     figures: Sequence[AnyFigureSection] = _default_figures(experiment) if given.figures is None else given.figures
     shown = {value for table in tables for value in table.value}
     first = tables[0] if tables else TableSection()
-    if given.target is not None and "rounds_to" not in shown:
+    if given.target and not any(value.startswith("rounds_to") for value in shown):
         tables.append(
             TableSection(
-                title=f"Rounds until TAA reaches {100 * given.target:g} %",
                 value=("rounds_to",),
                 **{name: getattr(first, name) for name in ("rows", "columns", "where", "over", "compare", "best_of")},
             )
@@ -62,9 +61,11 @@ def _list_others(experiment: Experiment, used: Sequence[str]) -> tuple[str, ...]
 def _make_traffic_table(experiment: Experiment) -> TableSection:
     rows = [axis for axis in experiment.axes if axis in ("task", "data", "model", "clients")]
     rows += ["method", *(axis for axis in experiment.axes if axis.startswith("method."))]
+    shares = any(run.sharing_heights for run in experiment.runs.values())
+    value = ("sent_params_per_client", "sent_params", "sent_bytes_per_client", "sent_bytes")
     return TableSection(
-        title="What is sent in a round",
-        value=("sent_params_per_client", "sent_params", "sent_bytes_per_client", "sent_bytes"),
+        title="What is sent in a round" + (", and before the first" if shares else ""),
+        value=(*value, "sharing_sent_bytes_per_client") if shares else value,
         rows=tuple(rows),
         over=tuple(axis for axis in experiment.axes if axis not in rows),
         compare=None,

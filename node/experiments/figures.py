@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from ml.metrics import compute_mean, compute_std
 from node.experiments.axes import capitalise, get_key, list_keys, name_axis, name_fact, select
@@ -13,7 +12,7 @@ from node.experiments.plan import Experiment, Point
 from node.experiments.results import Result
 from node.experiments.sections import FigureSection
 from node.experiments.tables import Results, average
-from node.experiments.values import SERIES, VALUES, Kind, Limits, compute_train_seconds
+from node.experiments.values import SERIES, VALUES, Kind, Limits, compute_sent_bytes, compute_train_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +58,11 @@ _X_LABELS = {
 def make_figures(experiment: Experiment, section: FigureSection, results: Results) -> list[Figure]:
     """One figure for each value of `each`, those without a finished run left out."""
     points = select(experiment.points, section.where)
+    limits = Limits(*experiment.file.report.target[:1])
     figures = []
     for key in list_keys(points, section.each):
         own = [point for point in points if get_key(point, section.each) == key]
-        panels = tuple(_make_panels(section, own, results))
+        panels = tuple(_make_panels(section, own, results, limits))
         if not any(panel.lines for panel in panels):
             continue
         labelled = zip(section.each, key, strict=True)
@@ -89,7 +89,7 @@ def _title_figure(section: FigureSection) -> str:
     return f"{capitalise(label)} by {over}"
 
 
-def _make_panels(section: FigureSection, points: Sequence[Point], results: Results) -> Iterator[Panel]:
+def _make_panels(section: FigureSection, points: Sequence[Point], results: Results, limits: Limits) -> Iterator[Panel]:
     ticks = [] if section.x in OWN_X else [key[0] for key in list_keys(points, (section.x,))]
     for key in list_keys(points, section.panels):
         inside = [point for point in points if get_key(point, section.panels) == key]
@@ -97,8 +97,10 @@ def _make_panels(section: FigureSection, points: Sequence[Point], results: Resul
         for line_key in list_keys(inside, section.lines):
             own = [point for point in inside if get_key(point, section.lines) == line_key]
             label = ", ".join(name_fact(axis, text) for axis, text in zip(section.lines, line_key, strict=True))
-            line = _make_line(section, label, own, results) if section.x in OWN_X else None
-            line = line or (_make_axis_line(section, label, own, results, ticks) if section.x not in OWN_X else None)
+            if section.x in OWN_X:
+                line = _make_line(section, label, own, results)
+            else:
+                line = _make_axis_line(section, label, own, results, limits, ticks)
             if line is not None:
                 lines.append(line)
         label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, key, strict=True))
@@ -128,18 +130,23 @@ def _list_x(x: str, result: Result) -> Sequence[float]:
     if x == "seconds":
         return compute_train_seconds(result)
     if x == "bytes":
-        return [sent / result.num_clients for sent in accumulate(row.sent_bytes for row in result.rounds)]
+        return compute_sent_bytes(result)
     return [row.round for row in result.rounds]
 
 
 def _make_axis_line(
-    section: FigureSection, label: str, points: Sequence[Point], results: Results, ticks: Sequence[str]
+    section: FigureSection,
+    label: str,
+    points: Sequence[Point],
+    results: Results,
+    limits: Limits,
+    ticks: Sequence[str],
 ) -> Line | None:
     value = VALUES[section.y]
     cells = {}
     for point_key in list_keys(points, (section.x,)):
         own = [point for point in points if get_key(point, (section.x,)) == point_key]
-        cell = average(value, own, results, Limits())
+        cell = average(value, own, results, limits)
         if cell.mean is not None:
             cells[float(ticks.index(point_key[0]))] = cell
     if not cells:

@@ -7,6 +7,9 @@ that come to the same configuration share it, and a finished run is never run ag
 Where a setting is given more than once, the later of these counts: `base.method`, a task's `method`, the method's own
 entry, a swept `method.KEY`, the budget's local iterations. What stands in `base`, in a task or in an axis reaches the
 methods that have such a setting, at least one of which must. A method's own `rounds` count before all others.
+
+Rounds are the method's own. Where it has heights before its first one (FedEDS shares its encrypted sets at one), a run
+has those besides.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from ml.budget import compute_plan
 from ml.data.partition import parse_partition
 from ml.errors import BudgetError, DataError, SpecError
 from ml.specs import get_spec
+from ml.specs.base import MethodSpec
 from node.experiments.sections import DataItem, ExperimentFile, MethodItem, NamedItem, TaskItem
 from node.settings import make_model
 from node.yaml_source import Keys, YamlSource, show_value, suggest
@@ -44,16 +48,23 @@ _TASK: tuple[Mapping[str, Any], int, tuple[int, ...]] = ({"name": "mlp", "hidden
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulation. `config` has the fields of a SimulationConfig, defaults written out, paths as in the file."""
+    """One simulation. `config` has the fields of a SimulationConfig, defaults written out, paths as in the file; of its
+    rounds the first `sharing_heights` come before the method's own."""
 
     id: str
     label: str
     config: Mapping[str, Any]
+    sharing_heights: int = 0
+
+    @property
+    def num_heights(self) -> int:
+        rounds: int = self.config["rounds"]
+        return rounds
 
     @property
     def num_rounds(self) -> int:
-        rounds: int = self.config["rounds"]
-        return rounds
+        """The method's own."""
+        return self.num_heights - self.sharing_heights
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,22 +228,23 @@ def _make_point(
             plan = compute_plan(amounts[0], values["rounds"], amounts[1], amounts[2])  # Eq. (11)
         except BudgetError as error:
             misfit = str(error)
-    method = _merge_method(settings, chosen["method"].keys, plan, file.budget is not None, unused, found)
-    if method is None:
+    spec = _make_spec(settings, chosen["method"].keys, plan, file.budget is not None, unused, found)
+    if spec is None:
         return None
     model = {**make_model(values["model"].name), **values["model"].get_settings(), **settings.model}
     config = {
-        "method": method,
+        "method": spec.to_mapping(),
         "data": values["data"].get_settings(),
         "model": model,
         "input": values["input"],
         "pretrained": values["pretrained"],
         "partition": str(scheme),
-        **{name: values[name] for name in ("shots", "clients", "rounds", "seed", "device", "batched")},
+        **{name: values[name] for name in ("shots", "clients", "seed", "device", "batched")},
+        "rounds": values["rounds"] + spec.sharing_heights,
         "threads": 1,
     }
     facts = _list_facts(config, settings, scheme.to_mapping())
-    run = None if misfit else Run(compute_id(config), _describe(facts, swept), config)
+    run = None if misfit else Run(compute_id(config), _describe(facts, swept), config, spec.sharing_heights)
     return Point(facts, run, plan, misfit)
 
 
@@ -258,10 +270,10 @@ def _gather(file: ExperimentFile, chosen: Mapping[str, _Value]) -> _Settings:
     return settings
 
 
-def _merge_method(
+def _make_spec(
     settings: _Settings, keys: Keys, plan: BudgetPlan | None, budgeted: bool, unused: _Unused, found: Found
-) -> dict[str, Any] | None:
-    """The method with its defaults written out; None, and what is wrong with it in `found`."""
+) -> MethodSpec | None:
+    """The method with all that is set for it; None, and what is wrong with it in `found`."""
     known = _list_settings(settings.method["name"][0])
     if known is None:
         known = frozenset()  # an unknown method: the spec says so below
@@ -282,7 +294,7 @@ def _merge_method(
         given["local_iterations"] = (plan.local_iterations if plan else 1, ("budget",))
     try:
         mapping = {key: value for key, (value, _) in given.items()}
-        return get_spec(mapping, *_TASK, rounds=settings.values["rounds"]).to_mapping()
+        return get_spec(mapping, *_TASK, rounds=settings.values["rounds"])
     except SpecError as error:
         key = error.path.removeprefix("method.")
         place = given[key][1] if key in given else keys
@@ -339,7 +351,8 @@ def _list_facts(config: Mapping[str, Any], settings: _Settings, partition: Mappi
     facts: dict[str, Any] = {
         "data": _label(settings.values["data"]),
         "model": _label(settings.values["model"]),
-        **{name: config[name] for name in ("partition", "clients", "shots", "rounds", "seed", "device")},
+        **{name: config[name] for name in ("partition", "clients", "shots", "seed", "device")},
+        "rounds": settings.values["rounds"],
     }
     for section, mapping in (("method", config["method"]), ("model", config["model"]), ("data", config["data"])):
         facts |= {f"{section}.{key}": value for key, value in mapping.items()}

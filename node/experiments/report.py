@@ -27,7 +27,7 @@ from node.experiments.plan import VERSION, Experiment, Point, show_fact
 from node.experiments.results import Result
 from node.experiments.runner import EXPERIMENT, Stock, take_stock
 from node.experiments.sections import AnyFigureSection, EmbeddingSection
-from node.experiments.tables import Table, format_table_csv, make_table
+from node.experiments.tables import Reading, Table, format_table_csv, list_readings, make_table
 from node.experiments.values import VALUES, Limits, show_number
 
 AnyFigure = Figure | EmbeddingFigure
@@ -118,13 +118,15 @@ def _format_runs_csv(experiment: Experiment, stock: Stock) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     axes = _list_columns(experiment)
-    limits = Limits(experiment.file.report.target or Limits().target)
-    values = {name: value for name, value in VALUES.items() if not value.needs_seconds}
+    readings: dict[str, Reading] = {}
+    for name in (name for name, value in VALUES.items() if not value.needs_seconds):
+        own = list_readings((name,), experiment.file.report.target)
+        readings |= {name if len(own) == 1 else f"{name} {r.limits.target:g}": r for r in own}
     budget = ["local_iterations", "available_s", "used_s"] if experiment.file.budget is not None else []
-    writer.writerow(["run", *axes, "state", *budget, *values])
+    writer.writerow(["run", *axes, "state", *budget, *readings])
     for point in experiment.points:
         result = stock.finished.get(point.run.id) if point.run is not None else None
-        numbers = [value.compute(result, limits) if result is not None else None for value in values.values()]
+        numbers = [r.value.compute(result, r.limits) if result is not None else None for r in readings.values()]
         plan = [getattr(point.budget, name) if point.budget is not None else "" for name in budget]
         facts = [show_fact(point.facts.get(axis)) for axis in axes]
         shown = ["" if number is None else repr(number) for number in numbers]

@@ -2,7 +2,8 @@
 beside it the snapshot of a client, where a figure asks for one, named in the JSON by its digest.
 
 format, fednode, id, config     which run this is; `config` is what the id is a digest of
-rounds, clients                 series over rounds (means over clients), and each client after the last
+rounds, clients                 series over the method's rounds (means over clients), and each client after the last
+sharing                         the same of the heights before round 1, where the method has some
 error                           in place of those two, why the run failed
 snapshot                        the names of the classes, and the SHA-256 of the file of arrays
 input, seconds, finished, machine
@@ -38,7 +39,8 @@ class _Part(BaseModel):
 
 
 class RoundRow(_Part):
-    """One round, as ml.simulation's RoundResult has it. A loss that is no finite number is None, and so is what a
+    """One round, as ml.simulation's RoundResult has it, but numbered as the method counts: from 1 on, and up to 0 in
+    `Result.sharing`. A loss that is no finite number is None, and so is what a
     method does not have, or what was not measured yet when the file was written."""
 
     round: int
@@ -83,6 +85,7 @@ class Result(_Part):
     id: str
     config: dict[str, Any]
     input: dict[str, Any] | None = None
+    sharing: tuple[RoundRow, ...] = ()
     rounds: tuple[RoundRow, ...] = ()
     clients: tuple[ClientRow, ...] = ()
     error: str | None = None
@@ -124,6 +127,19 @@ def write_result(directory: Path, run: Run, document: Mapping[str, Any], kept: K
     _write(get_result_path(directory, run.id), text.encode("utf-8"))
 
 
+def copy_result(source: Path, directory: Path, run: Run) -> None:
+    """Keep what another directory has of a run. Raises NodeError when it cannot be read or kept."""
+    for get_path in (get_snapshot_path, get_result_path):  # in the order of `write_result`
+        path = get_path(source, run.id)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise NodeError(f"{path}: cannot be read ({error.strerror})") from error
+        _write(get_path(directory, run.id), data)
+
+
 def _write(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,8 +175,14 @@ def read_result(directory: Path, run: Run) -> Result | None:
         )
     if result.config != json.loads(json.dumps(run.config)):
         raise BrokenResult(f"{path}: another configuration than the one its name is a digest of")
-    if result.error is None and [row.round for row in result.rounds] != list(range(1, run.num_rounds + 1)):
+    if result.error is not None:
+        return result
+    if [row.round for row in result.rounds] != list(range(1, run.num_rounds + 1)):
         raise BrokenResult(f"{path}: expected rounds 1 to {run.num_rounds}, got {len(result.rounds)} of them")
+    if len(result.sharing) != run.sharing_heights:
+        raise BrokenResult(
+            f"{path}: expected {run.sharing_heights} heights before round 1, got {len(result.sharing)} of them"
+        )
     return result
 
 

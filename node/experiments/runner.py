@@ -25,6 +25,7 @@ from node.experiments.results import (
     BrokenResult,
     Kept,
     Result,
+    copy_result,
     read_result,
     read_snapshot,
     remove_leftovers,
@@ -101,13 +102,14 @@ def take_stock(experiment: Experiment, directory: Path) -> Stock:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One more round of `run`; or its end: in `seconds`, well or with an error."""
+    """One more round of `run`; or its end: in `seconds`, well or with an error, or by what another experiment has."""
 
     run: Run
     done: bool = False
     error: str | None = None
     best_taa: float | None = None
     seconds: float = 0.0
+    taken_from: str | None = None
 
 
 def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
@@ -129,7 +131,7 @@ def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
             if config is not None:
                 looked_at[place] = (len(get_classes(config.data)), config.input or {})
             num_classes, input_ = looked_at[place]
-            get_spec(run.config["method"], run.config["model"], num_classes, input_["shape"], rounds=run.num_rounds)
+            get_spec(run.config["method"], run.config["model"], num_classes, input_["shape"], rounds=run.num_heights)
         except (DataError, SpecError) as error:
             raise ConfigError(f"{run.label}: {error}") from error
 
@@ -143,13 +145,19 @@ def run_experiment(
     data_root: Path,
     should_stop: Callable[[], bool],
 ) -> Iterator[Progress]:
-    """Do `runs`, `jobs` at a time, and keep what comes of each. Paths are relative to `data_root`.
+    """Do `runs`, `jobs` at a time, and keep what comes of each; what the experiments named in `reuse` have finished is
+    taken over first. Paths are relative to `data_root`.
 
     Raises NodeError where results cannot be kept, or another process is at work in `directory`.
     """
     with _only_one(directory):
         remove_leftovers(directory)
         _keep_file(experiment, directory)
+        taken = set()
+        for news in _take_over(experiment, directory, runs):
+            taken.add(news.run.id)
+            yield news
+        runs = [run for run in runs if run.id not in taken]
         shown = list_snapshot_runs(experiment)
         pieces = [Piece(run, data_root, run.id in shown) for run in runs]
         for event in work_through(pieces, simulate_run, jobs, should_stop):
@@ -167,6 +175,23 @@ def run_experiment(
                     if not _is_finished(directory, run):
                         write_result(directory, run, {"error": why, **_describe_end(0.0)})
                     yield Progress(run, True, why)
+
+
+def _take_over(experiment: Experiment, directory: Path, runs: Sequence[Run]) -> Iterator[Progress]:
+    """Those of `runs` that another experiment has finished, with all that this one's report asks for."""
+    wanted = {run.id: run for run in runs}
+    for name in experiment.file.reuse:
+        source = directory.parent / name
+        if source.resolve() == directory.resolve():
+            continue
+        stock = take_stock(experiment, source)
+        found = [run for run in wanted.values() if run.id in stock.finished.keys() - stock.lacking]
+        for run in found:
+            del wanted[run.id]
+            copy_result(source, directory, run)
+            result = stock.finished[run.id]
+            best_taa = max(row.taa for row in result.rounds)
+            yield Progress(run, True, best_taa=best_taa, seconds=result.seconds, taken_from=name)
 
 
 def _is_finished(directory: Path, run: Run) -> bool:
@@ -223,9 +248,14 @@ def simulate_run(piece: Piece, report: Report) -> Outcome:
         frames = traceback.format_tb(error.__traceback__)[-_LAST_FRAMES:]
         said = f"{type(error).__name__}: {error}\n{''.join(frames)}".rstrip()
         return Outcome({"error": said, **_describe_end(time.monotonic() - began_s)})
+    rows = [
+        {**row.to_json(), "round": number, "train_s": round(row.train_s, 6)}
+        for number, row in enumerate(result.rounds, start=1 - run.sharing_heights)
+    ]
     document = {
         "input": result.config.input,
-        "rounds": [{**row.to_json(), "train_s": round(row.train_s, 6)} for row in result.rounds],
+        **({"sharing": rows[: run.sharing_heights]} if run.sharing_heights else {}),
+        "rounds": rows[run.sharing_heights :],
         "clients": [asdict(client) for client in result.clients],
         **_describe_end(result.seconds, run.config["device"]),
     }

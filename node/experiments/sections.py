@@ -1,6 +1,7 @@
 """The form of an experiment's file, checked once into frozen sections; what it means is `plan`'s.
 
     name, title, description
+    reuse    names of experiments that have runs in common with this one
     base     the settings of every run: data, model, input, pretrained, partition, clients, rounds, shots, seed, device,
              batched, method
     sweep    axes, each a list of values; every combination is run
@@ -25,6 +26,7 @@ T = TypeVar("T")
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Label = Annotated[str, Field(min_length=1, max_length=80)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 def _wrap(value: Any) -> Any:
@@ -37,7 +39,17 @@ def _validate_axis(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
+def _validate_targets(values: tuple[float, ...]) -> tuple[float, ...]:
+    for value in values:
+        if not 0 < value <= 1:
+            raise ValueError(f"expected accuracies of more than 0 and at most 1 (got {value:g})")
+    if len(set(values)) < len(values):
+        raise ValueError(f"given twice: {', '.join(f'{value:g}' for value in values)}")
+    return values
+
+
 Many = Annotated[tuple[T, ...], BeforeValidator(_wrap)]  # one value, or a list of them
+Targets = Annotated[Many[float], AfterValidator(_validate_targets)]
 Axis = Annotated[tuple[T, ...], AfterValidator(_validate_axis)]
 
 
@@ -155,7 +167,8 @@ class TableSection(Section):
 
     `where` keeps only runs with these values of axes; `over` names axes averaged over besides the seed. `compare` is
     the axis whose best value is set in bold. `best_of` shows, for each cell, which value of that axis does best there.
-    `seconds` of local training are what the values at equal training time are read at.
+    `target` is the accuracy in 0..1 that rounds are counted to: of several, each has a column. `seconds` of local
+    training are what the values at equal training time are read at.
     """
 
     title: Label | None = None
@@ -166,7 +179,7 @@ class TableSection(Section):
     over: Many[str] = ()
     compare: str | None = "method"
     best_of: str | None = None
-    target: Annotated[float, Field(gt=0, le=1)] | None = None
+    target: Targets = ()
     seconds: Annotated[float, Field(gt=0)] | None = None
 
 
@@ -211,20 +224,22 @@ AnyFigureSection = Annotated[
 
 
 class ReportSection(Section):
-    """What the page shows; without tables or figures, ones that suit the sweep. `target` is an accuracy in 0..1."""
+    """What the page shows; without tables or figures, ones that suit the sweep. `target` is an accuracy in 0..1, or
+    several, for tables that have none of their own."""
 
-    target: Annotated[float, Field(gt=0, le=1)] | None = None
+    target: Targets = ()
     tables: tuple[TableSection, ...] | None = None
     figures: tuple[AnyFigureSection, ...] | None = None
 
 
 class ExperimentFile(Section):
-    """The whole file."""
+    """The whole file. What the experiments in `reuse` have finished, beside this one's directory, is not run again."""
 
     version: Literal[1] = 1
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Name
     title: str | None = None
     description: str = ""
+    reuse: Many[Name] = ()
     base: BaseSection = BaseSection()
     sweep: SweepSection
     budget: BudgetSection | None = None

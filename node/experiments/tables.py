@@ -18,7 +18,7 @@ from node.experiments.by_client import INDEX, is_by_client, split_by_client
 from node.experiments.plan import Experiment, Point, show_fact
 from node.experiments.results import Result
 from node.experiments.sections import TableSection
-from node.experiments.values import VALUES, Kind, Limits, Value, compute_train_seconds, show_number
+from node.experiments.values import SERIES, VALUES, Kind, Limits, Value, compute_train_seconds, show_number
 
 Results = Mapping[str, Result]  # finished runs by id
 Place = tuple[Key, Key]  # row and column
@@ -74,10 +74,34 @@ class Table:
         return max((cell.finished for cell in self.cells.values()), default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A value, what it is read at, and what that is called: `rounds to 66 %` where there are several targets."""
+
+    label: str
+    value: Value
+    limits: Limits
+
+
+def list_readings(names: Sequence[str], targets: Sequence[float], seconds: float | None = None) -> list[Reading]:
+    """Each value once, and where there are several targets once for each that it is read at."""
+    targets = targets or (Limits().target,)
+    readings = []
+    for name in names:
+        value = VALUES[name]
+        if value.to_reach is None or len(targets) == 1:
+            readings.append(Reading(value.label, value, Limits(targets[0], seconds)))
+            continue
+        for target in targets:
+            shown = f"{100 * target:g} %"
+            label = shown if len(names) == 1 else value.label.replace("target", shown)
+            readings.append(Reading(label, value, Limits(target, seconds)))
+    return readings
+
+
 def make_table(experiment: Experiment, section: TableSection, results: Results) -> Table:
     """Lay one table out."""
-    target = section.target or experiment.file.report.target or Limits().target
-    limits = Limits(target, section.seconds)
+    readings = list_readings(section.value, section.target or experiment.file.report.target, section.seconds)
     points = select(experiment.points, section.where)
     if is_by_client(section.rows, section.columns):
         points = split_by_client(points)
@@ -86,24 +110,24 @@ def make_table(experiment: Experiment, section: TableSection, results: Results) 
     for point in points:
         groups.setdefault((get_key(point, section.rows), get_key(point, section.columns)), []).append(point)
     cells: dict[Place, Cell] = {}
-    several = len(section.value) > 1
-    for name in section.value:
+    several = len(readings) > 1
+    for reading in readings:
         for (row, column), group in groups.items():
-            cell = _make_cell(VALUES[name], group, results, limits, section.best_of)
-            cells[row, (*column, VALUES[name].label) if several else column] = cell
+            cell = _make_cell(reading.value, group, results, reading.limits, section.best_of)
+            cells[row, (*column, reading.label) if several else column] = cell
     if several:
-        columns = tuple((*column, VALUES[name].label) for column in columns for name in section.value)
+        columns = tuple((*column, reading.label) for column in columns for reading in readings)
     table = Table(
-        title=section.title or _title_table(section, limits),
-        note=_note(section, cells, limits),
+        title=section.title or _title_table(section, readings),
+        note=_note(section, cells, readings),
         row_axes=section.rows,
         column_axes=(*section.columns, "") if several else section.columns,
         rows=rows,
         columns=columns,
         cells=cells,
-        value_label=VALUES[section.value[0]].label,
+        value_label=readings[0].label,
     )
-    return replace(table, cells=_mark_best(table, section))
+    return replace(table, cells=_mark_best(table, section, {reading.label: reading.value for reading in readings}))
 
 
 def _make_cell(value: Value, points: Sequence[Point], results: Results, limits: Limits, best_of: str | None) -> Cell:
@@ -150,7 +174,7 @@ def average(value: Value, points: Sequence[Point], results: Results, limits: Lim
     return Cell(value.kind, None, 0.0, 0, len(finished), len(by_seed), absent=absent)
 
 
-def _mark_best(table: Table, section: TableSection) -> dict[Place, Cell]:
+def _mark_best(table: Table, section: TableSection, values: Mapping[str, Value]) -> dict[Place, Cell]:
     """`best` where a cell's number, as shown, is the best of those that differ from it in `compare` alone."""
     axis = section.compare
     cells = dict(table.cells)
@@ -160,10 +184,8 @@ def _mark_best(table: Table, section: TableSection) -> dict[Place, Cell]:
     for row, column in cells:
         rest = (_without(row, table.row_axes, axis), _without(column, table.column_axes, axis))
         groups.setdefault(rest, []).append((row, column))
-    by_label = {value.label: value for value in VALUES.values()}
     for places in groups.values():
-        label = places[0][1][-1] if len(section.value) > 1 else VALUES[section.value[0]].label
-        value = by_label[label]
+        value = values[places[0][1][-1] if len(values) > 1 else table.value_label]
         own = [cells[place] for place in places]
         if value.better == "neither" or len(own) < 2 or len({cell.finished for cell in own}) != 1:
             continue
@@ -181,13 +203,16 @@ def _without(key: Key, axes: Sequence[str], axis: str) -> Key:
     return tuple(part for part, name in zip(key, axes, strict=True) if name != axis)
 
 
-def _title_table(section: TableSection, limits: Limits) -> str:
-    if section.value == ("rounds_to",):
-        return f"Rounds until TAA reaches {100 * limits.target:g} %"
+def _title_table(section: TableSection, readings: Sequence[Reading]) -> str:
+    reached = VALUES[section.value[0]].to_reach
+    if reached is not None and len(section.value) == 1:
+        *others, last = [f"{100 * reading.limits.target:g}" for reading in readings]
+        targets = f"{', '.join(others)} or {last}" if others else last
+        return f"Rounds until {SERIES[reached].label} reaches {targets} %"
     return ", ".join(capitalise(VALUES[name].label) for name in section.value)
 
 
-def _note(section: TableSection, cells: Mapping[Place, Cell], limits: Limits) -> str:
+def _note(section: TableSection, cells: Mapping[Place, Cell], readings: Sequence[Reading]) -> str:
     kinds = {VALUES[name].kind for name in section.value}
     names = [name for kind, name in (("accuracy", "accuracies"), ("share", "shares")) if kind in kinds]
     said = [f"{capitalise(' and '.join(names))} in percent."] if names else []
@@ -201,10 +226,12 @@ def _note(section: TableSection, cells: Mapping[Place, Cell], limits: Limits) ->
         said.append(f"One seed{of}.")
     if section.over:
         said.append(f"Averaged over {', '.join(map(name_axis, section.over))}.")
-    if "rounds_to" in section.value:
-        said.append(f"The first round whose TAA is at least {100 * limits.target:g} %.")
-    if limits.seconds is not None:
-        said.append(f"Within {limits.seconds:g} s of local training, by the clock of the machine.")
+    targets = {reading.limits.target for reading in readings if reading.value.to_reach is not None}
+    least = "what the column says" if len(targets) > 1 else "".join(f"{100 * target:g} %" for target in targets)
+    reached = dict.fromkeys(reading.value.to_reach for reading in readings if reading.value.to_reach is not None)
+    said += [f"The first round whose {SERIES[series].label} is at least {least}." for series in reached]
+    if section.seconds is not None:
+        said.append(f"Within {section.seconds:g} s of local training, by the clock of the machine.")
     said += [f"Only {name_axis(axis)} {show_where(value)}." for axis, value in section.where.items()]
     return " ".join(said)
 

@@ -34,7 +34,8 @@ Compute = Callable[[Result, Limits], float | None]
 class Value:
     """A number of a run. `compute` gives None where the run has no such number, which a table calls `absent`.
 
-    One that `needs_seconds` is read at a limit of training time. `of_client` gives a single client's, where it is kept.
+    One that `needs_seconds` is read at a limit of training time; one with `to_reach`, at what that series is to reach.
+    `of_client` gives a single client's, where it is kept.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Value:
     better: Better
     compute: Compute
     absent: str = "never"
+    to_reach: str | None = None
     needs_seconds: bool = False
     of_client: Callable[[ClientRow], float] | None = None
 
@@ -90,8 +92,14 @@ def _final(series: str) -> Compute:
     return lambda result, limits: take(result.rounds[-1])
 
 
-def _rounds_to(result: Result, limits: Limits) -> float | None:
-    return count_rounds_to(limits.target, [row.taa for row in result.rounds])
+def _make_rounds_to(label: str, series: str) -> Value:
+    take = SERIES[series].compute
+
+    def compute(result: Result, limits: Limits) -> float | None:
+        known = [value for row in result.rounds if (value := take(row)) is not None]
+        return count_rounds_to(limits.target, known)
+
+    return Value(label, "rounds", "lower", compute, to_reach=series)
 
 
 def _at_seconds(series: str, *, best: bool) -> Compute:
@@ -110,9 +118,17 @@ def _at_seconds(series: str, *, best: bool) -> Compute:
 
 
 def compute_train_seconds(result: Result) -> tuple[float, ...]:
-    """The local training until the end of each round, mean over clients; nothing where the run was not timed."""
-    own = [row.train_s for row in result.rounds if row.train_s is not None]
-    return tuple(accumulate(own)) if len(own) == len(result.rounds) else ()
+    """The local training until the end of each round, mean over clients, from the run's beginning on; nothing where it
+    was not timed."""
+    rows = (*result.sharing, *result.rounds)
+    own = [row.train_s for row in rows if row.train_s is not None]
+    return tuple(accumulate(own))[len(result.sharing) :] if len(own) == len(rows) else ()
+
+
+def compute_sent_bytes(result: Result) -> tuple[float, ...]:
+    """What a client has sent until the end of each round, from the run's beginning on."""
+    sent = accumulate(row.sent_bytes for row in (*result.sharing, *result.rounds))
+    return tuple(count / result.num_clients for count in sent)[len(result.sharing) :]
 
 
 def _mean(take: Callable[[RoundRow], float | None], *, per_client: bool = False) -> Compute:
@@ -123,6 +139,18 @@ def _mean(take: Callable[[RoundRow], float | None], *, per_client: bool = False)
         if len(known) < len(result.rounds):
             return None
         return compute_mean(known) / (result.num_clients if per_client else 1)
+
+    return compute
+
+
+def _before(take: Callable[[RoundRow], float | None], *, per_client: bool = False) -> Compute:
+    """The sum over the heights before round 1, of one client where a height's number is that of all."""
+
+    def compute(result: Result, limits: Limits) -> float | None:
+        known = [value for row in result.sharing if (value := take(row)) is not None]
+        if not known or len(known) < len(result.sharing):
+            return None
+        return sum(known) / (result.num_clients if per_client else 1)
 
     return compute
 
@@ -143,7 +171,8 @@ VALUES: Mapping[str, Value] = {
     ),
     "best_tal": Value("lowest TAL", "loss", "lower", _best("tal")),
     "final_tal": Value("final TAL", "loss", "lower", _final("tal")),
-    "rounds_to": Value("rounds to target", "rounds", "lower", _rounds_to),
+    "rounds_to": _make_rounds_to("rounds to target", "taa"),
+    "rounds_to_global": _make_rounds_to("rounds to target on all classes", "global"),
     "sent_params": Value("numbers sent a round, all clients", "count", "neither", _mean(lambda row: row.sent_params)),
     "sent_params_per_client": Value(
         "numbers sent a round, one client", "count", "neither", _mean(lambda row: row.sent_params, per_client=True)
@@ -165,6 +194,27 @@ VALUES: Mapping[str, Value] = {
         "neither",
         _mean(lambda row: row.received_bytes, per_client=True),
         "not counted",
+    ),
+    "sharing_sent_bytes_per_client": Value(
+        "bytes sent before round 1, one client",
+        "bytes",
+        "neither",
+        _before(lambda row: row.sent_bytes, per_client=True),
+        "–",
+    ),
+    "sharing_received_bytes_per_client": Value(
+        "bytes received before round 1, one client",
+        "bytes",
+        "neither",
+        _before(lambda row: row.received_bytes, per_client=True),
+        "–",
+    ),
+    "sharing_seconds": Value(
+        "seconds of local training before round 1, one client",
+        "seconds",
+        "neither",
+        _before(lambda row: row.train_s),
+        "–",
     ),
     "dropout_share": Value("dropout branch", "share", "neither", _mean(SERIES["dropout"].compute), "–"),
     "seconds": Value("seconds a run", "seconds", "neither", lambda result, limits: result.seconds),

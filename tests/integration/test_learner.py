@@ -26,16 +26,24 @@ class SlowTrainer:
     def __init__(self, *, can_abandon: bool) -> None:
         self.can_abandon = can_abandon
         self.log: list[str] = []
+        self.standing: list[Exchange] = []
         self._abandoned = asyncio.Event()
 
     async def start(self) -> TrainerInfo:
         return TrainerInfo(1, 1, "cpu", 1, 1)
 
     async def train(
-        self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        standing: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
     ) -> Trained:
         self._abandoned.clear()
         self.log.append(f"train {height}")
+        self.standing.append(standing)
         try:
             await self._abandoned.wait()
         except asyncio.CancelledError:
@@ -100,3 +108,28 @@ async def test_a_training_that_is_wanted_otherwise_begins_anew() -> None:
     targets: list[Any] = [Target(make_head(0), trains=True, num_iterations=n) for n in (5, 6)]
     log = await run_through(SlowTrainer(can_abandon=True), *targets)
     assert log == ["train 1", "cancelled 1", "train 1", "cancelled 1"]
+
+
+async def test_training_gets_what_was_prepared_for_it_and_does_not_begin_before() -> None:
+    prepared = {height: asyncio.Event() for height in (1, 2)}
+    asked: list[tuple[int, int]] = []
+
+    async def prepare(height: int, head: Block) -> Exchange:
+        asked.append((height, head.height))
+        await prepared[height].wait()
+        return Exchange(me=bytes([height]))
+
+    trainer = SlowTrainer(can_abandon=True)
+    learner = Learner(trainer, gather_nothing, Silent(), prepare=prepare)
+    running = asyncio.create_task(learner.run())
+    learner.set_target(Target(make_head(0), trains=True))
+    await wait_until(lambda: asked == [(1, 0)], "the first to be prepared")
+    assert learner.work == "what training for round 1 reads is being gathered"
+    learner.set_target(Target(make_head(1), trains=True))  # the round is over: nobody waits for it any more
+    await wait_until(lambda: len(asked) == 2, "the second to be prepared")
+    assert trainer.log == ["apply 1"]
+    prepared[2].set()
+    await wait_until(lambda: "train 2" in trainer.log, "training")
+    assert (asked, trainer.standing) == ([(1, 0), (2, 1)], [Exchange(me=b"\x02")])
+    running.cancel()
+    await asyncio.wait({running})

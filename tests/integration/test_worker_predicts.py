@@ -285,7 +285,10 @@ async def test_a_worker_says_what_the_client_says_and_trains_as_if_it_had_not_be
     initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
     client = make_client(**describe_client(method), initial=initial)
     config = WorkerConfig(
-        **describe_client(method), initial_model=encode_arrays(initial), checkpoint_dir=tmp_path / "checkpoints"
+        **describe_client(method),
+        initial_model=encode_arrays(initial),
+        checkpoint_dir=tmp_path / "checkpoints",
+        outgoing_dir=tmp_path / "outgoing",
     )
     digits = load_digits()[1].x[:300]
     encoded = encode_arrays({"x": digits})

@@ -12,10 +12,10 @@ import math
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -41,9 +41,23 @@ from node.trainer import (
     WorkerFailed,
 )
 from node.worker import WorkerConfig, WorkerProcess
-from support.fake_worker import BREAK, DIE, DIVERGE, TALK, TRAIN, TRAIN_UNTIL_STOPPED, FakeClient, make_config
+from support.fake_worker import (
+    BREAK,
+    DIE,
+    DIVERGE,
+    FILL_DISK,
+    STREAMED_HEIGHT,
+    STREAMED_NUMBERS,
+    TALK,
+    TRAIN,
+    TRAIN_UNTIL_STOPPED,
+    FakeClient,
+    make_config,
+)
 from support.processes import is_alive, kill
 from support.recording import wait_until
+
+T = TypeVar("T")
 
 DEADLINE_S = 120.0
 ME, PEER, OTHER = (bytes([i]) * 32 for i in (7, 8, 9))
@@ -194,7 +208,7 @@ def talk(sock):
             send_frame(sock, Frame({"number": other, "progress": good}))
         send_frame(sock, Frame({"progress": good}))
         send_frame(sock, Frame({"number": number, "progress": good}))
-        send_frame(sock, Frame({"number": number, "saved": None, "result": {"weight": 1, "metrics": {}}}))
+        send_frame(sock, Frame({"number": number, "saved": None, "result": {"weight": 1, "metrics": {}, "files": {}}}))
         send_frame(sock, Frame({"number": number, "progress": good}))
 with socket.socket(fileno=os.dup(0)) as sock:
     talk(sock)
@@ -440,6 +454,103 @@ async def test_the_worker_dies_with_the_daemon_which_has_no_torch(daemon: subpro
     await wait_until(lambda: not is_alive(pid), "the worker is gone", DEADLINE_S)
 
 
+# ---- payloads too large to pass, and sets that stand on the disk
+
+
+async def ask_until_alive(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The answer, asked for again when the worker died, as the service does."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with suppress(WorkerDied):
+                return await ask()
+
+
+def list_outgoing(tmp_path: Path) -> list[str]:
+    directory = tmp_path / "outgoing"
+    return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+
+
+async def test_a_payload_too_large_to_pass_is_a_file_that_whoever_called_may_move_away(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        trained = await worker.train(STREAMED_HEIGHT, TRAIN)
+        assert trained.payloads.keys() == {"model"}
+        (kind,), (path,) = trained.files, trained.files.values()
+        assert (kind, path.parent) == ("encrypted_set", tmp_path / "outgoing")
+        made = decode_arrays(path.read_bytes(), 1 << 30)
+        np.testing.assert_array_equal(made["x"], np.full(STREAMED_NUMBERS, 100.0))
+        path.rename(tmp_path / "mine")
+        kill(get_pid(worker))
+        measured = await ask_until_alive(lambda: worker.apply(STREAMED_HEIGHT, aggregate(1)))
+        assert measured["accuracy"] == 101.0
+        assert (tmp_path / "mine").exists()
+
+
+async def test_what_an_earlier_life_left_is_gone_at_the_start_and_what_nobody_took_at_the_next_training(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "outgoing").mkdir()
+    (tmp_path / "outgoing" / "1-encrypted_set.half").write_bytes(b"half")
+    async with running(make_config(tmp_path)) as worker:
+        assert list_outgoing(tmp_path) == []
+        first = await worker.train(STREAMED_HEIGHT, TRAIN)
+        second = await worker.train(STREAMED_HEIGHT, TRAIN)
+        (old,), (new,) = first.files.values(), second.files.values()
+        assert old != new
+        assert list_outgoing(tmp_path) == [new.name]
+        kill(get_pid(worker))
+        await ask_until_alive(lambda: worker.train(STREAMED_HEIGHT + 1, TRAIN))
+        assert list_outgoing(tmp_path) == []
+
+
+async def test_a_file_that_finds_no_room_fails_the_training_and_nothing_else(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        pid = get_pid(worker)
+        with pytest.raises(
+            TrainingFailed, match=f"height {STREAMED_HEIGHT}: .*outgoing.*File too large.*expected room"
+        ):
+            await worker.train(STREAMED_HEIGHT, FILL_DISK)
+        assert list_outgoing(tmp_path) == []
+        assert (await worker.apply(STREAMED_HEIGHT, aggregate(1)))["accuracy"] == 101.0
+        assert worker.pid == pid
+
+
+def make_standing(tmp_path: Path) -> Exchange:
+    """A peer's number, 3, at weight 2, in a file; another's cannot be had."""
+    data = encode_arrays({"w": np.array([3.0])})
+    path = tmp_path / "set"
+    path.write_bytes(data)
+    digest = hashlib.sha256(data).digest()
+    offers = (Offer(PEER, 2, {"model": digest}), Offer(OTHER, 5, {"model": bytes(32)}))
+    return Exchange(TRAIN, ME, offers, frozenset({OTHER}), files={digest: path})
+
+
+@pytest.mark.parametrize("kind", ["process", "inline"])
+async def test_training_reads_what_stands_on_the_disk(kind: str, tmp_path: Path) -> None:
+    inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
+    trainer: Trainer = WorkerProcess(make_config(tmp_path)) if kind == "process" else inline
+    await asyncio.wait_for(trainer.start(), DEADLINE_S)
+    standing = make_standing(tmp_path)
+    assert get_number(await trainer.train(1, TRAIN, standing=standing)) == 1 + 2 * 3
+    (path,) = standing.files.values()
+    path.unlink()
+    with pytest.raises(TrainingFailed, match=f"height 2: {path}: cannot be read"):
+        await trainer.train(2, TRAIN, standing=standing)
+    assert get_number(await trainer.train(2, TRAIN)) == 10 * 7 + 2
+    await trainer.close()
+
+
+async def test_a_training_that_cannot_be_repeated_is_lost_and_the_worker_is_not(tmp_path: Path) -> None:
+    """What it read is gone when the worker dies: the aggregate is applied to what there was before."""
+    standing = make_standing(tmp_path)
+    async with running(make_config(tmp_path, checkpoint_every=10)) as worker:
+        assert get_number(await worker.train(1, TRAIN, standing=standing)) == 7.0
+        next(iter(standing.files.values())).unlink()
+        kill(get_pid(worker))
+        measured = await ask_until_alive(lambda: worker.apply(1, aggregate(4)))
+        assert measured["accuracy"] == 4.0
+        assert get_number(await worker.train(2, TRAIN)) == 42.0
+
+
 # ---- the real one: torch, digits, methods
 
 MODEL = {"name": "mlp"}
@@ -471,11 +582,7 @@ def _one_thread() -> Iterator[None]:
 
 
 async def train_at_last(worker: WorkerProcess, height: int, num_iterations: int | None = None) -> Trained:
-    """Asks again when the worker died, as the service does."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            with suppress(WorkerDied):
-                return await worker.train(height, BEACON, num_iterations=num_iterations)
+    return await ask_until_alive(lambda: worker.train(height, BEACON, num_iterations=num_iterations))
 
 
 @pytest.mark.usefixtures("_one_thread")
@@ -490,6 +597,7 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
         **describe_client(method),
         initial_model=tmp_path / "initial_model.safetensors",
         checkpoint_dir=tmp_path / "checkpoints",
+        outgoing_dir=tmp_path / "outgoing",
     )
     async with running(config) as worker:
         info = await worker.start()
@@ -527,6 +635,7 @@ async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_f
         **described,
         initial_model=encode_arrays(initial),
         checkpoint_dir=tmp_path,
+        outgoing_dir=tmp_path / "outgoing",
         engine={"precision": "fp32", "deterministic": True},
         rounds=3,
     )
@@ -551,7 +660,12 @@ async def test_what_was_learned_stays_if_the_round_is_over_and_not_if_training_i
     described = describe_client("local")
     initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
     untrained = make_client(**described, initial=initial).evaluate()
-    config = WorkerConfig(**described, initial_model=encode_arrays(initial), checkpoint_dir=tmp_path)
+    config = WorkerConfig(
+        **described,
+        initial_model=encode_arrays(initial),
+        checkpoint_dir=tmp_path,
+        outgoing_dir=tmp_path / "outgoing",
+    )
     async with running(config) as worker:
         told: list[Progress] = []
         training = asyncio.create_task(worker.train(1, BEACON, num_iterations=100_000, on_progress=told.append))
@@ -565,3 +679,36 @@ async def test_what_was_learned_stays_if_the_round_is_over_and_not_if_training_i
         measured = await worker.apply(1, None)
         assert (measured["loss"] < untrained["loss"]) == keeps
         assert (measured["loss"] == untrained["loss"]) == (not keeps)
+
+
+@pytest.mark.usefixtures("_one_thread")
+async def test_a_worker_killed_in_the_middle_of_the_encryptor_is_replaced_and_gives_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    method = {"name": "fededs", "warmup_epochs": 1, "encryptor_epochs": 12, "unet_width": 8, "share_max": 50}
+    described = describe_client("fededs") | {"method": method}
+    initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
+    client = make_client(**described, initial=initial)
+    config = WorkerConfig(
+        **described,
+        initial_model=encode_arrays(initial),
+        checkpoint_dir=tmp_path,
+        outgoing_dir=tmp_path / "outgoing",
+    )
+    async with running(config) as worker:
+        told: list[Progress] = []
+        training = asyncio.create_task(worker.train(1, BEACON, on_progress=told.append))
+        warmup = math.ceil(client.num_train / 32)
+        await wait_until(lambda: bool(told) and told[-1].step > warmup, "the encryptor is being trained", DEADLINE_S)
+        kill(get_pid(worker))
+        with pytest.raises(WorkerDied):
+            await training
+        assert told[-1].steps == warmup * 13
+        assert list_outgoing(tmp_path) == []
+        there = await train_at_last(worker, 1)
+        assert worker.deaths == 1
+        data = there.files["encrypted_set"].read_bytes()
+    here = client.train(1, BEACON)
+    assert data == encode_arrays(here.payloads["encrypted_set"])
+    assert there.payloads == {"chunk_digests": encode_arrays(here.payloads["chunk_digests"])}
+    assert there.weight == here.weight

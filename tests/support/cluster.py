@@ -98,7 +98,13 @@ class ScriptedTrainer:
         return TrainerInfo(1, 1, "cpu", 1, 1)
 
     async def train(
-        self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        standing: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
     ) -> Trained:
         iterations = USUAL_ITERATIONS if num_iterations is None else num_iterations
         alpha_s = self.alpha_s

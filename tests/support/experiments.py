@@ -33,10 +33,11 @@ def make_document(
     num_clients: int = 2,
     train_s: Sequence[float] | None = None,
     by_round: Mapping[str, Sequence[float]] | None = None,
+    sharing_heights: int = 0,
     **more: Any,
 ) -> dict[str, Any]:
     """A finished run whose TAA went like this; every number weighs four bytes. Without `train_s` it was not timed;
-    `by_round` are further fields of its rounds."""
+    `by_round` are further fields of its rounds. The first `sharing_heights` come before round 1."""
     rounds = [
         {
             "round": r,
@@ -48,7 +49,7 @@ def make_document(
             "sent_params": sent_params,
             "sent_bytes": 4 * sent_params,
         }
-        for r, value in enumerate(taa, start=1)
+        for r, value in enumerate(taa, start=1 - sharing_heights)
     ]
     series = {**(by_round or {}), **({} if train_s is None else {"train_s": train_s})}
     for name, values in series.items():
@@ -57,7 +58,8 @@ def make_document(
     client = {"accuracy": taa[-1], "global_accuracy": taa[-1] / 4, "num_train": 9, "num_test": 3}
     clients = [{"id": i, **client} for i in range(num_clients)]
     ending = {"seconds": 1.5, "finished": "2026-11-20T14:00:00Z", "machine": MACHINE}
-    return {"rounds": rounds, "clients": clients, **ending, **more}
+    before = {"sharing": rows} if (rows := rounds[:sharing_heights]) else {}
+    return {**before, "rounds": rounds[sharing_heights:], "clients": clients, **ending, **more}
 
 
 def write_results(directory: Path, experiment: Experiment, taa: Mapping[str, Sequence[float]], **more: Any) -> None:

@@ -2,13 +2,15 @@
 
 Run in place of `node.worker_main`, so that every part of a worker but its arithmetic is the real one. Training for
 height h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate adds its number,
-and what is taken of a peer adds its own times its weight.
+and what is taken of a peer, or stands for training to read, adds its own times its weight. At STREAMED_HEIGHT it makes
+a second payload, which is said to be too large to pass.
 Of a sample it says that number as its probability of class 0, and does what the first pixel tells it to.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -26,9 +28,11 @@ from ml.specs import Offer
 from node import worker_main
 from node.worker import WorkerConfig
 
-TRAIN, TRAIN_UNTIL_STOPPED, DIE, DIVERGE, BREAK, TALK = (bytes([code]) * 32 for code in range(6))
+TRAIN, TRAIN_UNTIL_STOPPED, DIE, DIVERGE, BREAK, TALK, FILL_DISK = (bytes([code]) * 32 for code in range(7))
 ANSWER, ANSWER_UNTIL_STOPPED, DIE_OF_IT, REFUSE = range(4)
 ENDLESS_S = 60.0
+STREAMED_HEIGHT = 100
+STREAMED_NUMBERS = 100_000
 
 
 def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
@@ -42,14 +46,21 @@ def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
         "seed": 1,
         "initial_model": encode_arrays({"model/w": np.zeros(1)}),
         "checkpoint_dir": checkpoint_dir,
+        "outgoing_dir": checkpoint_dir / "outgoing",
         "arguments": ("-P", "-u", str(Path(__file__))),
     }
     return WorkerConfig(**(settings | changes))
 
 
+def get_streamed(height: int) -> Mapping[str, str]:
+    return {"encrypted_set": "chunk_digests"} if height == STREAMED_HEIGHT else {}
+
+
 class FakeClient:
     def __init__(self, initial: Arrays) -> None:
-        self.spec: Any = SimpleNamespace(task=SimpleNamespace(num_parameters=1), model_bytes=8)
+        self.spec: Any = SimpleNamespace(
+            task=SimpleNamespace(num_parameters=1), model_bytes=8, get_streamed=get_streamed
+        )
         self.num_train, self.num_test = 2, 1
         self._number = float(initial["model/w"][0])
 
@@ -59,6 +70,10 @@ class FakeClient:
         beacon: bytes,
         *,
         num_iterations: int | None = None,
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Mapping[bytes, Arrays] | None = None,
+        gone: Collection[bytes] = frozenset(),
         should_stop: Callable[[], bool] | None = None,
         on_step: Callable[[int, int], None] | None = None,
     ) -> Any:
@@ -80,7 +95,13 @@ class FakeClient:
                 if should_stop is not None and should_stop():
                     raise Stopped
         self._number = 10 * self._number + height * (num_iterations or 1)
+        self._take(offers, blobs or {}, gone)
         arrays = {"model": {"w": np.array([self._number])}}
+        if height == STREAMED_HEIGHT:
+            arrays["encrypted_set"] = {"x": np.full(STREAMED_NUMBERS, self._number)}
+        if beacon == FILL_DISK:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (STREAMED_NUMBERS, resource.RLIM_INFINITY))
         return SimpleNamespace(weight=2, payloads=arrays, metrics={"loss": float("nan"), "accuracy": 0.5})
 
     def apply(
@@ -96,12 +117,15 @@ class FakeClient:
     ) -> Mapping[str, float]:
         if aggregate is not None:
             self._number += float(aggregate["model/w"][0])
-        for offer in offers:
-            if offer.author not in gone:
-                self._number += offer.weight * float((blobs or {})[offer.digests["model"]]["w"][0])
+        self._take(offers, blobs or {}, gone)
         if beacon == DIE and me == DIE:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.evaluate()
+
+    def _take(self, offers: Sequence[Offer], blobs: Mapping[bytes, Arrays], gone: Collection[bytes]) -> None:
+        for offer in offers:
+            if offer.author not in gone:
+                self._number += offer.weight * float(blobs[offer.digests["model"]]["w"][0])
 
     def answer(self, x: Samples, should_stop: Callable[[], bool]) -> Arrays:
         told = int(x.flat[0])

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from chain.block import Contribution, Digest, Id
+from chain.block import Contribution, Digest, Id, PayloadRef
 from chain.tip import Tip
 from ml.payload import Array, ArraySpec, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer, get_spec
@@ -61,7 +61,13 @@ class TakingTrainer(ScriptedTrainer):
         self.taken: dict[int, list[Exchange]] = {}
 
     async def train(
-        self, height: int, beacon: bytes, *, num_iterations: int | None = None, on_progress: OnProgress | None = None
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        standing: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
     ) -> Trained:
         await asyncio.sleep(self.train_s)
         self.trained.append(height)
@@ -182,10 +188,12 @@ class Stingy(RoundService):
     async def serve(self, data: bytes) -> AsyncIterator[bytes]:
         yield data
 
-    def _put_contribution(self, tip: Tip, trained: Trained) -> Contribution | None:
+    def _put_contribution(
+        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = ()
+    ) -> Contribution | None:
         kinds = get_kinds(self._c.spec, tip.height + 1)
         self.offered |= {sha256(data).digest() for kind, data in trained.payloads.items() if kind in kinds}
-        return super()._put_contribution(tip, trained)
+        return super()._put_contribution(tip, trained, adopted)
 
     async def _on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncIterator[bytes]:
         chunks = self._be_honest(peer, digest, offset)

@@ -164,6 +164,25 @@ def test_layers_end_in_the_embedding() -> None:
     assert task.classifier_names == ("fc2.weight", "fc2.bias")
 
 
+@pytest.mark.parametrize(
+    ("model", "shape", "slot"),
+    [
+        (MLP, (1, 8, 8), 32),
+        (CNN, (1, 28, 28), 50),
+        ({"name": "mlp_mnist"}, (1, 28, 28), 256),
+        (NOBN, RGB, 512),
+        (VGG, RGB, 512),
+        ({"name": "cnn_cifar"}, RGB, 512),  # not its 1,600 maps
+        ({**VGG, "classifier": 4096}, RGB, 4096),
+    ],
+)
+def test_the_slot_is_what_the_last_linear_takes(model: dict[str, Any], shape: tuple[int, int, int], slot: int) -> None:
+    task = Task(model, shape, 10)
+    assert task.slot_dim == slot
+    last = [shape for shape in parameter_shapes(model, shape, 10).values() if len(shape) == 2][-1]
+    assert last == (10, slot)
+
+
 def test_dropout_and_batch_norm_keep_clients_out_of_one_batched_pass() -> None:
     batchable = {name for name in ARCHITECTURES if is_batchable({"name": name})}
     assert batchable == {"mlp", "mlp_mnist", "cnn_cifar", "resnet18_nobn", "vgg11", "head_256"}

@@ -31,9 +31,10 @@ MORE: dict[str, Method] = {
     "decay by step": {"name": "fedavg", "momentum": 0.5, "decay": 0.9, "decay_unit": "step", **WORK},
     "class means": {"name": "mpfedcl", "cluster": "mean", **WORK},
     "codebooks with gaps": {"name": "mpfedcl", "num_prototypes": 4, "padding": False, "reduction": "sum", **WORK},
+    "fededs": {"name": "fededs", "local_epochs": 3, "warmup_epochs": 1, "encryptor_epochs": 1, "unet_width": 2},
     "the layer before": {"name": "mpfedcl", "embed": "encoder", "eval_model": "local", **WORK},
 }
-CASES = {name: {"name": name, **WORK} for name in METHODS} | MORE
+CASES = {name: {"name": name, **WORK} for name in METHODS if name not in MORE} | MORE
 
 
 @pytest.fixture

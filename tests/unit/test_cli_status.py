@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.cli.status import describe, describe_in_a_line
+from node.cli.status import MAX_TRANSFERS, describe, describe_in_a_line
 from node.pb import admin_pb2 as pb
 
 
@@ -33,6 +33,22 @@ def test_a_budget_is_shown_with_what_was_spent_of_it() -> None:
     assert get_facts(budget_s=10.0)["budget"] == "10 s a round"
     spent = get_facts(budget_s=10.0, measured_round=12, train_s=7.5, mine_s=2.0)["budget"]
     assert spent == "10 s a round, 7.5 s of training and 2.0 s of mining in round 12"
+
+
+def test_transfers_are_listed_as_far_as_a_screen_goes() -> None:
+    assert "transfers" not in get_facts()
+    sent = pb.Transfer(
+        peer_name="node3", digest="ab" * 32, bytes=45_000_000, resumed=5_000_000, total_bytes=123_300_000, seconds=4.0
+    )
+    named = pb.Transfer(incoming=True, peer_name="node3", kind="encrypted_set", author_name="node2", total_bytes=2**20)
+    facts = describe(make_status(transfers=[named, *[sent] * (MAX_TRANSFERS + 1)]))
+    at = [name for name, _ in facts].index("transfers")
+    lines = [line for _, line in facts[at : at + MAX_TRANSFERS + 1]]
+    assert lines[0] == "encrypted set of node2 from node3, 0 B of 1.0 MB, 0 B a second"
+    assert lines[1] == "blob abababab to node3, 45.0 MB of 123.3 MB, 10.0 MB a second"
+    assert lines[-1] == "and 2 more"
+    assert [name for name, _ in facts[at + 1 : at + MAX_TRANSFERS + 1]] == [""] * MAX_TRANSFERS
+    assert facts[at + MAX_TRANSFERS + 1][0] == "sent"
 
 
 def test_device_and_precision_are_shown_once_the_worker_is_ready() -> None:

@@ -193,7 +193,7 @@ def test_training_changes_what_the_mask_keeps() -> None:
 def test_no_step_is_longer_than_the_clipping_lets_it() -> None:
     client = make_clients(clip=1e-6, lr=0.1)[0]
     assert isinstance(client.method, DisPfl)
-    client.method.get_own_masks(client.state, Round(1, BEACON, client.seed))
+    client.method.get_own_masks(client.state, Round(1, 1, BEACON, client.seed))
     before = get_model(client)
     client.train(1, BEACON)
     moved = np.concatenate([(get_model(client)[name] - before[name]).reshape(-1) for name in before])
@@ -202,7 +202,7 @@ def test_no_step_is_longer_than_the_clipping_lets_it() -> None:
 
 def test_a_mask_regrows_where_the_gradients_of_one_batch_are_largest() -> None:
     client = make_clients(regrow="gradient")[0]
-    method, round_ = client.method, Round(1, BEACON, client.seed)
+    method, round_ = client.method, Round(1, 1, BEACON, client.seed)
     assert isinstance(method, DisPfl)
     masks = method.get_own_masks(client.state, round_)
     gradients, weights = method.screen(client.state, round_.rng("masks")), get_model(client)
@@ -213,7 +213,7 @@ def test_a_mask_regrows_where_the_gradients_of_one_batch_are_largest() -> None:
 
 def test_a_mask_is_looked_for_elsewhere_in_every_round() -> None:
     client, method = make_clients()[0], DisPfl(make_spec(rounds=1_000_000))  # so that two rounds prune as many
-    rounds = [Round(height, BEACON, client.seed) for height in (1, 1, 2)]
+    rounds = [Round(height, height, BEACON, client.seed) for height in (1, 1, 2)]
     masks = method.get_own_masks(client.state, rounds[0])
     first, again, second = (method.search(client.state, round_, masks) for round_ in rounds)
     for name in masks:

@@ -36,7 +36,7 @@ def test_a_voted_payload_is_sent_once_and_received_by_all_others(monkeypatch: py
     clients = make_digit_clients({"name": "fedavg", "local_iterations": 1}, num_clients=4)
     trained = [client.train(1, BEACON) for client in clients]
     encoded = sum(len(encode_arrays(made.payloads["model"])) for made in trained)
-    monkeypatch.setattr(ml.exchange, "encode_arrays", None)  # nothing is encoded, and so nothing hashed
+    monkeypatch.setattr(ml.exchange, "iter_encoded", None)  # nothing is encoded, and so nothing hashed
     exchange = Exchange.make(clients[0].spec, 1, list_ids(clients), trained)
     assert (exchange.offers, exchange.blobs) == ((), {})
     sent, received = exchange.measure({me: exchange.take(BEACON, me, None) for me in list_ids(clients)})
@@ -106,3 +106,26 @@ def test_the_dropout_branch_requests_exactly_one_model() -> None:
         assert sorted(name for arrays in blobs.values() for name in arrays) == sorted(spec.task.model_schema.arrays)
         sent, _ = exchange.measure({me: blobs})
         assert sent.params - exchange.voted.params == spec.task.num_parameters
+
+
+def test_what_later_rounds_read_is_kept_and_given_to_whoever_draws_it() -> None:
+    quick = {"warmup_epochs": 1, "encryptor_epochs": 1, "unet_width": 2, "local_epochs": 2}
+    clients = make_digit_clients({"name": "fededs", **quick}, num_clients=4, shots=3)
+    trained = [client.train(1, BEACON) for client in clients]
+    ids, spec = list_ids(clients), clients[0].spec
+    exchange = Exchange.make(spec, 1, ids, trained)
+    assert [offer.author for offer in exchange.offers] == ids
+    for offer, made in zip(exchange.offers, trained, strict=True):
+        for kind, arrays in made.payloads.items():
+            assert offer.digests[kind] == hashlib.sha256(encode_arrays(arrays)).digest()
+    for me in ids:
+        taken = exchange.take_for_training(2, BEACON, me)
+        assert list(taken) == list(spec.wanted_in_training(2, BEACON, me, exchange.offers))
+        authors = [offer.author for offer in exchange.offers if offer.digests["encrypted_set"] in taken]
+        assert 1 <= len(authors) <= 2
+        assert me not in authors
+        assert not any(array.flags.writeable for arrays in taken.values() for array in arrays.values())
+    sent, received = exchange.measure({me: exchange.take(BEACON, me, None) for me in ids})
+    assert sent.bytes == sum(len(encode_arrays(arrays)) for made in trained for arrays in made.payloads.values())
+    assert received == sent * 3
+    assert exchange.take_for_training(4, BEACON, ids[0]) == {}  # lambda_dis is 0

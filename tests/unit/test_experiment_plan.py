@@ -129,6 +129,24 @@ sweep: {method: [local, {name: fedavg, rounds: 4, local_iterations: 40, label: t
     assert fedavg.label == "twice the work, seed 1"
 
 
+def test_heights_before_a_methods_first_round_come_on_top_of_its_rounds(tmp_path: Path) -> None:
+    text = """\
+name: x
+base: {rounds: 4}
+sweep: {method: [fedavg, fededs, {name: fededs, share: false}, {name: fededs, rounds: 2, label: short}]}
+"""
+    experiment = make_experiment(tmp_path, text)
+    runs = experiment.runs.values()
+    assert [(run.num_rounds, run.sharing_heights, run.num_heights) for run in runs] == [
+        (4, 0, 4),
+        (4, 1, 5),
+        (4, 0, 4),
+        (2, 1, 3),
+    ]
+    assert [run.config["rounds"] for run in runs] == [run.num_heights for run in runs]
+    assert [point.facts["rounds"] for point in experiment.points] == [4, 4, 4, 2]
+
+
 # ---- names
 
 
@@ -227,6 +245,7 @@ def test_budgets_that_come_to_the_same_iterations_share_a_run(tmp_path: Path) ->
             "name: x\nsweep: {method: [local], partition: [classes]}\n",
             ["2:38: sweep.partition.0: expected classes:AVG,STD"],
         ),
+        ("name: x\nreuse: [a/b]\nsweep: {method: [local]}\n", ["2:9: reuse.0: expected letters, digits"]),
         ("name: x\nbase: {rounds: 0}\nsweep: {method: [local]}\n", ["2:8: base.rounds: must be at least 1 (got 0)"]),
         (
             "name: x\nsweep: {method: [{name: dfpl, lambda: 1}], method.lambda: [2]}\n",
@@ -276,7 +295,11 @@ REPORT = "name: x\nsweep: {method: [local, dfpl], partition: [iid, 'classes:3,1'
         ("  figures: [{x: rond}]\n", "4:14: report.figures.0.x: unknown name 'rond'. Did you mean 'round'?"),
         ("  figures: [{y: best_taa}]\n", "4:14: report.figures.0.y: unknown name 'best_taa'"),
         ("  figures: [{panels: method}]\n", "4:13: report.figures.0: runs that differ in partition fall together"),
-        ("  target: 90\n", "4:3: report.target: must be at most 1 (got 90)"),
+        ("  target: 90\n", "4:3: report.target: expected accuracies of more than 0 and at most 1 (got 90)"),
+        (
+            "  tables: [{target: [0.5, 0.5], columns: partition}]\n",
+            "4:13: report.tables.0.target: given twice: 0.5, 0.5",
+        ),
         (
             "  tables: [{value: taa_at_seconds, columns: partition}]\n",
             "4:13: report.tables.0.value: expected `seconds` beside taa_at_seconds",
@@ -350,6 +373,12 @@ READY_POINTS = {
     "dfpl-table3-digits": 10 * 3 * 4 * 3,
     "dfpl-table4": 3 * 10 * 3 * 4 * 3,
     "dfpl-table4-digits": 10 * 3 * 4 * 3,
+    "fededs-table1": 3 * 6 * 3 * 3,
+    "fededs-table1-digits": 3 * 6 * 3 * 3,
+    "fededs-table2": 3 * 6 * 3 * 3,
+    "fededs-table6": 3 * 4 * 3,
+    "fededs-table6-digits": 3 * 4 * 3,
+    "fededs-ablation-digits": 16 * 2 * 3,
     "mpfedcl-table5": 5 * 3,
     "mpfedcl-table5-digits": 5 * 3,
     "mpfedcl-table6": 4 * 6 * 3,
@@ -380,6 +409,33 @@ def test_ready_files_can_be_run_and_reported(name: str, points: int) -> None:
     assert all(point.misfit is None for point in experiment.points)
     for section in get_report(experiment).tables or ():
         assert make_table(experiment, section, {}).cells
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "common"),
+    [
+        ("fededs-table1", "fededs-table6", 2 * 3 * 3),  # FedAvg and FedEDS at Dir(0.1)
+        ("fededs-table1-digits", "fededs-table6-digits", 2 * 3 * 3),
+        ("fededs-ablation-digits", "fededs-table1-digits", 2 * 2 * 3),
+        ("fededs-ablation-digits", "fededs-table6-digits", 3 * 3),
+    ],
+)
+def test_ready_files_run_nothing_that_another_has(name: str, other: str, common: int) -> None:
+    experiment, there = (load_experiment(READY / f"{one}.yaml") for one in (name, other))
+    assert len(experiment.runs.keys() & there.runs.keys()) == common
+    assert other in experiment.file.reuse
+
+
+def test_fededs_files_have_its_papers_profile() -> None:
+    for name in ("fededs-table1", "fededs-table2", "fededs-table6"):
+        for run in load_experiment(READY / f"{name}.yaml").runs.values():
+            method, clients = run.config["method"], run.config["clients"]
+            assert (method["lr"], method["momentum"], method["weight_decay"]) == (0.01, 0.9, 1e-4)
+            assert run.config["model"]["name"] == "resnet18_nobn"
+            assert run.num_rounds == (30 if name == "fededs-table2" else 400 if clients == 20 else 100)
+            assert method["local_epochs"] == method.get("min_epochs", 1) == 1 or (
+                [method[key] for key in ("local_epochs", "min_epochs", "anneal_from", "anneal_to")] == [5, 1, 1, 3]
+            )
 
 
 def test_the_example_beside_them_can_be_run(tmp_path: Path) -> None:

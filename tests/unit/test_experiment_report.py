@@ -102,6 +102,90 @@ def test_rounds_to_target_are_of_the_seeds_that_reach_it(experiment: Experiment,
     assert table.cells[("DFPL",), ("classes:4,1",)].text == "never"
 
 
+def test_of_several_targets_each_has_a_column(experiment: Experiment, tmp_path: Path) -> None:
+    where = {"partition": "classes:3,1"}
+    table = lay_out(experiment, tmp_path, value="rounds_to", rows="method", target=[0.5, 0.9], where=where)
+    assert table.columns == (("50 %",), ("90 %",))
+    assert get_texts(table) == [["2.5 ± 0.5", "never"], ["1.5 ± 0.5", "2"]]
+    assert [place for place, cell in table.cells.items() if cell.best] == [(("DFPL",), ("50 %",))]
+    assert table.title == "Rounds until TAA reaches 50 or 90 %"
+    assert "The first round whose TAA is at least what the column says." in table.note
+    lines = list(csv.DictReader(io.StringIO(format_table_csv(table))))
+    assert [(line["method"], line["value"], line["mean"]) for line in lines[2:]] == [
+        ("DFPL", "50 %", "1.5"),
+        ("DFPL", "90 %", "2.0"),
+    ]
+
+    values = ["best_taa", "rounds_to", "rounds_to_global"]
+    mixed = lay_out(experiment, tmp_path, value=values, rows="method", target=[0.1, 0.2], where=where)
+    assert [column[-1] for column in mixed.columns] == [
+        "best TAA",
+        "rounds to 10 %",
+        "rounds to 20 %",
+        "rounds to 10 % on all classes",
+        "rounds to 20 % on all classes",
+    ]
+    assert get_texts(mixed)[1] == ["80.00 ± 10.00", "1.0 ± 0.0", "1.5 ± 0.5", "1.5 ± 0.5", "2"]
+
+
+def test_rounds_may_be_counted_to_an_accuracy_on_all_classes(experiment: Experiment, tmp_path: Path) -> None:
+    where = {"partition": "classes:3,1"}
+    table = lay_out(experiment, tmp_path, value="rounds_to_global", rows="method", target=0.15, where=where)
+    assert get_texts(table) == [["2.5 ± 0.5"], ["2.5 ± 0.5"]]  # a quarter of the TAA
+    assert table.title == "Rounds until accuracy on all classes reaches 15 %"
+    assert table.note.startswith(
+        "Mean ± standard deviation over 2 seeds. The first round whose accuracy on all classes"
+    )
+
+
+def test_a_reports_targets_are_its_tables_and_its_figures(tmp_path: Path) -> None:
+    text = TEXT.replace("target: 0.5", "target: [0.5, 0.6], figures: []").replace(", 2]", "]")
+    made, _ = make_report(tmp_path, text)
+    write_results(tmp_path, made, {label: taa for label, taa in TAA.items() if label.endswith("seed 1")})
+    table = make_table(made, (get_report(made).tables or ())[2], take_stock(made, tmp_path).finished)
+    assert (table.title, len(table.columns)) == ("Rounds until TAA reaches 50 or 60 %", 4)
+    write_report(tmp_path)
+    with (tmp_path / "runs.csv").open(newline="", encoding="utf-8") as file:
+        first, second, *_ = csv.DictReader(file)
+    assert [(row["rounds_to 0.5"], row["rounds_to 0.6"]) for row in (first, second)] == [("2", "2"), ("1", "2")]
+    (figure,) = draw(made, tmp_path, x="partition", y="rounds_to", panels=[])
+    assert [(line.label, line.mean) for line in figure.panels[0].lines] == [("local", (2.0,)), ("DFPL", (1.0,))]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Experiment:
+    """FedAvg, and FedEDS, which takes longer and sends more before its first round than in any other."""
+    made = make_experiment(tmp_path, "name: x\nbase: {clients: 2, rounds: 3}\nsweep: {method: [fedavg, fededs]}\n")
+    fedavg, fededs = made.runs.values()
+    plain = {"sent_bytes": [100, 100, 100], "received_bytes": [100, 100, 100]}
+    write_result(tmp_path, fedavg, make_document([0.1, 0.5, 0.9], train_s=[1.0, 1.0, 1.0], by_round=plain))
+    by_round = {"sent_bytes": [5000, *plain["sent_bytes"]], "received_bytes": [8000, *plain["received_bytes"]]}
+    document = make_document([0.95, 0.3, 0.9, 0.8], train_s=[20.0, 2.0, 1.0, 1.0], by_round=by_round, sharing_heights=1)
+    write_result(tmp_path, fededs, document)
+    return made
+
+
+def test_what_comes_before_round_1_is_no_round_and_yet_takes_time_and_bytes(shared: Experiment, tmp_path: Path) -> None:
+    values = ["best_taa", "rounds_to", "sent_bytes_per_client", "train_seconds"]
+    values += ["sharing_sent_bytes_per_client", "sharing_received_bytes_per_client", "sharing_seconds"]
+    table = lay_out(shared, tmp_path, value=values, target=0.9)
+    assert get_texts(table) == [
+        ["90.00", "3", "50 B", "3.00", "–", "–", "–"],
+        ["90.00", "2", "50 B", "24.0", "2.5 kB", "4.0 kB", "20.0"],
+    ]
+    by_itself = (get_report(shared).tables or ())[-1]
+    assert (by_itself.title, by_itself.value[-1]) == (
+        "What is sent in a round, and before the first",
+        "sharing_sent_bytes_per_client",
+    )
+    timed = lay_out(shared, tmp_path, value="best_taa_at_seconds", seconds=22.5)
+    assert get_texts(timed) == [["90.00"], ["30.00"]]
+    for x, places in (("round", (1, 2, 3)), ("bytes", (2550, 2600, 2650)), ("seconds", (22, 23, 24))):
+        (figure,) = draw(shared, tmp_path, x=x)
+        line = figure.panels[0].lines[1]
+        assert (line.label, line.x, line.mean) == ("fededs", places, (0.3, 0.9, 0.8))
+
+
 def test_over_averages_within_a_seed_before_the_spread_over_seeds(experiment: Experiment, tmp_path: Path) -> None:
     table = lay_out(experiment, tmp_path, value="best_taa", rows="method", over="partition")
     cell = table.cells[("local",), ()]

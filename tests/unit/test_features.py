@@ -165,7 +165,7 @@ def test_images_are_classified_as_their_features_are() -> None:
     torch.testing.assert_close(client.predict(images).logits, client.predict(features).logits, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "fededs"])  # which refuses such a model
 def test_in_no_methods_round_does_the_encoder_see_a_sample(name: str, passes: list[int]) -> None:
     clients = make_heads({"name": name}, rounds=4)
     passes.clear()

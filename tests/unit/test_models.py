@@ -24,6 +24,7 @@ from ml.specs.architectures import (
     classifier_names,
     embedding_dim,
     frozen_shapes,
+    get_layout,
     is_batchable,
     layer_dims,
     parameter_shapes,
@@ -109,6 +110,27 @@ def test_a_model_is_classify_of_embed_and_its_layers_end_in_the_embedding(case: 
     assert torch.equal(layers[-1], z_BD)
     assert torch.equal(net(x), net.classify(z_BD))
     assert net(x).shape == (2, case.num_classes)
+
+
+@torch.no_grad()
+def test_there_is_a_slot_before_the_last_linear(case: Case) -> None:
+    net, x = case.net, case.make_images()
+    z_BD = net.embed(x)
+    s_BS = net.enter_slot(z_BD)
+    *_, (name, last) = ((name, part) for name, part in net.named_modules() if isinstance(part, nn.Linear))
+    assert name + ".weight" in classifier_names(case.model, case.shape)
+    assert s_BS.shape == (2, last.in_features)
+    assert last.in_features == get_layout(case.model, case.shape, case.num_classes).slot_dim
+    assert torch.equal(net.leave_slot(s_BS), net.classify(z_BD))
+    assert torch.equal(net.leave_slot(s_BS), last(s_BS))
+
+
+@pytest.mark.parametrize("model", [{"name": "cnn_mnist"}, {"name": "vgg11", "classifier": 4096}])
+def test_dropout_before_the_last_linear_comes_after_the_slot(model: dict[str, Any]) -> None:
+    net = build_model(model, (1, 28, 28) if model["name"] == "cnn_mnist" else (1, 32, 32), 10).train()
+    s_BS = torch.ones(4, 50 if model["name"] == "cnn_mnist" else 4096)
+    assert not torch.equal(net.leave_slot(s_BS), net.leave_slot(s_BS))
+    assert torch.equal(net.eval().leave_slot(s_BS), net.leave_slot(s_BS))
 
 
 @torch.no_grad()

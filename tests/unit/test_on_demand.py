@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from chain.block import Block, Digest, Id, PayloadRef
 from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec, encode_arrays
 from ml.specs import Hyperparameters, MethodSpec, Offer, Task
 from node.blobs import BlobFetcher, BlobUnavailable
-from node.exchange import Exchange
+from node.exchange import Exchange, FileUnusable
 from node.frames import FrameError
 from node.offload import InlineOffload
 from node.on_demand import LATE_SHARE, Loss, OnDemand, Taken
@@ -228,7 +229,8 @@ def test_a_node_that_sees_nobody_waits_for_company_before_it_asks_but_not_for_ev
 
 def make_exchange() -> Exchange:
     offers = (Offer(BOB, 7, {"g": bytes(range(32))}), Offer(CAROL, 1, {"g": bytes(32)}))
-    return Exchange(GENESIS.block0.id, ME, offers, frozenset({CAROL}), {bytes(range(32)): encode(1, 2)})
+    blobs, files = {bytes(range(32)): encode(1, 2)}, {bytes(range(32, 64)): Path("/store/of/it")}
+    return Exchange(GENESIS.block0.id, ME, offers, frozenset({CAROL}), blobs, files)
 
 
 def test_an_exchange_comes_out_of_a_frame_as_it_went_in() -> None:
@@ -251,6 +253,10 @@ def test_an_exchange_comes_out_of_a_frame_as_it_went_in() -> None:
         {"offers": [{"author": "00" * 32, "weight": 1, "digests": {"g": "00"}}]},
         {"gone": "00" * 32},
         {"gone": [1]},
+        {"files": None},
+        {"files": {"00": "/store/of/it"}},
+        {"files": {"00" * 32: ""}},
+        {"files": {"00" * 32: 1}},
     ],
 )
 def test_what_cannot_be_an_exchange_is_refused(change: dict[str, Any]) -> None:
@@ -258,3 +264,19 @@ def test_what_cannot_be_an_exchange_is_refused(change: dict[str, Any]) -> None:
         Exchange.from_frame({**make_exchange().to_header(), **change}, {})
     with pytest.raises(FrameError, match="attachment"):
         Exchange.from_frame(make_exchange().to_header(), {"junk": b""})
+
+
+def test_the_files_of_an_exchange_are_its_blobs_as_well_as_those_in_memory(tmp_path: Path) -> None:
+    path, large = tmp_path / "large", {"x": np.arange(300_000.0)}
+    path.write_bytes(encode_arrays(large))
+    exchange = Exchange(blobs={bytes(32): encode(1, 2)}, files={bytes(range(32)): path})
+    decoded = exchange.decode_blobs()
+    assert decoded.keys() == {bytes(32), bytes(range(32))}
+    np.testing.assert_array_equal(decoded[bytes(range(32))]["x"], large["x"])
+    assert not decoded[bytes(range(32))]["x"].flags.writeable
+    path.unlink()
+    with pytest.raises(FileUnusable, match=f"{path}: cannot be read"):
+        exchange.decode_blobs()
+    path.write_bytes(b"something else")
+    with pytest.raises(FileUnusable, match=f"{path}: .*expected"):
+        exchange.decode_blobs()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +15,22 @@ from hypothesis.extra import numpy as npst
 
 from ml.errors import PayloadError
 from ml.payload import (
+    BLOCK_ELEMENTS,
+    CHUNK_BYTES,
     KINDS,
     Array,
     ArraySchema,
     ArraySpec,
+    compute_chunk_digests,
     compute_encoded_bytes,
+    count_chunks,
     decode_arrays,
     encode_arrays,
+    iter_blocks,
+    iter_encoded,
     kind_code,
     kind_name,
+    map_arrays,
     validate_arrays,
 )
 
@@ -109,6 +118,71 @@ def test_aligned_arrays_are_views_and_others_copies_that_cannot_be_written_eithe
         decoded["b"][0] = 2
     with pytest.raises(ValueError, match="read-only"):
         decode_arrays(bytearray(data), LIMIT)["a"][0] = 2
+
+
+@settings(deadline=None)
+@given(any_arrays)
+def test_the_pieces_of_an_encoding_are_its_bytes(arrays: dict[str, Array]) -> None:
+    assert b"".join(map(bytes, iter_encoded(arrays))) == encode_arrays(arrays)
+
+
+def test_an_array_is_handed_out_as_it_lies_in_memory() -> None:
+    x = np.arange(6, dtype=np.float32)
+    x.flags.writeable = False
+    _, piece = iter_encoded({"x": x})
+    assert np.shares_memory(np.frombuffer(piece, np.float32), x)
+
+
+@pytest.mark.parametrize("total", [5000, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5])
+def test_each_mebibyte_of_an_encoding_has_a_digest(total: int) -> None:
+    arrays: dict[str, Array] = {"z": np.arange(3.0), "x": np.zeros(total, np.uint8)}
+    arrays["x"] = np.random.default_rng(0).integers(0, 256, 2 * total - len(encode_arrays(arrays)), np.uint8)
+    data = encode_arrays(arrays)
+    assert len(data) == total
+    expected = [hashlib.sha256(data[at : at + CHUNK_BYTES]).digest() for at in range(0, len(data), CHUNK_BYTES)]
+    digests = compute_chunk_digests(arrays)
+    assert digests.dtype == np.uint8
+    assert digests.shape == (count_chunks(total), 32)
+    assert [row.tobytes() for row in digests] == expected
+
+
+def test_chunks_are_counted_up() -> None:
+    assert [count_chunks(n) for n in (1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES)] == [1, 1, 2, 3]
+
+
+# ---- files
+
+
+def test_arrays_are_read_from_a_file_without_being_held(tmp_path: Path) -> None:
+    arrays = {"x": np.arange(1 << 20, dtype=np.float32), "y": np.ones((3, 2), np.float32)}
+    data = encode_arrays(arrays)
+    (tmp_path / "set").write_bytes(data)
+    del arrays["x"]
+    tracemalloc.start()
+    try:
+        mapped = map_arrays(tmp_path / "set", len(data))
+        assert mapped["x"][-1] == (1 << 20) - 1
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert encode_arrays(mapped) == data
+    (tmp_path / "set").unlink()  # as retention may, while a round still reads it
+    assert mapped["x"][7] == 7
+    with pytest.raises(ValueError, match="read-only"):
+        mapped["x"][0] = 1
+
+
+@pytest.mark.parametrize("data", [b"", bytes(8), container("{}") + b"x"])
+def test_a_file_of_other_bytes_is_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "set").write_bytes(data)
+    with pytest.raises(PayloadError):
+        map_arrays(tmp_path / "set", LIMIT)
+
+
+def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "set").write_bytes(container("{}"))
+    with pytest.raises(PayloadError, match="at most 15 bytes, got 16"):
+        map_arrays(tmp_path / "set", 15)
 
 
 @pytest.mark.parametrize("array", [np.array(["x"]), np.array([1j]), np.array([True]), np.array([1], np.int32)])
@@ -247,7 +321,7 @@ def test_the_header_is_json() -> None:
 
 
 def test_kinds_have_fixed_codes_and_unknown_ones_are_refused() -> None:
-    assert [kind_code(name) for name in KINDS] == [1, 2, 3, 4, 5, 6, 7]
+    assert [kind_code(name) for name in KINDS] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert all(kind_name(kind_code(name)) == name for name in KINDS)
     with pytest.raises(PayloadError, match="did you mean 'prototypes'"):
         kind_code("prototype")
@@ -295,3 +369,35 @@ def test_arrays_that_do_not_fit_are_refused_by_name(change: dict[str, Any], mess
     arrays = {name: array for name, array in (fitting() | change).items() if array is not None}
     with pytest.raises(PayloadError, match=message):
         validate_arrays(arrays, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(3 * BLOCK_ELEMENTS + 7, dtype=np.float32),
+        np.arange(4 * BLOCK_ELEMENTS, dtype=np.float32).reshape(2, -1)[:, ::2],
+        np.arange(2 * BLOCK_ELEMENTS, dtype=np.float32).reshape(64, -1).T,
+        np.zeros((), np.float32),
+        np.zeros((3, 0), np.float32),
+        np.zeros((0, 3), np.float32).T,
+    ],
+)
+def test_blocks_have_every_number_once_and_no_more_than_fit(array: Array) -> None:
+    blocks = [block.copy() for block in iter_blocks(array)]
+    assert all(0 < block.size <= BLOCK_ELEMENTS for block in blocks)
+    assert sorted(np.concatenate([np.zeros(0), *blocks])) == sorted(array.reshape(-1))
+
+
+@pytest.mark.parametrize("at", [0, BLOCK_ELEMENTS, -1])
+def test_one_number_is_looked_for_in_all_blocks_with_memory_for_one(at: int) -> None:
+    x = np.zeros((16 * BLOCK_ELEMENTS, 2), np.float32)
+    schema = ArraySchema({"x": ArraySpec("float32", x.shape)})
+    tracemalloc.start()
+    try:
+        validate_arrays({"x": x}, schema)
+        assert tracemalloc.get_traced_memory()[1] < 4 * BLOCK_ELEMENTS
+    finally:
+        tracemalloc.stop()
+    x[at] = np.nan
+    with pytest.raises(PayloadError, match="'x': expected finite"):
+        validate_arrays({"x": x}, schema)

@@ -132,6 +132,18 @@ def test_collect_s_starts_at_the_qth_verified_contribution_and_once() -> None:
     assert get_authors(compute.contributions) == [0, 1, 2]
 
 
+def test_a_height_may_wait_for_contributions_in_its_own_time() -> None:
+    members = GENESIS_7.member_ids
+    machine = RoundMachine(GENESIS_7, me=members[0], height=1, awaited=members, collect_s=3600.0)
+    machine.on(round_events.Started(), Now(0, BEGAN_MS))
+    started: list[round_events.Action] = []
+    for key in KEYS_7[:5]:
+        contribution = make_contribution(GENESIS_7, key)
+        machine.on(round_events.ContributionSeen(contribution), Now(1, BEGAN_MS))
+        started += machine.on(round_events.PayloadsVerified(contribution), Now(1, BEGAN_MS))
+    assert pick(started, round_events.StartTimer) == [round_events.StartTimer(CollectTimer(), 3600.0)]
+
+
 def test_a_contribution_after_the_cutoff_is_kept_and_changes_no_body() -> None:
     story = Story()
     story.start()

@@ -15,6 +15,7 @@ from ml.specs import (
     DfplHyperparameters,
     MethodSpec,
     ModelHyperparameters,
+    Offer,
     add_kind,
     compute_aggregate,
     get_kind,
@@ -24,14 +25,15 @@ from ml.specs.architectures import parameter_shapes
 from support.contributions import author, prototypes
 
 MLP = {"name": "mlp", "hidden": [4, 2]}
+SHAPE = (1, 4, 4)  # which FedEDS can halve twice
 
 
 def spec_of(name: str, **settings: Any) -> MethodSpec:
-    return get_spec({"name": name, **settings}, MLP, 3, (1, 2, 2), max_weight=1000, rounds=10)
+    return get_spec({"name": name, **settings}, MLP, 3, SHAPE, max_weight=1000, rounds=10)
 
 
 def model_of(value: float) -> dict[str, Array]:
-    shapes = parameter_shapes(MLP, (1, 2, 2), 3)
+    shapes = parameter_shapes(MLP, SHAPE, 3)
     return {name: np.full(shape, value, np.float32) for name, shape in shapes.items()}
 
 
@@ -154,15 +156,15 @@ def test_a_written_out_method_reads_back_as_the_same(name: str) -> None:
 )
 def test_a_wrong_setting_is_refused_by_its_dotted_place(method: dict[str, Any], path: str, message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
-        get_spec(method, MLP, 3, (1, 2, 2))
+        get_spec(method, MLP, 3, SHAPE)
     assert caught.value.path == path
 
 
 def test_a_task_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(SpecError, match="classes: expected 2 to"):
-        get_spec({"name": "local"}, MLP, 1, (1, 2, 2))
+        get_spec({"name": "local"}, MLP, 1, SHAPE)
     with pytest.raises(SpecError, match=r"limits\.max_weight: expected 1 to 536870911"):
-        get_spec({"name": "local"}, MLP, 3, (1, 2, 2), max_weight=1 << 29)
+        get_spec({"name": "local"}, MLP, 3, SHAPE, max_weight=1 << 29)
 
 
 def test_the_learning_rate_decays_once_a_round() -> None:
@@ -192,6 +194,21 @@ def test_local_work_is_iterations_or_epochs() -> None:
         ModelHyperparameters(local_iterations=9, local_epochs=9)
     with pytest.raises(SpecError, match="got neither"):
         DfplHyperparameters(local_iterations=None)
+
+
+# ---- heights
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "fededs"])
+def test_a_height_is_a_round_of_its_own_unless_a_method_says_otherwise(name: str) -> None:
+    spec = spec_of(name, local_epochs=3)
+    assert spec.sharing_heights == 0
+    assert not spec.shares_samples
+    for height in (1, 2, 9):
+        assert (spec.get_round_number(height), spec.get_local_work(height)) == (height, 3)
+        assert (spec.get_streamed(height), spec.get_standing(height), spec.needed_until(height)) == ({}, None, height)
+        assert spec.get_collect_s(height, 7.5) == 7.5
+        assert spec.wanted_in_training(height, bytes(32), author(0), [Offer(author(1), 1, {})]) == ()
 
 
 # ---- payloads

@@ -513,6 +513,44 @@ def test_a_blob_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path) -> 
         assert [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()] == []
 
 
+def test_a_finished_file_is_adopted_by_renaming_it(store: SqliteStore, tmp_path: Path) -> None:
+    source = tmp_path / "made"
+    source.write_bytes(b"made by another process")
+    inode = source.stat().st_ino
+    digest, size = store.adopt_blob(source)
+    assert (digest, size) == (hashlib.sha256(b"made by another process").digest(), 23)
+    assert store.blob_path(digest).stat().st_ino == inode
+    assert store.get_blob(digest) == b"made by another process"
+    assert not source.exists()
+
+
+def test_a_file_adopted_twice_goes_and_repairs_what_was_damaged(store: SqliteStore, tmp_path: Path) -> None:
+    source = tmp_path / "made"
+    for damage in (lambda path: None, lambda path: flip(path, 0), lambda path: path.write_bytes(b"torn")):
+        digest = store.put_blob(b"held already")
+        damage(store.blob_path(digest))
+        source.write_bytes(b"held already")
+        assert store.adopt_blob(source) == (digest, 12)
+        assert store.get_blob(digest) == b"held already"
+        assert not source.exists()
+    with pytest.raises(StoreError, match="made"):
+        store.adopt_blob(source)
+
+
+def test_partial_files_by_different_words_on_one_blob_do_not_meet(store: SqliteStore) -> None:
+    digest = hashlib.sha256(b"whole").digest()
+    paths = [store.open_partial(digest, tag)[0] for tag in ("", "one", "other")]
+    assert len(set(paths)) == 3
+    paths[1].write_bytes(b"whole")
+    store.commit_partial(digest, "one")
+    assert store.get_blob(digest) == b"whole"
+    assert [path.exists() for path in paths] == [True, False, True]
+    assert store.prune_blobs({digest}) == 0
+    assert [path.exists() for path in paths] == [True, False, True]
+    store.drop_partial(digest)
+    assert [path.exists() for path in paths] == [False, False, False]
+
+
 def test_pruning_keeps_what_is_named(store: SqliteStore) -> None:
     kept, dropped = store.put_blob(b"kept"), store.put_blob(b"dropped")
     kept_partial, dropped_partial = (hashlib.sha256(text).digest() for text in (b"a", b"b"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -215,6 +216,30 @@ def test_dying_in_a_reset_leaves_the_old_or_the_new_store(tmp_path: Path, step: 
     with SqliteStore.open(tmp_path, GENESIS) as store:
         assert store.head_height == 0
         check_no_second_signature(store)
+
+
+@pytest.mark.parametrize("step", ["blob.begin", "blob.written", "blob.synced", "blob.renamed", "blob.durable"])
+def test_dying_while_a_file_is_adopted_leaves_the_file_or_the_blob(tmp_path: Path, step: str) -> None:
+    data, source = blob_of(1), tmp_path / "data" / "finished"
+
+    def adopt(faults: Faults | None) -> bytes:
+        with SqliteStore.open(tmp_path / "data", GENESIS, faults=faults) as store:
+            return store.adopt_blob(source)[0]
+
+    source.parent.mkdir()
+    source.write_bytes(data)
+    code, _ = in_child(lambda _: void(adopt(die_at(step, 1))))
+    assert code == DIED, f"{step} was never reached"
+    with SqliteStore.open(tmp_path / "data", GENESIS) as store:
+        digest = hashlib.sha256(data).digest()
+        is_renamed = step in ("blob.renamed", "blob.durable")
+        assert (source.exists(), store.has_blob(digest)) == (not is_renamed, is_renamed)
+        assert list((tmp_path / "data" / "blobs" / "tmp").iterdir()) == []
+    source.write_bytes(data)  # made again, the same: what was acknowledged before is kept
+    assert adopt(None) == digest
+    with SqliteStore.open(tmp_path / "data", GENESIS) as store:
+        assert store.get_blob(digest) == data
+    assert not source.exists()
 
 
 # Torn files

@@ -14,6 +14,8 @@ from typing import Any
 from ml.errors import SpecError
 from ml.specs.architectures.layout import Layout, Shape, check_size, conv, linear
 
+CIFAR_HIDDEN = 512
+
 
 def describe_cnn_mnist(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:
     if input_shape != (1, 28, 28):
@@ -27,8 +29,8 @@ def describe_cnn_cifar(model: Mapping[str, Any], input_shape: Shape, num_classes
     check_size("cnn_cifar", input_shape, 16)
     width = get_cnn_cifar_width(input_shape)
     body = conv("conv1", input_shape[0], 32, 5) | conv("conv2", 32, 64, 5)
-    head = linear("fc1", width, 512) | linear("fc2", 512, num_classes)
-    return Layout(body | head, (32, width), tuple(head))
+    head = linear("fc1", width, CIFAR_HIDDEN) | linear("fc2", CIFAR_HIDDEN, num_classes)
+    return Layout(body | head, (32, width), tuple(head), slot=CIFAR_HIDDEN)
 
 
 def get_cnn_cifar_width(input_shape: Shape) -> int:

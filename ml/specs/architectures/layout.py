@@ -22,7 +22,8 @@ class Layout:
     neither trained nor sent. `layers` are the widths of the intermediate representations, the embedding's last.
     `classifier` names the parameters of h, all others are g's; `stem` those that depend on the input's channels.
     `is_batchable`: without dropout or batch norm to train, so that many clients may share one vmapped pass. `features`
-    is how many numbers the frozen part makes of a sample, 0 where nothing is frozen.
+    is how many numbers the frozen part makes of a sample, 0 where nothing is frozen. `slot` is the width of what the
+    last Linear takes, 0 where that is the embedding.
     """
 
     parameters: Mapping[str, Shape]
@@ -33,6 +34,12 @@ class Layout:
     stem: tuple[str, ...] = ()
     is_batchable: bool = True
     features: int = 0
+    slot: int = 0
+
+    @property
+    def slot_dim(self) -> int:
+        """The width of what the last Linear takes."""
+        return self.slot or self.layers[-1]
 
 
 Describe = Callable[[Mapping[str, Any], Shape, int], Layout]

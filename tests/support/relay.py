@@ -1,0 +1,117 @@
+"""A way to a server on loopback that is as slow as a test wants it.
+
+    async with relaying([("127.0.0.1", 7050)], bytes_per_s=200_000) as (relay,):
+        ...                            # dial relay.address instead of the server
+        relay.bytes_per_s = None       # from now on as fast as it goes
+
+What passes is not looked at: TLS is between the two ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+
+LOOPBACK = "127.0.0.1"
+READ_BYTES = 16 * 1024
+HELD_BYTES = 64 * 1024  # by each end for this way: what a server has handed over is nearly what has passed
+
+
+class Relay:
+    """Of what the server sends, each connection gets `bytes_per_s`, all of it if None; `passed` is how much that was,
+    of all connections. What it is sent goes through as it comes."""
+
+    def __init__(self, host: str, port: int, bytes_per_s: float | None) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.passed = 0
+        self._host = host
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        assert self._server is not None, "the relay does not run"
+        return f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._on_call, LOOPBACK, 0)
+
+    async def stop(self) -> None:
+        assert self._server is not None, "the relay does not run"
+        self._server.close()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    async def _on_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        call = asyncio.create_task(self._carry(reader, writer))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _carry(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        writers = [to_client]
+        try:
+            from_server, to_server = await self._dial()
+            writers.append(to_server)
+            ways = {asyncio.create_task(self._up(from_client, to_server))}
+            ways.add(asyncio.create_task(self._down(from_server, to_client)))
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+        except OSError:  # nobody listens there yet
+            pass
+        finally:
+            for writer in writers:
+                writer.transport.abort()
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        dialled = socket.socket()
+        try:
+            dialled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, HELD_BYTES)
+            dialled.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(dialled, (self._host, self._port))
+            return await asyncio.open_connection(sock=dialled, limit=READ_BYTES)
+        except BaseException:
+            dialled.close()
+            raise
+
+    async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(READ_BYTES):
+                writer.write(data)
+                await writer.drain()
+
+    async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        free_s = loop.time()  # when the next byte may pass
+        with suppress(OSError):
+            while data := await reader.read(READ_BYTES):
+                writer.write(data)
+                await writer.drain()
+                self.passed += len(data)
+                if self.bytes_per_s is not None:
+                    free_s = max(free_s, loop.time()) + len(data) / self.bytes_per_s
+                    await asyncio.sleep(free_s - loop.time())
+
+
+@asynccontextmanager
+async def relaying(
+    servers: Iterable[tuple[str, int]], *, bytes_per_s: float | None = None
+) -> AsyncIterator[tuple[Relay, ...]]:
+    """One relay for each server, host and port."""
+    relays = tuple(Relay(host, port, bytes_per_s) for host, port in servers)
+    started: list[Relay] = []
+    try:
+        for relay in relays:
+            await relay.start()
+            started.append(relay)
+        yield relays
+    finally:
+        for relay in started:
+            await relay.stop()

@@ -1,0 +1,116 @@
+"""FedEDS sends transformed samples away: nobody's node does so before its own configuration has said that it may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chain.sqlite_store import SqliteStore
+from node.cli import main
+from node.config import load_config
+from node.daemon import run_daemon
+from node.errors import ConfigError
+from node.genesis_file import load_genesis, validate_sharing
+from node.testnet import TestnetSpec, make_testnet
+
+SPEC = TestnetSpec(
+    num_nodes=2, method="fededs", partition="iid", rounds=3, settings=("model.hidden=[8]",), i_understand=True
+)
+PLAINLY = ("learned transformation of each member's samples", "obfuscation, not cryptography", "there is no key")
+REFUSED = "--set", "fededs.i_understand=false"
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_testnet(tmp_path_factory.mktemp("fededs") / "cluster", SPEC).directory
+
+
+def run(capsys: Captured, *arguments: str | Path) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda config: ("--config", config, *REFUSED),
+        lambda config: ("start", "--config", config, *REFUSED),
+        lambda config: ("--config", config, "--check", *REFUSED),
+        lambda config: ("config", "check", "--config", config, *REFUSED),
+    ],
+    ids=["fednode --config", "start", "start --check", "config check"],
+)
+def test_without_it_nothing_starts_and_the_error_says_plainly_what_would_leave(
+    capsys: Captured, cluster: Path, command: Callable[[Path], tuple[str | Path, ...]]
+) -> None:
+    code, out, err = run(capsys, *command(cluster / "node0.yaml"))
+    assert (code, out) == (78, "")
+    assert err.startswith(f"fednode: {cluster}/genesis.yaml: method.name: fededs sends ")
+    assert all(words in err for words in PLAINLY)
+    assert err.endswith("with fededs.i_understand: true in its own configuration (got false)\n")
+    assert err.count("\n") == 1
+    assert not (cluster / "data").exists()
+
+
+def test_with_it_the_checks_pass(capsys: Captured, cluster: Path) -> None:
+    assert run(capsys, "config", "check", "--config", cluster / "node1.yaml")[0] == 0
+    code, out, _ = run(capsys, "--config", cluster / "node1.yaml", "--check")
+    assert code == 0
+    assert out.startswith("ok: node1 is node1 (")
+
+
+def test_the_daemon_itself_refuses_before_it_has_opened_anything(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqliteStore, "open", None)
+    config = load_config(cluster / "node0.yaml", ["fededs.i_understand=false"])
+    with pytest.raises(ConfigError, match="obfuscation, not cryptography"):
+        run_daemon(config)
+
+
+def test_a_configuration_is_checked_without_genesis_as_before(capsys: Captured, cluster: Path, tmp_path: Path) -> None:
+    config = cluster / "node0.yaml"
+    assert run(capsys, "config", "check", "--config", config, *REFUSED, "--set", "genesis_file=nope.yaml")[0] == 0
+    (tmp_path / "genesis.yaml").write_text("method: nonsense\n")
+    broken = f"genesis_file={tmp_path}/genesis.yaml"
+    assert run(capsys, "config", "check", "--config", config, *REFUSED, "--set", broken)[0] == 0
+
+
+def test_it_is_asked_for_where_samples_are_shared_and_nowhere_else(tmp_path: Path) -> None:
+    annealed = replace(SPEC, settings=(*SPEC.settings, "share=false"), i_understand=False)
+    for name, spec in (("annealed", annealed), ("fedavg", replace(SPEC, method="fedavg"))):
+        directory = make_testnet(tmp_path / name, spec).directory
+        validate_sharing(tmp_path, load_genesis(directory / "genesis.yaml").genesis, is_understood=False)
+        assert "i_understand" not in (directory / "node0.yaml").read_text()
+
+
+@pytest.mark.parametrize("command", [("testnet", "-o"), ("demo", "--keep")])
+def test_a_network_is_made_only_by_who_has_said_so(capsys: Captured, tmp_path: Path, command: tuple[str, str]) -> None:
+    name, option = command
+    code, out, err = run(capsys, name, "--method", "fededs", option, tmp_path / "cluster")
+    assert (code, out) == (78, "")
+    assert err.startswith("fednode: --method: fededs sends ")
+    assert all(words in err for words in PLAINLY)
+    assert "--i-understand" in err
+    assert not (tmp_path / "cluster").exists()
+
+
+def test_a_network_made_knowingly_says_so_in_every_configuration(capsys: Captured, tmp_path: Path) -> None:
+    arguments = ("testnet", "-n", "2", "--method", "fededs", "--i-understand", "-o", tmp_path / "cluster")
+    assert run(capsys, *arguments)[0] == 0
+    for name in ("node0", "node1"):
+        assert load_config(tmp_path / "cluster" / f"{name}.yaml").fededs.i_understand
+
+
+@pytest.mark.parametrize("command", ["testnet", "demo"])
+def test_help_says_what_it_is_about(capsys: Captured, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    _, out, _ = run(capsys, command, "--help")
+    assert "--i-understand" in out
+    assert "obfuscation" in out
+    assert "fededs" in out
