@@ -28,14 +28,18 @@ class NodeExited(NodeError):
 
 
 class NodeProcess:
-    """One node's daemon. Its log goes to a file beside its configuration."""
+    """One node's daemon. Its log goes to a file beside its configuration.
 
-    def __init__(self, node: TestnetNode, *, options: Sequence[str] = ()) -> None:
+    `via` is a command that becomes the daemon when the daemon's own is put behind it, such as `ip netns exec NAME`.
+    """
+
+    def __init__(self, node: TestnetNode, *, options: Sequence[str] = (), via: Sequence[str] = ()) -> None:
         self.node = node
         self.log_file = node.config_file.with_suffix(".log")
         self.process: Process | None = None
         self.socket = _get_socket(node.config_file)
         self._options = tuple(options)
+        self._via = tuple(via)
 
     @property
     def name(self) -> str:
@@ -46,10 +50,10 @@ class NodeProcess:
         return self.process is not None and self.process.returncode is None
 
     async def start(self) -> None:
-        arguments = ("-m", "node.cli", "--config", str(self.node.config_file), *self._options)
+        daemon = (sys.executable, "-m", "node.cli", "--config", str(self.node.config_file), *self._options)
         with self.log_file.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, *arguments, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
+                *self._via, *daemon, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
             )
 
     async def stop(self) -> int:

@@ -107,11 +107,15 @@ def flip_byte(file: Path, data: bytes) -> None:
 
 
 class Federation:
-    """The nodes of a directory that `fednode testnet` or `fednode demo --keep` wrote. Leaving it ends them all."""
+    """The nodes of a directory that `fednode testnet` or `fednode demo --keep` wrote. Leaving it ends them all.
 
-    def __init__(self, directory: Path) -> None:
+    `via` is for each node the command that it is started by, as `NodeProcess` has it.
+    """
+
+    def __init__(self, directory: Path, via: Mapping[str, Sequence[str]] | None = None) -> None:
         self.directory = directory
-        self.nodes = {node.name: node for node in map(_make_process, sorted(directory.glob("node*.yaml")))}
+        made = (_make_process(file, via or {}) for file in sorted(directory.glob("node*.yaml")))
+        self.nodes = {node.name: node for node in made}
 
     @property
     def names(self) -> Sequence[str]:
@@ -277,7 +281,8 @@ def _read_chain(admin: AdminClient) -> list[dict[str, Any]]:
     return blocks
 
 
-def _make_process(config_file: Path) -> NodeProcess:
+def _make_process(config_file: Path, via: Mapping[str, Sequence[str]]) -> NodeProcess:
     """As `LocalCluster` makes them; what was dealt to the node is of no interest here."""
     config = load_config(config_file)
-    return NodeProcess(TestnetNode(config.node.name, b"", config.network.listen, config_file, 0, 0, ()))
+    name = config.node.name
+    return NodeProcess(TestnetNode(name, b"", config.network.listen, config_file, 0, 0, ()), via=via.get(name, ()))

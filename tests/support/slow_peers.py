@@ -1,0 +1,96 @@
+"""Hosts that take connections and are no use: one that never answers, and one that answers byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Self
+
+BLOCK = 65536
+TICK_S = 0.05
+
+
+class _Server:
+    """Serves on a listening socket until the context is left, which ends every connection."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.num_connections = 0
+        self.num_bytes = 0
+        self._listener = listener
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._on_connection, sock=self._listener)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            with suppress(OSError):
+                await self._serve(reader, writer)
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise NotImplementedError
+
+
+class SilentServer(_Server):
+    """Reads all and answers nothing. `num_bytes` is what it was sent."""
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(BLOCK):
+            self.num_bytes += len(data)
+
+
+class SlowProxy(_Server):
+    """Passes on what callers send, and answers at `bytes_per_s`; None, as at first, is at once.
+
+    `dial` connects to whom the answers are from. `num_bytes` is what was answered slowly.
+    """
+
+    def __init__(self, listener: socket.socket, dial: Callable[[], socket.socket]) -> None:
+        super().__init__(listener)
+        self.bytes_per_s: float | None = None
+        self._dial = dial
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.to_thread(self._dial)
+        there.setblocking(False)
+        answers, requests = await asyncio.open_connection(sock=there)
+        ways: list[Awaitable[None]] = [self._pass_on(reader, requests), self._answer(answers, writer)]
+        tasks = [asyncio.ensure_future(way) for way in ways]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            requests.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(BLOCK):
+            writer.write(data)
+            await writer.drain()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(BLOCK if self.bytes_per_s is None else 1):
+            writer.write(data)
+            await writer.drain()
+            if self.bytes_per_s is not None:
+                self.num_bytes += 1
+                await asyncio.sleep(1 / self.bytes_per_s)
