@@ -1,20 +1,43 @@
-"""The aggregates of finalised blocks: the newest at hand, older ones in the store, missing ones pulled by digest."""
+"""The aggregates of finalised blocks: the newest at hand, older ones in the store, missing ones computed or pulled."""
 
 from __future__ import annotations
 
+import logging
+
 from chain.block import ZERO, Block
 from chain.genesis import Genesis
-from ml import payload
+from chain.sqlite_store import SqliteStore
+from ml import payload, specs
 from node.blobs import BlobFetcher
-from node.payloads import Aggregate
+from node.offload import Offload
+from node.payloads import Aggregate, PayloadRefused, Payloads
+
+log = logging.getLogger(__name__)
 
 
 class Aggregates:
-    """What a block's digest stands for. A certificate vouches for the digest, so any peer may serve the bytes."""
+    """What a block's digest stands for. A certificate vouches for the digest, so any peer may serve the bytes.
 
-    def __init__(self, genesis: Genesis, blobs: BlobFetcher) -> None:
+    Where all that it was made from is held here it is computed from that, and nobody is needed: members that voted for
+    a block have it all, and must not have to wait for the one that was first to see it final.
+    """
+
+    def __init__(
+        self,
+        genesis: Genesis,
+        spec: specs.MethodSpec,
+        store: SqliteStore,
+        blobs: BlobFetcher,
+        *,
+        disk: Offload,
+        arithmetic: Offload,
+    ) -> None:
         self._max_bytes = genesis.limits.payload_bytes * genesis.n
+        self._spec = spec
+        self._store = store
         self._blobs = blobs
+        self._disk = disk
+        self._arithmetic = arithmetic
         self._newest: Aggregate | None = None
 
     def on_new(self, aggregate: Aggregate) -> None:
@@ -27,8 +50,41 @@ class Aggregates:
         if digest == ZERO:
             return None
         if self._newest is None or self._newest.digest != digest:
+            if not self._store.has_blob(digest):
+                await self._try_compute(block)
             self._newest = Aggregate(await self._blobs.fetch(digest, self._max_bytes), digest)
         return self._newest.data
+
+    async def _try_compute(self, block: Block) -> None:
+        """Puts the aggregate into the store if that needs no peer."""
+        parent = await self._disk.run(self._store.get_block, block.height - 1)
+        if parent is None or not self._is_all_held(block, parent.block):
+            return
+        payloads = Payloads(
+            self._spec,
+            height=block.height,
+            parent=lambda: self.get_arrays(parent.block),
+            blobs=self._blobs,
+            arithmetic=self._arithmetic,
+        )
+        try:
+            for contribution in block.contributions:
+                await payloads.ensure(contribution)
+        except PayloadRefused as error:  # for the audit to judge
+            log.warning("height %d: its aggregate is not computed here: %s", block.height, error)
+            return
+        aggregate = await payloads.aggregate(block.contributions)
+        if aggregate.digest == block.header.aggregate:
+            await self._disk.run(self._store.put_blob, aggregate.data)
+
+    def _is_all_held(self, block: Block, parent: Block) -> bool:
+        """Whether every blob that the aggregate is computed from is in the store."""
+        voted = self._spec.rules(block.height)
+        refs = [ref for contribution in block.contributions for ref in contribution.payloads]
+        needed = {ref.digest for ref in refs if payload.kind_name(ref.kind) in voted}
+        if self._spec.reads_parent(block.height) and parent.header.aggregate != ZERO:
+            needed.add(parent.header.aggregate)
+        return all(self._store.has_blob(digest) for digest in needed)
 
     async def get_arrays(self, block: Block) -> payload.Arrays | None:
         """As named arrays, read-only."""

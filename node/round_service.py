@@ -113,7 +113,7 @@ class RoundService:
             self.transfers.name(shared.block.contributions, context.spec.get_streamed(shared.block.height))
         partials = Partials(context.store, context.bulk)
         self.blobs = BlobFetcher(context.transport, context.store, context.disk, partials, self.transfers)
-        self._aggregates = Aggregates(context.genesis, self.blobs)
+        self._aggregates = self._make_aggregates(self.blobs)
         self._retention = Retention(context.store, context.genesis, context.spec, self._me)
         self._on_demand = OnDemand(
             context.spec,
@@ -136,7 +136,7 @@ class RoundService:
             context.genesis,
             context.spec,
             late_blobs,
-            Aggregates(context.genesis, late_blobs),
+            self._make_aggregates(late_blobs),
             context.arithmetic,
         )
         self._standing = Standing(
@@ -162,6 +162,10 @@ class RoundService:
         for stored in context.store.get_evidence(first=max(0, head.height - context.genesis.evidence_heights)):
             self._accused[stored.author] = max(stored.height, self._accused.get(stored.author, 0))
             self.gossip.keep_evidence(stored.evidence)
+
+    def _make_aggregates(self, blobs: BlobFetcher) -> Aggregates:
+        c = self._c
+        return Aggregates(c.genesis, c.spec, c.store, blobs, disk=c.disk, arithmetic=c.arithmetic)
 
     # ---- for status and admin
 

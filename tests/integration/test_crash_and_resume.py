@@ -455,3 +455,28 @@ def test_one_chain_whatever_happens_and_progress_once_it_stops(tmp_path: Path, s
             check_chains(net)
 
     run_virtual(story())
+
+
+def test_members_that_hold_all_that_was_voted_on_need_nobody_for_the_aggregate(tmp_path: Path) -> None:
+    """Whoever held it is gone for good, and the others heard of the block by its certificate alone."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4) as net:
+            await net.wait_for_height(3)
+            aggregates = [net[name].get_block(net[name].height).header.aggregate for name in net.nodes]
+            files: list[Path] = []
+            for node in net.nodes.values():
+                assert node.store is not None
+                files += map(node.store.blob_path, aggregates)
+            for name in net.nodes:
+                await net.crash(name)
+            assert any(file.exists() for file in files)
+            for file in files:
+                file.unlink(missing_ok=True)
+            for name in OTHERS:
+                net.start(name)
+            height = max(net[name].height for name in OTHERS)
+            await net.wait_for_height(height + 2, *OTHERS)
+            net.check_agreement()
+
+    run_virtual(story())

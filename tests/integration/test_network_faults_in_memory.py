@@ -22,6 +22,7 @@ from support.virtual_time import run_virtual
 TRAIN_S = 1.0  # a round takes so long at least: what costs real time here is messages
 NOTICE_S = 10.0  # within which a side without a quorum says so
 CUT_S = 30.0
+NUM_SEEDS = 20
 PATIENCE_S = 300.0  # for what has to come about
 
 
@@ -44,9 +45,9 @@ def part(n: int, *sides: Sequence[int], quorum: str = "bft") -> Cut:
     """Nothing passes between two sides."""
     needed = 2 * n // 3 + 1 if quorum == "bft" else n // 2 + 1
     lost = tuple((a, b) for here in sides for there in sides if here is not there for a in here for b in there)
-    able = [side for side in sides if len(side) >= needed]
-    unable = [side for side in sides if len(side) < needed]
-    return Cut(n, lost, tuple(sum(able, ())), tuple(sum(unable, ())), quorum)
+    able = tuple(i for side in sides if len(side) >= needed for i in side)
+    unable = tuple(i for side in sides if len(side) < needed for i in side)
+    return Cut(n, lost, able, unable, quorum)
 
 
 CUTS = {
@@ -151,7 +152,7 @@ async def run_cut(tmp_path: Path, cut: Cut, seed: int) -> dict[str, float]:
         return figures
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", ["1|4", "2|3", "2|3 of a majority", "one is heard by nobody"])
 def test_a_side_with_a_quorum_goes_on_and_all_agree_after_healing(tmp_path: Path, cut: str) -> None:
     print(run_virtual(run_cut(tmp_path, CUTS[cut], seed=1)))
 
@@ -160,7 +161,7 @@ def test_a_side_with_a_quorum_goes_on_and_all_agree_after_healing(tmp_path: Path
 @pytest.mark.parametrize("cut", CUTS)
 def test_the_same_under_many_seeds(tmp_path: Path, cut: str) -> None:
     measured: dict[str, list[float]] = {}
-    for seed in range(2, 27):
+    for seed in range(2, 2 + NUM_SEEDS):
         try:
             figures = run_virtual(run_cut(tmp_path / str(seed), CUTS[cut], seed))
         except AssertionError as error:

@@ -23,7 +23,7 @@ class _Server:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._on_connection, sock=self._listener)
+        self._server = await asyncio.start_server(self._accept, sock=self._listener)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -33,16 +33,17 @@ class _Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_connections += 1
-        task = asyncio.current_task()
-        assert task is not None
+        task = asyncio.create_task(self._hold(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with suppress(OSError):
                 await self._serve(reader, writer)
         finally:
-            self._tasks.discard(task)
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

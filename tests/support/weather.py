@@ -3,7 +3,7 @@
     async with stormy_lan(4, Weather(delay_s=0.1, jitter_s=0.05, loss=0.2), seed=1) as (net, storm):
         ...
 
-Few small kernels have netem. Here every host's link is a TUN device, and the packets that come out of one go through
+Not every kernel has netem. Here every host's link is a TUN device, and the packets that come out of one go through
 this process into another, late, out of order, or not at all. What befalls the nth packet follows from the seed.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from support.namespaces import FIRST, NET, WIRE, Host, Lan, namespaces, run_ip
+from support.namespaces import FIRST, NET, WIRE, Lan, namespaces, run_ip
 
 DEVICE = Path("/dev/net/tun")
 TUNSETIFF = 0x400454CA
@@ -30,8 +30,8 @@ READ_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """A packet is `loss` likely to be lost, and takes `delay_s`, more or less by up to `jitter_s`. Each for itself: they
-    overtake each other wherever the jitter is larger than what lies between them."""
+    """A packet is lost with probability `loss`, and takes `delay_s`, give or take `jitter_s`: each for itself, so
+    that packets sent within twice the jitter may overtake each other."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
