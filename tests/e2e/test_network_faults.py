@@ -148,20 +148,35 @@ async def test_one_of_five_cut_off_waits_and_says_so_while_four_go_on(tmp_path: 
             await wait_until_all_contribute(nodes, "that")
 
 
-@pytest.mark.long
-async def test_two_and_three_of_five_finalise_nothing_where_four_are_needed(tmp_path: Path) -> None:
-    with lan(5) as net:
+@pytest.mark.parametrize(
+    ("here", "there", "hold_s"),
+    [
+        (1, 2, HOLD_S),
+        pytest.param(2, 2, HOLD_S, marks=pytest.mark.long),
+        pytest.param(2, 2, LONG_S, marks=pytest.mark.long),
+        pytest.param(2, 3, HOLD_S, marks=pytest.mark.long),
+    ],
+)
+async def test_two_sides_without_a_quorum_finalise_nothing_and_resume(
+    tmp_path: Path, here: int, there: int, hold_s: float
+) -> None:
+    with lan(here + there) as net:
         async with spread(tmp_path, net) as nodes:
             await start(nodes)
-            two, three = name_hosts(net[:2]), name_hosts(net[2:])
-            net.partition(net[:2], net[2:])
+            sides = [name_hosts(net[:here]), name_hosts(net[here:])]
+            net.partition(net[:here], net[here:])
+            quorum = f"{nodes.genesis.q} needed"
             await asyncio.gather(
-                wait_for_stall(nodes, two, "2 of 5 members in sight, 4 needed; missing node2, node3, node4"),
-                wait_for_stall(nodes, three, "3 of 5 members in sight, 4 needed; missing node0, node1"),
+                *(
+                    wait_for_stall(
+                        nodes, side, f"{len(side)} of {len(net)} members in sight, {quorum}; missing {', '.join(other)}"
+                    )
+                    for side, other in (sides, sides[::-1])
+                )
             )
-            await asyncio.gather(hold_still(nodes, two), hold_still(nodes, three))
+            await asyncio.gather(*(hold_still(nodes, side, hold_s) for side in sides))
             net.heal()
-            await wait_for_agreement(nodes, "the cut 2|3 was healed")
+            await wait_for_agreement(nodes, f"the cut {here}|{there} of {hold_s:g} s and more was healed")
             await wait_until_all_contribute(nodes, "that")
 
 
@@ -178,22 +193,6 @@ async def test_three_of_five_go_on_without_two_where_a_majority_decides(tmp_path
             net.heal()
             await wait_for_agreement(nodes, "the cut 2|3 was healed")
             await wait_until_all_contribute(nodes, "that")
-
-
-@pytest.mark.parametrize("hold_s", [HOLD_S, pytest.param(LONG_S, marks=pytest.mark.long)])
-async def test_two_and_two_of_four_finalise_nothing_and_resume(tmp_path: Path, hold_s: float) -> None:
-    with lan(4) as net:
-        async with spread(tmp_path, net) as nodes:
-            await start(nodes)
-            here, there = name_hosts(net[:2]), name_hosts(net[2:])
-            net.partition(net[:2], net[2:])
-            await asyncio.gather(
-                wait_for_stall(nodes, here, "2 of 4 members in sight, 3 needed; missing node2, node3"),
-                wait_for_stall(nodes, there, "2 of 4 members in sight, 3 needed; missing node0, node1"),
-            )
-            await asyncio.gather(hold_still(nodes, here, hold_s), hold_still(nodes, there, hold_s))
-            net.heal()
-            await wait_for_agreement(nodes, f"the cut 2|2 of {hold_s:g} s and more was healed")
 
 
 async def test_one_of_three_cut_off_waits_while_two_go_on_where_a_majority_decides(tmp_path: Path) -> None:
