@@ -4,7 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup test test-long check format proto demo clean
+SECONDS := 20
+FUZZ    := $(VENV)/.fuzz-ready
+
+.PHONY: setup test test-long fuzz check format proto demo clean
 
 setup: $(READY)
 
@@ -22,6 +25,14 @@ test: $(READY)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+# SECONDS for each target; `make fuzz SECONDS=600` for longer, TARGETS="arrays push" for some.
+fuzz: $(FUZZ)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
+
+$(FUZZ): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
+	@touch $(FUZZ)
 
 check: $(READY)
 	$(BIN)/ruff check .

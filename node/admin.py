@@ -43,6 +43,7 @@ HEALTH_READINESS = "readiness"
 READINESS_S = 0.25  # how often readiness is looked at
 STOP_GRACE_S = 0.2
 MAX_REQUEST_BYTES = MAX_BYTES + 64 * 1024
+MAX_REASON_CHARS = 600  # it goes percent-encoded into a trailer, of which a caller takes 8 KiB
 
 T = TypeVar("T")
 Context = aio.ServicerContext[Any, Any]
@@ -169,7 +170,7 @@ async def _refuse(context: Context, error: Exception) -> NoReturn:
     if not isinstance(error, NodeError | ChainError):
         log.exception("an admin call failed")
         text = f"{type(error).__name__}; the node's log says more"
-    await context.abort(code, text, ((REFUSED, "1"),))
+    await context.abort(code, text[:MAX_REASON_CHARS], ((REFUSED, "1"),))
 
 
 async def _answer(context: Context, work: Coroutine[Any, Any, T]) -> T:

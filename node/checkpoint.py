@@ -26,6 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -89,16 +90,30 @@ def decode_checkpoint(data: bytes, phase: Phase) -> Checkpoint:
     """The checkpoint in a file's bytes. Raises CheckpointCorrupted, whichever byte is wrong."""
     try:
         arrays = decode_arrays(data, len(data))
-        stored = arrays.pop(_DIGEST).tobytes()
+        stored = _take(arrays, _DIGEST, np.dtype(np.uint8), 32).tobytes()
         unsealed = bytearray(data)
         unsealed[_get_digest_place(data)] = bytes(32)
         actual = hashlib.sha256(unsealed).digest()
         if actual != stored:
             raise CheckpointCorrupted(f"expected SHA-256 {stored.hex()}, got {actual.hex()}")
-        height = int(arrays.pop(_HEIGHT)[0])
-    except (PayloadError, LookupError) as error:
+        height = int(_take(arrays, _HEIGHT, np.dtype(np.int64), 1)[0])
+    except PayloadError as error:
         raise CheckpointCorrupted(f"expected a checkpoint: {error}") from error
+    if height < 0:
+        raise CheckpointCorrupted(f"expected a height of at least 0, got {height}")
+    for name in arrays:
+        if not name.startswith(_STATE):
+            raise CheckpointCorrupted(f"expected arrays below {_STATE}, got {name!r}")
     return Checkpoint(height, phase, {name.removeprefix(_STATE): array for name, array in arrays.items()})
+
+
+def _take(arrays: dict[str, Array], name: str, dtype: np.dtype[Any], count: int) -> Array:
+    """An array that is not the state's, out of `arrays`. Raises CheckpointCorrupted."""
+    array = arrays.pop(name, None)
+    if array is None or (array.dtype, array.shape) != (dtype, (count,)):
+        got = "none" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise CheckpointCorrupted(f"expected {name} of {dtype} [{count}], got {got}")
+    return array
 
 
 def _get_digest_place(data: bytes | bytearray) -> slice:

@@ -94,10 +94,13 @@ def _validate_threads(value: Any) -> Any:
 
 
 def _resolve(path: Path, info: ValidationInfo) -> Path:
-    if str(path) in ("", "."):
+    if str(path) in ("", ".") or "\0" in str(path):
         raise ValueError("expected a path")
     base: Path = (info.context or {}).get("directory", Path.cwd())
-    return Path(os.path.normpath(base / path.expanduser()))
+    try:
+        return Path(os.path.normpath(base / path.expanduser()))
+    except RuntimeError as error:
+        raise ValueError("expected a path below a home that is known") from error
 
 
 def _validate_socket(path: Path) -> Path:

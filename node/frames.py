@@ -60,13 +60,13 @@ def decode_header(data: bytes, max_bytes: int) -> tuple[dict[str, Any], dict[str
     """The values and the attachments' sizes, at most `max_bytes` together. Raises FrameError."""
     try:
         header = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FrameError(f"header: expected a JSON object, got {data[:40]!r}") from error
     if not isinstance(header, dict) or not isinstance(sizes := header.pop("attachments", None), dict):
         raise FrameError(f"header: expected an object with the sizes of attachments, got {data[:40]!r}")
     for name, size in sizes.items():
-        if type(size) is not int or size < 0:
-            raise FrameError(f"attachment {name!r}: expected a size in bytes, got {size!r}")
+        if type(size) is not int or not 0 <= size <= MAX_ATTACHMENT_BYTES:  # before they are added, and shown
+            raise FrameError(f"attachment {name[:40]!r}: expected a size in bytes, got {str(size)[:40]}")
     if (total := sum(sizes.values())) > max_bytes:
         raise FrameError(f"attachments too long: expected at most {max_bytes} bytes, got {total}")
     return header, sizes

@@ -140,7 +140,8 @@ def _validate_initial_model(data: bytes, path: Path, source: YamlSource, genesis
 
 def place_error(source: YamlSource, error: GenesisError | SpecError) -> Problem:
     """What `chain` or `ml` refused, under the place where it was written."""
-    keys = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", error.path) if part)
+    parts = (part for part in re.split(r"[.\[\]]+", error.path) if part)
+    keys = tuple(int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in parts)  # "²" is a key's digit
     return Problem.at(source, keys, error.message)
 
 

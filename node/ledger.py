@@ -6,6 +6,7 @@ what is not as it was written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from chain.blobs import reading_blob
 from chain.block import ZERO, Block, Certificate, Contribution, Id, PayloadRef
 from chain.codec import decode_block, decode_certificate
 from chain.errors import StoreCorrupted
-from chain.fields import format_time
+from chain.fields import format_time, quote
 from chain.genesis import Genesis
 from chain.signing import encode_id
 from chain.sqlite_store import SqliteStore
@@ -92,13 +93,9 @@ class Ledger:
 
     def find_block(self, block_id: str, *, include_payloads: bool = False) -> pb.Block:
         """The finalised block of this id, 64 hexadecimal digits. Raises InvalidRequest."""
-        try:
-            wanted = bytes.fromhex(block_id)
-        except ValueError:
-            wanted = b""
-        if len(wanted) != 32:
-            raise InvalidRequest(f"block id: expected 64 hexadecimal digits, got {block_id!r}")
-        found = self._store.find_block(wanted)
+        if not re.fullmatch("[0-9a-fA-F]{64}", block_id):
+            raise InvalidRequest(f"block id: expected 64 hexadecimal digits, got {quote(block_id)}")
+        found = self._store.find_block(bytes.fromhex(block_id))
         if found is None:
             raise NotFound(f"block {block_id}: not on this chain, which ends at height {self._store.head_height}")
         return self.get_block(found.block.height, include_payloads=include_payloads)

@@ -48,7 +48,7 @@ def decode_samples(data: bytes, shape: Shape, max_samples: int) -> Samples:
     try:
         arrays = decode_arrays(data, MAX_BYTES)
         if arrays.keys() != {NAME}:
-            raise InvalidRequest(f"samples: expected one array {NAME}, got {', '.join(arrays) or 'none'}")
+            raise InvalidRequest(f"samples: expected one array {NAME}, got {', '.join(arrays)[:80] or 'none'}")
         x: Samples = arrays[NAME]
         if len(x.shape) == 4 and len(x) > max_samples:
             raise InvalidRequest(f"samples: expected at most {max_samples} in one request, got {len(x)}")

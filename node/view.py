@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import platform
+import re
 import shutil
 import threading
 import time
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from chain.blockchain import export_blocks
-from chain.fields import format_time
+from chain.fields import format_time, quote
 from chain.genesis import PROTOCOL_VERSION
 from chain.rows import DATABASE
 from chain.signing import decode_id, encode_id
@@ -310,7 +311,7 @@ class NodeView:
         """
         unknown = sorted(set(kinds) - set(EVENT_KINDS))
         if unknown:
-            raise InvalidRequest(f"event kind {unknown[0]!r}: expected one of {', '.join(EVENT_KINDS)}")
+            raise InvalidRequest(f"event kind {quote(unknown[0])}: expected one of {', '.join(EVENT_KINDS)}")
         last = self._read_cursor(since) if since else None
         async with aclosing(self._service.events.follow(last)) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
@@ -327,8 +328,8 @@ class NodeView:
 
     def _read_cursor(self, text: str) -> int:
         life, dash, number = text.partition("-")
-        if not dash or not (number.isascii() and number.isdigit()):
-            raise InvalidRequest(f"cursor {text!r}: expected one that an event came with, as in 19a3c1f2b00-17")
+        if not dash or not re.fullmatch("[0-9]{1,19}", number):
+            raise InvalidRequest(f"cursor {quote(text)}: expected one that an event came with, as in 19a3c1f2b00-17")
         return int(number) if life == f"{self._started_ms:x}" else 0
 
     def _show_data(self, data: Mapping[str, Any]) -> dict[str, Any]:

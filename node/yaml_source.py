@@ -97,6 +97,8 @@ def parse_yaml(text: str, path: Path) -> YamlSource:
         loader = _Composer(text)
         try:
             root = loader.get_single_node()
+        except (ValueError, OverflowError) as error:  # PyYAML reckons with "\UFFFFFFFF" and versions unchecked
+            raise _Refused("not YAML: a character or version out of range", loader.get_mark()) from error
         finally:
             loader.dispose()
         origins: dict[Keys, str] = {}

@@ -14,7 +14,6 @@ import grpc
 
 from chain.block import Digest, Id
 from node.pb import peer_pb2 as pb
-from node.pb import peer_pb2_grpc as rpc
 from node.transport.base import (
     BLOB,
     BLOCKS,
@@ -27,6 +26,7 @@ from node.transport.base import (
     PeerUnavailable,
     TrafficCounters,
 )
+from node.transport.calls import Malformed, PeerCalls
 from node.transport.channel import Caller, translate
 from node.transport.intake import RateLimits
 
@@ -71,11 +71,13 @@ class Bulk:
         async with self._blocks_slots, self._open() as channel:
             request = pb.BlocksRequest(first=first, count=min(count, MAX_BLOCKS_COUNT))
             try:
-                reply = await rpc.PeerStub(channel).Blocks(
+                reply = await PeerCalls(channel).blocks(
                     request, metadata=self._caller.get_metadata(), timeout=self._request_s, wait_for_ready=True
                 )
             except grpc.aio.AioRpcError as error:
                 raise translate(error) from error
+        if isinstance(reply, Malformed):
+            raise PeerUnavailable(f"blocks: {reply}")
         size = reply.ByteSize()
         self._counters.add_received(BLOCKS, size + FRAMING_BYTES)
         blocks = [(entry.block, entry.certificate) for entry in reply.blocks]
@@ -123,7 +125,7 @@ class Bulk:
             except PeerUnavailable:
                 if not call.done():
                     raise
-        call = rpc.PeerStub(channel).Blob(None, metadata=self._caller.get_metadata(), wait_for_ready=True)
+        call = PeerCalls(channel).blob(None, metadata=self._caller.get_metadata(), wait_for_ready=True)
         return call, await self._ask(call, request)
 
     async def _ask(self, call: BlobCall, request: pb.BlobRequest) -> pb.BlobChunk:  # type: ignore[type-arg]  # as above
@@ -152,6 +154,8 @@ class Bulk:
             raise PeerUnavailable(f"slower than {self._limits.blob_bytes_per_s:.0f} bytes a second") from error
         except grpc.aio.AioRpcError as error:
             raise translate(error) from error
+        if isinstance(chunk, Malformed):
+            raise PeerUnavailable(f"blob: {chunk}")
         if not isinstance(chunk, pb.BlobChunk):
             raise PeerUnavailable("the stream ended before the blob did")
         return chunk

@@ -12,8 +12,8 @@ import grpc
 
 from chain.block import Id
 from node.pb import peer_pb2 as pb
-from node.pb import peer_pb2_grpc as rpc
 from node.transport.base import Handler, PeerFault
+from node.transport.calls import Malformed, PeerCalls
 from node.transport.channel import Caller, get_last_retry_s
 from node.transport.intake import Intake
 from node.transport.sender import Sender
@@ -70,7 +70,7 @@ class Link:
 
     async def _push(self, channel: grpc.aio.Channel, handler: Handler) -> grpc.StatusCode | None:
         """One stream from its start to its end. Returns how it ended, None if it had not begun in time."""
-        call = rpc.PeerStub(channel).Push(None, metadata=self._caller.get_metadata(), wait_for_ready=True)
+        call = PeerCalls(channel).push(None, metadata=self._caller.get_metadata(), wait_for_ready=True)
         try:
             async with asyncio.timeout(REDIAL_S):
                 metadata = await call.initial_metadata()
@@ -109,9 +109,11 @@ class Link:
 
     async def _read(self, call: grpc.aio.StreamStreamCall, handler: Handler) -> None:  # type: ignore[type-arg]  # as above
         """What a peer answers that does not dial us, and the end of the stream."""
-        while isinstance(batch := await call.read(), pb.Batch):
+        while isinstance(batch := await call.read(), pb.Batch | Malformed):
             if self._intake.is_refused():
                 raise PeerFault("refused before")
+            if isinstance(batch, Malformed):
+                raise PeerFault(str(batch))
             wait_s = self._intake.take(batch, handler)
             if wait_s:
                 await asyncio.sleep(wait_s)

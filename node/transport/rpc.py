@@ -18,7 +18,6 @@ import grpc
 from chain.block import Digest, Id
 from chain.signing import SigningKey
 from node.bans import Bans
-from node.pb import peer_pb2_grpc
 from node.tls import MutualTls
 from node.transport.base import (
     MAX_BLOB_BYTES,
@@ -31,6 +30,7 @@ from node.transport.base import (
     validate_size,
 )
 from node.transport.bulk import Bulk
+from node.transport.calls import serve_calls
 from node.transport.channel import Caller, is_loopback, split_address
 from node.transport.intake import Intake, RateLimits
 from node.transport.link import Link
@@ -143,7 +143,7 @@ class RpcTransport:
         self._service = PeerService(handler, self._intakes, undialled, self.bans, self.tls, on_failure)
         _validate_free(self._listen)
         server = make_server(self._max_streams, len(self._intakes))
-        peer_pb2_grpc.add_PeerServicer_to_server(self._service, server)
+        serve_calls(self._service, server)
         tasks: list[asyncio.Future[None]] = [failed]
         try:
             self.port = self._bind(server)

@@ -15,7 +15,7 @@ from chain.block import Id
 from chain.errors import InvalidKey
 from chain.signing import decode_id, encode_id
 from node.bans import Bans
-from node.pb import common_pb2, peer_pb2_grpc
+from node.pb import common_pb2
 from node.pb import peer_pb2 as pb
 from node.tls import MutualTls, UnknownCaller
 from node.transport.base import (
@@ -30,6 +30,7 @@ from node.transport.base import (
     limit_blocks_reply,
     read_chunks,
 )
+from node.transport.calls import Malformed
 from node.transport.channel import PEER_KEY
 from node.transport.intake import Intake
 from node.transport.link import ACCEPTED_KEY
@@ -38,6 +39,7 @@ from node.transport.sender import Sender
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+M = TypeVar("M", pb.Batch, pb.BlobRequest)
 Context = Any  # grpc.aio.ServicerContext, generic in the stubs and opaque at run time
 
 MAX_REQUEST_BYTES = 2 << 20
@@ -61,7 +63,7 @@ def make_server(max_streams: int, num_peers: int) -> grpc.aio.Server:
     return grpc.aio.server(options=options, maximum_concurrent_rpcs=max_streams + 16 * num_peers)
 
 
-class PeerService(peer_pb2_grpc.PeerServicer):
+class PeerService:
     """The servicer. `senders` are those of peers that we do not dial: they are answered on their own stream.
 
     `tls` None means that callers are believed. `on_failure` hears of what a handler raised beyond its contract.
@@ -92,13 +94,13 @@ class PeerService(peer_pb2_grpc.PeerServicer):
 
     # The calls of peer.proto
 
-    async def Push(self, request_iterator: object, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+    async def Push(self, request_iterator: object, context: Context) -> None:  # noqa: N802
         await self._serve(context, lambda intake: self._push(intake, context))
 
-    async def Blocks(self, request: pb.BlocksRequest, context: Context) -> pb.BlocksReply:  # noqa: N802
+    async def Blocks(self, request: pb.BlocksRequest | Malformed, context: Context) -> pb.BlocksReply:  # noqa: N802
         return await self._serve(context, lambda intake: self._blocks(intake, request, context))
 
-    async def Blob(self, request_iterator: object, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+    async def Blob(self, request_iterator: object, context: Context) -> None:  # noqa: N802
         await self._serve(context, lambda intake: self._blob(intake, context))
 
     async def _serve(self, context: Context, serve: Callable[[Intake], Awaitable[T]]) -> T:
@@ -172,7 +174,7 @@ class PeerService(peer_pb2_grpc.PeerServicer):
             await context.abort(grpc.StatusCode.ABORTED, "replaced or refused")
 
     async def _read(self, intake: Intake, context: Context) -> None:
-        while isinstance(batch := await context.read(), pb.Batch):
+        while (batch := await _read(context, pb.Batch)) is not None:
             if intake.is_refused():
                 return
             wait_s = intake.take(batch, self._handler)
@@ -186,7 +188,9 @@ class PeerService(peer_pb2_grpc.PeerServicer):
 
     # Blocks
 
-    async def _blocks(self, intake: Intake, request: pb.BlocksRequest, context: Context) -> pb.BlocksReply:
+    async def _blocks(self, intake: Intake, request: pb.BlocksRequest | Malformed, context: Context) -> pb.BlocksReply:
+        if isinstance(request, Malformed):
+            raise PeerFault(f"blocks: {request}")
         if not 1 <= request.count <= MAX_BLOCKS_COUNT:
             raise PeerFault(f"blocks: expected a count of 1 to {MAX_BLOCKS_COUNT}, got {request.count}")
         if intake.num_blocks_requests >= intake.limits.blocks_at_once:
@@ -215,7 +219,7 @@ class PeerService(peer_pb2_grpc.PeerServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")
         intake.num_blob_streams += 1
         try:
-            while isinstance(request := await context.read(), pb.BlobRequest):
+            while (request := await _read(context, pb.BlobRequest)) is not None:
                 if intake.is_refused():
                     await context.abort(grpc.StatusCode.PERMISSION_DENIED, "refused")
                 if len(request.digest) != 32 or request.offset > MAX_BLOB_BYTES:
@@ -255,3 +259,11 @@ class PeerService(peer_pb2_grpc.PeerServicer):
                 await context.write(pb.BlobChunk(not_found=True))
                 return
         await send(waiting, last=True)
+
+
+async def _read(context: Context, kind: type[M]) -> M | None:
+    """The caller's next message, None at the end of them. Raises PeerFault for what is none."""
+    message = await context.read()
+    if isinstance(message, Malformed):
+        raise PeerFault(str(message))
+    return message if isinstance(message, kind) else None

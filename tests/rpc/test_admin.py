@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,6 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from chain.rows import DATABASE
 from chain.signing import encode_id
+from ml.payload import encode_arrays
 from node import admin_client
 from node.admin import prepare_place
 from node.admin_client import AdminClient, is_served
@@ -178,6 +180,9 @@ async def test_events_can_be_taken_up_where_one_left_off(tmp_path: Path) -> None
             await one.ask(watch(["blok"], "", 1))
         with pytest.raises(InvalidRequest, match="cursor 'seventeen'"):
             await one.ask(watch([], "seventeen", 1))
+        life = blocks[0].cursor.split("-")[0]
+        with pytest.raises(InvalidRequest, match=r"cursor '.*\.\.\.: expected one"):  # short: it comes in a trailer
+            await one.ask(watch([], f"{life}-{'9' * 20_000}", 1))
 
 
 async def test_what_is_wrong_with_a_question_is_said_in_grpcs_own_codes(tmp_path: Path) -> None:
@@ -191,6 +196,11 @@ async def test_what_is_wrong_with_a_question_is_said_in_grpcs_own_codes(tmp_path
             await one.ask(lambda node: list(node.export(0, 9)))
         with pytest.raises(InvalidRequest, match="64 hexadecimal digits"):
             await one.ask(lambda node: node.find_block("xyz"))
+        with pytest.raises(InvalidRequest, match="64 hexadecimal digits"):
+            await one.ask(lambda node: node.find_block("00 " * 32))
+        names = encode_arrays({f"{i:0128}": np.zeros(1, np.uint8) for i in range(100)})
+        with pytest.raises(InvalidRequest, match="expected one array x, got 0000"):
+            await one.ask(lambda node: node.predict(names, top=1, wait_s=PATIENCE_S))
         async with aio.insecure_channel(f"unix:{one.path}") as channel:
             stub: admin_pb2_grpc.AdminAsyncStub = admin_pb2_grpc.AdminStub(channel)
             for request, code in [

@@ -33,6 +33,7 @@ from support.recording import PATIENCE_S, Recorder, wait_until
 from support.strangers import open_channel, own_leaf, push_to_the_end, pushing, read_to_the_end, try_blocks
 
 DENIED, EXHAUSTED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
+GARBAGE = b"\xff\xff\xff"  # the beginning of no protobuf message
 LIMITS = RateLimits(blob_grace_s=PATIENCE_S)
 NO_MORE_STATUSES = replace(LIMITS, status_per_s=1e-6)  # than those of the burst, however long a test takes
 
@@ -89,10 +90,32 @@ async def test_a_request_over_two_mebibytes_is_refused_unread() -> None:
 async def test_bytes_that_are_no_protobuf_end_the_call() -> None:
     async with attacked() as (alice, _, channel):
         call = channel.stream_stream("/fednode.v1.Peer/Push", None, None)(None)
-        await call.write(b"\xff\xff\xff")
+        await call.write(GARBAGE)
         with pytest.raises(grpc.aio.AioRpcError):
             await asyncio.wait_for(read_to_the_end(call), PATIENCE_S)
         assert alice.recorder.messages == []
+
+
+@pytest.mark.parametrize("name", ["Push", "Blocks", "Blob"])
+async def test_bytes_that_are_no_protobuf_are_bad_bytes_and_no_traceback(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with attacked() as (alice, bob, channel):
+        path = f"/fednode.v1.Peer/{name}"
+        if name == "Blocks":
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await channel.unary_unary(path, None, None)(GARBAGE, timeout=PATIENCE_S)
+            assert error.value.code() is DENIED
+        else:
+            call = channel.stream_stream(path, None, None)(None)
+            await call.write(GARBAGE)
+            assert await asyncio.wait_for(call.code(), PATIENCE_S) is DENIED
+        assert alice.transport.bans.is_banned(bob.id)
+        assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+        assert alice.task is not None
+        assert not alice.task.done(), "three bytes have ended the node"
+        alice.clock.now_s = 61
+        assert await try_blocks(channel) is grpc.StatusCode.OK
 
 
 # Refusals
@@ -389,6 +412,70 @@ async def test_a_blocks_reply_out_of_bounds_is_no_reply(num_blocks: int, num_byt
     async with lied_to(reply=reply) as (alice, liar_id, _):
         with pytest.raises(PeerUnavailable):
             await alice.transport.request_blocks(liar_id, 0, 2)
+
+
+class Garbler:
+    """Accepts everybody and answers with bytes that are no message; a Push is given `num_pushed` such answers."""
+
+    def __init__(self, num_pushed: int) -> None:
+        self.num_pushed = num_pushed
+
+    def serve(self, server: grpc.aio.Server) -> None:
+        handlers = {
+            "Push": grpc.stream_stream_rpc_method_handler(self.push),
+            "Blocks": grpc.unary_unary_rpc_method_handler(self.blocks),
+            "Blob": grpc.stream_stream_rpc_method_handler(self.blob),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("fednode.v1.Peer", handlers),))
+
+    async def push(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
+        for _ in range(self.num_pushed):
+            await context.write(GARBAGE)
+        await asyncio.Event().wait()
+
+    async def blocks(self, _: bytes, context: object) -> bytes:
+        return GARBAGE
+
+    async def blob(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await context.read()
+        await context.write(GARBAGE)
+
+
+@asynccontextmanager
+async def garbled(num_pushed: int = 0) -> AsyncIterator[tuple[RpcNode, bytes]]:
+    """A node that dials a garbler; gives the node and the garbler's id."""
+    alice_key, garbler_key = make_keys(2)
+    ports = find_free_ports(2)
+    server = grpc.aio.server()
+    Garbler(num_pushed).serve(server)
+    server.add_secure_port(f"127.0.0.1:{ports[1]}", MutualTls(garbler_key, [alice_key.id]).make_server_credentials())
+    await server.start()
+    net = RpcNet()
+    alice = net.build(alice_key, f"127.0.0.1:{ports[0]}", {garbler_key.id: f"127.0.0.1:{ports[1]}"})
+    try:
+        await alice.start()
+        await wait_until(lambda: alice.recorder.ups == [garbler_key.id], "connected to the garbler")
+        yield alice, garbler_key.id
+    finally:
+        await net.stop()
+        await server.stop(None)
+
+
+async def test_answers_that_are_no_messages_are_no_answers(caplog: pytest.LogCaptureFixture) -> None:
+    async with garbled() as (alice, garbler_id):
+        with pytest.raises(PeerUnavailable, match="other bytes"):
+            await alice.transport.request_blocks(garbler_id, 1, 1)
+        with pytest.raises(PeerUnavailable, match="other bytes"):
+            await anext(alice.transport.fetch_blob(garbler_id, b"d" * 32))
+        assert not alice.transport.bans.is_banned(garbler_id)
+        assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+async def test_a_pushed_answer_that_is_no_message_is_bad_bytes() -> None:
+    async with garbled(num_pushed=1) as (alice, garbler_id):
+        await wait_until(lambda: alice.transport.bans.is_banned(garbler_id), "the garbler is refused")
+        assert alice.recorder.messages == []
 
 
 # The gate by itself

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.payload import Array, decode_arrays
+from ml.payload import Array, decode_arrays, encode_arrays
 from node.checkpoint import (
     Checkpoint,
     CheckpointCorrupted,
@@ -22,6 +22,11 @@ ARRAYS: dict[str, Array] = {
     "model/w": np.array([[1.5, -2.0]], np.float32),
     "state/classes": np.array([3, 5], np.int64),
     "a": np.zeros((0, 4), np.float32),
+}
+
+ENVELOPE: dict[str, Array] = {
+    "checkpoint/digest": np.zeros(32, np.uint8),
+    "checkpoint/height": np.array([7], np.int64),
 }
 
 
@@ -67,6 +72,28 @@ def test_every_flipped_bit_is_noticed() -> None:
 def test_a_torn_file_is_noticed(kept: int) -> None:
     with pytest.raises(CheckpointCorrupted):
         decode_checkpoint(encode(7)[:kept], Phase.TRAINED)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "expected checkpoint/digest of uint8 .32., got none"),
+        ({"checkpoint/digest": np.zeros(4, np.int64)}, "got int64 .4."),
+        ({"checkpoint/digest": np.zeros(32, np.uint8)}, "expected checkpoint/height of int64 .1., got none"),
+        (ENVELOPE | {"checkpoint/height": np.zeros((2, 2), np.int64)}, "height of int64 .1., got int64 .2, 2."),
+        (ENVELOPE | {"checkpoint/height": np.full(1, np.nan)}, "height of int64 .1., got float64 .1."),
+        (ENVELOPE | {"checkpoint/height": np.array([-1])}, "height of at least 0, got -1"),
+        (ENVELOPE | {"model/w": np.zeros(1, np.float32)}, "arrays below state/, got 'model/w'"),
+    ],
+)
+def test_arrays_that_are_no_checkpoint_are_refused_though_their_digest_is_right(
+    arrays: dict[str, Array], message: str
+) -> None:
+    data = bytearray(encode_arrays(arrays))
+    if arrays:
+        seal_checkpoint(data)
+    with pytest.raises(CheckpointCorrupted, match=message):
+        decode_checkpoint(bytes(data), Phase.TRAINED)
 
 
 def test_the_newest_is_where_to_go_on_from(checkpoints: Checkpoints) -> None:

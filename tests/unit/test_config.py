@@ -194,6 +194,8 @@ genesis_file: g
         ),
         ("node.data_dir=", "expected text (got nothing)"),
         ("node.data_dir=''", "expected a path (got '')"),
+        ('node.data_dir="a\\0b"', "expected a path (got 'a\\x00b')"),
+        ("node.data_dir=~nobody-of-that-name/a", "a home that is known (got '~nobody-of-that-name/a')"),
         ("network.listen=['::1']", "expected text (got ['::1'])"),
         ("network.listen=::1:5", "expected host:port, an IPv6 host in brackets (got '::1:5')"),
         ("network.listen=a:70000", "expected host:port with a port of at most 65535 (got 'a:70000')"),

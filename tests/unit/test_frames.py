@@ -137,6 +137,18 @@ def test_a_header_without_sizes_is_refused(header: bytes) -> None:
         decode_header(header, 100)
 
 
+def test_a_header_nested_without_end_is_refused() -> None:
+    with pytest.raises(FrameError, match="expected a JSON object"):
+        decode_header(b'{"attachments":{},"x":' + b"[" * 100_000, 100)
+
+
+def test_sizes_are_refused_before_they_are_added() -> None:
+    size = b"9" * 4300  # as many digits as a number may have; the sum would have one more, and could not be shown
+    with pytest.raises(FrameError, match="attachment 'a': expected a size in bytes") as caught:
+        decode_header(b'{"attachments":{"a":' + size + b',"b":' + size + b"}}", 100)
+    assert len(str(caught.value)) < 200
+
+
 @pytest.mark.parametrize("size", [True, 1.0, "1", None])
 def test_a_size_that_is_no_count_is_refused(size: object) -> None:
     with pytest.raises(FrameError, match="attachment 'a'"):

@@ -107,6 +107,12 @@ def test_each_wrong_value_names_its_place(tmp_path: Path, old: str, new: str, pr
     assert last == "fednode: 1 problem in genesis.yaml; nothing was started"
 
 
+@pytest.mark.parametrize("key", ["²", "9" * 5000])
+def test_a_key_of_unusual_digits_is_refused_by_its_place(tmp_path: Path, key: str) -> None:
+    first, _ = complain(write(tmp_path, TEXT + f"? '{key}'\n: 1\n")).splitlines()
+    assert first.startswith(f"genesis.yaml:19:3: {key}: unknown key")
+
+
 def test_the_initial_model_must_be_the_one_that_genesis_names(tmp_path: Path) -> None:
     changed = bytearray(INITIAL)
     changed[-1] ^= 1

@@ -83,6 +83,8 @@ def test_an_override_below_a_plain_value_is_refused() -> None:
         ("[a]: b\n", "node.yaml:1:1: expected a name as key (got ['a'])"),
         ("a: [1, 2\nb: 3\n", "node.yaml:2:2: not YAML"),
         ("a: 'x\n", "node.yaml:2:1: not YAML"),
+        ('a: "\\UFFFFFFFF"\n', "node.yaml:1:7: not YAML: a character or version out of range"),
+        ("%YAML " + "9" * 5000 + ".1\n--- a\n", "node.yaml:1:7: not YAML: a character or version out of range"),
         ("a: b: c\n", "node.yaml:1:5: not YAML"),
         ("a: 1\n---\nb: 2\n", "node.yaml:2:1: not YAML"),
         ("a: \x07\n", "node.yaml:1:4: not YAML: character #x0007"),

@@ -1,0 +1,70 @@
+"""The calls of peer.proto, as both ends make them: bytes that are no message are `Malformed`, and ours to judge.
+
+gRPC by itself would answer such a request with a traceback in the log for each, and make None of such a reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from node.pb import peer_pb2 as pb
+
+SERVICE = "fednode.v1.Peer"
+
+M = TypeVar("M", bound=Message)
+
+
+class Malformed:
+    """Stands for bytes that are no message of the type expected there."""
+
+    def __str__(self) -> str:
+        return "expected a message of peer.proto, got other bytes"
+
+
+class PeerCalls:
+    """What can be called on a peer over `channel`."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.push = channel.stream_stream(f"/{SERVICE}/Push", pb.Batch.SerializeToString, _parse(pb.Batch))
+        self.blocks = channel.unary_unary(
+            f"/{SERVICE}/Blocks", pb.BlocksRequest.SerializeToString, _parse(pb.BlocksReply)
+        )
+        self.blob = channel.stream_stream(f"/{SERVICE}/Blob", pb.BlobRequest.SerializeToString, _parse(pb.BlobChunk))
+
+
+class PeerServicer(Protocol):
+    """What answers them: methods named as in peer.proto."""
+
+    async def Push(self, request_iterator: Any, context: Any) -> None: ...  # noqa: N802
+
+    async def Blocks(self, request: pb.BlocksRequest | Malformed, context: Any) -> pb.BlocksReply: ...  # noqa: N802
+
+    async def Blob(self, request_iterator: Any, context: Any) -> None: ...  # noqa: N802
+
+
+def serve_calls(service: PeerServicer, server: grpc.aio.Server) -> None:
+    """Has `server` hand the calls to `service`."""
+    handlers = {
+        "Push": grpc.stream_stream_rpc_method_handler(service.Push, _parse(pb.Batch), pb.Batch.SerializeToString),
+        "Blocks": grpc.unary_unary_rpc_method_handler(
+            service.Blocks, _parse(pb.BlocksRequest), pb.BlocksReply.SerializeToString
+        ),
+        "Blob": grpc.stream_stream_rpc_method_handler(
+            service.Blob, _parse(pb.BlobRequest), pb.BlobChunk.SerializeToString
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+def _parse(kind: type[M]) -> Callable[[bytes], M | Malformed]:
+    def parse(data: bytes) -> M | Malformed:
+        try:
+            return kind.FromString(data)
+        except DecodeError:
+            return Malformed()
+
+    return parse

@@ -1,0 +1,124 @@
+"""What is signed or kept of the chain: the objects of `chain.codec`, and the exported form."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import replace
+
+from chain import codec, validation
+from chain.block import ZERO, EvidenceKind, PayloadRef, Phase
+from chain.blockchain import read_export, write_export
+from chain.errors import DecodeError, InvalidEvidence, ValidationError
+from fuzz.claims import Seeds, attempt, passes, takes_only_its_own
+from fuzz.federation import CANDIDATE, GENESIS, KEYS, PARENT, believing, sign_vote
+from support.chains import (
+    make_candidate,
+    make_certificate,
+    make_chain,
+    make_contribution,
+)
+
+
+def make_contributions() -> Seeds:
+    kinds = [PayloadRef(kind, bytes([kind]) * 32, 1000 * kind) for kind in range(1, 4)]
+    return {
+        "plain": codec.encode_contribution(make_contribution(GENESIS, KEYS[1])),
+        "bare": codec.encode_contribution(make_contribution(GENESIS, KEYS[1], payloads=())),
+        "three": codec.encode_contribution(make_contribution(GENESIS, KEYS[1], payloads=kinds, weight=2**29 - 1)),
+    }
+
+
+def make_blocks() -> Seeds:
+    alone = make_candidate(GENESIS, PARENT, KEYS, authors=[2])
+    return {
+        "genesis": codec.encode_block(PARENT),
+        "candidate": codec.encode_block(CANDIDATE),
+        "alone": codec.encode_block(alone),
+    }
+
+
+_check_whole_block = takes_only_its_own(
+    lambda data: codec.decode_block(GENESIS.chain_id, data), codec.encode_block, DecodeError
+)
+_check_header = takes_only_its_own(codec.decode_header, codec.encode_header, DecodeError)
+_check_body = takes_only_its_own(codec.decode_body, codec.encode_body, DecodeError)
+
+
+def check_block(data: bytes) -> bool:
+    """A block, and its header and body by themselves."""
+    after = codec.HEADER_BYTES + 8
+    parts = (_check_header(data[: codec.HEADER_BYTES]), _check_body(data[after:-64]))
+    taken = _check_whole_block(data)
+    assert taken == (all(parts) and after + 64 <= len(data) <= codec.MAX_BLOCK_BYTES)
+    return taken
+
+
+def make_votes() -> Seeds:
+    return {
+        "prevote": sign_vote(Phase.PREVOTE, 0, CANDIDATE.id),
+        "nil": sign_vote(Phase.PREVOTE, 3, ZERO),
+        "precommit": sign_vote(Phase.PRECOMMIT, 2**32 - 1, CANDIDATE.id),
+    }
+
+
+def make_certificates() -> Seeds:
+    whole = make_certificate(GENESIS, CANDIDATE, KEYS)
+    return {
+        "all": codec.encode_certificate(whole),
+        "one": codec.encode_certificate(replace(whole, view=7, signatures=whole.signatures[-1:])),
+    }
+
+
+def make_evidences() -> Seeds:
+    votes = [codec.decode_vote(sign_vote(Phase.PREVOTE, 0, block_id)) for block_id in (ZERO, CANDIDATE.id)]
+    contributions = [make_contribution(GENESIS, KEYS[1], weight=weight) for weight in (1, 2)]
+    blocks = [make_candidate(GENESIS, PARENT, KEYS, authors=authors) for authors in ([1], [2])]
+    made = {
+        "votes": codec.make_evidence(*votes),
+        "contributions": codec.make_evidence(*contributions),
+        "blocks": codec.make_evidence(*blocks),
+    }
+    return {name: codec.encode_evidence(evidence) for name, evidence in made.items()}
+
+
+_check_evidence_bytes = takes_only_its_own(codec.decode_evidence, codec.encode_evidence, DecodeError)
+
+
+def check_evidence(data: bytes) -> bool:
+    """Taken is what proves something about somebody."""
+    if not _check_evidence_bytes(data):
+        return False
+    evidence = codec.decode_evidence(data)
+    assert evidence.kind in EvidenceKind
+    with believing():
+        return passes(lambda: validation.validate_evidence(GENESIS, evidence), InvalidEvidence)
+
+
+def make_exports() -> Seeds:
+    blocks = [(0, codec.encode_block(PARENT), b"")]
+    for block, certificate in make_chain(GENESIS, KEYS, 2):
+        blocks.append((block.height, codec.encode_block(block), codec.encode_certificate(certificate)))
+    seeds = {}
+    for name, part in (("none", blocks[:0]), ("first", blocks[:1]), ("chain", blocks)):
+        out = io.BytesIO()
+        write_export(out, GENESIS.chain_id, part)
+        seeds[name] = out.getvalue()
+    return seeds
+
+
+def _rewrite_export(data: bytes) -> bytes:
+    out = io.BytesIO()
+    write_export(out, GENESIS.chain_id, read_export(io.BytesIO(data), GENESIS.chain_id))
+    return out.getvalue()
+
+
+def check_export(data: bytes) -> bool:
+    """As it is, and with the digest of what it holds. Of an empty one the first height says nothing."""
+    taken = False
+    for whole in (data, data[:-32] + hashlib.sha256(data[:-32]).digest()):
+        again = attempt(lambda: _rewrite_export(whole), DecodeError, ValidationError)  # noqa: B023
+        if again is not None:
+            assert again == whole or len(whole) == len(again) == len(make_exports()["none"])
+            taken = True
+    return taken

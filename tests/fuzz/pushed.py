@@ -1,0 +1,170 @@
+"""What a peer pushes, and the blocks it answers with, up to what the round in hand makes of them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from google.protobuf.message import DecodeError as NotProtobuf
+
+from chain import codec, validation
+from chain.block import Block, Id, Phase
+from chain.errors import ChainError, DecodeError
+from chain.genesis import Genesis
+from chain.tip import Tip
+from fuzz.chain_bytes import make_blocks, make_contributions, make_evidences, make_votes
+from fuzz.claims import Seeds, attempt, passes
+from fuzz.federation import CANDIDATE, GENESIS, KEYS, LIAR, ME, PARENT, believing, sign_vote
+from fuzz.wire_bytes import make_statuses
+from node import round_events
+from node.bans import Bans
+from node.context import NodeContext
+from node.events import Events
+from node.gossip import Gossip, Position
+from node.pb import peer_pb2 as pb
+from node.pb.common_pb2 import FinalisedBlock
+from node.peers import Peers
+from node.reception import Reception
+from node.rounds import RoundMachine
+from node.sync import Sync
+from node.transport.base import PeerFault, TrafficCounters
+from node.transport.intake import Intake, RateLimits
+from support.chains import (
+    make_chain,
+)
+
+
+class Clock:
+    def now_ms(self) -> int:
+        return PARENT.header.time_ms + 2000
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class Door:
+    """A node's intake and all that it stands on, up to what its round decides; nothing is signed or stored."""
+
+    def __init__(self) -> None:
+        self.tip = Tip.at(GENESIS, [PARENT])
+        self.machine = RoundMachine(GENESIS, me=ME, height=1, awaited=GENESIS.member_ids)
+        self.accused: set[Id] = set()
+        clock = Clock()
+        self.machine.on(round_events.Started(), self._now())
+        peers = Peers(GENESIS, ME, (), clock)
+        context = cast(NodeContext, _Context(GENESIS, ME))
+        gossip = Gossip(GENESIS, cast(Any, self), peers, clock, self._get_position)
+        sync = Sync(GENESIS, cast(Any, self), peers, lambda: self.tip, cast(Any, None))
+        self.reception = Reception(context, self, peers=peers, gossip=gossip, sync=sync, events=Events(clock))
+        counters = TrafficCounters()
+        self.intake = Intake(
+            LIAR, RateLimits(), Bans(clock.monotonic), counters, only_status=False, clock=clock.monotonic
+        )
+
+    me = ME
+
+    def post(self, to: int | Id, event: Any) -> None:
+        """An event for the round in hand, or a message for a peer: this stands for both."""
+        if isinstance(to, int):
+            self.machine.on(event, self._now())
+
+    def on_evidence(self, evidence: object, author: Id, height: int) -> None:
+        self.accused.add(author)
+        self.machine.on(round_events.Accused(author), self._now())
+
+    def _get_position(self) -> Position:
+        return Position(0, PARENT.id, self.machine, True)
+
+    def _now(self) -> round_events.Now:
+        return round_events.Now(0.0, Clock().now_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    genesis: Genesis
+    me: Id
+
+    def get_name(self, key: Id) -> str:
+        return key.hex()[:8]
+
+
+def make_pushes() -> Seeds:
+    votes = [pb.Envelope(vote=data) for data in make_votes().values()]
+    more = [pb.Envelope(vote=sign_vote(Phase.PREVOTE, 0, CANDIDATE.id, voter)) for voter in (0, 2, 3)]
+    contributions = [pb.Envelope(contribution=data) for data in make_contributions().values()]
+    body = [pb.Envelope(contribution=codec.encode_contribution(c)) for c in CANDIDATE.contributions]
+    block = [pb.Envelope(block=data) for data in make_blocks().values()]
+    evidence = [pb.Envelope(evidence=data) for data in make_evidences().values()]
+    status = [pb.Envelope(status=data) for data in make_statuses().values()]
+    batches = {"votes": votes + more, "round": body + block[1:] + more, "lies": contributions + evidence}
+    batches["statuses"] = status + block[:1]
+    return {name: b"\1" + pb.Batch(messages=batch).SerializeToString() for name, batch in batches.items()}
+
+
+def check_push(data: bytes) -> bool:
+    """Whatever a member pushes, in the bytes of a batch behind one of flags: 1 lets every signature pass, 2 also gives
+    each block the digest of the body it has."""
+    flags, data = data[0] if data else 0, data[1:]
+    try:
+        batch = pb.Batch.FromString(data)
+    except NotProtobuf:
+        return False
+    if flags & 2:
+        for envelope in batch.messages:
+            if envelope.WhichOneof("body") == "block":
+                envelope.block = mend_block(envelope.block)
+    door = Door()
+    with believing() if flags & 1 else nullcontext():
+        taken = passes(lambda: door.intake.take(batch, door.reception), PeerFault)
+        if taken:
+            door.reception.release()
+    for kind in (door.machine.contributions, door.machine.candidates, door.accused):
+        assert len(kind) <= 2 * GENESIS.n
+    return taken
+
+
+def mend_block(data: bytes) -> bytes:
+    """The block with the digest of its own body, on our parent, where these bytes are a block at all."""
+    try:
+        block = codec.decode_block(GENESIS.chain_id, data)
+    except DecodeError:
+        return data
+    body = codec.compute_body_digest(block.contributions)
+    return codec.encode_block(replace(block, header=replace(block.header, body=body, difficulty=1)))
+
+
+def make_replies() -> Seeds:
+    chain = make_chain(GENESIS, KEYS, 2)
+    entries = [
+        FinalisedBlock(block=codec.encode_block(block), certificate=codec.encode_certificate(certificate))
+        for block, certificate in chain
+    ]
+    return {"two": b"\1" + pb.BlocksReply(blocks=entries).SerializeToString(), "none": b"\0"}
+
+
+def check_reply(data: bytes) -> bool:
+    """The blocks a peer answers with, one after the other, flags as above: taken if all of them hold."""
+    flags, data = data[0] if data else 0, data[1:]
+    try:
+        reply = pb.BlocksReply.FromString(data)
+    except NotProtobuf:
+        return False
+    tip = Tip.at(GENESIS, [PARENT])
+    with believing() if flags & 1 else nullcontext():
+        for entry in reply.blocks:
+            data = mend_block(entry.block) if flags & 2 else entry.block
+            block = attempt(lambda: follow(tip, data, entry.certificate), ChainError)  # noqa: B023
+            if block is None:
+                return False
+            tip = tip.extend(block)
+    return True
+
+
+def follow(tip: Tip, block_bytes: bytes, certificate_bytes: bytes) -> Block:
+    """As sync does."""
+    block = codec.decode_block(GENESIS.chain_id, block_bytes)
+    certificate = codec.decode_certificate(certificate_bytes)
+    validation.validate_candidate(GENESIS, block, parent=tip.header, parent_id=tip.id, difficulty=tip.next_difficulty)
+    validation.validate_certificate(GENESIS, block.id, block.height, certificate)
+    return block

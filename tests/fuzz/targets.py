@@ -1,0 +1,61 @@
+"""What is fuzzed. The same checks serve the campaign (`python -m tests.fuzz`), the kept corpus and Hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chain import codec
+from chain.errors import DecodeError
+from fuzz.array_bytes import check_arrays, check_checkpoint, make_arrays, make_checkpoints
+from fuzz.chain_bytes import (
+    check_block,
+    check_evidence,
+    check_export,
+    make_blocks,
+    make_certificates,
+    make_contributions,
+    make_evidences,
+    make_exports,
+    make_votes,
+)
+from fuzz.claims import Target, takes_only_its_own
+from fuzz.files import check_config, check_genesis, check_yaml, make_configs, make_geneses, make_yamls
+from fuzz.pushed import check_push, check_reply, make_pushes, make_replies
+from fuzz.wire_bytes import check_frame, check_status, make_frames, make_statuses
+
+YAML_WORDS = ("true", "null", "~", "0x7f", "1e309", ".inf", '"\\U0010FFFF"', "&a", "*a", "!!int", "---", "{", "[", "- ")
+
+TARGETS: Mapping[str, Target] = {
+    "contribution": Target(
+        takes_only_its_own(codec.decode_contribution, codec.encode_contribution, DecodeError),
+        make_contributions,
+        codec.MAX_CONTRIBUTION_BYTES + 1,
+    ),
+    "block": Target(check_block, make_blocks, 4096),
+    "vote": Target(
+        takes_only_its_own(codec.decode_vote, codec.encode_vote, DecodeError), make_votes, codec.MAX_VOTE_BYTES + 1
+    ),
+    "certificate": Target(
+        takes_only_its_own(codec.decode_certificate, codec.encode_certificate, DecodeError), make_certificates, 2048
+    ),
+    "evidence": Target(check_evidence, make_evidences, 4096),
+    "arrays": Target(
+        check_arrays,
+        make_arrays,
+        4096,
+        ('"dtype":"', '"shape":[', '"data_offsets":[', "F16", "F32", "F64", "I64", "U8", "BF16", "],", "},"),
+    ),
+    "checkpoint": Target(
+        check_checkpoint, make_checkpoints, 4096, ('"checkpoint/height"', '"checkpoint/digest"', '"state/')
+    ),
+    "export": Target(check_export, make_exports, 4096, ("fnexport",)),
+    "status": Target(check_status, make_statuses, 4096),
+    "frame": Target(check_frame, make_frames, 4096, ('"attachments":{', "NaN", "Infinity", "[[[[", '"offers":[')),
+    "yaml": Target(check_yaml, make_yamls, 256, YAML_WORDS),
+    "genesis": Target(
+        check_genesis, make_geneses, 2048, ("null", "true", "1e308", "9" * 30, '"fedavg"', '"mpfedcl"', '"resnet18"')
+    ),
+    "config": Target(check_config, make_configs, 1024, YAML_WORDS),
+    "push": Target(check_push, make_pushes, 8192),
+    "reply": Target(check_reply, make_replies, 8192),
+}
