@@ -226,7 +226,7 @@ def write_export(stream: IO[bytes], chain_id: Digest, blocks: Iterable[ExportedB
 
 
 def read_export(stream: IO[bytes], chain_id: Digest) -> Iterator[ExportedBlock]:
-    """The heights of an export in order; what they hold is not judged, `Blockchain.follow` does that.
+    """The heights of an export in order; what they hold is not judged.
 
     Raises DecodeError when the file is not an export, is cut short or was changed, and ValidationError when it is of
     another chain. No frame larger than a block may be is read.

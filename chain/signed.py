@@ -47,6 +47,18 @@ def read_signed(rows: Rows, first: int) -> Iterator[SignedRow]:
     return check_signed(rows, found)
 
 
+def read_justifications(rows: Rows) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The rows of `locked` and of `prevotes` as they stand, each checked."""
+    locked, prevotes = (
+        rows.read(f"justifications: {table}", f"SELECT * FROM {table}")  # noqa: S608 (ours)
+        for table in ("locked", "prevotes")
+    )
+    for table, found in (("locked", locked), ("prevotes", prevotes)):
+        for row in found:
+            rows.check(f"justification of height {row[0]}", table, row[:-1], row[-1])
+    return locked, prevotes
+
+
 def write_signed(rows: Rows, height: int, kind: int, view: int, phase: int, data: bytes) -> None:
     """Insert into a slot known to be free. Runs inside a transaction."""
     digest = compute_row_digest("signed", height, kind, view, phase, data)

@@ -54,6 +54,7 @@ from chain.signed import (
     describe_signed,
     get_block_digests,
     get_signed_digests,
+    read_justifications,
     read_signed,
     write_signed,
 )
@@ -144,8 +145,9 @@ class SqliteStore(SignedSlots, BlobFiles):
                 os.close(lock)
 
     @classmethod
-    def reset(cls, path: Path, faults: Faults | None = None) -> None:
-        """Delete chain, rounds, evidence and blobs; keep genesis, what this node signed, and the blobs it offered last.
+    def reset(cls, path: Path, faults: Faults | None = None) -> int:
+        """Delete chain, rounds, evidence and blobs; keep genesis, what this node signed, what its lock rests on, and the
+        blobs that both name last: it goes on bound by its word, and can show why. Returns the highest height signed.
 
         Only the kept rows are read, so a damaged chain can be reset. The new database takes the old one's place in one
         rename: a crash leaves one or the other.
@@ -158,6 +160,7 @@ class SqliteStore(SignedSlots, BlobFiles):
                 rows = Rows(database, connection)
                 genesis = Genesis.from_mapping(json.loads(rows.get_identity()))
                 signed = list(read_signed(rows, 0))
+                locked, prevotes = read_justifications(rows)
             if database.with_name(f"{DATABASE}-wal").exists():
                 raise StoreCorrupted(f"{database}: its write-ahead log could not be written back, nothing was reset")
             fresh = path / f"{DATABASE}.new"
@@ -171,6 +174,8 @@ class SqliteStore(SignedSlots, BlobFiles):
                 rows.create(genesis)
                 for row in signed:
                     write_signed(rows, *row)
+                connection.executemany("INSERT INTO locked VALUES (?, ?, ?, ?)", locked)
+                connection.executemany("INSERT INTO prevotes VALUES (?, ?, ?, ?, ?)", prevotes)
                 connection.execute("COMMIT")
             if faults is not None:
                 faults("reset.written")
@@ -181,7 +186,10 @@ class SqliteStore(SignedSlots, BlobFiles):
                 faults("reset.renamed")
             newest = max((row[0] for row in signed), default=0)  # peers may still ask for what it offered there
             keep = get_signed_digests(genesis, [row for row in signed if row[0] == newest])
+            for _, _, data, _ in locked:
+                keep |= get_block_digests(decode_stored("locked block", partial(decode_block, genesis.chain_id), data))
             BlobFiles(path, readonly=False, faults=faults).prune_blobs(keep)
+            return newest
         finally:
             if lock is not None:
                 os.close(lock)
@@ -353,8 +361,8 @@ class SqliteStore(SignedSlots, BlobFiles):
 
     # Evidence, rounds, small values
 
-    def put_evidence(self, evidence: Evidence, author: Id, height: int) -> bool:
-        """Keep validated evidence, one per author, height and kind. Whether it is new."""
+    def put_evidence(self, evidence: Evidence, author: Id, height: int, seen_ms: int | None = None) -> bool:
+        """Keep validated evidence, one per author, height and kind, and when it was seen. Whether it is new."""
         what = f"evidence of height {height}"
         key = (height, author, int(evidence.kind))
         if self._rows.read(what, "SELECT 1 FROM evidence WHERE height = ? AND author = ? AND kind = ?", *key):
@@ -363,6 +371,8 @@ class SqliteStore(SignedSlots, BlobFiles):
         with self._rows.transaction("evidence", what) as connection:
             digest = compute_row_digest("evidence", *key, data)
             connection.execute("INSERT INTO evidence VALUES (?, ?, ?, ?, ?)", (*key, data, digest))
+            if seen_ms is not None:
+                self._rows.set_meta(_make_seen_key(*key), seen_ms.to_bytes(8, "big"))
         return True
 
     def get_evidence(self, first: int = 0) -> tuple[StoredEvidence, ...]:
@@ -374,7 +384,9 @@ class SqliteStore(SignedSlots, BlobFiles):
         for height, author, kind, data, digest in rows:
             what = f"evidence of height {height}"
             self._rows.check(what, "evidence", (height, author, kind, data), digest)
-            found.append(StoredEvidence(decode_stored(what, decode_evidence, data), author, height))
+            seen = self._rows.get_meta(_make_seen_key(height, author, kind))
+            seen_ms = None if seen is None else int.from_bytes(seen, "big")
+            found.append(StoredEvidence(decode_stored(what, decode_evidence, data), author, height, seen_ms))
         return tuple(found)
 
     def put_round(self, height: int, record: Mapping[str, Any]) -> None:
@@ -446,6 +458,11 @@ class SqliteStore(SignedSlots, BlobFiles):
         for block in self.get_justification(above)[0]:
             digests |= get_block_digests(block)
         return digests
+
+
+def _make_seen_key(height: int, author: Id, kind: int) -> bytes:
+    """Under which meta key it stands when evidence was seen."""
+    return f"evidence/{height}/{author.hex()}/{kind}".encode()
 
 
 def _describe_row(table: str, values: Sequence[object]) -> str:

@@ -39,11 +39,12 @@ class StoredBlock:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvidence:
-    """Evidence, whom it convicts and at which height."""
+    """Evidence, whom it convicts and at which height. `seen_ms` is when it was kept, None where that was not noted."""
 
     evidence: Evidence
     author: Id
     height: int
+    seen_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """The operator's way in: gRPC on a unix socket of mode 0600 in a directory of mode 0700 (SECURITY §4).
 
 Python gRPC cannot say who is calling, so the directory is the control: it is made private, and one that is not is
-refused. Health and reflection are served on the same socket. Nothing here changes the node, though a prediction takes
-time of its worker.
+refused. Health and reflection are served on the same socket.
 """
 
 # ruff: noqa: N802 (gRPC names the methods of a servicer)
@@ -26,8 +25,16 @@ from grpc_reflection.v1alpha import reflection
 
 from chain.errors import ChainError, StoreCorrupted
 from node.admin_client import REFUSED, is_served
-from node.errors import ConfigError, NodeError, NotFound, PermissionRefused
+from node.errors import (
+    ConfigError,
+    NodeError,
+    NodeUnreachable,
+    NotFound,
+    PermissionRefused,
+    VerificationFailed,
+)
 from node.ledger import InvalidRequest
+from node.operator import Operator
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 from node.pb.common_pb2 import FinalisedBlock
@@ -51,7 +58,9 @@ Context = aio.ServicerContext[Any, Any]
 _CODES: dict[type[Exception], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     NotFound: grpc.StatusCode.NOT_FOUND,
+    NodeUnreachable: grpc.StatusCode.UNAVAILABLE,
     StoreCorrupted: grpc.StatusCode.DATA_LOSS,
+    VerificationFailed: grpc.StatusCode.DATA_LOSS,
     NoModel: grpc.StatusCode.FAILED_PRECONDITION,
     NotReady: grpc.StatusCode.UNAVAILABLE,
     NotInTime: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -60,15 +69,15 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
 
 
 class AdminServer:
-    """Serves `view`, and the answers of `predictor`, on `socket` while it is entered.
+    """Serves `view`, the answers of `predictor` and the changes of `operator` on `socket` while it is entered.
 
     Raises PermissionRefused when others could reach the socket, ConfigError when the place is taken.
     """
 
-    def __init__(self, socket: Path, view: NodeView, predictor: Predictor) -> None:
+    def __init__(self, socket: Path, view: NodeView, predictor: Predictor, operator: Operator) -> None:
         self._socket = socket
         self._view = view
-        self._predictor = predictor
+        self._servicer = _Admin(view, predictor, operator)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._stack = AsyncExitStack()
 
@@ -80,7 +89,7 @@ class AdminServer:
                 ("grpc.max_concurrent_streams", 64),
             ]
         )
-        admin_pb2_grpc.add_AdminServicer_to_server(_Admin(self._view, self._predictor), server)
+        admin_pb2_grpc.add_AdminServicer_to_server(self._servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         async with AsyncExitStack() as stack:
@@ -192,9 +201,10 @@ async def _refusing(context: Context) -> AsyncIterator[None]:
 class _Admin(admin_pb2_grpc.AdminServicer):
     """Requests in, views out."""
 
-    def __init__(self, view: NodeView, predictor: Predictor) -> None:
+    def __init__(self, view: NodeView, predictor: Predictor, operator: Operator) -> None:
         self._view = view
         self._predictor = predictor
+        self._operator = operator
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.NodeStatus:
         return await _answer(context, self._view.get_status())
@@ -233,6 +243,18 @@ class _Admin(admin_pb2_grpc.AdminServicer):
 
     async def GetRound(self, request: pb.GetRoundRequest, context: Context) -> pb.Round:
         return await _answer(context, self._view.get_round(request.round))
+
+    async def ListEvidence(self, request: pb.ListEvidenceRequest, context: Context) -> pb.ListEvidenceReply:
+        return await _answer(context, self._view.list_evidence())
+
+    async def CompareChain(self, request: pb.CompareChainRequest, context: Context) -> pb.ChainComparison:
+        return await _answer(context, self._view.compare(request.peer))
+
+    async def BanPeer(self, request: pb.BanPeerRequest, context: Context) -> pb.PeerView:
+        return self._view.show_peer(await _answer(context, self._operator.ban(request.peer, request.minutes)))
+
+    async def UnbanPeer(self, request: pb.UnbanPeerRequest, context: Context) -> pb.PeerView:
+        return self._view.show_peer(await _answer(context, self._operator.unban(request.peer)))
 
     async def VerifyChain(self, request: pb.VerifyChainRequest, context: Context) -> AsyncIterator[pb.VerifyUpdate]:
         updates = self._view.verify(request.first, deep=request.deep, require_all=request.require_all)

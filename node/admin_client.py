@@ -25,6 +25,7 @@ from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 
 CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
+COMPARE_S = 120.0  # a peer answers four requests for blocks a second
 REFUSED = "fednode-refused"  # beside a refusal that is the node's own words, and not gRPC's about the connection
 
 _CODES: dict[grpc.StatusCode, type[NodeError]] = {
@@ -141,6 +142,23 @@ class AdminClient:
     def get_round(self, number: int) -> pb.Round:
         with self._translated():
             return self._admin.GetRound(pb.GetRoundRequest(round=number), timeout=CALL_S)
+
+    def list_evidence(self) -> pb.ListEvidenceReply:
+        with self._translated():
+            return self._admin.ListEvidence(pb.ListEvidenceRequest(), timeout=CALL_S)
+
+    def compare(self, peer: str) -> pb.ChainComparison:
+        """Where the node's chain and its peer's part. NodeUnreachable when the peer has no answer."""
+        with self._translated(COMPARE_S):
+            return self._admin.CompareChain(pb.CompareChainRequest(peer=peer), timeout=COMPARE_S)
+
+    def ban_peer(self, peer: str, minutes: float) -> pb.PeerView:
+        with self._translated():
+            return self._admin.BanPeer(pb.BanPeerRequest(peer=peer, minutes=minutes), timeout=CALL_S)
+
+    def unban_peer(self, peer: str) -> pb.PeerView:
+        with self._translated():
+            return self._admin.UnbanPeer(pb.UnbanPeerRequest(peer=peer), timeout=CALL_S)
 
     def verify(
         self,

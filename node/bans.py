@@ -1,8 +1,10 @@
-"""Whom this node refuses for now: peers that sent bad bytes under a good identity (PROTOCOL §7).
+"""Whom this node refuses for now: peers that sent bad bytes under a good identity (PROTOCOL §7), and whom an operator
+has named.
 
-The refusal lasts 1 minute at the first fault and doubles with each further one up to an hour. Only the connection is
-refused: what the peer signed still counts when others relay it. A peer that then behaves for as long as its last
-refusal lasted, and an hour more, starts afresh.
+For a fault the refusal lasts 1 minute at first and doubles with each further one up to an hour. A peer that then
+behaves for as long as its last refusal lasted, and an hour more, starts afresh. A ban by hand lasts as long as it was
+given for, and is no fault: nothing is added to it. In either case only the connection is refused: what the peer signed
+still counts when others relay it.
 """
 
 from __future__ import annotations
@@ -25,32 +27,50 @@ class _Record:
 
 
 class Bans:
-    """The refusals of one node. `clock` gives seconds of any steady clock; at most one small record per peer."""
+    """The refusals of one node. `clock` gives seconds of any steady clock; at most one small record per peer and
+    kind."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._records: dict[Id, _Record] = {}
+        self._by_hand_until_s: dict[Id, float] = {}
 
     def add_fault(self, peer: Id) -> float:
         """Refuses `peer` from now on. Returns for how many seconds."""
         now = self._clock()
+        if (remaining_s := self.get_remaining_s(peer)) > 0:
+            return remaining_s  # what was already on its way when the refusal began is the same fault, or none
         record = self._records.get(peer)
-        if record is not None and now < record.until_s:
-            return record.until_s - now  # what was already on its way when the refusal began is the same fault
         strikes = 1 if record is None or now >= record.forget_s else record.strikes + 1
         refusal_s = min(FIRST_REFUSAL_S * 2.0 ** min(strikes - 1, 16), LONGEST_REFUSAL_S)
         self._records[peer] = _Record(strikes, now + refusal_s, now + 2 * refusal_s + FORGET_AFTER_S)
         return refusal_s
 
+    def ban(self, peer: Id, seconds: float) -> None:
+        """Refuses `peer` by an operator's word, which takes the place of an earlier one."""
+        self._by_hand_until_s[peer] = self._clock() + seconds
+
+    def lift(self, peer: Id) -> None:
+        """Refuses `peer` no longer, whatever for; what it has done is not forgotten with it."""
+        self._by_hand_until_s.pop(peer, None)
+        if (record := self._records.get(peer)) is not None:
+            record.until_s = min(record.until_s, self._clock())
+
     def get_remaining_s(self, peer: Id) -> float:
         """For how many seconds more `peer` is refused; 0 if it is not."""
         record = self._records.get(peer)
-        return 0.0 if record is None else max(0.0, record.until_s - self._clock())
+        until_s = max(0.0 if record is None else record.until_s, self._by_hand_until_s.get(peer, 0.0))
+        return max(0.0, until_s - self._clock())
 
     def is_banned(self, peer: Id) -> bool:
-        record = self._records.get(peer)
-        return record is not None and self._clock() < record.until_s
+        return self.get_remaining_s(peer) > 0
 
     def get_banned(self) -> dict[Id, float]:
         """Every peer refused now, with the seconds left."""
-        return {peer: left for peer in self._records if (left := self.get_remaining_s(peer)) > 0}
+        known = self._records.keys() | self._by_hand_until_s.keys()
+        return {peer: left for peer in known if (left := self.get_remaining_s(peer)) > 0}
+
+    def get_by_hand(self) -> dict[Id, float]:
+        """Those whom an operator has named, with the seconds left of that."""
+        now = self._clock()
+        return {peer: until_s - now for peer, until_s in self._by_hand_until_s.items() if until_s > now}

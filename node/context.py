@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from random import Random
 
 from chain.block import Id
@@ -10,6 +11,7 @@ from chain.genesis import Genesis
 from chain.signing import SigningKey
 from chain.sqlite_store import SqliteStore
 from ml.specs import MethodSpec
+from node.bans import Bans
 from node.clock import Clock
 from node.miner import Miner
 from node.offload import Offload
@@ -36,6 +38,7 @@ class NodeContext:
     random: Random  # where nonces begin: nothing that has to be secret
     observers: tuple[Id, ...] = ()
     mines: bool = True
+    bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
 
     @property
     def me(self) -> Id:

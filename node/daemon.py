@@ -27,6 +27,7 @@ from node.errors import ConfigError, NodeError
 from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
 from node.miner import MinerProcess
 from node.offload import ThreadOffload
+from node.operator import Operator, restore_bans
 from node.predictor import Predictor
 from node.round_service import RoundService
 from node.transport.base import AddressInUse
@@ -93,6 +94,7 @@ async def _run(config: NodeConfig, genesis: Genesis, initial_model: Path, key: S
         miner = MinerProcess(config.consensus.workers)
         stack.push_async_callback(miner.close)
         transport = _make_transport(config, genesis, key)
+        restore_bans(transport.bans, config.node.data_dir, SystemClock().now_ms())
         context = NodeContext(
             genesis=genesis,
             spec=get_genesis_spec(genesis),
@@ -108,11 +110,15 @@ async def _run(config: NodeConfig, genesis: Genesis, initial_model: Path, key: S
             random=SystemRandom(),
             observers=config.network.get_observer_ids(),
             mines=config.consensus.mine,
+            bans=transport.bans,
         )
         service = RoundService(context)
         if config.admin.socket is not None:
             view, predictor = NodeView(service, context, config), Predictor(context, service.learner)
-            await stack.enter_async_context(AdminServer(config.admin.socket, view, predictor))
+            operator = Operator(
+                transport.bans, service.peers, config.node.data_dir, context.clock, disk, transport.hang_up
+            )
+            await stack.enter_async_context(AdminServer(config.admin.socket, view, predictor, operator))
         _greet(config, genesis, key, service, time.monotonic() - began_s)
         await _run_until_stopped(service, stopped)
         log.info("stopped at height %d", service.tip.height)
@@ -160,6 +166,7 @@ def _make_transport(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Rp
             members=genesis.member_ids,
             observers=config.network.get_observer_ids(),
             tls=config.network.tls,
+            chain_id=genesis.chain_id,
         )
     except ValueError as error:
         raise ConfigError(f"network: {error}") from error

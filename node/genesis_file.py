@@ -45,17 +45,27 @@ class GenesisFile(NamedTuple):
 
 def load_genesis(path: Path) -> GenesisFile:
     """Genesis in `path`, its method's settings and its initial model checked. Raises ConfigError."""
+    source, genesis, spec = read_genesis(path)
+    return GenesisFile(genesis, check_initial_model(path, source, genesis, spec))
+
+
+def read_genesis(path: Path) -> tuple[YamlSource, Genesis, MethodSpec]:
+    """Genesis alone, and its method's settings. Raises ConfigError."""
     source = read_yaml(path)
     if not isinstance(source.value, dict):
         raise ConfigError(f"{path}: expected keys and values (got {show_value(source.value)})")
     try:
         genesis = Genesis.from_mapping(source.value)
-        spec = get_genesis_spec(genesis)
+        return source, genesis, get_genesis_spec(genesis)
     except (GenesisError, SpecError) as error:
         raise report([place_error(source, error)], path) from error
+
+
+def check_initial_model(path: Path, source: YamlSource, genesis: Genesis, spec: MethodSpec) -> Path:
+    """The initial model beside the genesis in `path`, if it is the one that genesis names. Raises ConfigError."""
     model_path = path.parent / INITIAL_MODEL
     _validate_initial_model(_read_model(model_path), model_path, source, genesis, spec)
-    return GenesisFile(genesis, model_path)
+    return model_path
 
 
 def get_genesis_spec(genesis: Genesis) -> MethodSpec:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from google.protobuf import json_format
 
 from chain.blobs import reading_blob
-from chain.block import ZERO, Block, Certificate, Contribution, Id, PayloadRef
-from chain.codec import decode_block, decode_certificate
+from chain.block import ZERO, Block, Certificate, Contribution, EvidenceKind, Id, PayloadRef
+from chain.codec import decode_block, decode_certificate, decode_vote
 from chain.errors import StoreCorrupted
 from chain.fields import format_time, quote
 from chain.genesis import Genesis
 from chain.signing import encode_id
 from chain.sqlite_store import SqliteStore
+from chain.store import StoredEvidence
 from ml.errors import PayloadError
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import NodeError, NotFound
@@ -234,6 +236,32 @@ class Ledger:
         if certificate is not None:
             shown.votes, shown.view = len(certificate.signatures), certificate.view
         shown.measured = record is not None
+        return shown
+
+    # ---- evidence
+
+    def list_evidence(self) -> pb.ListEvidenceReply:
+        """What members signed twice, as far as this node came to know."""
+        return pb.ListEvidenceReply(evidence=[self._show_evidence(stored) for stored in self._store.get_evidence()])
+
+    def _show_evidence(self, stored: StoredEvidence) -> pb.EvidenceView:
+        evidence = stored.evidence
+        shown = pb.EvidenceView(
+            author=encode_id(stored.author),
+            name=get_member_name(self.genesis, stored.author),
+            height=stored.height,
+            slot=evidence.kind.name.lower(),
+            seen=None if stored.seen_ms is None else format_time(stored.seen_ms),
+        )
+        if evidence.kind is EvidenceKind.VOTE:
+            votes = decode_vote(evidence.first), decode_vote(evidence.second)
+            shown.view, shown.phase = votes[0].view, votes[0].phase.name.lower()
+            shown.first, shown.second = (vote.block_id.hex() for vote in votes)
+        elif evidence.kind is EvidenceKind.CANDIDATE:
+            blocks = (decode_block(self.genesis.chain_id, data) for data in (evidence.first, evidence.second))
+            shown.first, shown.second = (block.id.hex() for block in blocks)
+        else:
+            shown.first, shown.second = (sha256(data).hexdigest() for data in (evidence.first, evidence.second))
         return shown
 
     # ---- heights

@@ -17,6 +17,7 @@ from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
 from ml.errors import SpecError
 from node.audit import run_audit, show_fault
+from node.comparison import Pair, StoredBytes, compare_chains, run_comparison
 from node.errors import NodeError, NotFound, PermissionRefused, VerificationFailed
 from node.genesis_file import get_genesis_spec
 from node.ledger import Ledger
@@ -97,6 +98,21 @@ class OfflineNode:
                 shown.MergeFrom(explain_round(self.genesis, spec, *read))
             return shown
 
+    def get_height(self) -> int:
+        with _translated(self._data_dir):
+            return self._store.head_height
+
+    def read_block(self, height: int) -> StoredBytes:
+        with _translated(self._data_dir):
+            stored = self._store.get_block_bytes(height)
+            if stored is None:
+                raise StoreCorrupted(f"{self._data_dir}: block {height}: missing from the store")
+            return stored
+
+    def list_evidence(self) -> pb.ListEvidenceReply:
+        with _translated(self._data_dir):
+            return self._ledger.list_evidence()
+
     def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]:
         with _translated(self._data_dir):
             head = self._store.head_height
@@ -130,6 +146,21 @@ class OfflineNode:
 
         with _translated(self._data_dir):
             return run_audit(self.genesis, self._store, spec, first=first, require_all=require_all, on_height=on_height)
+
+
+def compare_data_dirs(data_dir: Path, other: Path) -> pb.ChainComparison:
+    """Where two stopped nodes' chains part. Raises VerificationFailed for chains of two geneses."""
+    with OfflineNode(data_dir) as node, OfflineNode(other) as rival:
+        if node.genesis != rival.genesis:
+            raise VerificationFailed(
+                f"{other}: expected chain {node.genesis.chain_id.hex()}, got {rival.genesis.chain_id.hex()}"
+            )
+
+        def get_pair(height: int) -> Pair:
+            return node.read_block(height), rival.read_block(height)
+
+        heights = node.get_height(), rival.get_height()
+        return run_comparison(compare_chains(node.genesis, *heights), get_pair)
 
 
 def verify_data_dir(

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 from chain.block import Id
 from chain.genesis import Genesis
+from chain.signing import encode_id
 from node.clock import Clock
+from node.errors import NotFound
+from node.ledger import InvalidRequest
 from node.wire import Status
 
+MIN_PREFIX_CHARS = 4  # of an id that stands for the whole
 SILENT_AFTER = 4.0  # statuses missed before a connected member no longer counts as alive
 
 
@@ -43,6 +47,18 @@ class Peers:
 
     def get(self, peer: Id) -> Peer | None:
         return self._peers.get(peer)
+
+    def find(self, text: str) -> Peer:
+        """The peer of this id, name, or beginning of an id. Raises NotFound, or InvalidRequest if there are several."""
+        found = [peer for peer in self if text in (encode_id(peer.id), peer.name)]
+        if not found and len(text) >= MIN_PREFIX_CHARS:
+            found = [peer for peer in self if encode_id(peer.id).startswith(text)]
+        if not found:
+            known = ", ".join(f"{peer.name} {encode_id(peer.id)[:8]}" for peer in self) or "nobody"
+            raise NotFound(f"peer {text!r}: expected the id or the name of a peer; this node knows {known}")
+        if len(found) > 1:
+            raise InvalidRequest(f"peer {text!r}: {len(found)} peers are called so; expected an id")
+        return found[0]
 
     def on_up(self, peer: Id) -> None:
         self._set_connected(peer, True)

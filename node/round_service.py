@@ -605,7 +605,7 @@ class RoundService:
 
     async def _accuse(self, evidence: Evidence, author: Id, height: int) -> None:
         self._accused[author] = max(height, self._accused.get(author, 0))
-        if not await self._c.disk.run(self._c.store.put_evidence, evidence, author, height):
+        if not await self._c.disk.run(self._c.store.put_evidence, evidence, author, height, self._c.clock.now_ms()):
             return  # one proof a slot is enough, whatever else its author signs
         log.warning("%s signed two different objects for one slot at height %d", self._c.get_name(author), height)
         self.gossip.push_evidence(evidence)

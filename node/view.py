@@ -23,14 +23,16 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from chain.blockchain import export_blocks
+from chain.errors import StoreCorrupted
 from chain.fields import format_time, quote
 from chain.genesis import PROTOCOL_VERSION
 from chain.rows import DATABASE
 from chain.signing import decode_id, encode_id
 from node.audit import run_audit
+from node.comparison import Pair, await_comparison, compare_chains
 from node.config import NodeConfig
 from node.context import NodeContext
-from node.errors import NotFound
+from node.errors import NodeUnreachable, NotFound
 from node.ledger import InvalidRequest, Ledger, get_member_name
 from node.miner import MinerProcess
 from node.pb import admin_pb2 as pb
@@ -40,6 +42,7 @@ from node.peers import Peer
 from node.round_events import RoundPhase
 from node.round_service import RoundService
 from node.transfers import Transfer
+from node.transport.base import PeerUnavailable
 from node.worker import WorkerProcess
 
 EVENT_KINDS = ("block", "round", "training", "peer", "rejected", "evidence", "stall")
@@ -194,9 +197,9 @@ class NodeView:
         return pb.GenesisReply(chain_id=genesis.chain_id.hex(), json=json.dumps(genesis.to_mapping()))
 
     def list_peers(self) -> pb.ListPeersReply:
-        return pb.ListPeersReply(peers=[self._show_peer(peer) for peer in self._service.peers])
+        return pb.ListPeersReply(peers=[self.show_peer(peer) for peer in self._service.peers])
 
-    def _show_peer(self, peer: Peer) -> pb.PeerView:
+    def show_peer(self, peer: Peer) -> pb.PeerView:
         silent_s = self._c.clock.monotonic() - peer.seen_s
         shown = pb.PeerView(
             id=encode_id(peer.id),
@@ -212,6 +215,9 @@ class NodeView:
             shown.height, shown.head = peer.status.head_height, peer.status.head_id.hex()
             if peer.status.height:
                 shown.round, shown.view = peer.status.height, peer.status.view
+        if (left_s := self._c.bans.get_remaining_s(peer.id)) > 0:
+            shown.banned_s = left_s
+            shown.banned_for = "hand" if peer.id in self._c.bans.get_by_hand() else "fault"
         traffic = self._c.transport.counters().get(peer.id)
         if traffic is not None:
             shown.bytes_sent, shown.bytes_received = traffic.bytes_sent, traffic.bytes_received
@@ -241,6 +247,33 @@ class NodeView:
         if is_explained(self._c.spec, number):
             read = await self._c.disk.run(self._ledger.read_agreed, number, self._c.spec.get_standing(number))
             shown.MergeFrom(await asyncio.to_thread(explain_round, self._c.genesis, self._c.spec, *read))
+        return shown
+
+    async def list_evidence(self) -> pb.ListEvidenceReply:
+        return await self._c.disk.run(self._ledger.list_evidence)
+
+    async def compare(self, which: str) -> pb.ChainComparison:
+        """Where this chain and a peer's part. Raises NotFound, InvalidRequest, NodeUnreachable, VerificationFailed."""
+        peer = self._service.peers.find(which)
+        if peer.status is None:
+            raise NodeUnreachable(f"{peer.name} has not said yet where its chain ends; is it up?")
+        store = self._c.store
+
+        async def get_pair(height: int) -> Pair:
+            ours = await self._c.disk.run(store.get_block_bytes, height)
+            if ours is None:
+                raise StoreCorrupted(f"{store.path}: block {height}: missing from the store")
+            try:
+                theirs = await self._c.transport.request_blocks(peer.id, height, 1)
+            except PeerUnavailable as error:
+                raise NodeUnreachable(f"{peer.name}: {error}") from error
+            if not theirs:
+                raise NodeUnreachable(f"{peer.name} did not give its block {height}")
+            return ours, theirs[0]
+
+        heights = self._service.tip.height, peer.status.head_height
+        shown = await await_comparison(compare_chains(self._c.genesis, *heights), get_pair)
+        shown.peer, shown.peer_name = encode_id(peer.id), peer.name
         return shown
 
     async def export(self, first: int, last: int | None) -> AsyncGenerator[FinalisedBlock, None]:

@@ -37,12 +37,18 @@ _Last = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Show, check, follow and export the finalised chain.")
+    from node.cli.chain_compare import diff, list_evidence
+    from node.cli.chain_import import import_file
+
+    group = make_group("Show, check, compare, follow, export and import the finalised chain.")
     group.command("list")(list_some)
     group.command("show")(show)
     group.command("verify")(verify)
     group.command("watch")(watch)
     group.command("export")(export)
+    group.command("import")(import_file)
+    group.command("diff")(diff)
+    group.command("evidence")(list_evidence)
     app.add_typer(group, name="chain")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -48,6 +50,14 @@ def show_seconds(seconds: float) -> str:
 
 def show_number(value: float | None, digits: int = 4) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def paint(text: str, color: int) -> str:
+    """`text` for stdout in one of the terminal's colours (31 red, 32 green, 33 yellow), unless NO_COLOR is set or
+    nobody looks."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty():
+        return text
+    return f"\x1b[{color}m{text}\x1b[0m"
 
 
 def format_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -1,17 +1,23 @@
-"""`fednode peers`: whom a node knows, and how it fares with them."""
+"""`fednode peers`: whom a node knows, how it fares with them, and whom it refuses."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
 from node.cli.options import AsJson, make_group
 from node.cli.target import NodeConfigFile, Socket
 
+_Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A peer's id, the beginning of one, or its name.")]
+
 
 def register(app: typer.Typer) -> None:
     group = make_group("Show whom a node knows, and how it fares with them.")
     group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
     group.command("list")(list_all)
+    group.command("ban")(ban)
+    group.command("unban")(unban)
     app.add_typer(group, name="peers")
 
 
@@ -41,6 +47,8 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
     rows = []
     for peer in peers:
         state = "up" if peer.connected and peer.alive else "silent" if peer.connected else "away"
+        if peer.HasField("banned_s"):
+            state = f"banned {show_seconds(peer.banned_s)}"
         rows.append(
             (
                 peer.name,
@@ -57,3 +65,45 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
         )
     headings = ("NAME", "ID", "ADDRESS", "STATE", ">HEIGHT", "HEARD OF", ">SENT", ">RECEIVED", ">DROPPED", ">REJECTED")
     print_table(headings, rows)
+
+
+def ban(
+    which: _Which,
+    minutes: Annotated[float, typer.Option("--minutes", metavar="M", help="For so long.")] = 60.0,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Refuse a peer's connections for a while, also over restarts of this node.
+
+    What it signed still counts where others relay it: this silences nobody, and cannot stop the federation.
+
+    Example: fednode peers ban node2 --minutes 30 -c node0.yaml
+    """
+    from node.cli.output import print_json, show_id, show_seconds
+    from node.cli.target import open_node
+    from node.json_view import to_json
+
+    with open_node(socket, config) as node:
+        peer = node.ban_peer(which, minutes)
+    if as_json:
+        print_json(to_json(peer))
+    else:
+        print(f"{peer.name} {show_id(peer.id)} is refused for {show_seconds(peer.banned_s)}")
+
+
+def unban(which: _Which, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
+    """Let a peer connect again, whether it was refused by hand or for what it sent.
+
+    Example: fednode peers unban node2 -c node0.yaml
+    """
+    from node.cli.output import print_json, show_id
+    from node.cli.target import open_node
+    from node.json_view import to_json
+
+    with open_node(socket, config) as node:
+        peer = node.unban_peer(which)
+    if as_json:
+        print_json(to_json(peer))
+    else:
+        print(f"{peer.name} {show_id(peer.id)} may connect")

@@ -209,7 +209,7 @@ class ListPeersReply(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerView, _Mapping]]] = ...) -> None: ...
 
 class PeerView(_message.Message):
-    __slots__ = ("id", "name", "address", "member", "connected", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "dropped", "refused")
+    __slots__ = ("id", "name", "address", "member", "connected", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "dropped", "refused", "banned_s", "banned_for")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +228,8 @@ class PeerView(_message.Message):
     MESSAGES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    BANNED_S_FIELD_NUMBER: _ClassVar[int]
+    BANNED_FOR_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     address: str
@@ -246,7 +248,9 @@ class PeerView(_message.Message):
     messages_received: int
     dropped: int
     refused: int
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., member: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
+    banned_s: float
+    banned_for: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., member: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ...) -> None: ...
 
 class GetHeadRequest(_message.Message):
     __slots__ = ("include_payloads",)
@@ -661,3 +665,93 @@ class ClassProbability(_message.Message):
     class_name: str
     probability: float
     def __init__(self, label: _Optional[int] = ..., class_name: _Optional[str] = ..., probability: _Optional[float] = ...) -> None: ...
+
+class ListEvidenceRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListEvidenceReply(_message.Message):
+    __slots__ = ("evidence",)
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    evidence: _containers.RepeatedCompositeFieldContainer[EvidenceView]
+    def __init__(self, evidence: _Optional[_Iterable[_Union[EvidenceView, _Mapping]]] = ...) -> None: ...
+
+class EvidenceView(_message.Message):
+    __slots__ = ("author", "name", "height", "slot", "view", "phase", "first", "second", "seen")
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    SECOND_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    author: str
+    name: str
+    height: int
+    slot: str
+    view: int
+    phase: str
+    first: str
+    second: str
+    seen: str
+    def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., height: _Optional[int] = ..., slot: _Optional[str] = ..., view: _Optional[int] = ..., phase: _Optional[str] = ..., first: _Optional[str] = ..., second: _Optional[str] = ..., seen: _Optional[str] = ...) -> None: ...
+
+class CompareChainRequest(_message.Message):
+    __slots__ = ("peer",)
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    peer: str
+    def __init__(self, peer: _Optional[str] = ...) -> None: ...
+
+class ChainComparison(_message.Message):
+    __slots__ = ("peer", "peer_name", "height", "other_height", "common", "ours", "theirs", "guilty")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PEER_NAME_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    OTHER_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    COMMON_FIELD_NUMBER: _ClassVar[int]
+    OURS_FIELD_NUMBER: _ClassVar[int]
+    THEIRS_FIELD_NUMBER: _ClassVar[int]
+    GUILTY_FIELD_NUMBER: _ClassVar[int]
+    peer: str
+    peer_name: str
+    height: int
+    other_height: int
+    common: int
+    ours: PartedBlock
+    theirs: PartedBlock
+    guilty: _containers.RepeatedCompositeFieldContainer[Voter]
+    def __init__(self, peer: _Optional[str] = ..., peer_name: _Optional[str] = ..., height: _Optional[int] = ..., other_height: _Optional[int] = ..., common: _Optional[int] = ..., ours: _Optional[_Union[PartedBlock, _Mapping]] = ..., theirs: _Optional[_Union[PartedBlock, _Mapping]] = ..., guilty: _Optional[_Iterable[_Union[Voter, _Mapping]]] = ...) -> None: ...
+
+class PartedBlock(_message.Message):
+    __slots__ = ("height", "id", "miner", "miner_name", "time", "votes", "certified")
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MINER_FIELD_NUMBER: _ClassVar[int]
+    MINER_NAME_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    VOTES_FIELD_NUMBER: _ClassVar[int]
+    CERTIFIED_FIELD_NUMBER: _ClassVar[int]
+    height: int
+    id: str
+    miner: str
+    miner_name: str
+    time: str
+    votes: int
+    certified: bool
+    def __init__(self, height: _Optional[int] = ..., id: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., time: _Optional[str] = ..., votes: _Optional[int] = ..., certified: _Optional[bool] = ...) -> None: ...
+
+class BanPeerRequest(_message.Message):
+    __slots__ = ("peer", "minutes")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    MINUTES_FIELD_NUMBER: _ClassVar[int]
+    peer: str
+    minutes: float
+    def __init__(self, peer: _Optional[str] = ..., minutes: _Optional[float] = ...) -> None: ...
+
+class UnbanPeerRequest(_message.Message):
+    __slots__ = ("peer",)
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    peer: str
+    def __init__(self, peer: _Optional[str] = ...) -> None: ...

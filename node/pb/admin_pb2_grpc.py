@@ -105,6 +105,26 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.Event.FromString,
                 _registered_method=True)
+        self.ListEvidence = channel.unary_unary(
+                '/fednode.v1.Admin/ListEvidence',
+                request_serializer=node_dot_pb_dot_admin__pb2.ListEvidenceRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ListEvidenceReply.FromString,
+                _registered_method=True)
+        self.CompareChain = channel.unary_unary(
+                '/fednode.v1.Admin/CompareChain',
+                request_serializer=node_dot_pb_dot_admin__pb2.CompareChainRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ChainComparison.FromString,
+                _registered_method=True)
+        self.BanPeer = channel.unary_unary(
+                '/fednode.v1.Admin/BanPeer',
+                request_serializer=node_dot_pb_dot_admin__pb2.BanPeerRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.PeerView.FromString,
+                _registered_method=True)
+        self.UnbanPeer = channel.unary_unary(
+                '/fednode.v1.Admin/UnbanPeer',
+                request_serializer=node_dot_pb_dot_admin__pb2.UnbanPeerRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.PeerView.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -201,6 +221,33 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEvidence(self, request, context):
+        """What members signed twice.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompareChain(self, request, context):
+        """Where this node's chain and a peer's part. UNAVAILABLE when the peer is away or has no answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BanPeer(self, request, context):
+        """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnbanPeer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -273,6 +320,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.WatchEvents,
                     request_deserializer=node_dot_pb_dot_admin__pb2.WatchEventsRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.Event.SerializeToString,
+            ),
+            'ListEvidence': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvidence,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ListEvidenceRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ListEvidenceReply.SerializeToString,
+            ),
+            'CompareChain': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompareChain,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.CompareChainRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ChainComparison.SerializeToString,
+            ),
+            'BanPeer': grpc.unary_unary_rpc_method_handler(
+                    servicer.BanPeer,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.BanPeerRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.PeerView.SerializeToString,
+            ),
+            'UnbanPeer': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnbanPeer,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.UnbanPeerRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.PeerView.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -653,6 +720,114 @@ class Admin:
             '/fednode.v1.Admin/WatchEvents',
             node_dot_pb_dot_admin__pb2.WatchEventsRequest.SerializeToString,
             node_dot_pb_dot_admin__pb2.Event.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvidence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/ListEvidence',
+            node_dot_pb_dot_admin__pb2.ListEvidenceRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ListEvidenceReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompareChain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/CompareChain',
+            node_dot_pb_dot_admin__pb2.CompareChainRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ChainComparison.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BanPeer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/BanPeer',
+            node_dot_pb_dot_admin__pb2.BanPeerRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.PeerView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnbanPeer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/UnbanPeer',
+            node_dot_pb_dot_admin__pb2.UnbanPeerRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.PeerView.FromString,
             options,
             channel_credentials,
             insecure,

@@ -58,6 +58,13 @@ class AdminStub:
     """
     WatchEvents: _grpc.UnaryStreamMultiCallable[_admin_pb2.WatchEventsRequest, _admin_pb2.Event]
     """What happens from now on, or what happened since a cursor and from then on."""
+    ListEvidence: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListEvidenceRequest, _admin_pb2.ListEvidenceReply]
+    """What members signed twice."""
+    CompareChain: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CompareChainRequest, _admin_pb2.ChainComparison]
+    """Where this node's chain and a peer's part. UNAVAILABLE when the peer is away or has no answer."""
+    BanPeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.BanPeerRequest, _admin_pb2.PeerView]
+    """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then."""
+    UnbanPeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnbanPeerRequest, _admin_pb2.PeerView]
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -84,6 +91,13 @@ class AdminAsyncStub(AdminStub):
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_admin_pb2.WatchEventsRequest, _admin_pb2.Event]  # type: ignore[assignment]
     """What happens from now on, or what happened since a cursor and from then on."""
+    ListEvidence: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListEvidenceRequest, _admin_pb2.ListEvidenceReply]  # type: ignore[assignment]
+    """What members signed twice."""
+    CompareChain: _aio.UnaryUnaryMultiCallable[_admin_pb2.CompareChainRequest, _admin_pb2.ChainComparison]  # type: ignore[assignment]
+    """Where this node's chain and a peer's part. UNAVAILABLE when the peer is away or has no answer."""
+    BanPeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.BanPeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
+    """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then."""
+    UnbanPeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnbanPeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -191,5 +205,36 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.Event], _abc.AsyncIterator[_admin_pb2.Event]]:
         """What happens from now on, or what happened since a cursor and from then on."""
+
+    @_abc_1.abstractmethod
+    def ListEvidence(
+        self,
+        request: _admin_pb2.ListEvidenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListEvidenceReply, _abc.Awaitable[_admin_pb2.ListEvidenceReply]]:
+        """What members signed twice."""
+
+    @_abc_1.abstractmethod
+    def CompareChain(
+        self,
+        request: _admin_pb2.CompareChainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ChainComparison, _abc.Awaitable[_admin_pb2.ChainComparison]]:
+        """Where this node's chain and a peer's part. UNAVAILABLE when the peer is away or has no answer."""
+
+    @_abc_1.abstractmethod
+    def BanPeer(
+        self,
+        request: _admin_pb2.BanPeerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PeerView, _abc.Awaitable[_admin_pb2.PeerView]]:
+        """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then."""
+
+    @_abc_1.abstractmethod
+    def UnbanPeer(
+        self,
+        request: _admin_pb2.UnbanPeerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PeerView, _abc.Awaitable[_admin_pb2.PeerView]]: ...
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -90,3 +90,19 @@ class BlobChunk(_message.Message):
     last: bool
     not_found: bool
     def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ..., not_found: _Optional[bool] = ...) -> None: ...
+
+class HelloRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HelloReply(_message.Message):
+    __slots__ = ("chain_id", "version", "protocol", "time_ms")
+    CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    chain_id: bytes
+    version: str
+    protocol: int
+    time_ms: int
+    def __init__(self, chain_id: _Optional[bytes] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...

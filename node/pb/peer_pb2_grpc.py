@@ -49,6 +49,11 @@ class PeerStub:
                 request_serializer=node_dot_pb_dot_peer__pb2.BlobRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_peer__pb2.BlobChunk.FromString,
                 _registered_method=True)
+        self.Hello = channel.unary_unary(
+                '/fednode.v1.Peer/Hello',
+                request_serializer=node_dot_pb_dot_peer__pb2.HelloRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_peer__pb2.HelloReply.FromString,
+                _registered_method=True)
 
 
 class PeerServicer:
@@ -76,6 +81,13 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Hello(self, request, context):
+        """Who answers here, for an operator who looks whether nodes fit together; nothing in the protocol rests on it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +105,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Blob,
                     request_deserializer=node_dot_pb_dot_peer__pb2.BlobRequest.FromString,
                     response_serializer=node_dot_pb_dot_peer__pb2.BlobChunk.SerializeToString,
+            ),
+            'Hello': grpc.unary_unary_rpc_method_handler(
+                    servicer.Hello,
+                    request_deserializer=node_dot_pb_dot_peer__pb2.HelloRequest.FromString,
+                    response_serializer=node_dot_pb_dot_peer__pb2.HelloReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +193,33 @@ class Peer:
             '/fednode.v1.Peer/Blob',
             node_dot_pb_dot_peer__pb2.BlobRequest.SerializeToString,
             node_dot_pb_dot_peer__pb2.BlobChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Hello(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Peer/Hello',
+            node_dot_pb_dot_peer__pb2.HelloRequest.SerializeToString,
+            node_dot_pb_dot_peer__pb2.HelloReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,8 @@ class PeerStub:
     """Finalised blocks from one height on, as many as fit into 1 MiB."""
     Blob: _grpc.StreamStreamMultiCallable[_peer_pb2.BlobRequest, _peer_pb2.BlobChunk]
     """Blobs, one after the other over one stream: for each request its chunks, of which one is the last."""
+    Hello: _grpc.UnaryUnaryMultiCallable[_peer_pb2.HelloRequest, _peer_pb2.HelloReply]
+    """Who answers here, for an operator who looks whether nodes fit together; nothing in the protocol rests on it."""
 
 @_typing.type_check_only
 class PeerAsyncStub(PeerStub):
@@ -51,6 +53,8 @@ class PeerAsyncStub(PeerStub):
     """Finalised blocks from one height on, as many as fit into 1 MiB."""
     Blob: _aio.StreamStreamMultiCallable[_peer_pb2.BlobRequest, _peer_pb2.BlobChunk]  # type: ignore[assignment]
     """Blobs, one after the other over one stream: for each request its chunks, of which one is the last."""
+    Hello: _aio.UnaryUnaryMultiCallable[_peer_pb2.HelloRequest, _peer_pb2.HelloReply]  # type: ignore[assignment]
+    """Who answers here, for an operator who looks whether nodes fit together; nothing in the protocol rests on it."""
 
 class PeerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -78,5 +82,13 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_peer_pb2.BlobChunk], _abc.AsyncIterator[_peer_pb2.BlobChunk]]:
         """Blobs, one after the other over one stream: for each request its chunks, of which one is the last."""
+
+    @_abc_1.abstractmethod
+    def Hello(
+        self,
+        request: _peer_pb2.HelloRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.HelloReply, _abc.Awaitable[_peer_pb2.HelloReply]]:
+        """Who answers here, for an operator who looks whether nodes fit together; nothing in the protocol rests on it."""
 
 def add_PeerServicer_to_server(servicer: PeerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

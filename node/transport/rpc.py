@@ -46,6 +46,7 @@ class RpcTransport:
 
     `peers` gives the address of everyone to dial. `members` and `observers` are whom to let in (members: by default
     those dialled); an observer may push nothing but statuses. With `tls` off callers are believed, on loopback only.
+    `chain_id` is what peers are told that ask who answers.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class RpcTransport:
         max_streams: int = MAX_STREAMS,
         request_s: float = REQUEST_S,
         bans: Bans | None = None,
+        chain_id: Digest = b"",
     ) -> None:
         """Raises ValueError on an address that is none, or is not loopback while TLS is off."""
         self._me = identity.id
@@ -80,6 +82,7 @@ class RpcTransport:
         limits = limits if limits is not None else RateLimits()
         caller = Caller(self._me, self.tls)
         self._max_streams = max_streams
+        self._chain_id = chain_id
         self._counters = {peer: TrafficCounters() for peer in sorted(trusted)}
         self._senders = {peer: Sender(self._counters[peer]) for peer in trusted}
         self._intakes = {
@@ -101,6 +104,11 @@ class RpcTransport:
     @property
     def me(self) -> Id:
         return self._me
+
+    def hang_up(self, peer: Id) -> None:
+        """Ends the stream on which `peer` pushes; whether it may open another one is for `bans` to say."""
+        if self._service is not None:
+            self._service.end_stream(peer)
 
     async def ready(self) -> None:
         """Returns once the node listens, with `port` set."""
@@ -140,8 +148,8 @@ class RpcTransport:
                 failed.set_exception(failure)
 
         undialled = {peer: sender for peer, sender in self._senders.items() if peer not in self._addresses}
-        self._service = PeerService(handler, self._intakes, undialled, self.bans, self.tls, on_failure)
-        _validate_free(self._listen)
+        self._service = PeerService(handler, self._intakes, undialled, self.bans, self.tls, on_failure, self._chain_id)
+        validate_free(self._listen)
         server = make_server(self._max_streams, len(self._intakes))
         serve_calls(self._service, server)
         tasks: list[asyncio.Future[None]] = [failed]
@@ -180,7 +188,7 @@ class RpcTransport:
         return bulk
 
 
-def _validate_free(listen: str) -> None:
+def validate_free(listen: str) -> None:
     """Raises AddressInUse, or the OSError that says why one cannot listen there: gRPC says only that it failed."""
     host, port = split_address(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import grpc
 
-from chain.block import Id
+from chain.block import Digest, Id
 from chain.errors import InvalidKey
+from chain.genesis import PROTOCOL_VERSION
 from chain.signing import decode_id, encode_id
 from node.bans import Bans
 from node.pb import common_pb2
@@ -35,6 +36,7 @@ from node.transport.channel import PEER_KEY
 from node.transport.intake import Intake
 from node.transport.link import ACCEPTED_KEY
 from node.transport.sender import Sender
+from node.version import get_version
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class PeerService:
         bans: Bans,
         tls: MutualTls | None,
         on_failure: Callable[[Exception], None],
+        chain_id: Digest = b"",
     ) -> None:
         self._handler = handler
         self._intakes = intakes
@@ -84,13 +87,14 @@ class PeerService:
         self._bans = bans
         self._tls = tls
         self._on_failure = on_failure
+        self._chain_id = chain_id
         self._streams: dict[Id, asyncio.Future[None]] = {}
 
     def refuse(self, peer: Id, fault: PeerFault) -> None:
         """Ends the peer's stream and lets it back in no sooner than its refusal ends."""
         refusal_s = self._bans.add_fault(peer)
         log.warning("refused %s for %.0f s: %s", encode_id(peer), refusal_s, fault)
-        self._end_stream(peer)
+        self.end_stream(peer)
 
     # The calls of peer.proto
 
@@ -102,6 +106,9 @@ class PeerService:
 
     async def Blob(self, request_iterator: object, context: Context) -> None:  # noqa: N802
         await self._serve(context, lambda intake: self._blob(intake, context))
+
+    async def Hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:  # noqa: N802
+        return await self._serve(context, self._hello)
 
     async def _serve(self, context: Context, serve: Callable[[Intake], Awaitable[T]]) -> T:
         """The edge: knows the caller, and turns what went wrong into a status and its consequences."""
@@ -146,7 +153,7 @@ class PeerService:
 
     async def _push(self, intake: Intake, context: Context) -> None:
         peer = intake.peer
-        self._end_stream(peer)
+        self.end_stream(peer)
         replaced = self._streams[peer] = asyncio.get_running_loop().create_future()
         await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
         tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._read(intake, context))]
@@ -181,7 +188,8 @@ class PeerService:
             if wait_s:
                 await asyncio.sleep(wait_s)
 
-    def _end_stream(self, peer: Id) -> None:
+    def end_stream(self, peer: Id) -> None:
+        """The peer may open another one, unless it is refused."""
         stream = self._streams.get(peer)
         if stream is not None and not stream.done():
             stream.set_result(None)
@@ -210,6 +218,13 @@ class PeerService:
         )
         intake.counters.add_sent(BLOCKS, reply.ByteSize() + FRAMING_BYTES)
         return reply
+
+    # Hello
+
+    async def _hello(self, intake: Intake) -> pb.HelloReply:
+        await asyncio.sleep(intake.take_blocks_request())
+        now_ms = time.time_ns() // 1_000_000
+        return pb.HelloReply(chain_id=self._chain_id, version=get_version(), protocol=PROTOCOL_VERSION, time_ms=now_ms)
 
     # Blob
 

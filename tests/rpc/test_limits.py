@@ -330,6 +330,9 @@ class Liar(rpc.PeerServicer):
         await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
         await asyncio.Event().wait()
 
+    async def Hello(self, request: pb.HelloRequest, context: object) -> pb.HelloReply:  # noqa: N802
+        return pb.HelloReply()
+
     async def Blocks(self, request: pb.BlocksRequest, context: object) -> pb.BlocksReply:  # noqa: N802
         return self.reply
 

@@ -18,6 +18,7 @@ from node.admin import AdminServer
 from node.admin_client import AdminClient
 from node.config import NodeConfig
 from node.context import NodeContext
+from node.operator import Operator
 from node.predictor import Predictor
 from node.round_service import RoundService
 from node.trainer import Trainer
@@ -88,5 +89,8 @@ async def running(
         assert service is not None
         view = NodeView(service, contexts[0], make_config(tmp_path))
         path = tmp_path / "run" / "node0.sock"
-        async with AdminServer(path, view, Predictor(contexts[0], service.learner)):
+        operator = Operator(
+            contexts[0].bans, service.peers, tmp_path, contexts[0].clock, contexts[0].disk, lambda _: None
+        )
+        async with AdminServer(path, view, Predictor(contexts[0], service.learner), operator):
             yield Running(net, contexts[0], view, path)

@@ -1,0 +1,178 @@
+"""Takes an exported chain into a stopped node's store: the whole file is judged first, then what extends the store is
+appended. Nothing in the file is believed: links, difficulty, proof of work, every signature, every certificate.
+
+A file may overlap with what is there, and must then say the same; it must not leave a gap. Aggregates are not in it:
+the node fetches the newest by its digest when it runs again, as after any catching up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from chain.block import Block, Certificate, Id
+from chain.blockchain import EXPORT_MAGIC, ExportedBlock, read_export
+from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES, decode_block, decode_certificate
+from chain.difficulty import WINDOW
+from chain.errors import ChainError, DecodeError, ValidationError
+from chain.genesis import Genesis
+from chain.sqlite_store import SqliteStore
+from chain.tip import Tip
+from chain.validation import validate_candidate, validate_certificate
+from node.errors import VerificationFailed
+
+MAX_LINE_BYTES = 2 * (MAX_BLOCK_BYTES + MAX_CERTIFICATE_BYTES) + (1 << 16)  # both in hex, and what is said of them
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a file held and what came of it. `known` blocks were there already; `head` is the store's, afterwards."""
+
+    first: int
+    last: int
+    known: int
+    appended: int
+    height: int
+    head: Id
+
+
+def import_chain(genesis: Genesis, store: SqliteStore | None, stream: IO[bytes], *, dry_run: bool = False) -> Imported:
+    """Appends what in `stream`, which can be rewound, extends `store`. Without a store: as onto a new one, a dry run.
+
+    Raises VerificationFailed, and then nothing has changed: for a file that is damaged or of another chain, for blocks
+    that break a rule, leave a gap, or differ from finalised ones.
+    """
+    tip = _get_tip(genesis, store)
+    judged = _Judge(genesis, store, tip)
+    try:
+        for exported in read_blocks(stream, genesis):
+            judged.take(*exported)
+    except ChainError as error:
+        raise VerificationFailed(f"{error}; nothing was imported") from error
+    if judged.first is None:
+        raise VerificationFailed("expected blocks, got a file without any; nothing was imported")
+    if not dry_run and store is not None:
+        stream.seek(0)
+        _append(genesis, store, read_blocks(stream, genesis), judged.digests)
+    last = judged.first + judged.count - 1
+    known = judged.count - len(judged.digests)
+    return Imported(judged.first, last, known, len(judged.digests), judged.tip.height, judged.tip.id)
+
+
+def _get_tip(genesis: Genesis, store: SqliteStore | None) -> Tip:
+    if store is None:
+        return Tip.at(genesis, (genesis.block0,))
+    head = store.head_height
+    return Tip.at(genesis, (stored.block for stored in store.blocks(max(0, head - WINDOW + 1), head)))
+
+
+class _Judge:
+    """Walks through a file once. `digests` are those of the blocks to append, so that they can be known again."""
+
+    def __init__(self, genesis: Genesis, store: SqliteStore | None, tip: Tip) -> None:
+        self.tip = tip
+        self.first: int | None = None
+        self.count = 0
+        self.digests: list[bytes] = []
+        self._genesis = genesis
+        self._store = store
+        self._head = tip.height
+
+    def take(self, height: int, data: bytes, certified: bytes) -> None:
+        if self.first is None:
+            self.first = height
+            if height > self._head + 1:
+                raise ValidationError(
+                    f"expected a file that begins at height {self._head + 1} or below, as that is where the store "
+                    f"goes on (got one that begins at {height})"
+                )
+        if height != self.first + self.count:
+            raise DecodeError(f"expected block {self.first + self.count}, got block {height}")
+        self.count += 1
+        block = decode_block(self._genesis.chain_id, data)
+        if block.height != height:
+            raise DecodeError(f"expected block {height}, got one of height {block.height}")
+        if height == 0:
+            if block != self._genesis.block0:
+                raise ValidationError.differs("block 0, which names the chain", self._genesis.block0.id, block.id)
+            return
+        certificate = decode_certificate(certified)
+        if height <= self._head:
+            self._compare(block, certificate)
+            return
+        validate_candidate(
+            self._genesis,
+            block,
+            parent=self.tip.header,
+            parent_id=self.tip.id,
+            difficulty=self.tip.next_difficulty,
+        )
+        validate_certificate(self._genesis, block.id, height, certificate)
+        self.tip = self.tip.extend(block)
+        self.digests.append(_hash(data, certified))
+
+    def _compare(self, block: Block, certificate: Certificate) -> None:
+        """A block of a height that is finalised here: it is the same one, or somebody has lied."""
+        stored = self._store.get_block(block.height) if self._store is not None else None
+        if stored is None or stored.block.id != block.id:
+            ours = "none" if stored is None else stored.block.id.hex()
+            try:
+                validate_certificate(self._genesis, block.id, block.height, certificate)
+            except ValidationError as error:
+                raise ValidationError(
+                    f"block {block.height}: expected {ours}, got {block.id.hex()}: {error}"
+                ) from error
+            raise ValidationError(
+                f"block {block.height}: {ours} and {block.id.hex()} are both certified: at least "
+                f"{2 * self._genesis.q - self._genesis.n} members have lied"
+            )
+        validate_certificate(self._genesis, block.id, block.height, certificate)
+
+
+def _append(genesis: Genesis, store: SqliteStore, blocks: Iterator[ExportedBlock], digests: list[bytes]) -> None:
+    """The second walk: what was judged, and nothing else."""
+    start = store.head_height + 1
+    for height, data, certified in blocks:
+        if height < start:
+            continue
+        if height - start >= len(digests) or _hash(data, certified) != digests[height - start]:
+            raise VerificationFailed(f"block {height}: the file was changed while it was read; imported up to there")
+        store.append(decode_block(genesis.chain_id, data), decode_certificate(certified))
+
+
+def _hash(data: bytes, certified: bytes) -> bytes:
+    return hashlib.sha256(len(data).to_bytes(8, "big") + data + certified).digest()
+
+
+# ---- the two formats of an export
+
+
+def read_blocks(stream: IO[bytes], genesis: Genesis) -> Iterator[ExportedBlock]:
+    """The heights of a file that `fednode chain export` wrote, in either format. Raises ChainError."""
+    start = stream.read(len(EXPORT_MAGIC))
+    stream.seek(0)
+    if start == EXPORT_MAGIC:
+        return read_export(stream, genesis.chain_id)
+    if start.startswith(b"{"):
+        return _read_lines(stream)
+    raise DecodeError(f"expected a file that fednode chain export wrote, got one that begins with {start!r}")
+
+
+def _read_lines(stream: IO[bytes]) -> Iterator[ExportedBlock]:
+    """Of the JSON in a line only what was exported counts; what is said of it there is for other tools."""
+    number = 0
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES or not line.endswith(b"\n"):
+            raise DecodeError(f"line {number}: expected a whole line of at most {MAX_LINE_BYTES} bytes")
+        try:
+            row = json.loads(line)
+            height, data, certified = row["height"], bytes.fromhex(row["block"]), bytes.fromhex(row["certificate"])
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise DecodeError(f"line {number}: expected a block as JSON ({error})") from error
+        if type(height) is not int or len(data) > MAX_BLOCK_BYTES or len(certified) > MAX_CERTIFICATE_BYTES:
+            raise DecodeError(f"line {number}: expected a height, a block and a certificate within their limits")
+        yield height, data, certified

@@ -1,0 +1,43 @@
+"""Small files beside the store that must be whole, durable and nobody else's business."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from chain.blobs import sync_directory
+from node.errors import NodeError
+
+MAX_BYTES = 1 << 20
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Puts `data` in the place of what `path` held, mode 0600, all of it or nothing. Raises NodeError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(file, "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise NodeError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def read_private(path: Path) -> bytes | None:
+    """What `path` holds, None if there is no such file. Raises NodeError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise NodeError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(data) > MAX_BYTES:
+        raise NodeError(f"{path}: expected at most {MAX_BYTES} bytes")
+    return data

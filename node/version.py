@@ -1,0 +1,16 @@
+"""The version of what is installed, read without importing it."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+UNKNOWN = "unknown"
+
+
+@cache
+def get_version(distribution: str = "fednode") -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return UNKNOWN

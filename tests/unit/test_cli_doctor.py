@@ -1,0 +1,220 @@
+"""`fednode doctor`: each precondition that is broken is the one that fails, and nothing is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain.sqlite_store import SqliteStore
+from node import doctor
+from node.cli import main
+from node.cli.output import paint
+from node.genesis_file import load_genesis
+from node.peer_probe import Greeting, NotReached
+from node.version import get_version
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Federations of one and of three, nothing of them started."""
+    path = tmp_path_factory.mktemp("doctor")
+    for n in (1, 3):
+        assert main(["testnet", "-n", str(n), "-o", str(path / str(n)), "--base-port", "0"]) == 0
+    return path
+
+
+@pytest.fixture
+def single(originals: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(originals / "1", tmp_path / "single"))
+
+
+@pytest.fixture
+def three(originals: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(originals / "3", tmp_path / "three"))
+
+
+def examine(capsys: Captured, cluster: Path, *options: str, code: int) -> dict[str, tuple[str, str, str | None]]:
+    """What was found, by check; of several findings the worst, then the first."""
+    capsys.readouterr()
+    assert main(["doctor", "-c", str(cluster / "node0.yaml"), "--json", *options]) == code
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert shown["ok"] == (code == 0)
+    found: dict[str, tuple[str, str, str | None]] = {}
+    for finding in sorted(shown["checks"], key=lambda finding: ["fail", "warn", "ok"].index(finding["verdict"])):
+        found.setdefault(finding["check"], (finding["verdict"], finding["found"], finding["advice"]))
+    return found
+
+
+def get_failed(found: dict[str, tuple[str, str, str | None]]) -> list[str]:
+    return [check for check, (verdict, _, _) in found.items() if verdict == "fail"]
+
+
+def test_a_node_that_lacks_nothing_passes_and_is_left_as_it_was(capsys: Captured, single: Path) -> None:
+    before = sorted(single.rglob("*"))
+    found = examine(capsys, single, code=0)
+    assert {verdict for verdict, _, _ in found.values()} == {"ok"}
+    assert {"configuration", "key", "genesis", "initial model", "data directory", "disk", "port", "admin"} <= set(found)
+    assert {"device", "members", "data", "quorum"} <= set(found)
+    assert sorted(single.rglob("*")) == before
+    assert main(["doctor", "-c", str(single / "node0.yaml")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(found)
+    assert all(line.startswith("ok    ") for line in lines)
+
+
+def test_members_that_are_away_are_missed_at_the_quorum(capsys: Captured, three: Path) -> None:
+    found = examine(capsys, three, code=6)
+    assert get_failed(found) == ["quorum"]
+    assert [found[f"peer node{i}"][0] for i in (1, 2)] == ["warn", "warn"]
+    assert found["quorum"][1] == "1 of 3 members in reach, 3 needed"
+
+
+def _open_key(cluster: Path) -> None:
+    (cluster / "keys" / "node0.key").chmod(0o644)
+
+
+def _take_key(cluster: Path) -> None:
+    (cluster / "keys" / "node0.key").unlink()
+
+
+def _spoil_model(cluster: Path) -> None:
+    with (cluster / "initial_model.safetensors").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+
+
+def _misspell(cluster: Path) -> None:
+    text = (cluster / "node0.yaml").read_text()
+    (cluster / "node0.yaml").write_text(text + "consensos: {}\n")
+
+
+def _spoil_genesis(cluster: Path) -> None:
+    text = (cluster / "genesis.yaml").read_text()
+    (cluster / "genesis.yaml").write_text(text.replace("quorum:", "quorm:"))
+
+
+def _change_member(cluster: Path) -> None:
+    (cluster / "keys" / "node0.key").unlink()
+    assert main(["keygen", "-o", str(cluster / "keys" / "node0.key")]) == 0
+
+
+def _open_admin(cluster: Path) -> None:
+    (cluster / "run").mkdir(mode=0o755)
+
+
+def _spoil_database(cluster: Path) -> None:
+    (cluster / "data" / "node0").mkdir(parents=True)
+    (cluster / "data" / "node0" / "chain.db").write_bytes(b"no database" * 100)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check", "what"),
+    [
+        (_open_key, "key", "0644"),
+        (_take_key, "key", "no such file"),
+        (_spoil_model, "initial model", "expected the initial model that"),
+        (_misspell, "configuration", "Did you mean 'consensus'?"),
+        (_spoil_genesis, "genesis", "quorm"),
+        (_change_member, "members", "expected this node's key"),
+        (_open_admin, "admin", "expected mode 0700"),
+        (_spoil_database, "data directory", "chain.db"),
+    ],
+)
+def test_what_is_broken_is_what_fails(
+    capsys: Captured, single: Path, spoil: Callable[[Path], None], check: str, what: str
+) -> None:
+    spoil(single)
+    found = examine(capsys, single, code=6)
+    assert get_failed(found) == [check]
+    assert what in found[check][1]
+    assert found[check][2]
+
+
+@pytest.mark.parametrize(
+    ("option", "check", "what"),
+    [
+        ("training.device=cuda:99", "device", "cuda:99"),
+        ("data={format: npz, path: none.npz}", "data", "none.npz"),
+        ("node.data_dir=node0.yaml/data", "data directory", "node0.yaml: cannot be written"),
+        ("network.listen=192.0.2.1:7000", "port", "192.0.2.1:7000"),
+    ],
+)
+def test_what_an_option_breaks_is_what_fails(
+    capsys: Captured, single: Path, option: str, check: str, what: str
+) -> None:
+    found = examine(capsys, single, "--set", option, code=6)
+    assert get_failed(found) == [check]
+    assert what in found[check][1]
+
+
+def test_whoever_holds_the_data_directory_or_the_port_is_named(capsys: Captured, single: Path) -> None:
+    genesis, _ = load_genesis(single / "genesis.yaml")
+    with socket.create_server(("127.0.0.1", 0)) as server, SqliteStore.open(single / "data" / "node0", genesis):
+        listen = f"127.0.0.1:{server.getsockname()[1]}"
+        found = examine(capsys, single, "--set", f"network={{listen: '{listen}', tls: off}}", code=6)
+    assert get_failed(found) == ["data directory", "port"]
+    assert f"process {os.getpid()} (" in found["data directory"][1]
+    assert found["port"][1] == f"{listen}: another process listens there"
+    assert examine(capsys, single, code=0)["data directory"][1].endswith("of this chain")
+
+
+def test_another_chains_data_directory_is_refused(capsys: Captured, single: Path, three: Path) -> None:
+    genesis, _ = load_genesis(three / "genesis.yaml")
+    SqliteStore.open(single / "data" / "node0", genesis).close()
+    found = examine(capsys, single, code=6)
+    assert get_failed(found) == ["data directory"]
+    assert genesis.chain_id.hex() in found["data directory"][1]
+
+
+def test_peers_are_held_to_chain_protocol_version_and_clock(
+    capsys: Captured, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain_id = load_genesis(three / "genesis.yaml").genesis.chain_id
+    good = Greeting(get_version(), 1, chain_id, skew_s=0.1, rtt_s=0.001)
+    answers: list[Greeting | NotReached | None] = []
+
+    def probe(*_: object, **__: object) -> Greeting | None:
+        answer = answers.pop()
+        if isinstance(answer, NotReached):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(doctor, "probe_peer", probe)
+    monkeypatch.setattr(doctor, "PROBES_AT_ONCE", 1)
+
+    def ask(*given: Greeting | NotReached | None, code: int) -> tuple[list[str], str]:
+        answers[:] = reversed(given)
+        found = examine(capsys, three, code=code)
+        peers = sorted((found[f"peer node{i}"][0] for i in (1, 2)), key=["ok", "warn", "fail"].index)
+        return [*peers, found["clock"][0], found["quorum"][0]], found["clock"][1]
+
+    assert ask(good, good, code=0)[0] == ["ok", "ok", "ok", "ok"]
+    assert ask(good, None, code=0)[0] == ["ok", "warn", "ok", "ok"]
+    assert ask(good, NotReached("away", "wait"), code=6)[0] == ["ok", "warn", "ok", "fail"]
+    other = Greeting(get_version(), 1, b"c" * 32, 0.1, 0.001)
+    assert ask(good, other, code=6)[0] == ["ok", "fail", "ok", "fail"]
+    assert ask(good, Greeting("0.0.1", 1, chain_id, 0.1, 0.001), code=0)[0] == ["ok", "warn", "ok", "ok"]
+    assert ask(good, Greeting(get_version(), 2, chain_id, 0.1, 0.001), code=6)[0] == ["ok", "fail", "ok", "fail"]
+    ahead = Greeting(get_version(), 1, chain_id, 5.0, 0.001)
+    states, clock = ask(ahead, ahead, code=6)
+    assert states == ["warn", "warn", "fail", "ok"]
+    assert clock == "5.000 s behind the median of 2 peers"
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert paint("ok", 32) == "ok"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert paint("ok", 32) == "\x1b[32mok\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert paint("ok", 32) == "ok"
