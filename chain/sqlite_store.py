@@ -146,8 +146,8 @@ class SqliteStore(SignedSlots, BlobFiles):
 
     @classmethod
     def reset(cls, path: Path, faults: Faults | None = None) -> int:
-        """Delete chain, rounds, evidence and blobs; keep genesis, what this node signed, what its lock rests on, and the
-        blobs that both name last: it goes on bound by its word, and can show why. Returns the highest height signed.
+        """Delete chain, rounds, evidence and blobs; keep genesis, what this node signed and what its lock rests on, and
+        the blobs that both name last: it goes on bound by its word. Returns the highest height signed.
 
         Only the kept rows are read, so a damaged chain can be reset. The new database takes the old one's place in one
         rename: a crash leaves one or the other.

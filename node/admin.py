@@ -1,7 +1,8 @@
-"""The operator's way in: gRPC on a unix socket of mode 0600 in a directory of mode 0700 (SECURITY §4).
+"""The operator's way in: gRPC on a unix socket of mode 0600 in a directory of mode 0700, and over TCP for whoever shows
+a token (SECURITY §4).
 
-Python gRPC cannot say who is calling, so the directory is the control: it is made private, and one that is not is
-refused. Health and reflection are served on the same socket.
+Python gRPC cannot say who is calling on a socket, so the directory is the control: it is made private, and one that is
+not is refused. Over TCP every method asks for a role. Health and reflection are served beside it in both.
 """
 
 # ruff: noqa: N802 (gRPC names the methods of a servicer)
@@ -12,7 +13,7 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from chain.errors import ChainError, StoreCorrupted
+from node.admin_access import RemoteAccess
 from node.admin_client import REFUSED, is_served
 from node.errors import (
     ConfigError,
@@ -69,38 +71,37 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
 
 
 class AdminServer:
-    """Serves `view`, the answers of `predictor` and the changes of `operator` on `socket` while it is entered.
+    """Serves `view`, the answers of `predictor` and the changes of `operator` on `socket`, and to `remote` callers,
+    while it is entered.
 
     Raises PermissionRefused when others could reach the socket, ConfigError when the place is taken.
     """
 
-    def __init__(self, socket: Path, view: NodeView, predictor: Predictor, operator: Operator) -> None:
+    def __init__(
+        self,
+        socket: Path | None,
+        view: NodeView,
+        predictor: Predictor,
+        operator: Operator,
+        remote: RemoteAccess | None = None,
+    ) -> None:
         self._socket = socket
+        self._remote = remote
         self._view = view
         self._servicer = _Admin(view, predictor, operator)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._stack = AsyncExitStack()
+        self.port = 0  # where remote callers are served, once entered
 
     async def __aenter__(self) -> Self:
-        prepare_place(self._socket)
-        server = aio.server(
-            options=[
-                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-                ("grpc.max_concurrent_streams", 64),
-            ]
-        )
-        admin_pb2_grpc.add_AdminServicer_to_server(self._servicer, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection((ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         async with AsyncExitStack() as stack:
-            try:
-                server.add_insecure_port(f"unix:{self._socket}")
-            except RuntimeError as error:
-                raise ConfigError(f"admin.socket: {self._socket}: cannot listen there ({error})") from error
-            stack.callback(_remove, self._socket)
-            self._socket.chmod(0o600)
-            await server.start()
-            stack.push_async_callback(server.stop, STOP_GRACE_S)
+            if self._socket is not None:
+                await self._serve_socket(stack, self._socket)
+            if self._remote is not None:
+                server = self._make_server([self._remote.guard])
+                self.port = self._remote.listen(server)
+                await server.start()
+                stack.push_async_callback(server.stop, STOP_GRACE_S)
             await self._health.set(HEALTH_ADMIN, health_pb2.HealthCheckResponse.SERVING)
             await self._set_readiness(self._view.is_ready)
             stack.push_async_callback(self._health.enter_graceful_shutdown)
@@ -113,6 +114,32 @@ class AdminServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    def _make_server(self, interceptors: Sequence[aio.ServerInterceptor[Any, Any]] = ()) -> aio.Server:
+        server = aio.server(
+            interceptors=interceptors,
+            options=[
+                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+                ("grpc.max_concurrent_streams", 64),
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        admin_pb2_grpc.add_AdminServicer_to_server(self._servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection((ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        return server
+
+    async def _serve_socket(self, stack: AsyncExitStack, socket: Path) -> None:
+        prepare_place(socket)
+        server = self._make_server()
+        try:
+            server.add_insecure_port(f"unix:{socket}")
+        except RuntimeError as error:
+            raise ConfigError(f"admin.socket: {socket}: cannot listen there ({error})") from error
+        stack.callback(_remove, socket)
+        socket.chmod(0o600)  # noqa: ASYNC240 (a system call)
+        await server.start()
+        stack.push_async_callback(server.stop, STOP_GRACE_S)
 
     async def _watch_readiness(self) -> None:
         known = self._view.is_ready

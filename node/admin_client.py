@@ -1,4 +1,5 @@
-"""Asks a running node over its admin socket. Synchronous: a command has nothing else to do meanwhile.
+"""Asks a running node over its admin socket, or over TCP with a token. Synchronous: a command has nothing else to do
+meanwhile.
 
 gRPC's codes become the errors of `node.errors` here, so that each ends the command with its own exit code.
 """
@@ -12,18 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chain.blockchain import ExportedBlock
 from chain.genesis import Genesis
+from node.admin_address import AdminAddress, RemoteAddress
 from node.errors import NodeError, NodeUnreachable, NotFound, PermissionRefused, VerificationFailed
 from node.ledger import InvalidRequest
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
+from node.transport.channel import split_address
 
+CONNECT_S = 5.0
 CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
 COMPARE_S = 120.0  # a peer answers four requests for blocks a second
 REFUSED = "fednode-refused"  # beside a refusal that is the node's own words, and not gRPC's about the connection
@@ -34,11 +38,19 @@ _CODES: dict[grpc.StatusCode, type[NodeError]] = {
     grpc.StatusCode.NOT_FOUND: NotFound,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
     grpc.StatusCode.DATA_LOSS: VerificationFailed,
+    grpc.StatusCode.UNAUTHENTICATED: PermissionRefused,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionRefused,
 }
 
 
-def is_served(path: Path) -> bool:
-    """Whether a process listens on this unix socket. Raises PermissionRefused when that may not be asked."""
+def is_served(path: AdminAddress) -> bool:
+    """Whether a process listens there. Raises PermissionRefused when that may not be asked."""
+    if isinstance(path, RemoteAddress):
+        try:
+            sockets.create_connection(split_address(path.host_port), timeout=CONNECT_S).close()
+        except OSError:
+            return False
+        return True
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -51,14 +63,15 @@ def is_served(path: Path) -> bool:
 
 
 class AdminClient:
-    """One node's answers, read through `socket`. Reads the ledger as `node.offline.OfflineNode` does, and more."""
+    """One node's answers, read through `socket`, or over TCP. Reads the ledger as `node.offline.OfflineNode` does, and
+    more."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: AdminAddress) -> None:
         self.place = f"the node at {socket}"
-        if socket.exists() and not os.access(socket, os.R_OK | os.W_OK):
+        if isinstance(socket, Path) and socket.exists() and not os.access(socket, os.R_OK | os.W_OK):
             raise PermissionRefused(f"{socket}: this socket is another user's")
         self._socket = socket
-        self._channel = grpc.insecure_channel(f"unix:{socket.absolute()}")
+        self._channel = _open_channel(socket)
         self._admin: admin_pb2_grpc.AdminStub = admin_pb2_grpc.AdminStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._genesis: Genesis | None = None
@@ -200,12 +213,46 @@ class AdminClient:
         if isinstance(error, grpc.Call) and REFUSED in dict(error.trailing_metadata() or ()):
             raise kind(details) from error
         if code is grpc.StatusCode.UNAVAILABLE:
-            raise kind(f"{self._socket}: no node answers there; is it running?") from error
+            hint = "" if isinstance(self._socket, Path) else f" ({details})"
+            raise kind(f"{self._socket}: no node answers there; is it running?{hint}") from error
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             raise kind(f"{self._socket}: the node has not answered for {timeout_s:g} s") from error
         if code is grpc.StatusCode.UNIMPLEMENTED:
             raise kind(f"{self._socket}: the node there does not know this request ({details})") from error
+        if kind is PermissionRefused:
+            raise kind(f"{self._socket}: {details}") from error
         raise kind(details) from error
+
+
+class _WithToken(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+    """Sends the token with every call."""
+
+    def __init__(self, token: str) -> None:
+        self._metadata = (("authorization", f"Bearer {token}"),)
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._add(client_call_details), request)
+
+    def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._add(client_call_details), request)
+
+    def _add(self, details: Any) -> Any:
+        return details._replace(metadata=(*(details.metadata or ()), *self._metadata))
+
+
+def _open_channel(place: AdminAddress) -> grpc.Channel:
+    if isinstance(place, Path):
+        return grpc.insecure_channel(f"unix:{place.absolute()}")
+    options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
+    if place.id is None:
+        channel = grpc.insecure_channel(place.host_port, options=options)
+    else:
+        from node.tls import get_server_name, make_anchor
+
+        options.append(("grpc.ssl_target_name_override", get_server_name(place.id)))
+        credentials = grpc.ssl_channel_credentials(make_anchor(place.id))
+        channel = grpc.secure_channel(place.host_port, credentials, options=options)
+    return grpc.intercept_channel(channel, _WithToken(place.token))
 
 
 def _make_list_request(first: int | None, limit: int, reverse: bool) -> pb.ListRequest:

@@ -299,9 +299,14 @@ class ConsensusSection(Section):
 
 
 class AdminSection(Section):
-    """Where the operator's commands reach the daemon; null switches it off."""
+    """Where the operator's commands reach the daemon; null switches it off.
+
+    Whoever can open the socket may do all. At `address` callers need a token (`fednode token new`), and beyond loopback
+    they speak TLS with the node's own identity.
+    """
 
     socket: SocketPath | None = None
+    address: ListenAddress | None = None
 
 
 class LogSection(Section):

@@ -19,6 +19,7 @@ from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 from chain.sqlite_store import SqliteStore
 from node.admin import AdminServer
+from node.admin_access import RemoteAccess
 from node.auditor import Halted
 from node.clock import SystemClock
 from node.config import NodeConfig
@@ -30,6 +31,7 @@ from node.offload import ThreadOffload
 from node.operator import Operator, restore_bans
 from node.predictor import Predictor
 from node.round_service import RoundService
+from node.tokens import Tokens
 from node.transport.base import AddressInUse
 from node.transport.rpc import RpcTransport
 from node.unlock import open_identity
@@ -113,12 +115,13 @@ async def _run(config: NodeConfig, genesis: Genesis, initial_model: Path, key: S
             bans=transport.bans,
         )
         service = RoundService(context)
-        if config.admin.socket is not None:
+        if config.admin.socket is not None or config.admin.address is not None:
             view, predictor = NodeView(service, context, config), Predictor(context, service.learner)
             operator = Operator(
                 transport.bans, service.peers, config.node.data_dir, context.clock, disk, transport.hang_up
             )
-            await stack.enter_async_context(AdminServer(config.admin.socket, view, predictor, operator))
+            remote = _make_remote_access(config, key)
+            await stack.enter_async_context(AdminServer(config.admin.socket, view, predictor, operator, remote))
         _greet(config, genesis, key, service, time.monotonic() - began_s)
         await _run_until_stopped(service, stopped)
         log.info("stopped at height %d", service.tip.height)
@@ -170,6 +173,12 @@ def _make_transport(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Rp
         )
     except ValueError as error:
         raise ConfigError(f"network: {error}") from error
+
+
+def _make_remote_access(config: NodeConfig, key: SigningKey) -> RemoteAccess | None:
+    if config.admin.address is None:
+        return None
+    return RemoteAccess(config.admin.address, Tokens(config.node.data_dir), key)
 
 
 def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path) -> WorkerConfig:

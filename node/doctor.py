@@ -26,6 +26,7 @@ from node.config import NodeConfig, load_config, parse_address
 from node.errors import ConfigError, NodeError
 from node.genesis_file import GenesisFile, check_initial_model, read_genesis, validate_user_model
 from node.peer_probe import Greeting, NotReached, ProbeFailed, Refused, identify_server, probe_peer
+from node.tokens import Tokens
 from node.transport.base import AddressInUse
 from node.transport.rpc import validate_free
 from node.unlock import open_identity
@@ -86,7 +87,7 @@ def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Ite
     yield from _check_data_dir(config, read, node)
     yield from _check_disk(config, read)
     yield from _check_port(config, key, node)
-    yield from _check_admin(config)
+    yield from _check_admin(config, node)
     yield from _check_device(config)
     if read is not None:
         yield from _check_membership(config, path, read.genesis, key)
@@ -326,8 +327,12 @@ def _judge_listener(config: NodeConfig, key: SigningKey | None, *, is_ours: bool
     return _fail("port", f"{listen}: another process listens there", "stop it, or choose another network.listen")
 
 
-def _check_admin(config: NodeConfig) -> Iterator[Finding]:
+def _check_admin(config: NodeConfig, node: pb.NodeStatus | None) -> Iterator[Finding]:
+    if config.admin.address is not None:
+        yield from _check_remote(config.admin.address, config.node.data_dir, runs=node is not None)
     path = config.admin.socket
+    if path is None and config.admin.address is not None:
+        return
     if path is None:
         yield _ok("admin", "no socket: this node cannot be asked by commands")
         return
@@ -348,6 +353,28 @@ def _check_admin(config: NodeConfig) -> Iterator[Finding]:
         yield _fail("admin", f"{path}: expected a socket or nothing there", "move the file, or choose another socket")
     else:
         yield _ok("admin", str(path))
+
+
+def _check_remote(address: str, data_dir: Path, *, runs: bool) -> Iterator[Finding]:
+    try:
+        validate_free(address)
+    except AddressInUse:
+        if not runs:
+            yield _fail("admin", f"{address}: another process listens there", "choose another admin.address")
+            return
+    except (OSError, ValueError) as error:
+        found = f"{address}: cannot listen there ({getattr(error, 'strerror', None) or error})"
+        yield _fail("admin", found, "choose an address of this machine for admin.address")
+        return
+    try:
+        num_tokens = len(Tokens(data_dir).get_all())
+    except NodeError as error:
+        yield _fail("admin", str(error), "chmod 600 it, or remove it and make tokens anew")
+        return
+    if num_tokens:
+        yield _ok("admin", f"{address}, {num_tokens} tokens")
+    else:
+        yield _warn("admin", f"{address}: there is no token to call it with", "fednode token new makes one")
 
 
 # ---- what it trains on

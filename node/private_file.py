@@ -41,3 +41,11 @@ def read_private(path: Path) -> bytes | None:
     if len(data) > MAX_BYTES:
         raise NodeError(f"{path}: expected at most {MAX_BYTES} bytes")
     return data
+
+
+def make_private_folder(path: Path) -> None:
+    """Raises NodeError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise NodeError(f"{path}: cannot be made ({error.strerror})") from error

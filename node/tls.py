@@ -164,12 +164,15 @@ class MutualTls:
         with self._lock:
             self._trusted, self._bundle = ids, bundle
 
-    def make_server_credentials(self) -> grpc.ServerCredentials:
-        """Credentials that ask anew, at each handshake, for the leaf and for whom to trust."""
+    def make_server_credentials(self, *, are_callers_known: bool = True) -> grpc.ServerCredentials:
+        """Credentials that ask anew, at each handshake, for the leaf and for whom to trust.
+
+        Unless `are_callers_known`, callers need no certificate: who they are is proved in another way.
+        """
         return grpc.dynamic_ssl_server_credentials(
             self._make_configuration(),
             self._renew_configuration,  # type: ignore[arg-type]  # None is documented to mean "unchanged"
-            require_client_authentication=True,
+            require_client_authentication=are_callers_known,
         )
 
     def make_channel_credentials(self, peer: Id) -> grpc.ChannelCredentials:

@@ -50,6 +50,9 @@ def import_file(
             if not stream.seekable():
                 raise NodeError(f"{file}: expected a file, as it is read twice")
             store = None
+            if is_new and not dry_run:  # nothing is made for a file that does not hold
+                import_chain(genesis, None, stream, dry_run=True)
+                stream.seek(0)
             if not (dry_run and is_new):
                 store = stack.enter_context(SqliteStore.open(path, genesis, readonly=dry_run))
             done = import_chain(genesis, store, stream, dry_run=dry_run)

@@ -14,7 +14,6 @@ from node.cli.options import AsJson
 from node.errors import NodeError, NotFound, VerificationFailed
 
 CHECKPOINTS = "checkpoints"
-METRICS = "metrics.jsonl"
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +69,6 @@ def reset(
     try:
         if not keep_model and (data_dir / CHECKPOINTS).exists():
             shutil.rmtree(data_dir / CHECKPOINTS)
-        (data_dir / METRICS).unlink(missing_ok=True)
     except OSError as error:
         raise NodeError(f"{error.filename}: cannot be deleted ({error.strerror})") from error
     if as_json:

@@ -1,8 +1,8 @@
-"""Which node a command is about: a running one, through its admin socket, or a stopped one's data directory.
+"""Which node a command is about: a running one, by its admin socket or over TCP, or a stopped one's data directory.
 
-In this order: `--socket` (or `--address`), FEDNODE_ADDRESS, the admin section of `--config`, the only socket in
-`./run`. The commands that read the ledger also take `--data-dir`, and under `--config` they read the data directory it
-names when no daemon answers, saying so on stderr.
+In this order: `--socket` (or `--address`; `host:port` on this machine, `ID@host:port` on another), FEDNODE_ADDRESS, the
+admin section of `--config`, the only socket in `./run`. The commands that read the ledger also take `--data-dir`, and
+under `--config` they read the data directory it names when no daemon answers, saying so on stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from node.errors import ConfigError, NodeUnreachable
 if TYPE_CHECKING:
     from chain.blockchain import ExportedBlock
     from chain.genesis import Genesis
+    from node.admin_address import AdminAddress
     from node.admin_client import AdminClient
+    from node.config import NodeConfig
     from node.pb import admin_pb2 as pb
 
 ADDRESS_VARIABLE = "FEDNODE_ADDRESS"
@@ -30,7 +32,11 @@ RUN_DIRECTORY = Path("run")
 Socket = Annotated[
     str | None,
     typer.Option(
-        "--socket", "--address", metavar="PATH", help=f"The node's admin socket. Default: ${ADDRESS_VARIABLE}."
+        "--socket",
+        "--address",
+        metavar="PATH|ADDRESS",
+        help="The node's admin socket; or host:port, ID@host:port beyond this machine, with a token in the file that "
+        f"$FEDNODE_TOKEN_FILE names. Default: ${ADDRESS_VARIABLE}.",
     ),
 ]
 NodeConfigFile = Annotated[
@@ -66,8 +72,8 @@ class LedgerReader(Protocol):
     def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]: ...
 
 
-def find_socket(socket: str | None, config: Path | None) -> Path:
-    """The socket to ask. Raises NodeUnreachable, ConfigError or a usage error when there is none, or several."""
+def find_socket(socket: str | None, config: Path | None) -> AdminAddress:
+    """Whom to ask. Raises NodeUnreachable, ConfigError or a usage error when there is none, or several."""
     if address := socket or os.environ.get(ADDRESS_VARIABLE):
         return _read_address(address)
     if config is not None:
@@ -83,23 +89,45 @@ def find_socket(socket: str | None, config: Path | None) -> Path:
     return found[0]
 
 
-def _read_address(text: str) -> Path:
+def _read_address(text: str) -> AdminAddress:
     path = text.removeprefix("unix:")
     if path.startswith("//"):
         path = path.removeprefix("//")
-    if not path or ("/" not in path and ":" in path):
-        raise typer.BadParameter(f"expected the path of a unix socket, as in run/node0.sock (got {text!r})")
-    return Path(path)
+    if path and ("/" in path or ":" not in path):
+        return Path(path)
+    from node.admin_address import RemoteAddress
+
+    try:
+        return RemoteAddress.parse(text, os.environ)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"expected the path of a unix socket, as in run/node0.sock, host:port or ID@host:port (got {text!r}: "
+            f"{error})"
+        ) from error
 
 
-def _read_config(path: Path) -> tuple[Path, Path]:
-    """The admin socket and the data directory of a configuration."""
+def _read_config(path: Path) -> tuple[AdminAddress, Path]:
+    """Where the node of a configuration is asked, and its data directory."""
     from node.config import load_config
 
     config = load_config(path, (), os.environ)
+    if config.admin.socket is None and config.admin.address is not None:
+        return _read_own_address(config, config.admin.address), config.node.data_dir
     if config.admin.socket is None:
         raise ConfigError(f"{path}: admin.socket: expected a socket, as nothing can be asked of a node without one")
     return config.admin.socket, config.node.data_dir
+
+
+def _read_own_address(config: NodeConfig, address: str) -> AdminAddress:
+    """As its own machine asks a node that has no socket."""
+    from chain.signing import encode_id
+    from node.admin_address import RemoteAddress
+    from node.transport.channel import is_loopback
+    from node.unlock import open_identity
+
+    if is_loopback(address):
+        return RemoteAddress.parse(address, os.environ)
+    return RemoteAddress.parse(f"{encode_id(open_identity(config).id)}@{address}", os.environ)
 
 
 @contextmanager

@@ -206,7 +206,11 @@ def test_a_node_killed_before_it_had_a_chain_starts_anew(tmp_path: Path) -> None
 @pytest.mark.parametrize("step", ["reset.written", "reset.renamed"])
 def test_dying_in_a_reset_leaves_the_old_or_the_new_store(tmp_path: Path, step: str) -> None:
     live(tmp_path, None, void)
-    code, _ = in_child(lambda _: SqliteStore.reset(tmp_path, faults=die_at(step, 1)))
+
+    def reset(_: Faults) -> None:
+        SqliteStore.reset(tmp_path, faults=die_at(step, 1))
+
+    code, _ = in_child(reset)
     assert code == DIED
     with SqliteStore.open(tmp_path, GENESIS) as store:
         assert store.head_height == (HEIGHTS if step == "reset.written" else 0)

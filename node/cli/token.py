@@ -1,0 +1,115 @@
+"""`fednode token`: who may ask a node over TCP."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.options import AsJson, make_group
+
+if TYPE_CHECKING:
+    from node.tokens import Tokens
+
+
+class RoleName(StrEnum):
+    READ = "read"
+    ADMIN = "admin"
+
+
+_Config = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration of the node to be asked.")
+]
+_DataDir = Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="Its data directory, instead.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="What the token is called.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = make_group("Make, list and revoke the tokens that admin calls over TCP need (admin.address).")
+    group.command("new")(make)
+    group.command("list")(list_all)
+    group.command("revoke")(revoke)
+    app.add_typer(group, name="token")
+
+
+def make(
+    name: _Name,
+    config: _Config = None,
+    data_dir: _DataDir = None,
+    role: Annotated[RoleName, typer.Option("--role", help="read asks, admin also changes.")] = RoleName.READ,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there, mode 0600, not to stdout.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token and print it, once: the node keeps its hash alone. It holds at once, also while the node runs.
+
+    Example: fednode token new grafana --role read -c node3.yaml -o grafana.token; then, where it is used,
+    FEDNODE_TOKEN_FILE=grafana.token fednode status --address ID@host:port
+    """
+    import time
+
+    from chain.fields import format_time
+    from node.cli.output import print_json
+    from node.errors import NodeError
+    from node.private_file import write_private
+    from node.tokens import Role
+
+    tokens = _open(config, data_dir)
+    if output is not None and output.exists():
+        raise NodeError(f"{output}: expected no such file")
+    text = tokens.add(name, Role(role.value), format_time(time.time_ns() // 1_000_000))
+    if output is not None:
+        write_private(output, text.encode() + b"\n")
+    if as_json:
+        print_json({"name": name, "role": role.value, "token": None if output else text})
+    elif output is None:
+        print(text)
+    else:
+        print(f"{output}: token {name}, role {role.value}")
+
+
+def list_all(config: _Config = None, data_dir: _DataDir = None, as_json: AsJson = False) -> None:
+    """List the tokens that hold: names, roles, when they were made.
+
+    Example: fednode token list -c node3.yaml --json
+    """
+    from node.cli.output import print_json, print_table, show_time
+
+    tokens = _open(config, data_dir).get_all()
+    if as_json:
+        print_json({"tokens": [{"name": t.name, "role": t.role.value, "created": t.created} for t in tokens]})
+    else:
+        print_table(("NAME", "ROLE", "MADE (UTC)"), [(t.name, t.role.value, show_time(t.created)) for t in tokens])
+
+
+def revoke(name: _Name, config: _Config = None, data_dir: _DataDir = None, as_json: AsJson = False) -> None:
+    """Revoke a token: it is refused from the next call on, also while the node runs.
+
+    Example: fednode token revoke grafana -c node3.yaml
+    """
+    from node.cli.output import print_json
+
+    _open(config, data_dir).revoke(name)
+    if as_json:
+        print_json({"name": name, "revoked": True})
+    else:
+        print(f"{name}: revoked")
+
+
+def _open(config: Path | None, data_dir: Path | None) -> Tokens:
+    from node.tokens import Tokens
+
+    if (config is None) == (data_dir is None):
+        raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
+    if config is not None:
+        from node.config import load_config
+        from node.private_file import make_private_folder
+
+        data_dir = load_config(config, (), os.environ).node.data_dir
+        make_private_folder(data_dir)
+    assert data_dir is not None  # noqa: S101 (one of the two was given)
+    return Tokens(data_dir)
