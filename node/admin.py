@@ -60,13 +60,13 @@ Context = aio.ServicerContext[Any, Any]
 _CODES: dict[type[Exception], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     NotFound: grpc.StatusCode.NOT_FOUND,
-    NodeUnreachable: grpc.StatusCode.UNAVAILABLE,
     StoreCorrupted: grpc.StatusCode.DATA_LOSS,
     VerificationFailed: grpc.StatusCode.DATA_LOSS,
     NoModel: grpc.StatusCode.FAILED_PRECONDITION,
     NotReady: grpc.StatusCode.UNAVAILABLE,
     NotInTime: grpc.StatusCode.DEADLINE_EXCEEDED,
     TooManyPredictions: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    NodeUnreachable: grpc.StatusCode.UNAVAILABLE,  # after the kinds of it that are above
 }
 
 

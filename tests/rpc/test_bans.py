@@ -17,7 +17,7 @@ from node.errors import ConfigError, NotFound
 from node.ledger import InvalidRequest
 from node.operator import BANS, MAX_BAN_MINUTES, restore_bans
 from node.transport.base import Message, MessageKind
-from support.asked_nodes import running
+from support.asked_nodes import WAITS, running
 from support.nodes import HandClock, rpc_net
 from support.recording import PATIENCE_S, wait_until
 from support.strangers import open_channel, own_leaf, try_blocks
@@ -125,7 +125,7 @@ async def test_the_commands_say_whom_and_for_how_long(tmp_path: Path, capsys: py
 async def test_a_peers_chain_is_compared_over_the_admin_socket(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with running(tmp_path, rounds=3) as one:
+    async with running(tmp_path, rounds=3, waits=WAITS | {"status_s": 0.2}) as one:
         await one.net.wait_for_height(3)
         socket = ["--socket", str(one.path)]
         service = one.net["node0"].service
