@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 SECONDS := 20
 FUZZ    := $(VENV)/.fuzz-ready
 
-.PHONY: setup test test-long fuzz check format proto demo clean
+.PHONY: setup test test-slow test-long fuzz check format proto demo clean
 
 setup: $(READY)
 
@@ -22,6 +22,10 @@ $(READY): pyproject.toml
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --ignore=tests/e2e
 	$(BIN)/python -m pytest tests/e2e
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m 'slow and not long' -n 2 --ignore=tests/e2e
+	$(BIN)/python -m pytest -m 'slow and not long' tests/e2e
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long

@@ -10,7 +10,7 @@ import pytest
 
 from support.real_nodes import Federation, make_federation, run_command
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROUNDS = 5  # a first phase may be so slow that the second is short by it
 

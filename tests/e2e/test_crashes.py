@@ -99,7 +99,13 @@ HOLDS = {"train": hold_in_train, "exchange": hold_in_exchange, "mine": hold_in_m
 # ---- stories
 
 
-@pytest.mark.parametrize(("phase", "victim"), list(zip(HOLDS, NAMES, strict=True)))
+@pytest.mark.parametrize(
+    ("phase", "victim"),
+    [
+        pytest.param(phase, victim, marks=[pytest.mark.slow] if i else [])
+        for i, (phase, victim) in enumerate(zip(HOLDS, NAMES, strict=True))
+    ],
+)
 async def test_the_others_go_on_without_one_that_was_killed_and_it_contributes_again(
     net: Federation, phase: str, victim: str
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from support.real_nodes import DemoRun, Federation, run_command
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 STATUS_KEYS = {
     *("id", "name", "height", "head", "round", "phase", "peers_connected", "members", "stalled", "accuracy"),

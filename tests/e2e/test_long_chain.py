@@ -8,7 +8,7 @@ import pytest
 
 from support.real_nodes import Federation, make_federation, paused, run_command
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROUNDS = 34  # the difficulty may change at heights 17 and 33
 LATE = "node3"

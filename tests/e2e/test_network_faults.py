@@ -151,7 +151,7 @@ async def test_one_of_five_cut_off_waits_and_says_so_while_four_go_on(tmp_path: 
 @pytest.mark.parametrize(
     ("here", "there", "hold_s"),
     [
-        (1, 2, HOLD_S),
+        pytest.param(1, 2, HOLD_S, marks=pytest.mark.slow),
         pytest.param(2, 2, HOLD_S, marks=pytest.mark.long),
         pytest.param(2, 2, LONG_S, marks=pytest.mark.long),
         pytest.param(2, 3, HOLD_S, marks=pytest.mark.long),
@@ -195,6 +195,7 @@ async def test_three_of_five_go_on_without_two_where_a_majority_decides(tmp_path
             await wait_until_all_contribute(nodes, "that")
 
 
+@pytest.mark.slow
 async def test_one_of_three_cut_off_waits_while_two_go_on_where_a_majority_decides(tmp_path: Path) -> None:
     with lan(3) as net:
         async with spread(tmp_path, net, settings=("quorum=majority",)) as nodes:

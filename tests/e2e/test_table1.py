@@ -9,7 +9,7 @@ import pytest
 
 from support.real_nodes import Federation, make_federation, run_command
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROUNDS = 3
 

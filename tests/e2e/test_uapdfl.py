@@ -14,7 +14,7 @@ import torch
 from ml.simulation import SimulationConfig, simulate
 from support.real_nodes import Federation, run_command
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NODES, ROUNDS, SEED = 6, 6, 1
 METHOD = {"name": "uapdfl", "num_peers": 2}

@@ -28,6 +28,7 @@ from node.peers import Peers
 from node.reception import Reception
 from node.rounds import RoundMachine
 from node.sync import Sync
+from node.transfers import Transfers
 from node.transport.base import PeerFault, TrafficCounters
 from node.transport.intake import Intake, RateLimits
 from support.chains import (
@@ -56,7 +57,10 @@ class Door:
         context = cast(NodeContext, _Context(GENESIS, ME))
         gossip = Gossip(GENESIS, cast(Any, self), peers, clock, self._get_position)
         sync = Sync(GENESIS, cast(Any, self), peers, lambda: self.tip, cast(Any, None))
-        self.reception = Reception(context, self, peers=peers, gossip=gossip, sync=sync, events=Events(clock))
+        transfers = Transfers(clock, bytes.hex)
+        self.reception = Reception(
+            context, self, peers=peers, gossip=gossip, sync=sync, events=Events(clock), transfers=transfers
+        )
         counters = TrafficCounters()
         self.intake = Intake(
             LIAR, RateLimits(), Bans(clock.monotonic), counters, only_status=False, clock=clock.monotonic

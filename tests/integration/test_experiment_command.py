@@ -75,6 +75,7 @@ def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
     assert "A little sweep" in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_embeddings_are_kept_of_the_runs_that_a_figure_shows(tmp_path: Path) -> None:
     assert run(tmp_path, TEXT).code == 0
     before = read_runs(tmp_path)
@@ -92,6 +93,7 @@ def test_embeddings_are_kept_of_the_runs_that_a_figure_shows(tmp_path: Path) -> 
     assert "figures/01-embeddings-by-t-sne.png" in reported.out
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_recorded_the_others_go_on_and_it_is_tried_again(tmp_path: Path) -> None:
     text = TEXT.replace("[local, dfpl]", "[local, {name: local, lr: 1.0e+30, label: wild}]")
     done = run(tmp_path, text, "--jobs", 2)
@@ -105,6 +107,7 @@ def test_a_run_that_fails_is_recorded_the_others_go_on_and_it_is_tried_again(tmp
     assert (again.code, "2 of them done before; now 0 more done, 2 failed" in again.out) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_broken_result_is_named_and_run_again(tmp_path: Path) -> None:
     run(tmp_path, TEXT)
     before = read_runs(tmp_path)
@@ -133,7 +136,14 @@ def test_a_dry_run_lists_and_starts_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow),
+    ],
+)
 def test_whatever_stops_it_loses_only_the_runs_under_way(tmp_path: Path, number: int, code: int) -> None:
     run(tmp_path, TEXT, "--jobs", 1)
     kept = read_runs(tmp_path)

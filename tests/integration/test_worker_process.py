@@ -624,6 +624,7 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
     assert encode_arrays(newest.arrays) == encode_arrays(client.state_arrays())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_one_thread")
 async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_for_again(tmp_path: Path) -> None:
     """And what a site chooses about its training reaches the worker."""
@@ -681,6 +682,7 @@ async def test_what_was_learned_stays_if_the_round_is_over_and_not_if_training_i
         assert (measured["loss"] == untrained["loss"]) == (not keeps)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_one_thread")
 async def test_a_worker_killed_in_the_middle_of_the_encryptor_is_replaced_and_gives_the_same_bytes(
     tmp_path: Path,
