@@ -376,7 +376,9 @@ class Client:
         if kind != "none":
             generator = torch.Generator(self.device).manual_seed(derive_seed(self.seed, "augment", phase.round.number))
             batches = augment_batches(batches, kind, generator)
-        return batches if prepared.by_step is None else add_by_step(batches, prepared.by_step.gather(max_bytes))
+        if prepared.by_step is None:
+            return batches
+        return add_by_step(batches, prepared.by_step.gather(max_bytes // 2))  # of files, whose pages are there as well
 
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:

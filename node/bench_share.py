@@ -37,10 +37,11 @@ MB = 1e6
 POLL_S = 0.05
 TIMEOUT_S = 600.0
 MOST_SETS = 2.0  # a process may grow by less than so many sets
+JUDGED_MB = 90.0  # smaller ones are outweighed by what any local phase takes: code, batches, 64 MiB of rows at once
 ROUNDS = 3  # the sharing round, and the two that train on sets by default
 SIDE_STEP = 4  # of an image that an encoder takes
 LARGEST_SIDE = 1024
-CLASSES = 10
+CHANNELS, CLASSES = 3, 10
 SETTINGS = (
     *("model.hidden=[8]", "unet_width=1", "batch_size=2", "lr=0.001"),
     *("warmup_epochs=1", "encryptor_epochs=1", "local_epochs=1"),
@@ -76,23 +77,31 @@ def run_share_bench(*, nodes: int, set_mb: float, seed: int, report: Report) -> 
         "set_mb": {name: size / MB for name, size in sorted(sizes.items())},
         "processes": processes,
         "most_sets": MOST_SETS,
-        "is_within": all(found["growth_sets"] < MOST_SETS for found in processes.values()),
+        "is_within": _judge(processes, largest),
+        "sets_trained_on": watched.sets_used,
         "transfers": [pull.describe(sizes[pull.author]) for pull in watched.pulls],
         "answers_s": {name: answers.describe(watched.pulls) for name, answers in watched.answers.items()},
     }
+
+
+def _judge(processes: Mapping[str, Mapping[str, Any]], set_bytes: int) -> bool | None:
+    """Whether no process grew too much; None where the sets are too small to tell."""
+    if set_bytes < JUDGED_MB * MB:
+        return None
+    return all(found["growth_sets"] < MOST_SETS for found in processes.values())
 
 
 def _make_testnet(directory: Path, nodes: int, set_mb: float, seed: int) -> Testnet:
     """Digits as large as it takes, and as few of them as a set then has room for."""
     train, _ = open_dataset({"format": "digits"}, shape=(1, 8, 8), classes=get_classes({"format": "digits"}))
     dealt = len(train.y) // nodes  # in equal parts, but for one sample
-    side = SIDE_STEP * math.ceil(math.sqrt(set_mb * MB / (4 * dealt)) / SIDE_STEP)
-    sample_bytes = 4 * (side * side + CLASSES)
+    side = SIDE_STEP * math.ceil(math.sqrt(set_mb * MB / (4 * CHANNELS * dealt)) / SIDE_STEP)
+    sample_bytes = 4 * (CHANNELS * side * side + CLASSES)
     samples = round(set_mb * MB / sample_bytes)
     if not 1 <= side <= LARGEST_SIDE or samples < 1:
-        most = 4 * LARGEST_SIDE**2 * dealt / MB
+        most = 4 * CHANNELS * LARGEST_SIDE**2 * dealt / MB
         raise ConfigError(f"--mb: expected up to {most:.0f} for sets of {nodes} nodes, and a sample (got {set_mb:g})")
-    settings = (*SETTINGS, f"share_max={samples}", f"input.shape=[1,{side},{side}]")
+    settings = (*SETTINGS, f"share_max={samples}", f"input.shape=[{CHANNELS},{side},{side}]")
     spec = TestnetSpec(
         num_nodes=nodes,
         method="fededs",
@@ -221,12 +230,14 @@ def _read_pulls(process: NodeProcess) -> Iterator[_Pull]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What was seen of one federation. Processes are by node and part, as in `node0 worker`."""
+    """What was seen of one federation. Processes are by node and part, as in `node0 worker`; `sets_used` is how often
+    each node trained on another's set."""
 
     processes: Mapping[str, _Watched]
     answers: Mapping[str, _Answers]
     pulls: Sequence[_Pull]
     set_bytes: Mapping[str, int]
+    sets_used: Mapping[str, int]
 
 
 async def _watch(testnet: Testnet, report: Report) -> _Run:
@@ -239,6 +250,7 @@ async def _watch(testnet: Testnet, report: Report) -> _Run:
             logs = "\n".join(f"--- {process.name}\n{process.read_log_tail()}" for process in cluster.processes)
             raise NodeUnreachable(f"{ROUNDS} rounds were not done within {TIMEOUT_S:g} s\n{logs}") from None
         first, *_ = cluster.processes
+        rounds = [await process.get_rounds() for process in cluster.processes]
         set_bytes = await asyncio.to_thread(_read_sizes, first)
         pulls = [pull for process in cluster.processes for pull in _read_pulls(process)]
     names = [process.name for process in cluster.processes]
@@ -248,7 +260,11 @@ async def _watch(testnet: Testnet, report: Report) -> _Run:
         for part, watched in parts.items()
     }
     answers = {name: told for name, (_, told) in zip(names, seen, strict=True)}
-    return _Run(processes, answers, sorted(pulls, key=lambda pull: pull.began), set_bytes)
+    used = {
+        name: sum(int(record["train"].get("sets", 0)) for record in records)
+        for name, records in zip(names, rounds, strict=True)
+    }
+    return _Run(processes, answers, sorted(pulls, key=lambda pull: pull.began), set_bytes, used)
 
 
 async def _watch_node(process: NodeProcess, report: Report) -> tuple[dict[str, _Watched], _Answers]:

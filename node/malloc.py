@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MAX_INT = (1 << 31) - 1
@@ -21,3 +22,9 @@ def keep_freed_memory() -> None:
         return
     mallopt(_M_TRIM_THRESHOLD, _MAX_INT)
     mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD)
+
+
+def give_freed_memory_back() -> None:
+    """After work of another kind than what comes next, from which there is nothing to keep. Only glibc is asked to."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

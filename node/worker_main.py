@@ -31,6 +31,7 @@ from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arra
 from node.checkpoint import Checkpoint, Checkpoints, Phase, Position
 from node.exchange import AGGREGATE, Exchange, FileUnusable
 from node.frames import Frame, FrameError, receive_frame, send_frame
+from node.malloc import give_freed_memory_back
 from node.trainer import Answer, Client, Progress, ProgressMeter, apply_to, get_info, train_with
 
 _log = logging.getLogger(__name__)
@@ -154,6 +155,8 @@ class Session:
             for kind, arrays in trained.payloads.items()
             if kind in streamed
         }
+        if files:
+            give_freed_memory_back()  # what was trained to make them is larger than what rounds train
         payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items() if kind not in files}
         return {"weight": trained.weight, "metrics": dict(trained.metrics), "files": files}, payloads
 

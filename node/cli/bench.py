@@ -410,14 +410,15 @@ def _show_share(figures: dict[str, Any]) -> None:
     job, sizes = figures["job"], figures["set_mb"].values()
     shape = "x".join(map(str, job["shape"]))
     print(f"job            {job['nodes']} nodes, seed {job['seed']}, {job['samples']} digits of {shape} each")
-    print(f"set            {min(sizes):.1f} to {max(sizes):.1f} MB")
+    used = ", ".join(f"{name} {count} times" for name, count in figures["sets_trained_on"].items())
+    print(f"set            {min(sizes):.1f} to {max(sizes):.1f} MB; others' were trained on by {used}")
     print("memory         in MB: when its worker was ready, most while sharing, most in training; growth in sets, and")
     print("               of what is anonymous")
     for name, found in figures["processes"].items():
         phases = "  ".join(f"{found[key]:8.1f}" for key in ("before_mb", "sharing_mb", "training_mb"))
         sampled = "" if found["is_exact"] else "   sampled"
         print(f"{name:14} {phases}   {found['growth_sets']:5.2f}  {found['anonymous_sets']:5.2f}{sampled}")
-    verdict = "within" if figures["is_within"] else "NOT within"
+    verdict = {True: "below", False: "NOT below", None: "sets too small to hold it against"}[figures["is_within"]]
     print(f"growth         {verdict} {figures['most_sets']:g} sets in every process")
     for pull in figures["transfers"]:
         way = f"set of {pull['set']} from {pull['from']} to {pull['to']}"

@@ -22,7 +22,7 @@ from node.transport.channel import split_address
 from support.real_nodes import WAIT_S, Federation, Statuses, make_federation, paused, run_command
 from support.relay import Relay, relaying
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NODES = ("node0", "node1", "node2", "node3")
 VICTIM, OTHERS = NODES[-1], NODES[:-1]
@@ -33,6 +33,7 @@ SETTINGS = {
     "warmup_epochs": 1,
     "encryptor_epochs": 1,
     "local_epochs": 2,
+    "anneal_to": 2,
     "keep_sets": "true",
     "input.shape": "[3,32,32]",  # 360 samples each: sets of 5.5 MB
     "waits.collect_s": 120,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,29 @@ def test_each_set_is_read_once_for_as_many_steps_as_fit(monkeypatch: pytest.Monk
     assert sets[0].row_bytes == 4 * (16 + 3)
     list(gather_draws(draws, 4 * 5 * 4 * 19))
     assert reads == [10, 10, 10, 10]  # two blocks of four steps, two of each set
+
+
+def test_what_was_read_for_earlier_steps_is_gone_when_more_is_read() -> None:
+    """Else there is twice as much of it as was allowed."""
+    taken: list[weakref.ref[Array]] = []
+    held: list[int] = []
+
+    class Noting:
+        def __init__(self, rows: Array) -> None:
+            self.rows, self.shape = rows, rows.shape
+
+        def take(self, places: Array, axis: int) -> Array:
+            held.append(sum(ref() is not None for ref in taken))
+            taken.append(weakref.ref(found := self.rows.take(places, axis)))
+            return found
+
+    numbered = make_numbered(0)
+    arrays: Any = {name: Noting(array) for name, array in numbered.arrays.items()}
+    source = EncryptedSet(arrays, CPU, numbered.rows, None)
+    draws = [Draw(source, np.arange(5)) for _ in range(8)]
+    for step in gather_draws(draws, 2 * 5 * source.row_bytes):
+        assert torch.equal(step["x"], numbered.read(np.arange(5))[0])
+    assert held == [0, 1] * 4  # four blocks, of x and of the labels; the labels are read beside x
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
