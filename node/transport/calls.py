@@ -45,6 +45,8 @@ class PeerServicer(Protocol):
 
     async def Blob(self, request_iterator: Any, context: Any) -> None: ...  # noqa: N802
 
+    async def Hello(self, request: pb.HelloRequest | Malformed, context: Any) -> pb.HelloReply: ...  # noqa: N802
+
 
 def serve_calls(service: PeerServicer, server: grpc.aio.Server) -> None:
     """Has `server` hand the calls to `service`."""
@@ -55,6 +57,9 @@ def serve_calls(service: PeerServicer, server: grpc.aio.Server) -> None:
         ),
         "Blob": grpc.stream_stream_rpc_method_handler(
             service.Blob, _parse(pb.BlobRequest), pb.BlobChunk.SerializeToString
+        ),
+        "Hello": grpc.unary_unary_rpc_method_handler(
+            service.Hello, _parse(pb.HelloRequest), pb.HelloReply.SerializeToString
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))

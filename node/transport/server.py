@@ -107,8 +107,8 @@ class PeerService:
     async def Blob(self, request_iterator: object, context: Context) -> None:  # noqa: N802
         await self._serve(context, lambda intake: self._blob(intake, context))
 
-    async def Hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:  # noqa: N802
-        return await self._serve(context, self._hello)
+    async def Hello(self, request: pb.HelloRequest | Malformed, context: Context) -> pb.HelloReply:  # noqa: N802
+        return await self._serve(context, lambda intake: self._hello(intake, request))
 
     async def _serve(self, context: Context, serve: Callable[[Intake], Awaitable[T]]) -> T:
         """The edge: knows the caller, and turns what went wrong into a status and its consequences."""
@@ -221,7 +221,9 @@ class PeerService:
 
     # Hello
 
-    async def _hello(self, intake: Intake) -> pb.HelloReply:
+    async def _hello(self, intake: Intake, request: pb.HelloRequest | Malformed) -> pb.HelloReply:
+        if isinstance(request, Malformed):
+            raise PeerFault(f"hello: {request}")
         await asyncio.sleep(intake.take_blocks_request())
         now_ms = time.time_ns() // 1_000_000
         return pb.HelloReply(chain_id=self._chain_id, version=get_version(), protocol=PROTOCOL_VERSION, time_ms=now_ms)
