@@ -849,8 +849,10 @@ def test_a_bad_copy_of_an_aggregate_is_refused_and_fetched_elsewhere(tmp_path: P
             await net.wait_for_height(3, *honest)
             await net.crash("node1")
             await net.crash("node3")
-            digest = net["node2"].get_block(3).header.aggregate
-            (net["node1"].path / "blobs" / digest.hex()[:2] / digest.hex()).unlink()
+            block = net["node2"].get_block(3)
+            digest = block.header.aggregate
+            for lost in (digest, block.contributions[0].payloads[0].digest):  # nor can it be computed
+                (net["node1"].path / "blobs" / lost.hex()[:2] / lost.hex()).unlink()
             net.start("node1")
             store = net["node1"].store
             assert store is not None
