@@ -19,19 +19,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chain.block import Digest
-from chain.errors import BlobMissing, StoreCorrupted, StoreError, StoreFull, ValidationError
+from chain.errors import BlobCorrupted, BlobMissing, StoreError, StoreForbidden, StoreFull, ValidationError
 from chain.store import Faults
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
 def translated_os_errors(where: object) -> Iterator[None]:
-    """Turn OSError into StoreFull or StoreError; `where` is the path the message names."""
+    """Turn OSError into StoreFull, StoreForbidden or StoreError; `where` is the path the message names."""
     try:
         yield
     except OSError as error:
-        kind = StoreFull if error.errno in _FULL else StoreError
+        kind = StoreFull if error.errno in _FULL else StoreForbidden if error.errno in _FORBIDDEN else StoreError
         raise kind(f"{where}: {error.strerror or error}") from error
 
 
@@ -142,7 +143,7 @@ class BlobFiles:
                     self._reach("blob.written")
                     os.fsync(file.fileno())
                 self._reach("blob.synced")
-                self._publish(temporary, path)
+                self._publish(temporary, path, "blob")
             except OSError:
                 temporary.unlink(missing_ok=True)
                 raise
@@ -155,7 +156,7 @@ class BlobFiles:
         The file is gone from where it was, also if the blob is held already; a damaged one is replaced.
         """
         self._refuse_if_readonly()
-        self._reach("blob.begin")
+        self._reach("adopt.begin")
         with translated_os_errors(source):
             digest, size = _hash_file(source), source.stat().st_size
             path = self.blob_path(digest)
@@ -163,11 +164,11 @@ class BlobFiles:
                 sync_directory(path.parent)  # as in put_blob
                 source.unlink()
                 return digest, size
-            self._reach("blob.written")
+            self._reach("adopt.written")
             _sync_file(source)
-            self._reach("blob.synced")
-            self._publish(source, path)
-        self._reach("blob.durable")
+            self._reach("adopt.synced")
+            self._publish(source, path, "adopt")
+        self._reach("adopt.durable")
         return digest, size
 
     def open_partial(self, digest: Digest, tag: str = "") -> tuple[Path, int]:
@@ -185,17 +186,17 @@ class BlobFiles:
         """Check a fetched blob and make it durable. Raises ValidationError, and drops it, when it is another one."""
         self._refuse_if_readonly()
         partial, path = self._partial_path(digest, tag), self.blob_path(digest)
-        self._reach("blob.begin")
+        self._reach("fetch.begin")
         with translated_os_errors(partial):
             got = _hash_file(partial)
             if got != digest:
                 partial.unlink()
                 raise ValidationError.differs("fetched blob", digest, got)
-            self._reach("blob.written")
+            self._reach("fetch.written")
             _sync_file(partial)
-            self._reach("blob.synced")
-            self._publish(partial, path)
-        self._reach("blob.durable")
+            self._reach("fetch.synced")
+            self._publish(partial, path, "fetch")
+        self._reach("fetch.durable")
 
     def drop_partial(self, digest: Digest) -> None:
         """Forget all that was fetched of a blob, as when it grew past its declared size."""
@@ -238,16 +239,16 @@ class BlobFiles:
         name = f"{digest.hex()}.{tag}" if tag else digest.hex()
         return self._partials / f"{name}.part"
 
-    def _publish(self, source: Path, path: Path) -> None:
-        """Give a synced file its final name, durably."""
+    def _publish(self, source: Path, path: Path, what: str) -> None:
+        """Give a synced file its final name, durably. `what` is how its steps are announced."""
         if not path.parent.is_dir():
             path.parent.mkdir(exist_ok=True)
             sync_directory(self._blobs)
         source.replace(path)
-        self._reach("blob.renamed")
+        self._reach(f"{what}.renamed")
         sync_directory(path.parent)
 
 
 def _check_digest(path: Path, expected: Digest, got: Digest) -> None:
     if got != expected:
-        raise StoreCorrupted.differs(f"{path}: sha256 of the bytes", expected, got)
+        raise BlobCorrupted.differs(f"{path}: sha256 of the bytes", expected, got)

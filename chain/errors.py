@@ -14,9 +14,11 @@ ChainError
  │  └ InvalidEvidence
  └ StoreError           stop signing, stay readable
     ├ StoreCorrupted    names what and where
+    │  └ BlobCorrupted  names the file: it can be had from peers again
     ├ StoreLocked       another process holds the data directory
     ├ StoreMismatch     another genesis or schema version
     ├ StoreFull         the disk is full
+    ├ StoreForbidden    the directory or a file in it may not be used
     ├ BlobMissing       no blob of that digest is held
     └ SlotTaken         this slot was signed before; `stored` holds the row
 """
@@ -126,6 +128,10 @@ class StoreCorrupted(StoreError):
     """Stored bytes are not what was written. The message names what and where."""
 
 
+class BlobCorrupted(StoreCorrupted):
+    """A blob's bytes are not those of its name. Whoever deletes the file can pull it from peers again."""
+
+
 class StoreLocked(StoreError):
     """Another process holds this data directory."""
 
@@ -136,6 +142,10 @@ class StoreMismatch(StoreError):
 
 class StoreFull(StoreError):
     """The disk has no room left. Nothing of the refused write remains."""
+
+
+class StoreForbidden(StoreError):
+    """The data directory, or a file in it, may not be used by this process as it has to be."""
 
 
 class BlobMissing(StoreError):

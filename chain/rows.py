@@ -18,7 +18,15 @@ from typing import Any, NoReturn, TypeVar
 
 from chain.block import Block, Digest
 from chain.codec import encode_block
-from chain.errors import DecodeError, StoreCorrupted, StoreError, StoreFull, StoreLocked, StoreMismatch
+from chain.errors import (
+    DecodeError,
+    StoreCorrupted,
+    StoreError,
+    StoreForbidden,
+    StoreFull,
+    StoreLocked,
+    StoreMismatch,
+)
 from chain.genesis import Genesis
 from chain.store import Faults
 
@@ -83,6 +91,8 @@ def _refuse(where: str, error: sqlite3.Error) -> NoReturn:
     code = extended & 0xFF
     if code == sqlite3.SQLITE_FULL:
         raise StoreFull(f"{where}: {error}") from error
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        raise StoreForbidden(f"{where}: {error}") from error
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         raise StoreLocked(f"{where}: {_IN_USE}") from error
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or extended == sqlite3.SQLITE_IOERR_SHORT_READ:

@@ -23,6 +23,7 @@ from chain.codec import (
 from chain.errors import SlotTaken
 from chain.genesis import Genesis
 from chain.rows import Rows, compute_row_digest, decode_stored
+from chain.watermark import Watermark
 
 CONTRIBUTION, CANDIDATE, VOTE = 1, 2, 3  # the kinds of signed rows
 _NAMES = {CONTRIBUTION: "contribution", CANDIDATE: "candidate", VOTE: "vote"}
@@ -89,6 +90,7 @@ class SignedSlots:
     def __init__(self, genesis: Genesis, rows: Rows) -> None:
         self._genesis = genesis
         self._rows = rows
+        self._watermark: Watermark | None = None  # of a store that is open for writing
 
     def put_contribution(self, contribution: Contribution) -> bytes:
         """Record the one contribution of a height before it leaves. Raises SlotTaken when another one is there."""
@@ -146,8 +148,12 @@ class SignedSlots:
         what = describe_signed(height, kind, view, phase)
         stored = self._get_signed(height, kind, view, phase)
         if stored is None:
+            if self._watermark is not None:
+                self._watermark.check(height, what)
             with self._rows.transaction(_NAMES[kind], what):
                 write_signed(self._rows, height, kind, view, phase, data)
+            if self._watermark is not None:
+                self._watermark.on_signed(height)
             return data
         if stored != data:
             raise SlotTaken(f"{what}: signed before, with other bytes", stored)

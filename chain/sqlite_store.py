@@ -5,6 +5,7 @@ a time: `DATA/lock` is held with flock and the database with `locking_mode=EXCLU
 thread at a time.
 
 What this node signed is never deleted, by `append` or by `reset`: its rows are why it cannot contradict itself (I4).
+Where rows are lost all the same, `chain.watermark` shows it, and nothing is signed that may have been signed before.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ from chain.signed import (
 )
 from chain.store import BlockRow, Damage, Faults, StoredBlock, StoredEvidence
 from chain.validation import validate_certificate
+from chain.watermark import Mark, Watermark, describe_loss, read_mark, write_mark
 
 # What `find_damage` reads of each table but `blocks`: the columns of its key, then its bytes; and whether the first
 # column is a height.
@@ -116,7 +118,8 @@ class SqliteStore(SignedSlots, BlobFiles):
                 store._create_if_new()
             store._check_identity()
             if not readonly:
-                store._check_head()
+                num_signed = store._check_head()
+                store._open_watermark(num_signed)
                 store._prepare_blobs()
         except BaseException:
             if connection is not None:
@@ -184,6 +187,10 @@ class SqliteStore(SignedSlots, BlobFiles):
                 sync_directory(path)
             if faults is not None:
                 faults("reset.renamed")
+            found = Mark(0, max((row[0] for row in signed), default=0), len(signed))
+            kept = read_mark(path)
+            if kept is None or kept.num_signed <= found.num_signed:  # what was lost stays lost
+                write_mark(path, found)
             newest = max((row[0] for row in signed), default=0)  # peers may still ask for what it offered there
             keep = get_signed_digests(genesis, [row for row in signed if row[0] == newest])
             for _, _, data, _ in locked:
@@ -232,11 +239,11 @@ class SqliteStore(SignedSlots, BlobFiles):
             stored = Genesis.from_mapping(json.loads(canonical)).chain_id
             raise StoreMismatch.differs(self._rows.where("chain id of its genesis"), self._genesis.chain_id, stored)
 
-    def _check_head(self) -> None:
-        """The pages are sound, heights have no gap, the head is final, and what was signed is whole."""
+    def _check_head(self) -> int:
+        """The pages are sound, heights have no gap, the head is final, and what was signed is whole: so many rows."""
         (report,) = self._rows.read("pages", "PRAGMA quick_check(1)")[0]
         if report != b"ok":
-            raise StoreCorrupted(self._rows.where(report.decode(errors="replace")))
+            raise StoreCorrupted(self._rows.where(_show_report(report)))
         height = self.head_height
         (count, top) = self._rows.read("blocks", "SELECT count(*), max(height) FROM blocks")[0]
         if (count, top) != (height + 1, height):
@@ -252,9 +259,25 @@ class SqliteStore(SignedSlots, BlobFiles):
                 validate_certificate(self._genesis, head.block.id, height, head.certificate)
             except ValidationError as error:
                 raise StoreCorrupted(self._rows.where(f"block {height}: {error}")) from error
-        for _ in read_signed(self._rows, 0):
-            pass  # all of them, as damage to its key may have moved a row away from the slot it guards
+        # All of them are read, as damage to its key may have moved a row away from the slot it guards.
+        num_signed = sum(1 for _ in read_signed(self._rows, 0))
         self.get_justification(height + 1)
+        return num_signed
+
+    def _open_watermark(self, num_signed: int) -> None:
+        self._watermark = Watermark(self.path, Mark(self.head_height, self.get_signed_height(), num_signed))
+
+    @property
+    def silent_until(self) -> int:
+        """Nothing is signed up to this height, since rows were lost that may say something else; 0 if none were."""
+        return 0 if self._watermark is None else self._watermark.silent_until
+
+    def describe_loss(self) -> str | None:
+        """What of this database was lost, as seen when it was opened for writing, and not made up for since."""
+        watermark = self._watermark
+        if watermark is None or watermark.lost is None:
+            return None
+        return describe_loss(self._rows.database, watermark.lost, watermark.found)
 
     # Blocks
 
@@ -297,6 +320,8 @@ class SqliteStore(SignedSlots, BlobFiles):
             connection.execute("DELETE FROM locked WHERE height <= ?", (block.height,))
             connection.execute("DELETE FROM prevotes WHERE height <= ?", (block.height,))
         self._head = StoredBlock(block, certificate)
+        if self._watermark is not None:
+            self._watermark.on_block(block.height)
 
     def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
         """Stored bytes of the heights first..last in order, a batch at a time; StoreCorrupted names the first height
@@ -444,7 +469,24 @@ class SqliteStore(SignedSlots, BlobFiles):
             yield Damage(None, str(error))
         else:
             if report != b"ok":
-                yield Damage(None, self._rows.where(report.decode(errors="replace")))
+                yield Damage(None, self._rows.where(_show_report(report)))
+        loss = self._find_loss()
+        if loss is not None:
+            yield Damage(None, loss)
+
+    def _find_loss(self) -> str | None:
+        """What of a stopped node's database is gone without a trace in it."""
+        if self._watermark is not None:
+            return self.describe_loss()
+        kept = read_mark(self.path)
+        try:
+            (num_signed,) = self._rows.read("signed rows", "SELECT count(*) FROM signed")[0]
+            found = Mark(self.head_height, self.get_signed_height(), num_signed)
+        except StoreCorrupted:
+            return None  # which was found above
+        if kept is None or not kept.is_ahead_of(found):
+            return None
+        return describe_loss(self._rows.database, kept, found)
 
     def referenced_blobs(self, first: int) -> set[Digest]:
         """Digests named by the blocks from a height on and by what this node signed or locked above the head.
@@ -473,6 +515,11 @@ def _describe_row(table: str, values: Sequence[object]) -> str:
     if table in ("locked", "prevotes"):
         return f"justification of height {values[0]}"
     return f"round {values[0]}" if table == "rounds" else f"evidence of height {values[0]}"
+
+
+def _show_report(report: bytes) -> str:
+    """SQLite's word on its pages, in one line."""
+    return " ".join(report.decode(errors="replace").split())
 
 
 def _dump(value: Any) -> bytes:

@@ -27,6 +27,8 @@ STEPS = (
     *(f"{name}.{step}" for name in TRANSACTIONS for step in ("begin", "written", "committed")),
     *(f"blob.{step}" for step in ("begin", "written", "synced", "renamed", "durable")),
 )
+# The same of files that were written elsewhere: by the worker, or chunk by chunk as a peer sent them.
+FILE_STEPS = tuple(f"{name}.{step.partition('.')[2]}" for name in ("adopt", "fetch") for step in STEPS[-5:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from chain.store import Faults
 from ml.errors import PayloadError
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 
@@ -37,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 _DIGEST, _HEIGHT = "checkpoint/digest", "checkpoint/height"  # beside the state's own arrays, under "state/"
 _STATE = "state/"
+
+# What `faults` hears of each file, under its phase's name; see `chain.store`.
+STEPS = ("begin", "written", "synced", "renamed")
 
 
 class CheckpointCorrupted(Exception):
@@ -123,10 +127,14 @@ def _get_digest_place(data: bytes | bytearray) -> slice:
 
 
 class Checkpoints:
-    """The two files in `directory`, which is made if it is missing. `close` waits for what is still being written."""
+    """The two files in `directory`, which is made if it is missing. `close` waits for what is still being written.
 
-    def __init__(self, directory: Path) -> None:
+    `faults` hears of every step of writing one; nothing in production does.
+    """
+
+    def __init__(self, directory: Path, faults: Faults | None = None) -> None:
         self._directory = directory
+        self._faults = faults
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._lock = threading.Lock()
         self._queued: dict[Phase, tuple[int, bytearray]] = {}  # the newest of each phase, in the order they were saved
@@ -202,12 +210,20 @@ class Checkpoints:
         seal_checkpoint(data)
         path = self.path(phase)
         temporary = path.with_name(path.name + ".tmp")
+        self._reach(phase, "begin")
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
+            self._reach(phase, "written")
             os.fsync(file.fileno())
+        self._reach(phase, "synced")
         temporary.replace(path)  # not synced itself: after a power cut the older file is as good a place to start from
+        self._reach(phase, "renamed")
         self._set_saved((height, phase is Phase.APPLIED))
+
+    def _reach(self, phase: Phase, step: str) -> None:
+        if self._faults is not None:
+            self._faults(f"{phase.value}.{step}")
 
     def _set_saved(self, position: Position) -> None:
         self.saved = position if self.saved is None else max(self.saved, position)

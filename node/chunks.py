@@ -13,7 +13,7 @@ from pathlib import Path
 
 from chain.blobs import reading_blob
 from chain.block import Digest
-from chain.errors import StoreCorrupted
+from chain.errors import BlobCorrupted
 from ml.payload import CHUNK_BYTES, Arrays, count_chunks
 
 DIGEST_BYTES = 32
@@ -83,7 +83,7 @@ class Chunks:
                 if wrong is None and (index >= self.count or not self.is_right(index, data)):
                     wrong = index
         if whole.digest() != digest:
-            raise StoreCorrupted.differs(f"{path}: sha256 of the bytes", digest, whole.digest())
+            raise BlobCorrupted.differs(f"{path}: sha256 of the bytes", digest, whole.digest())
         if size != self.size:
             raise ChunksMisfit(f"declared {self.size} bytes, has {size}")
         if wrong is not None:

@@ -14,17 +14,27 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from random import SystemRandom
 
-from chain.errors import ChainError, StoreError, StoreLocked, StoreMismatch
+from chain.errors import (
+    BlobCorrupted,
+    ChainError,
+    StoreCorrupted,
+    StoreForbidden,
+    StoreFull,
+    StoreLocked,
+    StoreMismatch,
+)
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 from chain.sqlite_store import SqliteStore
+from chain.store import Faults
+from chain.watermark import WATERMARK
 from node.admin import AdminServer
 from node.admin_access import RemoteAccess
 from node.auditor import Halted
 from node.clock import SystemClock
 from node.config import NodeConfig
 from node.context import NodeContext
-from node.errors import ConfigError, NodeError
+from node.errors import ConfigError, NodeError, PermissionRefused
 from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
 from node.miner import MinerProcess
 from node.offload import ThreadOffload
@@ -47,14 +57,20 @@ class StorageFailed(NodeError):
     """The store cannot be trusted or written any more: nothing is signed, what is there can still be read."""
 
 
-def run_daemon(config: NodeConfig) -> int:
-    """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's."""
+def run_daemon(config: NodeConfig, faults: Faults | None = None) -> int:
+    """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's.
+
+    `faults` hears of every durable step of the store; nothing in production does.
+    """
     key = open_identity(config)
     genesis, initial_model = load_genesis(config.genesis_file)
     _validate_membership(config, genesis, key)
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
-    return asyncio.run(_run(config, genesis, initial_model, key))
+    try:
+        return asyncio.run(_run(config, genesis, initial_model, key, faults))
+    except ChainError as error:
+        raise _explain(error, config) from error
 
 
 def _validate_membership(config: NodeConfig, genesis: Genesis, key: SigningKey) -> None:
@@ -66,26 +82,51 @@ def _validate_membership(config: NodeConfig, genesis: Genesis, key: SigningKey) 
             raise ConfigError(f"{place}: expected {encode_id(peer)}, which network.peers names")
 
 
-def _open_store(config: NodeConfig, genesis: Genesis, initial_model: Path) -> SqliteStore:
-    path = config.node.data_dir
-    try:
-        store = SqliteStore.open(path, genesis)
-    except (StoreMismatch, StoreLocked) as error:
-        raise ConfigError(str(error)) from error
-    except StoreError as error:
-        raise StorageFailed(str(error)) from error
+def _open_store(config: NodeConfig, genesis: Genesis, initial_model: Path, faults: Faults | None) -> SqliteStore:
+    store = SqliteStore.open(config.node.data_dir, genesis, faults=faults)
     store.put_blob(initial_model.read_bytes())
+    loss = store.describe_loss()
+    if loss is not None:
+        log.warning(
+            "%s. Nothing is signed up to height %d, so that this node cannot contradict itself; the others bring it "
+            "there. Where no quorum of others is left, delete %s to sign regardless",
+            loss,
+            store.silent_until,
+            config.node.data_dir / WATERMARK,
+        )
     return store
 
 
-async def _run(config: NodeConfig, genesis: Genesis, initial_model: Path, key: SigningKey) -> int:
+def _explain(error: ChainError, config: NodeConfig) -> NodeError:
+    """What went wrong with the store, in words for the operator: also what to do about it."""
+    directory = config.node.data_dir
+    match error:
+        case StoreMismatch() | StoreLocked():
+            return ConfigError(str(error))
+        case StoreForbidden():
+            return PermissionRefused(f"{error} (node.data_dir: expected a directory that this node can write)")
+        case StoreFull():
+            return StorageFailed(f"{error}; make room and start again: what was signed and finalised is kept")
+        case BlobCorrupted():  # before what it is a case of
+            return StorageFailed(f"{error}; delete the file and start again: other members hold the same bytes")
+        case StoreCorrupted():
+            return StorageFailed(
+                f"{error}; restore {directory} from a copy, or take the chain from the other members again: "
+                "fednode unsafe-reset, which keeps what this node signed"
+            )
+    return StorageFailed(f"{type(error).__name__}: {error}")
+
+
+async def _run(
+    config: NodeConfig, genesis: Genesis, initial_model: Path, key: SigningKey, faults: Faults | None
+) -> int:
     began_s = time.monotonic()
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     async with AsyncExitStack() as stack:
-        store = _open_store(config, genesis, initial_model)
+        store = _open_store(config, genesis, initial_model, faults)
         disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
         stack.callback(store.close)
         stack.callback(disk.close)
@@ -147,7 +188,9 @@ def _translate(error: BaseException) -> BaseException:
     for one in _flatten(error):
         if isinstance(one, AddressInUse):
             return ConfigError(str(one))
-        if isinstance(one, StoreError | Halted | ChainError):
+        if isinstance(one, ChainError):
+            return one
+        if isinstance(one, Halted):
             return StorageFailed(f"{type(one).__name__}: {one}")
         if isinstance(one, NodeError):
             return one

@@ -12,7 +12,7 @@ from typing import Self
 
 from chain.block import ZERO
 from chain.blockchain import ExportedBlock, export_blocks
-from chain.errors import ChainError, StoreCorrupted, StoreLocked, StoreMismatch
+from chain.errors import ChainError, StoreCorrupted, StoreForbidden, StoreLocked, StoreMismatch
 from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
 from ml.errors import SpecError
@@ -34,6 +34,8 @@ def _translated(data_dir: Path) -> Iterator[None]:
         raise NodeError(f"{data_dir}: a node is running on it; ask that node, with --socket or --config") from error
     except (StoreCorrupted, StoreMismatch) as error:
         raise VerificationFailed(str(error)) from error
+    except StoreForbidden as error:
+        raise PermissionRefused(str(error)) from error
     except ChainError as error:
         raise NodeError(str(error)) from error
     except PermissionError as error:

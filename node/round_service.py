@@ -252,10 +252,11 @@ class RoundService:
             self.gossip.on_height()
             self.learner.set_target(Target(self._tip.block, trains=False))
             return
+        speaks = self._is_member and height > self._c.store.silent_until  # what was signed here may be lost
         parent_authors = {contribution.author for contribution in self._tip.block.contributions}
         machine = rounds.RoundMachine(
             self._genesis,
-            me=self._me if self._is_member else None,
+            me=self._me if speaks else None,
             height=height,
             awaited=parent_authors if self._tip.height else self._genesis.member_ids,
             accused=self._get_accused(height),
@@ -288,7 +289,7 @@ class RoundService:
         self.learner.set_target(
             Target(
                 self._tip.block,
-                trains=self._is_member and not is_over,
+                trains=speaks and not is_over,
                 has_contributed=has_contributed,
                 num_iterations=chosen,
             )

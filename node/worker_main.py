@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from chain.store import Faults
 from ml.errors import Abandoned, MlError, Stopped
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from node.checkpoint import Checkpoint, Checkpoints, Phase, Position
@@ -233,7 +234,7 @@ def write_arrays(directory: Path, name: str, arrays: Arrays) -> Path:
     return path
 
 
-def serve(sock: socket.socket, build_client: BuildClient) -> None:
+def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None = None) -> None:
     """Answers calls until there are no more."""
     calls = _Calls(sock)
     frame = calls.receive()
@@ -244,7 +245,7 @@ def serve(sock: socket.socket, build_client: BuildClient) -> None:
     try:
         initial = _read_initial_model(config, frame.attachments)
         built = build_client(config, initial)
-        checkpoints = Checkpoints(Path(config["checkpoint_dir"]))
+        checkpoints = Checkpoints(Path(config["checkpoint_dir"]), faults)
         outgoing_dir = Path(config["outgoing_dir"])
         session = Session(built.client, built.answer, checkpoints, outgoing_dir, config["checkpoint_every"])
     except (MlError, OSError) as error:
@@ -325,15 +326,18 @@ def build_client(config: Config, initial: Arrays) -> Built:
     )
 
 
-def main(build: BuildClient = build_client) -> None:
-    """The process: ends when the daemon does, leaves Ctrl-C to it, and keeps its socket from whatever it imports."""
+def main(build: BuildClient = build_client, faults: Faults | None = None) -> None:
+    """The process: ends when the daemon does, leaves Ctrl-C to it, and keeps its socket from whatever it imports.
+
+    `faults` hears of every step of writing a checkpoint; nothing in production does.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr, level=logging.INFO)
     logging.captureWarnings(True)
     with socket.socket(fileno=os.dup(0)) as sock, open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-        serve(sock, build)
+        serve(sock, build, faults)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from ml.payload import Array, decode_arrays, encode_arrays
 from node.checkpoint import (
+    STEPS,
     Checkpoint,
     CheckpointCorrupted,
     Checkpoints,
@@ -17,6 +19,8 @@ from node.checkpoint import (
     encode_checkpoint,
     seal_checkpoint,
 )
+
+DIED = 42
 
 ARRAYS: dict[str, Array] = {
     "model/w": np.array([[1.5, -2.0]], np.float32),
@@ -160,6 +164,34 @@ def test_a_write_that_fails_leaves_the_last_one_and_is_reported(
         with pytest.raises(OSError, match="No space left"):
             checkpoints.wait()
     assert_same(checkpoints.load_newest(), 1, Phase.APPLIED)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_dying_at_any_step_leaves_the_older_checkpoint_or_the_newer(tmp_path: Path, step: str) -> None:
+    first = Checkpoints(tmp_path)
+    first.save(Checkpoint(1, Phase.APPLIED, ARRAYS))
+    first.close()
+
+    def die(reached: str) -> None:
+        if reached == f"applied.{step}":
+            os._exit(DIED)
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            dying = Checkpoints(tmp_path, die)
+            dying.save(Checkpoint(2, Phase.APPLIED, ARRAYS))
+            dying.wait()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == DIED, f"{step} was never reached"
+    second = Checkpoints(tmp_path)
+    assert_same(second.load_newest(), 2 if step == "renamed" else 1, Phase.APPLIED)
+    second.save(Checkpoint(2, Phase.APPLIED, ARRAYS))  # what was half written is no hindrance
+    assert_same(second.load_newest(), 2, Phase.APPLIED)
+    second.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["applied.safetensors"]
 
 
 def test_applied_height_is_that_of_the_last_aggregate_in_the_state() -> None:

@@ -16,7 +16,7 @@ from chain.blockchain import verify_chain
 from chain.codec import encode_block, encode_contribution, encode_vote, make_evidence, sign_vote
 from chain.errors import SlotTaken, StoreCorrupted, StoreError
 from chain.sqlite_store import SqliteStore
-from chain.store import STEPS, Faults, StoredBlock
+from chain.store import FILE_STEPS, STEPS, Faults, StoredBlock
 from support.chains import make_candidate, make_chain, make_contribution, make_genesis, make_keys
 
 KEYS = make_keys(4)
@@ -222,25 +222,31 @@ def test_dying_in_a_reset_leaves_the_old_or_the_new_store(tmp_path: Path, step: 
         check_no_second_signature(store)
 
 
-@pytest.mark.parametrize("step", ["blob.begin", "blob.written", "blob.synced", "blob.renamed", "blob.durable"])
-def test_dying_while_a_file_is_adopted_leaves_the_file_or_the_blob(tmp_path: Path, step: str) -> None:
-    data, source = blob_of(1), tmp_path / "data" / "finished"
+@pytest.mark.parametrize("step", FILE_STEPS)
+def test_dying_while_a_file_is_adopted_or_fetched_leaves_the_file_or_the_blob(tmp_path: Path, step: str) -> None:
+    data = blob_of(1)
+    digest = hashlib.sha256(data).digest()
+    tmp = tmp_path / "data" / "blobs" / "tmp"
+    is_fetched = step.startswith("fetch.")
+    source = tmp / f"{digest.hex()}.part" if is_fetched else tmp_path / "data" / "finished"
 
-    def adopt(faults: Faults | None) -> bytes:
+    def adopt(faults: Faults | None) -> None:
         with SqliteStore.open(tmp_path / "data", GENESIS, faults=faults) as store:
-            return store.adopt_blob(source)[0]
+            if is_fetched:
+                store.commit_partial(digest)
+            else:
+                assert store.adopt_blob(source) == (digest, len(data))
 
-    source.parent.mkdir()
+    SqliteStore.open(tmp_path / "data", GENESIS).close()
     source.write_bytes(data)
-    code, _ = in_child(lambda _: void(adopt(die_at(step, 1))))
+    code, _ = in_child(lambda _: adopt(die_at(step, 1)))
     assert code == DIED, f"{step} was never reached"
     with SqliteStore.open(tmp_path / "data", GENESIS) as store:
-        digest = hashlib.sha256(data).digest()
-        is_renamed = step in ("blob.renamed", "blob.durable")
+        is_renamed = step.endswith((".renamed", ".durable"))
         assert (source.exists(), store.has_blob(digest)) == (not is_renamed, is_renamed)
-        assert list((tmp_path / "data" / "blobs" / "tmp").iterdir()) == []
+        assert list(tmp.iterdir()) == ([source] if is_fetched and not is_renamed else [])  # to go on with
     source.write_bytes(data)  # made again, the same: what was acknowledged before is kept
-    assert adopt(None) == digest
+    adopt(None)
     with SqliteStore.open(tmp_path / "data", GENESIS) as store:
         assert store.get_blob(digest) == data
     assert not source.exists()
