@@ -48,7 +48,7 @@ class TappedNetwork(MemoryNetwork):
         if message.kind in (MessageKind.STATUS, MessageKind.EVIDENCE) or message.data in self._seen:
             return
         self._seen.add(message.data)
-        slot, content, signer = _read(message)
+        slot, content, signer = read_slot(message)
         if self.slots.setdefault(slot, content) != content:
             self.broken.append(f"two contents for {slot}")
         if self.watch is not None and sender == signer:
@@ -58,7 +58,7 @@ class TappedNetwork(MemoryNetwork):
         assert not self.broken, self.broken
 
 
-def _read(message: Message) -> tuple[Hashable, bytes, Id]:
+def read_slot(message: Message) -> tuple[Hashable, bytes, Id]:
     """The slot an object fills, what it says there, and who signed it."""
     if message.kind is MessageKind.CONTRIBUTION:
         contribution = codec.decode_contribution(message.data)

@@ -1,0 +1,195 @@
+"""A federation of real nodes of which any may be made to die at a durable step, while all others write down what they
+hear; and what must hold of one that has died (PROTOCOL §8, §11.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Hashable
+from pathlib import Path
+
+from chain import codec
+from chain.block import Id
+from chain.genesis import Genesis
+from chain.sqlite_store import SqliteStore
+from node.audit import run_audit
+from node.genesis_file import get_genesis_spec
+from node.local_cluster import NodeProcess
+from node.transport.base import Message, MessageKind
+from node.wire import status_from_bytes
+from support.doomed import Heard, read_heard
+from support.real_nodes import WAIT_S, Federation, run_command
+from support.tapped import read_slot
+
+ROOT = Path(__file__).parents[2]
+
+
+class KillableProcess(NodeProcess):
+    """A node started with `support.doomed`'s options, the next time only; with none it is a plain `fednode`."""
+
+    options: tuple[str, ...] = ()
+
+    async def start(self) -> None:
+        options, self.options = self.options, ()
+        if not options:
+            await super().start()
+            return
+        path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with self.log_file.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "support.doomed", "--config", str(self.node.config_file), *options),
+                stdout=log,
+                stderr=log,
+                stdin=asyncio.subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+
+
+class Killable(Federation):
+    """`start` makes listeners of all it is not told to make die."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        for name, node in self.nodes.items():
+            self.nodes[name] = KillableProcess(node.node)
+
+    def get_tap(self, name: str) -> Path:
+        return self.directory / f"{name}.tap"
+
+    async def start(self, *names: str) -> None:
+        for name in names or self.names:
+            self._set_options(name, "--tap", str(self.get_tap(name)))
+        await super().start(*names)
+
+    async def start_plain(self, name: str) -> None:
+        """As an operator would, without anything of the tests in it."""
+        await super().start(name)
+
+    async def start_doomed(
+        self, name: str, step: str, *, times: int = 1, after: str | None = None, is_alone: bool = False
+    ) -> None:
+        """Returns at once: it may be dead before it could answer anybody. `is_alone` spares the worker's daemon."""
+        options = ["--die-at", step, "--times", str(times), *(["--alone"] if is_alone else ())]
+        options += ["--after", after] if after is not None else []
+        self._set_options(name, "--tap", str(self.get_tap(name)), *options)
+        await self.nodes[name].start()
+
+    async def wait_until_killed(self, name: str, what: str) -> None:
+        """Until the node has died of itself, and all that it had started."""
+        process = self.nodes[name].process
+        assert process is not None
+        try:
+            code = await asyncio.wait_for(process.wait(), WAIT_S)
+        except TimeoutError:
+            raise AssertionError(f"{name} never came to {what}\n{self._describe({})}") from None
+        assert code == -signal.SIGKILL, f"{name} ended with {code} before {what}\n{self._describe({})}"
+        await self.wait_until_unlocked(name)
+
+    async def wait_until_unlocked(self, name: str) -> None:
+        """A worker may outlive its daemon by a moment; the directory is free all the same once that is gone."""
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                SqliteStore.stored_genesis(self.get_data_dir(name))
+            except Exception:  # noqa: BLE001 - whatever it is, it stays or it goes
+                assert time.monotonic() < deadline_s
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+    def _set_options(self, name: str, *options: str) -> None:
+        node = self.nodes[name]
+        assert isinstance(node, KillableProcess)
+        if not node.is_running:
+            node.options = options
+
+    async def stop_one(self, name: str) -> int:
+        """The others run and listen, this one does not. Their height."""
+        if name in self.running:
+            assert await self.stop(name) == 0
+        others = [other for other in self.names if other != name]
+        await self.start(*others)
+        await self.wait_until_ready(*others)
+        return await self.get_greatest_height()
+
+    async def get_greatest_height(self) -> int:
+        """Of all that run."""
+        heights: list[int] = [status["height"] for status in (await self.get_statuses()).values()]
+        return max(heights)
+
+    async def bring_back(self, name: str) -> float:
+        """What a dead node left is whole; started as an operator would, it contributes. The seconds until then."""
+        height = self.check_dead(name)
+        began_s = time.monotonic()
+        await self.start_plain(name)
+        await self.wait_for_contribution(name, max(height, await self.get_greatest_height()))
+        took_s = round(time.monotonic() - began_s, 1)
+        print(f"{name} contributes again after {took_s} s")
+        assert await self.check_agreement() >= height
+        self.check_nothing_contradicted()
+        return took_s
+
+    async def stop_and_check_all(self) -> None:
+        """The end of a story: nobody has contradicted itself, and every directory holds."""
+        for name in self.running:
+            assert await self.stop(name) == 0
+        assert self.check_nothing_contradicted() > 0
+        for name in self.names:
+            self.check_dead(name)
+            verify = ("chain", "verify", "--deep", "--data-dir", self.get_data_dir(name))
+            verified = await asyncio.to_thread(run_command, *verify)
+            assert verified.code == 0, verified.err
+
+    # ---- what must hold
+
+    def get_id(self, name: str) -> Id:
+        return next(member.key for member in self.genesis.members if member.name == name)
+
+    def read_all_heard(self) -> list[Heard]:
+        return [heard for name in self.names for heard in read_heard(self.get_tap(name))]
+
+    def check_nothing_contradicted(self) -> int:
+        """Of nobody was anything heard, in any life, that says two things for one slot. How many slots there were."""
+        said: dict[Hashable, bytes] = {}
+        for _, message in self.read_all_heard():
+            if message.kind in (MessageKind.STATUS, MessageKind.EVIDENCE):
+                assert message.kind is MessageKind.STATUS, "somebody was convicted"
+                continue
+            slot, content, _ = read_slot(message)
+            assert said.setdefault(slot, content) == content, f"two contents for {slot}"
+        return len(said)
+
+    def check_dead(self, name: str) -> int:
+        """Of a node that is down: what it left is whole, and holds all that anybody heard of it. Its head's height."""
+        genesis, me = self.genesis, self.get_id(name)
+        spec = get_genesis_spec(genesis)
+        with SqliteStore.open(self.get_data_dir(name), genesis, readonly=True) as store:
+            report = run_audit(genesis, store, spec)
+            assert report.ok, f"{name}: {report.fault}"
+            for sender, message in self.read_all_heard():
+                if message.kind is MessageKind.STATUS:
+                    if sender == me:
+                        status = status_from_bytes(message.data, genesis.n)
+                        stored = store.get_block(status.head_height)
+                        assert stored is not None, f"{name} has lost block {status.head_height}, which it had told of"
+                        assert stored.block.id == status.head_id
+                elif message.kind is not MessageKind.EVIDENCE and read_slot(message)[2] == me:
+                    check_stored(store, genesis, message)
+            return store.head_height
+
+
+def check_stored(store: SqliteStore, genesis: Genesis, message: Message) -> None:
+    """What a node sent of its own is what its store has in that slot."""
+    match message.kind:
+        case MessageKind.CONTRIBUTION:
+            contribution = codec.decode_contribution(message.data)
+            assert store.get_contribution(contribution.height) == contribution
+        case MessageKind.BLOCK:
+            block = codec.decode_block(genesis.chain_id, message.data)
+            assert store.get_candidate(block.height) == block
+        case MessageKind.VOTE:
+            vote = codec.decode_vote(message.data)
+            assert vote in store.get_votes(vote.height)
