@@ -243,6 +243,24 @@ def get_precommits(genesis: Genesis, block_id: Id, height: int, certificate: Cer
 # Evidence
 
 
+def read_accusation(evidence: Evidence) -> tuple[Id, int]:
+    """Whom `evidence` accuses, and at which height, by its own word: what can be known without checking a signature.
+
+    Raises InvalidEvidence if there is nothing to read.
+    """
+    try:
+        if evidence.kind is EvidenceKind.CONTRIBUTION:
+            contribution = decode_contribution(evidence.first)
+            return contribution.author, contribution.height
+        if evidence.kind is EvidenceKind.CANDIDATE:
+            header = decode_block(ZERO, evidence.first).header
+            return header.miner, header.height
+        vote = decode_vote(evidence.first)
+        return vote.voter, vote.height
+    except ChainError as error:
+        raise InvalidEvidence(f"{evidence.kind.name.lower()} evidence: {error}") from error
+
+
 def validate_evidence(genesis: Genesis, evidence: Evidence) -> tuple[Id, int]:
     """The author and height of two objects signed for one slot that differ in more than their signatures.
 

@@ -92,6 +92,7 @@ class BlobFetcher:
         self._transfers = transfers
         self._running: dict[Digest, _Pull] = {}
         self._files: dict[tuple[Digest, Chunks], _FilePull] = {}
+        self._pulled: set[Digest] = set()
         self.pulled_bytes = 0  # of whole blobs that came from peers
         self.received_bytes = 0  # from peers, of whatever blob, good or not
 
@@ -149,6 +150,7 @@ class BlobFetcher:
                     return await pull_from(peer, min(PATIENCE_S, SHARE * left_s))
                 except (BlobNotFound, BlobTooLong, BlobMismatch, WrongChunk) as error:
                     have_not.add(peer)
+                    self._blame(peer, error, sources)
                     reasons[peer] = "it does not have it" if isinstance(error, BlobNotFound) else str(error)
                 except (PeerUnavailable, PartialLost, TimeoutError) as error:
                     reasons[peer] = str(error) or "too slow"
@@ -192,6 +194,11 @@ class BlobFetcher:
         except ChunksMisfit as error:
             raise BlobUnavailable(str(error)) from error
 
+    def take_pulled(self) -> frozenset[Digest]:
+        """Which blobs have come from peers since this was last asked."""
+        pulled, self._pulled = frozenset(self._pulled), set()
+        return pulled
+
     # ---- the pulls
 
     def abandon(self) -> None:
@@ -219,9 +226,16 @@ class BlobFetcher:
                 except BlobNotFound:
                     continue
                 except (PeerUnavailable, BlobTooLong, BlobMismatch, TimeoutError) as error:
+                    self._blame(peer, error, pull.sources)
                     log.debug("blob %s from %s: %s", digest.hex()[:8], peer.hex()[:8], error or "too slow")
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
             attempt += 1
+
+    def _blame(self, peer: Id, error: Exception, authors: Collection[Id]) -> None:
+        """Counts what `peer` served against it, where it cannot be the fault of somebody else, who signed its size or
+        the digests of its chunks."""
+        if isinstance(error, BlobTooLong | WrongChunk) and peer in authors:
+            self._transfers.on_wrong(peer)
 
     def _order_sources(self, sources: Collection[Id]) -> list[Id]:
         """Who is connected, `sources` first."""
@@ -230,8 +244,13 @@ class BlobFetcher:
 
     async def _pull_from(self, peer: Id, digest: Digest, max_bytes: int, patience_s: float) -> bytes:
         pull = self._pull_small if max_bytes <= SMALL_BYTES else self._pull_large
-        blob = await pull(peer, digest, max_bytes, patience_s)
+        try:
+            blob = await pull(peer, digest, max_bytes, patience_s)
+        except BlobMismatch:
+            self._transfers.on_wrong(peer)
+            raise
         self.pulled_bytes += len(blob)
+        self._pulled.add(digest)
         return blob
 
     async def _pull_small(self, peer: Id, digest: Digest, max_bytes: int, patience_s: float) -> bytes:
@@ -289,6 +308,7 @@ class BlobFetcher:
                     continue
                 except (BlobTooLong, BlobMismatch, WrongChunk) as error:
                     useless.add(peer)
+                    self._blame(peer, error, pull.sources)
                     log.warning("%s: %s", self._transfers.describe(digest, peer, is_incoming=True), error)
                 except (PeerUnavailable, PartialLost, TimeoutError) as error:
                     log.debug("blob %s from %s: %s", digest.hex()[:8], peer.hex()[:8], error or "too slow")
@@ -317,6 +337,7 @@ class BlobFetcher:
                     raise PartialLost(f"{arrived}, and has gone again") from arrived
             await partial.commit()
         self.pulled_bytes += chunks.size
+        self._pulled.add(digest)
         return self._store.blob_path(digest)
 
     async def _receive_chunks(

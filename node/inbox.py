@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 from chain import codec, validation
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
 from chain.errors import DecodeError, InvalidBody, InvalidKey, InvalidSeal, InvalidSignature, NotAMember
 from chain.genesis import Genesis
 from chain.pow import is_valid_work
+from node.refusals import Reason, get_reason
 from node.transport.base import Message, MessageKind, PeerFault
+from node.transport.outbox import TokenBucket
 
 SignedObject = Contribution | Block | Vote | Evidence
 
@@ -17,48 +20,72 @@ SignedObject = Contribution | Block | Vote | Evidence
 PARENTLESS = (DecodeError, InvalidSignature, InvalidSeal, InvalidKey, InvalidBody, NotAMember)
 MAX_KNOWN = 256  # objects remembered per signer; an honest one makes fewer in two heights (I6)
 
+# Signatures checked per signer. An honest one makes a contribution, a candidate and the votes of a view or two in a
+# height; who is behind gets those of many views at once.
+CHECKS_BURST = float(MAX_KNOWN)
+CHECKS_PER_S = 64.0
+CHECKS_PER_HEIGHT = 8.0
+
 
 class Inbox:
-    """Decodes and authenticates. What was opened once is known by its digest and costs nothing again.
+    """Decodes and authenticates, cheap checks first. What was opened once is known by its digest and costs nothing
+    again; what any one member signs costs no more than its share, whoever brings it.
 
-    Everything that hangs on the parent (heights, links, difficulty) is left to whoever knows the parent.
+    Everything that hangs on the parent (heights, links, difficulty) is left to whoever knows the parent. `clock` gives
+    seconds of any steady clock.
     """
 
-    def __init__(self, genesis: Genesis) -> None:
+    def __init__(self, genesis: Genesis, clock: Callable[[], float]) -> None:
         self._genesis = genesis
+        self._clock = clock
         # By signer, the height of each object that is authentic.
         self._opened: dict[Id, dict[Digest, int]] = {key: {} for key in genesis.member_ids}
+        self._checks = {key: TokenBucket(CHECKS_PER_S, CHECKS_BURST, clock()) for key in genesis.member_ids}
 
     def on_height(self, height: int) -> None:
         """Objects below `height` will not come again, or do not matter."""
+        now = self._clock()
         for signer, opened in self._opened.items():
             self._opened[signer] = {digest: at for digest, at in opened.items() if at >= height}
+            self._checks[signer].give(now, CHECKS_PER_HEIGHT)
 
-    def open(self, message: Message, *, first: int, last: int) -> SignedObject | None:
-        """The object in `message`, or None if it is known already or of a height outside `first`..`last`.
+    def open(
+        self, message: Message, *, first: int, last: int, has_room: Callable[[Contribution | Block | Vote], bool]
+    ) -> SignedObject | Reason | None:
+        """The object in `message`. None if it is known already, and a reason why it is not wanted now: it is of a
+        height outside `first`..`last`, there is no room for it, or its signer has used up its share.
 
         Raises PeerFault when the bytes, the work or the signature are bad, or the signer is a stranger. Evidence is
         only decoded.
         """
+        digest = hashlib.sha256(message.data).digest()
+        if any(digest in opened for opened in self._opened.values()):
+            return None
         try:
             opened = self._decode(message)
             if isinstance(opened, Evidence):
                 return opened
             if not first <= opened.height <= last:
-                return None
-            signer = self._opened.get(get_signer(opened))
+                return Reason.OTHER_HEIGHT
+            author = get_signer(opened)
+            signer = self._opened.get(author)
             if signer is None:
                 raise NotAMember(f"signer: expected one of {self._genesis.n} members, got a stranger")
-            digest = hashlib.sha256(message.data).digest()
-            if digest in signer:
-                return None
+            if not has_room(opened):
+                return Reason.NO_ROOM
+            if not self._may_check(author):
+                return Reason.RATE
             self._authenticate(opened)
+            self._checks[author].take(self._clock())  # what others forge is not on its account
         except PARENTLESS as error:
-            raise PeerFault(f"{message.kind.name.lower()}: {error}") from error
+            raise PeerFault(f"{message.kind.name.lower()}: {error}", get_reason(error)) from error
         while len(signer) >= MAX_KNOWN:
             del signer[next(iter(signer))]  # the oldest: it may cost a second look, and no more
         signer[digest] = opened.height
         return opened
+
+    def _may_check(self, signer: Id) -> bool:
+        return self._checks[signer].get_wait_s(self._clock()) <= 0
 
     def _decode(self, message: Message) -> SignedObject:
         match message.kind:

@@ -19,7 +19,7 @@ from chain.codec import decode_block, decode_certificate, decode_vote
 from chain.errors import StoreCorrupted
 from chain.fields import format_time, quote
 from chain.genesis import Genesis
-from chain.signing import encode_id
+from chain.signing import decode_id, encode_id
 from chain.sqlite_store import SqliteStore
 from chain.store import StoredEvidence
 from ml.errors import PayloadError
@@ -236,6 +236,10 @@ class Ledger:
         if certificate is not None:
             shown.votes, shown.view = len(certificate.signatures), certificate.view
         shown.measured = record is not None
+        for candidate in shown.candidates:
+            candidate.miner_name = get_member_name(self.genesis, decode_id(candidate.miner))
+        for refused in shown.not_taken:
+            refused.name = get_member_name(self.genesis, decode_id(refused.peer))
         return shown
 
     # ---- evidence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chain.block import Id
 from chain.genesis import Genesis
@@ -11,6 +11,7 @@ from chain.signing import encode_id
 from node.clock import Clock
 from node.errors import NotFound
 from node.ledger import InvalidRequest
+from node.refusals import Reason, Refusals, count_faults
 from node.wire import Status
 
 MIN_PREFIX_CHARS = 4  # of an id that stands for the whole
@@ -19,7 +20,8 @@ SILENT_AFTER = 4.0  # statuses missed before a connected member no longer counts
 
 @dataclass(slots=True)
 class Peer:
-    """One remote participant. `seen_s` is the steady-clock time of its last message, -inf before the first."""
+    """One remote participant. `seen_s` is the steady-clock time of its last message, -inf before the first. `refusals`
+    are what was not taken of it, as far as that was not for the transport to say."""
 
     id: Id
     name: str
@@ -27,7 +29,11 @@ class Peer:
     connected: bool = False
     seen_s: float = float("-inf")
     status: Status | None = None
-    num_rejected: int = 0
+    refusals: Refusals = field(default_factory=Refusals)
+
+    @property
+    def num_rejected(self) -> int:
+        return count_faults(self.refusals)
 
 
 class Peers:
@@ -73,6 +79,12 @@ class Peers:
 
     def on_seen(self, peer: Id) -> None:
         self._peers[peer].seen_s = self._clock.monotonic()
+
+    def refuse(self, peer: Id, reason: Reason) -> None:
+        """Something of `peer`, or signed by it, was not taken."""
+        entry = self._peers.get(peer)
+        if entry is not None:  # this node itself is not in its book
+            entry.refusals[reason] += 1
 
     def is_alive(self, peer: Id) -> bool:
         """Heard of within the last few statuses."""

@@ -20,9 +20,10 @@ from node import round_events, rounds
 from node.context import NodeContext
 from node.events import Events
 from node.gossip import Gossip
-from node.inbox import Inbox
+from node.inbox import Inbox, get_signer
 from node.offload import run_sized
-from node.peers import Peers
+from node.peers import Peer, Peers
+from node.refusals import Reason, get_reason
 from node.sync import Sync
 from node.transfers import Transfers
 from node.transport.base import (
@@ -54,6 +55,9 @@ class Floor(Protocol):
     def post(self, height: int, event: round_events.Event) -> None:
         """Hands an event to the round at `height`, if that is the one in hand when its turn comes."""
 
+    def is_accused(self, author: Id, height: int) -> bool:
+        """Whether there is evidence against `author` of this height, or a later one."""
+
     def on_evidence(self, evidence: Evidence, author: Id, height: int) -> None:
         """Evidence that proves what it says."""
 
@@ -72,7 +76,7 @@ class Reception:
         events: Events,
         transfers: Transfers,
     ) -> None:
-        self.inbox = Inbox(context.genesis)
+        self.inbox = Inbox(context.genesis, context.clock.monotonic)
         self._c = context
         self._genesis = context.genesis
         self._floor = floor
@@ -119,14 +123,11 @@ class Reception:
             self._on_status(peer, entry.status)
             return
         if not entry.is_member:
-            raise PeerFault("an observer may not push")
+            raise PeerFault("an observer may not push", Reason.KIND)
         try:
-            self._on_signed(message)
+            self._on_signed(entry, message)
         except (InvalidEvidence, InvalidSignature) as error:  # the sender could have seen it
-            raise PeerFault(f"{message.kind.name.lower()}: {error}") from error
-        except ChainError as error:
-            entry.num_rejected += 1
-            log.debug("%s from %s refused: %s", message.kind.name.lower(), self._c.get_name(peer), error)
+            raise PeerFault(f"{message.kind.name.lower()}: {error}", get_reason(error)) from error
 
     def _open_status(self, data: bytes) -> Status:
         try:
@@ -134,7 +135,10 @@ class Reception:
         except StatusError as error:
             raise PeerFault(f"status: {error}") from error
         if status.chain_id != self._genesis.chain_id:
-            raise PeerFault(f"status: expected chain {self._genesis.chain_id.hex()}, got {status.chain_id.hex()}")
+            raise PeerFault(
+                f"status: expected chain {self._genesis.chain_id.hex()}, got {status.chain_id.hex()}",
+                Reason.OTHER_CHAIN,
+            )
         return status
 
     def _on_status(self, peer: Id, status: Status) -> None:
@@ -145,18 +149,34 @@ class Reception:
             self._alive.add(peer)  # at work on our height: worth awaiting
             self._floor.post(height, round_events.MemberAlive(peer))
 
-    def _on_signed(self, message: Message) -> None:
+    def _on_signed(self, sender: Peer, message: Message) -> None:
         height = self._floor.tip.height + 1
-        opened = self.inbox.open(message, first=height, last=height + 1)
+        opened = self.inbox.open(message, first=height, last=height + 1, has_room=self._has_room)
         if isinstance(opened, Evidence):
-            self._on_evidence(opened)
-        elif opened is not None and not self._accept(opened):
-            self.inbox.forget(opened)
+            self._on_evidence(sender, opened)
+        elif isinstance(opened, Reason):
+            sender.refusals[opened] += 1
+        elif opened is not None:
+            try:
+                is_taken = self._accept(opened)
+            except InvalidSignature:
+                raise
+            except ChainError as error:
+                self._peers.refuse(get_signer(opened), get_reason(error))
+                log.debug("%s from %s refused: %s", message.kind.name.lower(), sender.name, error)
+                return
+            if not is_taken:
+                sender.refusals[Reason.NO_ROOM] += 1
+                self.inbox.forget(opened)
 
-    def _on_evidence(self, evidence: Evidence) -> None:
-        """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights."""
-        author, height = validation.validate_evidence(self._genesis, evidence)
-        if abs(height - self._floor.tip.height) <= self._genesis.evidence_heights:
+    def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
+        """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. Whether it
+        is news is seen before its signatures are looked at."""
+        author, height = validation.read_accusation(evidence)
+        if abs(height - self._floor.tip.height) > self._genesis.evidence_heights:
+            sender.refusals[Reason.OTHER_HEIGHT] += 1
+        elif not self._floor.is_accused(author, height):
+            author, height = validation.validate_evidence(self._genesis, evidence)
             self._floor.on_evidence(evidence, author, height)
 
     def _accept(self, thing: Contribution | Block | Vote) -> bool:
@@ -191,18 +211,18 @@ class Reception:
                 self._floor.post(height, round_events.CandidateSeen(thing))
         return True
 
+    def _has_room(self, thing: Contribution | Block | Vote) -> bool:
+        """Whether `thing` could be taken in, as far as that can be seen before it is authentic."""
+        if thing.height == self._floor.tip.height + 2:
+            slot = _get_next_slot(thing)
+            return slot is not None and slot not in self._next
+        machine = self._floor.machine
+        return machine is not None and machine.has_room(thing)
+
     def _keep(self, thing: Contribution | Block | Vote) -> bool:
         """One contribution and one candidate a member, and the votes of the first views."""
-        match thing:
-            case Contribution(author=author):
-                slot: Hashable = ("contribution", author)
-            case Block():
-                slot = ("candidate", thing.header.miner)
-            case Vote():
-                slot = thing.slot
-                if thing.view > MAX_BUFFERED_VIEW:
-                    return False
-        return self._next.setdefault(slot, thing) is thing
+        slot = _get_next_slot(thing)
+        return slot is not None and self._next.setdefault(slot, thing) is thing
 
     # ---- what is asked for
 
@@ -239,3 +259,14 @@ class Reception:
                         on_passed(len(chunk))
         except FileNotFoundError as error:
             raise BlobNotFound(digest.hex()) from error
+
+
+def _get_next_slot(thing: Contribution | Block | Vote) -> Hashable | None:
+    """What of the next height is kept one of; None for what is not kept at all."""
+    match thing:
+        case Contribution(author=author):
+            return ("contribution", author)
+        case Block():
+            return ("candidate", thing.header.miner)
+        case Vote():
+            return thing.slot if thing.view <= MAX_BUFFERED_VIEW else None

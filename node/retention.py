@@ -22,7 +22,7 @@ from ml.specs import MethodSpec
 from node.on_demand import get_kinds
 
 LARGE_BYTES = 1 << 20
-LEFT_OUT = "left out"  # the meta value with what was streamed, by height, for contributions that are in no block
+LEFT_OUT = "left out"  # the meta value with what came, by height, for contributions that are in no block
 
 
 class Retention:
@@ -44,9 +44,10 @@ class Retention:
         self._old = [stored.block for stored in sharing]  # read by later rounds, or were when this node went down
         self._left_out: dict[str, list[str]] = store.get_meta(LEFT_OUT) or {}
 
-    def on_block(self, block: Block, seen: Iterable[Contribution] = ()) -> int:
-        """A block was appended, and contributions for its height had been `seen`. Returns how many blobs went."""
-        self._keep_account(block, seen)
+    def on_block(self, block: Block, seen: Iterable[Contribution] = (), pulled: Iterable[Digest] = ()) -> int:
+        """A block was appended, contributions for its height had been `seen`, and blobs `pulled` for the vote that had
+        not been here before. Returns how many blobs went."""
+        self._keep_account(block, seen, pulled)
         self._newest.append(block)
         pruned, kept = 0, list[Block]()
         if len(self._newest) > self._genesis.keep_heights:
@@ -95,13 +96,14 @@ class Retention:
         kinds = self._spec.get_streamed(height)
         return {ref.digest for c in contributions for ref in c.payloads if kind_name(ref.kind) in kinds}
 
-    def _keep_account(self, block: Block, seen: Iterable[Contribution]) -> None:
-        """What came of contributions that a block is without, this node's own among them, nobody ever reads."""
-        if not self._spec.get_streamed(block.height):
-            return
-        own = self._store.get_contribution(block.height)
-        offered = self._get_streamed(block.height, [*seen, *([] if own is None else [own])])
-        left_out = offered - self._get_streamed(block.height, block.contributions)
+    def _keep_account(self, block: Block, seen: Iterable[Contribution], pulled: Iterable[Digest]) -> None:
+        """What came of contributions that a block is without, of streamed ones this node's own among them, nobody ever
+        reads: a member could fill the disks of all others with it."""
+        left_out = {*pulled} - get_block_digests(block)
+        if self._spec.get_streamed(block.height):
+            own = self._store.get_contribution(block.height)
+            offered = self._get_streamed(block.height, [*seen, *([] if own is None else [own])])
+            left_out |= offered - self._get_streamed(block.height, block.contributions)
         if left_out:
             self._left_out[str(block.height)] = sorted(digest.hex() for digest in left_out)
             self._store.put_meta(LEFT_OUT, self._left_out)

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from chain import finality
 from chain.block import Block, Certificate, Contribution, Evidence, Id, Vote
+from node.refusals import Reason
 
 
 class RoundPhase(StrEnum):
@@ -28,6 +29,14 @@ class Now:
 
     monotonic_s: float
     wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """What speaks against a candidate here. `kind` as in `CandidateRefused`."""
+
+    kind: Reason | None
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +124,13 @@ class CandidateValidated:
 
 @dataclass(frozen=True, slots=True)
 class CandidateRefused:
-    """The candidate could not be recomputed: its blobs are not to be had, or (`wrong`) they give something else."""
+    """The candidate could not be recomputed: its blobs are not to be had, or (`wrong`) they give something else. `kind`
+    is what that counts as against its miner, None for nothing it need have done."""
 
     block: Block
     reason: str
     wrong: bool
+    kind: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

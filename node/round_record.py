@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chain.block import Block, Certificate, Id
+from chain.block import Block, Certificate, EvidenceKind, Id
 from chain.signing import encode_id
+from node.refusals import Refusals
+from node.round_events import Objection
+from node.rounds import RoundMachine
 
 # A candidate counts from when it was found acceptable here, not from when it came.
 PHASE_ENDS = {"train": "contributed", "exchange": "cutoff", "mine": "candidate", "vote": "final", "apply": "applied"}
@@ -18,15 +21,21 @@ class RoundRecord:
     """Gathered while the round runs; times are seconds on the node's steady clock. `bytes_before` and `bytes_after`
     are the bytes sent since the node started, by kind of message. `pulled_bytes` are those of blobs that were taken of
     single peers, before training or after the block, None where the method takes none, and `gone` are the peers it was
-    in vain to ask, with the reason."""
+    in vain to ask, with the reason. `refusals_before` and `refusals_after` are what was not taken since the node
+    started, by peer; `left_out` says of members that are not in the block why, as far as this node can tell."""
 
     height: int
     began_s: float
     bytes_before: Mapping[str, int]
+    refusals_before: Mapping[Id, Refusals] = field(default_factory=dict)
+    refusals_after: Mapping[Id, Refusals] = field(default_factory=dict)
     bytes_after: Mapping[str, int] = field(default_factory=dict)
     train: Mapping[str, float] = field(default_factory=dict)
     applied: Mapping[str, float] = field(default_factory=dict)
     refused: Mapping[Id, str] = field(default_factory=dict)
+    left_out: Mapping[Id, str] = field(default_factory=dict)
+    objections: Sequence[tuple[Block, Objection]] = ()
+    signed_twice: dict[Id, EvidenceKind] = field(default_factory=dict)
     gone: Mapping[Id, str] = field(default_factory=dict)
     pulled_bytes: int | None = None
     block: Block | None = None
@@ -37,13 +46,24 @@ class RoundRecord:
         """Something happened for the first time."""
         self._marks.setdefault(what, at_s)
 
-    def on_final(self, block: Block, certificate: Certificate, at_s: float, refused: Mapping[Id, str]) -> None:
+    def on_final(self, block: Block, certificate: Certificate, at_s: float, machine: RoundMachine) -> None:
         self.mark("final", at_s)
-        self.block, self.certificate, self.refused = block, certificate, dict(refused)
+        self.block, self.certificate, self.refused = block, certificate, dict(machine.refused)
+        self.left_out = machine.explain_left_out(block)
+        self.objections = [(machine.candidates[at], objection) for at, objection in machine.objections.items()]
 
-    def on_applied(self, at_s: float, metrics: Mapping[str, float], bytes_after: Mapping[str, int]) -> None:
+    def on_signed_twice(self, author: Id, kind: EvidenceKind) -> None:
+        self.signed_twice[author] = kind
+
+    def on_applied(
+        self,
+        at_s: float,
+        metrics: Mapping[str, float],
+        bytes_after: Mapping[str, int],
+        refusals_after: Mapping[Id, Refusals],
+    ) -> None:
         self.mark("applied", at_s)
-        self.applied, self.bytes_after = metrics, bytes_after
+        self.applied, self.bytes_after, self.refusals_after = metrics, bytes_after, refusals_after
 
     def on_taken(self, pulled_bytes: int, gone: Mapping[Id, str]) -> None:
         self.pulled_bytes, self.gone = pulled_bytes, dict(gone)
@@ -80,6 +100,17 @@ class RoundRecord:
             "contributors": [encode_id(contribution.author) for contribution in contributions],
             "payload_bytes": sum(ref.size for contribution in contributions for ref in contribution.payloads),
             "rejected": {encode_id(author): reason for author, reason in self.refused.items()},
+            "left_out": {encode_id(author): reason for author, reason in self.left_out.items()},
+            "candidates": [
+                {"id": block.id.hex(), "miner": encode_id(block.header.miner), "reason": objection.why}
+                for block, objection in self.objections
+            ],
+            "signed_twice": {encode_id(author): kind.name.lower() for author, kind in self.signed_twice.items()},
+            "not_taken": [
+                {"peer": encode_id(peer), "counts": {reason.value: count for reason, count in sorted(counts.items())}}
+                for peer, after in self.refusals_after.items()
+                if (counts := after - self.refusals_before.get(peer, Refusals()))
+            ],
             "seconds": self.compute_seconds(),
             "bytes_sent": {kind: after - self.bytes_before.get(kind, 0) for kind, after in self.bytes_after.items()},
             "pulled_bytes": self.pulled_bytes,

@@ -35,6 +35,7 @@ from node.partials import Partials
 from node.payloads import Aggregate, PayloadRefused, Payloads
 from node.peers import Peers
 from node.reception import Reception
+from node.refusals import Reason, Refusals, get_reason
 from node.retention import Retention
 from node.round_record import RoundRecord, show_measure
 from node.stall import StallWatch
@@ -108,7 +109,9 @@ class RoundService:
         self.events = Events(context.clock)
         self.peers = Peers(context.genesis, self._me, context.observers, context.clock)
         self.gossip = Gossip(context.genesis, context.transport, self.peers, context.clock, self._get_position)
-        self.transfers = Transfers(context.clock, context.get_name)
+        self.transfers = Transfers(
+            context.clock, context.get_name, on_wrong=lambda peer: self.peers.refuse(peer, Reason.BLOB)
+        )
         for shared in context.store.blocks(1, min(head.height, context.spec.sharing_heights)):
             self.transfers.name(shared.block.contributions, context.spec.get_streamed(shared.block.height))
         partials = Partials(context.store, context.bulk)
@@ -186,6 +189,15 @@ class RoundService:
     def is_done(self) -> bool:
         """Whether the set rounds are over: the node keeps serving and contributes no more."""
         return self._genesis.rounds != 0 and self._tip.height >= self._genesis.rounds
+
+    def get_refusals(self) -> dict[Id, Refusals]:
+        """What was not taken since the node started, of each peer of which there is such."""
+        counters = self._c.transport.counters()
+        found = {
+            peer.id: peer.refusals + (counters[peer.id].refusals if peer.id in counters else Refusals())
+            for peer in self.peers
+        }
+        return {peer: refusals for peer, refusals in found.items() if refusals}
 
     def _get_position(self) -> Position:
         machine = self.machine
@@ -271,7 +283,9 @@ class RoundService:
             arithmetic=self._c.arithmetic,
         )
         now_s = self._c.clock.monotonic()
-        self._round = _Round(machine, payloads, RoundRecord(height, now_s, self._count_bytes_sent()))
+        self._round = _Round(
+            machine, payloads, RoundRecord(height, now_s, self._count_bytes_sent(), self.get_refusals())
+        )
         before = _Before()
         if height <= self._signed_height:
             before = await self._c.disk.run(self._load_before, height)
@@ -383,6 +397,10 @@ class RoundService:
                 self.gossip.on_held(block.id)
             case round_events.VoteSeen(vote):
                 self.gossip.on_held(vote.slot)
+            case round_events.CandidateValidated(block) | round_events.CandidateRefused(block):
+                objection = self._round.machine.objections.get(block.id)
+                if objection is not None and objection.kind is not None:
+                    self.peers.refuse(block.header.miner, objection.kind)
             case _:
                 pass
         if self._round.machine.is_cut_off:
@@ -444,6 +462,7 @@ class RoundService:
             await current.payloads.ensure(contribution)
         except PayloadRefused as error:
             log.warning("contribution of %s refused: %s", self._c.get_name(contribution.author), error)
+            self.peers.refuse(contribution.author, Reason.PAYLOAD)
             self.events.publish("rejected", height=height, author=contribution.author.hex(), reason=str(error))
             self.post(height, round_events.PayloadsRefused(contribution, str(error)))
         else:
@@ -486,7 +505,8 @@ class RoundService:
                 "candidate %s of %s refused: %s", block.id.hex()[:8], self._c.get_name(block.header.miner), error
             )
             self.events.publish("rejected", height=height, block=block.id.hex(), reason=str(error))
-            self.post(height, round_events.CandidateRefused(block, str(error), wrong=True))
+            kind = Reason.PAYLOAD if isinstance(error, PayloadRefused) else get_reason(error)
+            self.post(height, round_events.CandidateRefused(block, str(error), wrong=True, kind=kind))
         else:
             self.post(height, round_events.CandidateValidated(block))
         finally:
@@ -597,9 +617,13 @@ class RoundService:
             return codec.decode_vote(taken.stored)
         return vote
 
+    def is_accused(self, author: Id, height: int) -> bool:
+        """Whether there is evidence against `author` of this height, or a later one."""
+        return height <= self._accused.get(author, -1)
+
     def on_evidence(self, evidence: Evidence, author: Id, height: int) -> None:
         """A peer has proof against `author`: from now on it is left out, whether or not the round is this one."""
-        if height > self._accused.get(author, -1):
+        if not self.is_accused(author, height):
             self._accused[author] = height
             self._queue.put_nowait(partial(self._accuse, evidence, author, height))
             self.post(self._tip.height + 1, round_events.Accused(author))
@@ -609,6 +633,9 @@ class RoundService:
         if not await self._c.disk.run(self._c.store.put_evidence, evidence, author, height, self._c.clock.now_ms()):
             return  # one proof a slot is enough, whatever else its author signs
         log.warning("%s signed two different objects for one slot at height %d", self._c.get_name(author), height)
+        self.peers.refuse(author, Reason.SIGNED_TWICE)
+        if self._round is not None and self._round.machine.height == height:
+            self._round.record.on_signed_twice(author, evidence.kind)
         self.gossip.push_evidence(evidence)
         self.events.publish("evidence", height=height, author=author.hex(), slot=evidence.kind.name.lower())
 
@@ -621,7 +648,7 @@ class RoundService:
             self._auditor.add(block, self._tip.block)
         await self._append(FinalBlock(block, action.certificate), current.payloads.get(block.header.aggregate))
         record = current.record
-        record.on_final(block, action.certificate, self._c.clock.monotonic(), current.machine.refused)
+        record.on_final(block, action.certificate, self._c.clock.monotonic(), current.machine)
         self._records = {at: kept for at, kept in self._records.items() if at >= block.height - 2}
         self._records[block.height] = record
         self._publish_block(block, len(action.certificate.signatures))
@@ -631,18 +658,24 @@ class RoundService:
         """Commit: the aggregate, if it was computed here, then block, certificate and head in one transaction."""
         machine = self.machine
         seen = machine.contributions.values() if machine is not None and machine.height == final.block.height else ()
-        await self._c.disk.run(self._put_block, final, aggregate, tuple(seen))
+        await self._c.disk.run(self._put_block, final, aggregate, tuple(seen), self.blobs.take_pulled())
         if aggregate is not None:
             self._aggregates.on_new(aggregate)
         self._tip = self._tip.extend(final.block)
         self.transfers.name(final.block.contributions, self._c.spec.get_streamed(final.block.height))
 
-    def _put_block(self, final: FinalBlock, aggregate: Aggregate | None, seen: tuple[Contribution, ...]) -> None:
+    def _put_block(
+        self,
+        final: FinalBlock,
+        aggregate: Aggregate | None,
+        seen: tuple[Contribution, ...],
+        pulled: frozenset[Digest],
+    ) -> None:
         """Runs on the disk's thread."""
         if aggregate is not None and aggregate.digest != ZERO:
             self._c.store.put_blob(aggregate.data)
         self._c.store.append(final.block, final.certificate)
-        self._retention.on_block(final.block, seen)
+        self._retention.on_block(final.block, seen, pulled)
 
     def _publish_block(self, block: Block, num_votes: int) -> None:
         log.info(
@@ -703,9 +736,11 @@ class RoundService:
         if record is None:
             return
         sent = self._count_bytes_sent()
-        record.on_applied(self._c.clock.monotonic(), dict(metrics), sent)
+        refusals = self.get_refusals()
+        record.on_applied(self._c.clock.monotonic(), dict(metrics), sent, refusals)
         if self._round is not None and self._round.machine.height == height + 1:
             self._round.record.bytes_before = sent  # it has begun already, and what was sent since is counted here
+            self._round.record.refusals_before = refusals
         told = record.to_mapping()
         log.info(
             "round %d  accuracy %s  loss %s  %.2f s, of which training %.2f",

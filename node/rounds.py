@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from chain import codec, finality
 from chain.block import Block, Certificate, Contribution, Id, Vote
 from chain.genesis import Genesis
+from node.refusals import Reason
 from node.round_events import (
     Accuse,
     Accused,
@@ -36,6 +37,7 @@ from node.round_events import (
     Mine,
     Mined,
     Now,
+    Objection,
     PayloadsRefused,
     PayloadsVerified,
     RoundPhase,
@@ -88,6 +90,7 @@ class RoundMachine:
         self._candidates: dict[Id, Block] = {}
         self._valid: set[Id] = set()
         self._refusals: dict[Id, CandidateRefused] = {}
+        self._objections: dict[Id, Objection] = {}
         self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
         self._satisfied = False  # an acceptable candidate is here: mining on would only split the vote
         self._mining = False
@@ -140,16 +143,46 @@ class RoundMachine:
     def candidates(self) -> Mapping[Id, Block]:
         return self._candidates
 
-    def has_room(self, block: Block) -> bool:
-        """Whether this candidate would be taken in.
+    @property
+    def objections(self) -> Mapping[Id, Objection]:
+        """By candidate, why it is not one to prevote in view 0, or at all."""
+        return self._objections
 
-        Two of each miner are (I6), and whatever the votes have asked for: a miner that made three must not be able to
-        leave its quorum without the one that was locked. Votes ask for a proposal once a view, so this stays small.
+    def has_room(self, thing: Contribution | Block | Vote) -> bool:
+        """Whether this would be taken in, were it authentic: of an author whose two contributions are evidence against
+        it no third one is, of a miner no third candidate, and votes are bounded by the book they go into."""
+        match thing:
+            case Contribution(author=author):
+                return author not in self._accused or author not in self._contributions
+            case Block():
+                return self._has_room_for(thing)
+            case Vote():
+                return True
+
+    def _has_room_for(self, block: Block) -> bool:
+        """Two of each miner are (I6), and whatever the votes have asked for: a miner that made three must not be able
+        to leave its quorum without the one that was locked. Votes ask for a proposal once a view, so this stays small.
         """
         if block.id in self._wanted:
             return True
         rivals = sum(other.header.miner == block.header.miner for other in self._candidates.values())
         return rivals < MAX_CANDIDATES_PER_MINER
+
+    def explain_left_out(self, block: Block) -> dict[Id, str]:
+        """Of each member that this final block has no contribution of, why that may be, as this node has seen it."""
+        authors = {contribution.author for contribution in block.contributions}
+        return {member: self._explain_absence(member) for member in self._genesis.member_ids if member not in authors}
+
+    def _explain_absence(self, member: Id) -> str:
+        if member not in self._contributions:
+            return "no contribution came"
+        if member in self.refused:
+            return self.refused[member]
+        if member not in self._verified_at_s:
+            return "its payloads did not come"
+        if member in self._accused:
+            return "it has signed twice"
+        return "its contribution came late, or was left out by the miner"
 
     @property
     def awaited(self) -> frozenset[Id]:
@@ -186,7 +219,8 @@ class RoundMachine:
                 return self._on_candidate(block, now)
             case CandidateValidated(block):
                 return self._on_validated(block, now)
-            case CandidateRefused(block):
+            case CandidateRefused(block, reason):
+                self._objections[block.id] = Objection(event.kind, reason)
                 self._refusals[block.id] = event
                 return self._follow_certificate()
             case VoteSeen(vote):
@@ -308,7 +342,7 @@ class RoundMachine:
         rival = next((other for other in self._candidates.values() if other.header.miner == block.header.miner), None)
         if rival is not None:
             actions += self._accuse(block.header.miner, rival, block, now)
-        if self.has_room(block):
+        if self._has_room_for(block):
             self._candidates[block.id] = block
             actions.append(CheckCandidate(block))
         return actions
@@ -316,9 +350,13 @@ class RoundMachine:
     def _on_validated(self, block: Block, now: Now) -> list[Action]:
         self._valid.add(block.id)
         if block.header.time_ms > now.wall_ms + ABSURD_MS:
-            self._refusals[block.id] = CandidateRefused(block, "its time is far in the future", wrong=False)
-            return self._follow_certificate()
-        acceptable = self._is_acceptable(block, now)
+            refusal = CandidateRefused(block, "its time is far in the future", wrong=False, kind=Reason.CLOCK)
+            return self.on(refusal, now)
+        self._objections.pop(block.id, None)  # its blobs have come since
+        objection = self._find_objection(block, now)
+        acceptable = objection is None
+        if objection is not None:
+            self._objections[block.id] = objection
         self._satisfied |= acceptable
         voting = self._voting.on_candidate(block.id, acceptable=acceptable, complete=self._is_complete(block))
         return (self._stop_mining() if acceptable else []) + self._from_voting(voting, now)
@@ -333,13 +371,21 @@ class RoundMachine:
         here = self._accused | self.refused.keys() | {self._me}  # they vote, whatever became of their contributions
         return authors >= set(self._genesis.member_ids) - here
 
-    def _is_acceptable(self, block: Block, now: Now) -> bool:
+    def _find_objection(self, block: Block, now: Now) -> Objection | None:
         """View 0's subjective rule: no clock ahead of mine, no author left out that I had in good time."""
+        ahead_ms = block.header.time_ms - now.wall_ms
+        if ahead_ms > FUTURE_MS:
+            return Objection(Reason.CLOCK, f"its clock is {ahead_ms / 1000:.1f} s ahead of this node's")
         reference_s = now.monotonic_s if self._cutoff_s is None else self._cutoff_s
         in_time_s = reference_s - 2 * self._genesis.waits.delta_s
         expected = {author for author, at_s in self._verified_at_s.items() if at_s <= in_time_s} - self._accused
-        authors = {contribution.author for contribution in block.contributions}
-        return block.header.time_ms <= now.wall_ms + FUTURE_MS and authors >= expected
+        missing = expected - {contribution.author for contribution in block.contributions}
+        if not missing:
+            return None
+        names = ", ".join(
+            self._genesis.members[self._genesis.member_ids.index(author)].name for author in sorted(missing)
+        )
+        return Objection(Reason.LEAVES_OUT, f"it leaves out {names}, in time here")
 
     def _accuse(
         self, author: Id, first: Contribution | Block | Vote, second: Contribution | Block | Vote, now: Now

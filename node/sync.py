@@ -13,6 +13,7 @@ from chain.errors import ChainError
 from chain.genesis import Genesis
 from chain.tip import Tip
 from node.peers import Peer, Peers
+from node.refusals import get_reason
 from node.transport.base import PeerUnavailable, Transport
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class Sync:
                 verified.append(final)
         except ChainError as error:
             log.warning("sync from %s refused at height %d: %s", peer.hex()[:8], tip.height + 1, error)
+            self._peers.refuse(peer, get_reason(error))
             if not verified and tip.height > 0:
                 await self._compare(peer, tip.block)
         if verified:
@@ -141,6 +143,7 @@ class Sync:
                 validation.validate_certificate(self._genesis, theirs.id, ours.height, certificate)
             except ChainError as error:
                 log.warning("%s shows no certificate for its height %d: %s", peer.hex()[:8], ours.height, error)
+                self._peers.refuse(peer, get_reason(error))
                 return
             self._compared.add((ours.height, theirs.id))
             if theirs.height == ours.height and theirs.id != ours.id:

@@ -48,11 +48,15 @@ class Transfer:
 
 
 class Transfers:
-    """All of one node's. `get_name` is what people call a peer."""
+    """All of one node's. `get_name` is what people call a peer; `on_wrong` hears of each that served bytes other than
+    those asked for."""
 
-    def __init__(self, clock: Clock, get_name: Callable[[Id], str]) -> None:
+    def __init__(
+        self, clock: Clock, get_name: Callable[[Id], str], on_wrong: Callable[[Id], None] = lambda peer: None
+    ) -> None:
         self._clock = clock
         self._get_name = get_name
+        self.on_wrong = on_wrong
         self._under_way: list[Transfer] = []
         self._named: dict[Digest, Named] = {}
 

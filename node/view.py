@@ -39,6 +39,7 @@ from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from node.peering import explain_round, is_explained
 from node.peers import Peer
+from node.refusals import Refusals
 from node.round_events import RoundPhase
 from node.round_service import RoundService
 from node.transfers import Transfer
@@ -222,7 +223,9 @@ class NodeView:
         if traffic is not None:
             shown.bytes_sent, shown.bytes_received = traffic.bytes_sent, traffic.bytes_received
             shown.messages_sent, shown.messages_received = traffic.messages_sent, traffic.messages_received
-            shown.dropped, shown.refused = traffic.dropped, traffic.refused
+            shown.dropped, shown.refused, shown.waits = traffic.dropped, traffic.refused, traffic.waits
+        refusals = self._service.get_refusals().get(peer.id, Refusals())
+        shown.not_taken.update({reason.value: count for reason, count in refusals.items()})
         return shown
 
     # ---- the chain

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import AsJson, make_group
 from node.cli.target import NodeConfigFile, Socket
+
+if TYPE_CHECKING:
+    from node.pb import admin_pb2 as pb
 
 _Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A peer's id, the beginning of one, or its name.")]
 
@@ -35,7 +39,7 @@ def list_by_default(
 
 def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
     """List the other members, and the observers that may connect."""
-    from node.cli.output import print_json, print_table, show_bytes, show_id, show_seconds
+    from node.cli.output import print_facts, print_json, print_table, show_bytes, show_id, show_seconds
     from node.cli.target import open_node
     from node.json_view import to_json
 
@@ -65,6 +69,9 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
         )
     headings = ("NAME", "ID", "ADDRESS", "STATE", ">HEIGHT", "HEARD OF", ">SENT", ">RECEIVED", ">DROPPED", ">REJECTED")
     print_table(headings, rows)
+    if refusals := describe_refusals(peers):
+        print()
+        print_facts(refusals)
 
 
 def ban(
@@ -107,3 +114,20 @@ def unban(which: _Which, socket: Socket = None, config: NodeConfigFile = None, a
         print_json(to_json(peer))
     else:
         print(f"{peer.name} {show_id(peer.id)} may connect")
+
+
+def describe_refusals(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
+    """What was not taken of each and why, and who had to wait."""
+    facts = []
+    for peer in peers:
+        if peer.not_taken:
+            facts.append((f"not taken of {peer.name}", describe_not_taken(peer.not_taken)))
+        if peer.waits:
+            facts.append((f"let wait {peer.name}", f"{peer.waits} times, as it came too fast"))
+    return facts
+
+
+def describe_not_taken(counts: Mapping[str, int]) -> str:
+    """`3 signature, 1 other height`: the most frequent first."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in ordered)

@@ -138,6 +138,7 @@ def show(
 
 def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, str]]:
     from node.cli.output import show_bytes, show_id, show_number, show_time
+    from node.cli.peers import describe_not_taken
 
     facts = [
         ("round", str(entry.round)),
@@ -147,7 +148,17 @@ def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, 
     ]
     if absent:
         facts.append(("left out", ", ".join(absent)))
-    facts += [(f"refused {show_id(author)}", why) for author, why in sorted(entry.rejected.items())]
+    facts += [(f"without {show_id(author)}", why) for author, why in sorted(entry.left_out.items())]
+    facts += [
+        (f"refused {show_id(author)}", why)
+        for author, why in sorted(entry.rejected.items())
+        if entry.left_out.get(author) != why
+    ]
+    facts += [
+        (f"candidate {show_id(other.id)}", f"of {other.miner_name}: {other.reason}") for other in entry.candidates
+    ]
+    facts += [(f"signed twice {show_id(author)}", what) for author, what in sorted(entry.signed_twice.items())]
+    facts += [(f"not taken of {other.name}", describe_not_taken(other.counts)) for other in entry.not_taken]
     facts.append(("payloads", show_bytes(entry.payload_bytes)))
     if not entry.measured:
         return [*facts, ("measured", "no: this node caught up with the round later")]

@@ -19,6 +19,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from chain.block import Digest, Id
+from node.refusals import Reason, Refusals
 
 CHUNK_BYTES = 1 << 20  # blobs travel in chunks of this size
 MAX_BLOB_BYTES = 1 << 32
@@ -76,7 +77,12 @@ class BlobTooLong(TransportError):
 
 
 class PeerFault(TransportError):
-    """A handler's verdict on what a peer sent: bad bytes or a bad signature. The transport refuses that peer."""
+    """A handler's verdict on what a peer sent: bad bytes or a bad signature. The transport refuses that peer, and
+    counts the reason."""
+
+    def __init__(self, message: str, reason: Reason = Reason.BYTES) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class AddressInUse(OSError):
@@ -97,13 +103,18 @@ class KindCounters:
 class TrafficCounters:
     """Traffic with one peer since the start, by kind: the names of `MessageKind` in lower case, `blocks`, `blob`.
 
-    `dropped` counts what we did not send (queue full, peer away), `refused` what we did not take (banned, over a
-    limit).
+    `dropped` counts what we did not send (queue full, peer away), `refusals` by reason what we did not take, and
+    `waits` how often we stopped reading for a while because it came too fast.
     """
 
     kinds: dict[str, KindCounters] = field(default_factory=dict)
     dropped: int = 0
-    refused: int = 0
+    refusals: Refusals = field(default_factory=Refusals)
+    waits: int = 0
+
+    @property
+    def refused(self) -> int:
+        return self.refusals.total()
 
     def add_sent(self, kind: str, num_bytes: int) -> None:
         counters = self._get_kind(kind)

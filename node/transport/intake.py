@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from chain.block import Id
 from node.bans import Bans
 from node.pb import peer_pb2 as pb
+from node.refusals import Reason
 from node.transport.base import (
     FRAMING_BYTES,
     KIND_NAMES,
@@ -42,6 +43,7 @@ class RateLimits:
     blocks_per_s: float = 4.0
     blocks_burst: float = 8.0
     blocks_at_once: int = 2
+    request_grace_s: float = 10.0  # for a call that asks one thing to say what
     blob_streams: int = 4
     blob_bytes_per_s: float = 128 * 1024.0  # slower than this, after the grace, and the transfer ends
     blob_grace_s: float = 10.0
@@ -64,6 +66,7 @@ class Intake:
         self.peer = peer
         self.limits = limits
         self.counters = counters
+        self.num_awaited = 0
         self.num_blocks_requests = 0
         self.num_blob_streams = 0
         self._bans = bans
@@ -86,18 +89,21 @@ class Intake:
         size = batch.ByteSize()
         wait_s = max(self._messages.borrow(now, len(batch.messages)), self._bytes.borrow(now, size + FRAMING_BYTES))
         if len(batch.messages) > MAX_BATCH_MESSAGES or size > MAX_BATCH_BYTES:
-            raise PeerFault(f"a batch of {len(batch.messages)} messages and {size} bytes is over the limits")
+            raise PeerFault(
+                f"a batch of {len(batch.messages)} messages and {size} bytes is over the limits", Reason.SIZE
+            )
         framing = FRAMING_BYTES
         for envelope in batch.messages:
             message = _from_pb(envelope)
             if self._only_status and message.kind is not MessageKind.STATUS:
-                raise PeerFault(f"an observer may not send a {KIND_NAMES[message.kind]}")
+                raise PeerFault(f"an observer may not send a {KIND_NAMES[message.kind]}", Reason.KIND)
             if message.kind is MessageKind.STATUS and not self._statuses.take(now):
-                self.counters.refused += 1
+                self.counters.refusals[Reason.RATE] += 1
                 continue
             self.counters.add_received(KIND_NAMES[message.kind], len(message.data) + ENVELOPE_BYTES + framing)
             framing = 0
             handler.on_message(self.peer, message)
+        self.counters.waits += wait_s > 0
         return wait_s
 
     def take_blocks_request(self) -> float:
@@ -115,7 +121,7 @@ def _from_pb(envelope: pb.Envelope) -> Message:
     kind = _KINDS[name]
     data: bytes = getattr(envelope, name)
     if len(data) > MAX_MESSAGE_BYTES[kind]:
-        raise PeerFault(f"a {name} of {len(data)} bytes is over its limit of {MAX_MESSAGE_BYTES[kind]}")
+        raise PeerFault(f"a {name} of {len(data)} bytes is over its limit of {MAX_MESSAGE_BYTES[kind]}", Reason.SIZE)
     return Message(kind, data)
 
 

@@ -12,6 +12,7 @@ import grpc
 
 from chain.block import Id
 from node.pb import peer_pb2 as pb
+from node.refusals import Reason
 from node.transport.base import Handler, PeerFault
 from node.transport.calls import Malformed, PeerCalls
 from node.transport.channel import Caller, get_last_retry_s
@@ -111,7 +112,7 @@ class Link:
         """What a peer answers that does not dial us, and the end of the stream."""
         while isinstance(batch := await call.read(), pb.Batch | Malformed):
             if self._intake.is_refused():
-                raise PeerFault("refused before")
+                raise PeerFault("refused before", Reason.REFUSED)
             if isinstance(batch, Malformed):
                 raise PeerFault(str(batch))
             wait_s = self._intake.take(batch, handler)

@@ -18,6 +18,7 @@ from random import Random
 
 from chain.block import Digest, Id
 from node.bans import Bans
+from node.refusals import Reason
 from node.transport.base import (
     BLOB,
     BLOCKS,
@@ -242,15 +243,16 @@ class MemoryTransport:
     def _take(self, sender: Id, message: Message) -> None:
         counters = self._get_counters(sender)
         if self.bans.is_banned(sender):
-            counters.refused += 1
+            counters.refusals[Reason.REFUSED] += 1
             return
         counters.add_received(KIND_NAMES[message.kind], len(message.data) + FRAMING_BYTES)
         try:
             self._get_handler().on_message(sender, message)
-        except PeerFault:
-            self._refuse(sender)
+        except PeerFault as fault:
+            self._refuse(sender, fault)
 
-    def _refuse(self, peer: Id) -> None:
+    def _refuse(self, peer: Id, fault: PeerFault) -> None:
+        self._get_counters(peer).refusals[fault.reason] += 1
         refusal_s = self.bans.add_fault(peer)
         self._network.settle()
         self._get_loop().call_later(refusal_s, self._network.settle)
@@ -290,7 +292,7 @@ class MemoryTransport:
             handler = there._get_handler()
             blocks = await handler.on_blocks_request(self._me, first, min(count, MAX_BLOCKS_COUNT))
         except PeerFault as fault:
-            there._refuse(self._me)
+            there._refuse(self._me, fault)
             raise PeerUnavailable("refused") from fault
         blocks = limit_blocks_reply(blocks, count)
         size = FRAMING_BYTES + sum(len(block) + len(certificate) for block, certificate in blocks)
@@ -318,7 +320,7 @@ class MemoryTransport:
                     if self._network.find(peer) is not there:
                         raise PeerUnavailable("the peer went away")
             except PeerFault as fault:
-                there._refuse(self._me)
+                there._refuse(self._me, fault)
                 raise PeerUnavailable("refused") from fault
 
     async def _travel(self, source: Id, target: Id, *, risky: bool = False) -> None:

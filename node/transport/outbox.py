@@ -42,6 +42,11 @@ class TokenBucket:
         self._tokens -= amount
         return 0.0 if self._tokens >= 0 else -self._tokens / self._rate
 
+    def give(self, now: float, amount: float) -> None:
+        """Adds `amount` tokens, as far as they can be saved up."""
+        self._refill(now)
+        self._tokens = min(self._burst, self._tokens + amount)
+
     def get_wait_s(self, now: float, amount: float = 1.0) -> float:
         """Seconds until `amount` tokens will be there."""
         self._refill(now)

@@ -18,6 +18,7 @@ from chain.signing import decode_id, encode_id
 from node.bans import Bans
 from node.pb import common_pb2
 from node.pb import peer_pb2 as pb
+from node.refusals import Reason
 from node.tls import MutualTls, UnknownCaller
 from node.transport.base import (
     BLOB,
@@ -59,10 +60,34 @@ _OPTIONS = (
 )
 
 
-def make_server(max_streams: int, num_peers: int) -> grpc.aio.Server:
-    """A server with our limits. `max_streams` is per connection; in all there is room for what every peer may open."""
+def make_server(service: PeerService, max_streams: int, num_peers: int) -> grpc.aio.Server:
+    """A server for `service` with our limits. `max_streams` is per connection; in all there is room for what every peer
+    may open."""
     options = [*_OPTIONS, ("grpc.max_concurrent_streams", max_streams)]
-    return grpc.aio.server(options=options, maximum_concurrent_rpcs=max_streams + 16 * num_peers)
+    return grpc.aio.server(
+        options=options, interceptors=(_Promptness(service),), maximum_concurrent_rpcs=max_streams + 16 * num_peers
+    )
+
+
+class _Promptness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
+    """Sees a call that asks one thing from its beginning on.
+
+    gRPC by itself would wait for the request before anybody is asked who calls, and for ever: a member that opens calls
+    and says nothing could take the place of all others.
+    """
+
+    def __init__(self, service: PeerService) -> None:
+        self._service = service
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        handler = await continuation(details)
+        if handler is None or handler.request_streaming or handler.response_streaming:
+            return handler
+
+        async def serve(request_iterator: object, context: Context) -> Any:
+            return await handler.unary_unary(await self._service.await_request(context), context)
+
+        return grpc.stream_unary_rpc_method_handler(serve, handler.request_deserializer, handler.response_serializer)
 
 
 class PeerService:
@@ -92,9 +117,31 @@ class PeerService:
 
     def refuse(self, peer: Id, fault: PeerFault) -> None:
         """Ends the peer's stream and lets it back in no sooner than its refusal ends."""
+        self._intakes[peer].counters.refusals[fault.reason] += 1
         refusal_s = self._bans.add_fault(peer)
         log.warning("refused %s for %.0f s: %s", encode_id(peer), refusal_s, fault)
         self.end_stream(peer)
+
+    async def await_request(self, context: Context) -> Any:
+        """The one message of a call, from a caller that may call, has not too many such open, and sends it in time."""
+        intake = await self._admit(context)
+        if intake.num_awaited >= 2 * intake.limits.blocks_at_once:
+            intake.counters.refusals[Reason.CALLS] += 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once that ask nothing")
+        intake.num_awaited += 1
+        try:
+            async with asyncio.timeout(intake.limits.request_grace_s):
+                request = await context.read()
+        except TimeoutError:
+            intake.counters.refusals[Reason.SLOW] += 1
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "asked nothing")
+        except grpc.aio.BaseError as error:  # the caller has gone
+            raise asyncio.CancelledError from error
+        finally:
+            intake.num_awaited -= 1
+        if request is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "asked nothing")
+        return request
 
     # The calls of peer.proto
 
@@ -135,7 +182,7 @@ class PeerService:
             log.warning("turned away a caller at %s: %s", context.peer(), error)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "unknown caller")
         if intake.is_refused():
-            intake.counters.refused += 1
+            intake.counters.refusals[Reason.REFUSED] += 1
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, f"refused for {self._bans.get_remaining_s(peer):.0f} s more"
             )
@@ -202,7 +249,7 @@ class PeerService:
         if not 1 <= request.count <= MAX_BLOCKS_COUNT:
             raise PeerFault(f"blocks: expected a count of 1 to {MAX_BLOCKS_COUNT}, got {request.count}")
         if intake.num_blocks_requests >= intake.limits.blocks_at_once:
-            intake.counters.refused += 1
+            intake.counters.refusals[Reason.CALLS] += 1
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at once")
         intake.num_blocks_requests += 1
         try:
@@ -232,7 +279,7 @@ class PeerService:
 
     async def _blob(self, intake: Intake, context: Context) -> None:
         if intake.num_blob_streams >= intake.limits.blob_streams:
-            intake.counters.refused += 1
+            intake.counters.refusals[Reason.CALLS] += 1
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")
         intake.num_blob_streams += 1
         try:
@@ -243,6 +290,7 @@ class PeerService:
                     raise PeerFault("blob: expected a digest of 32 bytes and an offset within any blob")
                 await self._send_blob(intake, request, context)
         except TimeoutError:
+            intake.counters.refusals[Reason.SLOW] += 1
             # All is released but the slot: gRPC cannot end a call whose caller reads nothing before the caller goes.
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "read too slowly")
         finally:

@@ -26,7 +26,7 @@ from node.round_service import RoundService
 from node.transport.base import BlobNotFound, Message, MessageKind, PeerFault
 from support.chains import make_certificate, make_digest
 from support.cluster import DIM, Cluster, cluster
-from support.liar import Liar, Signed, lying, make_message
+from support.liar import Liar, Signed, flip, lying, make_arrays, make_message
 from support.virtual_time import run_virtual
 
 
@@ -94,10 +94,6 @@ def get_accused(net: Cluster, name: str) -> set[Id]:
     store = net[name].store
     assert store is not None
     return {stored.author for stored in store.get_evidence()}
-
-
-def flip(data: bytes, bit: int) -> bytes:
-    return data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
 
 
 # Bad bytes and bad signatures
@@ -317,11 +313,6 @@ def test_a_candidate_that_breaks_a_rule_is_not_stored(tmp_path: Path, lie: str) 
 
 
 # Contributions
-
-
-def make_arrays(classes: Sequence[int] = (1, 2), dim: int = DIM, value: float = 1.0, dtype: str = "float32") -> bytes:
-    rows = np.full((len(classes), dim), value, dtype=dtype)
-    return payload.encode_arrays({"classes": np.array(classes, dtype=np.int64), "prototypes": rows})
 
 
 BAD_PAYLOADS: dict[str, tuple[Callable[[Liar], Contribution], str]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import grpc
@@ -15,6 +15,7 @@ from node.bans import Bans
 from node.pb import common_pb2
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc as rpc
+from node.refusals import Reason
 from node.tls import MutualTls
 from node.transport.base import (
     CHUNK_BYTES,
@@ -63,6 +64,7 @@ async def test_a_message_over_the_limit_of_its_kind_is_bad_bytes(kind: MessageKi
         assert await push_to_the_end(channel, batch(**{kind.name.lower(): bytes(limit + 1)})) is DENIED
         assert len(alice.recorder.messages) == 1
         assert alice.transport.bans.is_banned(bob.id)
+        assert alice.transport.counters()[bob.id].refusals[Reason.SIZE] == 1
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ async def test_more_statuses_than_allowed_are_left_out_without_blame() -> None:
         async with pushing(channel, *flood, batch(vote=b"v")):
             await wait_until(lambda: alice.recorder.get_data(MessageKind.VOTE) == [b"v"], "the vote")
         assert len(alice.recorder.get_data(MessageKind.STATUS)) == LIMITS.status_burst
-        assert alice.transport.counters()[bob.id].refused == 200 - LIMITS.status_burst
+        assert alice.transport.counters()[bob.id].refusals == {Reason.RATE: 200 - LIMITS.status_burst}
         assert not alice.transport.bans.is_banned(bob.id)
 
 
@@ -177,12 +179,13 @@ async def test_reconnecting_gives_no_new_allowance() -> None:
 
 
 async def test_a_flood_is_read_no_faster_than_its_rate() -> None:
-    async with attacked(replace(LIMITS, messages_per_s=100.0)) as (alice, _, channel):
+    async with attacked(replace(LIMITS, messages_per_s=100.0)) as (alice, bob, channel):
         flood = [pb.Batch(messages=[pb.Envelope(vote=b"v")] * 50)] * 20
         before_s = time.monotonic()
         async with pushing(channel, *flood):
             await wait_until(lambda: len(alice.recorder.messages) >= 300, "a part of the flood")
         assert time.monotonic() - before_s >= 1.5  # a burst of 100, a batch on credit, and 150 at 100 a second
+        assert alice.transport.counters()[bob.id].waits >= 3
 
 
 async def test_bytes_have_a_rate_too() -> None:
@@ -217,7 +220,7 @@ async def test_a_second_push_stream_replaces_the_first() -> None:
 
 
 async def test_a_third_block_request_at_once_is_turned_away() -> None:
-    async with attacked() as (alice, _, channel):
+    async with attacked() as (alice, bob, channel):
         held = asyncio.Event()
 
         async def hold(*_: object) -> list[tuple[bytes, bytes]]:
@@ -230,6 +233,40 @@ async def test_a_third_block_request_at_once_is_turned_away() -> None:
         held.set()
         codes = await asyncio.gather(*calls)
         assert sorted(code.name for code in codes) == ["OK"] * 2 + ["RESOURCE_EXHAUSTED"] * 3
+        assert alice.transport.counters()[bob.id].refusals == {Reason.CALLS: 3}
+
+
+async def never() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def test_calls_that_ask_nothing_leave_room_for_everybody_else() -> None:
+    """Carol opens more calls than alice answers in all, over several connections, and says nothing on any."""
+    async with rpc_net(3, start=[0, 1]) as net, AsyncExitStack() as stack:
+        alice, bob, carol = net.nodes
+        calls = []
+        for _ in range(3):
+            channel = open_channel(alice.transport.port, alice.id, own_leaf(carol.key))
+            await stack.enter_async_context(channel)
+            calls += [channel.stream_unary("/fednode.v1.Peer/Blocks", None, None)(never()) for _ in range(60)]
+        await wait_until(lambda: sum(call.done() for call in calls) >= len(calls) - 4, "all but four turned away")
+        refused = alice.transport.counters()[carol.id].refusals[Reason.CALLS]
+        assert refused == len(calls) - 4
+        assert await bob.transport.request_blocks(alice.id, 0, 1) == []
+        assert not alice.transport.bans.is_banned(carol.id)
+        for call in calls:
+            call.cancel()
+
+
+async def test_a_call_that_asks_nothing_is_ended() -> None:
+    async with attacked(replace(LIMITS, request_grace_s=0.2)) as (alice, bob, channel):
+        call = channel.stream_unary("/fednode.v1.Peer/Blocks", None, None)(never())
+        assert await asyncio.wait_for(call.code(), PATIENCE_S) is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert alice.transport.counters()[bob.id].refusals == {Reason.SLOW: 1}
+        empty = channel.stream_unary("/fednode.v1.Peer/Blocks", None, None)(iter(()))
+        assert await asyncio.wait_for(empty.code(), PATIENCE_S) is grpc.StatusCode.INVALID_ARGUMENT
+        assert await try_blocks(channel) is grpc.StatusCode.OK
 
 
 async def test_a_fifth_blob_stream_at_once_is_turned_away() -> None:

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
+import numpy as np
+
 from chain import codec
 from chain.block import Block, Contribution, Digest, Evidence, Id, PayloadRef, Phase, Vote
 from chain.signing import SigningKey
@@ -24,7 +26,7 @@ from node.transport.base import CHUNK_BYTES, BlobNotFound, Message, MessageKind
 from node.transport.memory import MemoryTransport
 from node.wire import Status, status_to_bytes
 from support.chains import make_candidate
-from support.cluster import Cluster, make_prototypes
+from support.cluster import DIM, Cluster, make_prototypes
 
 Signed = Contribution | Block | Vote | Evidence
 
@@ -41,6 +43,16 @@ def make_message(thing: Signed | Status) -> Message:
         return Message(MessageKind.STATUS, status_to_bytes(thing))
     kind, encode = _ENCODERS[type(thing)]
     return Message(kind, encode(thing))
+
+
+def make_arrays(classes: Sequence[int] = (1, 2), dim: int = DIM, value: float = 1.0, dtype: str = "float32") -> bytes:
+    """A payload of prototypes that are all one number."""
+    rows = np.full((len(classes), dim), value, dtype=dtype)
+    return payload.encode_arrays({"classes": np.array(classes, dtype=np.int64), "prototypes": rows})
+
+
+def flip(data: bytes, bit: int) -> bytes:
+    return data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
 
 
 class Liar:
