@@ -30,7 +30,7 @@ RETRY_S = (0.02, 0.1, 0.25, 0.5, 1.0)  # pauses between rounds of asking everybo
 AGAIN_S = (0.02, 0.1, None)  # the same for a blob that one can do without
 SHARE = 0.75  # of the time left for such a blob, what one peer may take to begin with it
 SMALL_BYTES = 1 << 20  # up to one chunk a blob is gathered in memory, above that in a partial file
-PATIENCE_S = 10.0  # how far a peer may fall behind SLOWEST_BYTES a second before it counts as gone (PROTOCOL §7)
+PATIENCE_S = 10.0  # PROTOCOL §7
 SLOWEST_BYTES = 128 * 1024
 
 T = TypeVar("T")
@@ -46,6 +46,17 @@ class BlobUnavailable(Exception):
 
 class _Arrived(Exception):
     """The blob is here meanwhile, by another way: nothing more is asked of this peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """A peer that has fallen `patience_s` behind `bytes_per_s` counts as gone."""
+
+    patience_s: float = PATIENCE_S
+    bytes_per_s: float = SLOWEST_BYTES
+
+
+USUAL_SLOWNESS = Slowness()
 
 
 @dataclass(slots=True)
@@ -67,12 +78,14 @@ class _FilePull:
 
 @dataclass(slots=True)
 class _Patience:
-    """Until when peers are asked for a blob that one can do without. What comes of it earns it more time."""
+    """Until when peers are asked for a blob that one can do without. What comes of it earns it more time, as much as it
+    may take at `bytes_per_s`."""
 
     until_s: float
+    bytes_per_s: float
 
     def add(self, num_bytes: int) -> None:
-        self.until_s += num_bytes / SLOWEST_BYTES
+        self.until_s += num_bytes / self.bytes_per_s
 
 
 class BlobFetcher:
@@ -83,13 +96,20 @@ class BlobFetcher:
     """
 
     def __init__(
-        self, transport: Transport, store: SqliteStore, disk: Offload, partials: Partials, transfers: Transfers
+        self,
+        transport: Transport,
+        store: SqliteStore,
+        disk: Offload,
+        partials: Partials,
+        transfers: Transfers,
+        slowness: Slowness = USUAL_SLOWNESS,
     ) -> None:
         self._transport = transport
         self._store = store
         self._disk = disk
         self._partials = partials
         self._transfers = transfers
+        self._slowness = slowness
         self._running: dict[Digest, _Pull] = {}
         self._files: dict[tuple[Digest, Chunks], _FilePull] = {}
         self._pulled: set[Digest] = set()
@@ -125,12 +145,12 @@ class BlobFetcher:
 
         Everyone connected is asked once, and a little later again who was not there or broke off. Who sends nothing is
         left for the next after SHARE of the time there is, and nobody is asked any more after `patience_s`; a transfer
-        that goes on at SLOWEST_BYTES a second may take as long as that takes.
+        that goes on no slower than is allowed may take as long as that takes.
         """
         if self._store.has_blob(digest):
             with suppress(BlobMissing):  # let go since
                 return await self._disk.run(self._store.get_blob, digest)
-        patience = _Patience(asyncio.get_running_loop().time() + patience_s)
+        patience = _Patience(asyncio.get_running_loop().time() + patience_s, self._slowness.bytes_per_s)
         return await self._ask_all(
             sources, patience, lambda peer, left_s: self._pull_from(peer, digest, max_bytes, left_s)
         )
@@ -147,7 +167,7 @@ class BlobFetcher:
                 if peer in have_not or left_s <= 0:
                     continue
                 try:
-                    return await pull_from(peer, min(PATIENCE_S, SHARE * left_s))
+                    return await pull_from(peer, min(self._slowness.patience_s, SHARE * left_s))
                 except (BlobNotFound, BlobTooLong, BlobMismatch, WrongChunk) as error:
                     have_not.add(peer)
                     self._blame(peer, error, sources)
@@ -181,7 +201,7 @@ class BlobFetcher:
         self, digest: Digest, size: int, chunk_digests: bytes, sources: Sequence[Id] = (), *, patience_s: float
     ) -> Path:
         """As `fetch_file`, of a blob that one can do without: asks as `try_fetch` does. Raises BlobUnavailable."""
-        patience = _Patience(asyncio.get_running_loop().time() + patience_s)
+        patience = _Patience(asyncio.get_running_loop().time() + patience_s, self._slowness.bytes_per_s)
         try:
             chunks = Chunks(size, chunk_digests)
             if (path := await self._find_file(digest, chunks)) is not None:
@@ -222,7 +242,7 @@ class BlobFetcher:
         while True:
             for peer in self._order_sources(pull.sources):
                 try:
-                    return await self._pull_from(peer, digest, pull.max_bytes, PATIENCE_S)
+                    return await self._pull_from(peer, digest, pull.max_bytes, self._slowness.patience_s)
                 except BlobNotFound:
                     continue
                 except (PeerUnavailable, BlobTooLong, BlobMismatch, TimeoutError) as error:
@@ -303,7 +323,7 @@ class BlobFetcher:
                 if peer in useless:
                     continue
                 try:
-                    return await self._pull_file_from(peer, digest, chunks, PATIENCE_S)
+                    return await self._pull_file_from(peer, digest, chunks, self._slowness.patience_s)
                 except BlobNotFound:
                     continue
                 except (BlobTooLong, BlobMismatch, WrongChunk) as error:
@@ -389,7 +409,7 @@ class BlobFetcher:
         write: Callable[[bytes], Awaitable[None]],
     ) -> None:
         """Hands every chunk to `write`. Raises what the transport raises, and TimeoutError when `peer` has fallen
-        `patience_s` behind SLOWEST_BYTES a second."""
+        `patience_s` behind."""
         async with (
             asyncio.timeout(patience_s) as patience,
             aclosing(self._transport.fetch_blob(peer, digest, offset, max_bytes=max_bytes)) as chunks,
@@ -399,7 +419,7 @@ class BlobFetcher:
                 await write(chunk)
                 until_s = patience.when()
                 if until_s is not None:
-                    patience.reschedule(until_s + len(chunk) / SLOWEST_BYTES)
+                    patience.reschedule(until_s + len(chunk) / self._slowness.bytes_per_s)
 
 
 def _append(path: Path, chunk: bytes) -> None:

@@ -147,6 +147,39 @@ class NodeSection(Section):
     data_dir: FilePath
 
 
+PerSecond = Annotated[float, Field(ge=0.5, le=1_000_000)]
+Seconds = Annotated[float, Field(ge=0.1, le=3600)]
+
+
+class LimitsSection(Section):
+    """What one peer may cost this node. Nobody is refused for more: it is read more slowly, left out or turned away.
+
+    How large a message of each kind may be is the protocol's to say, and a payload genesis', so that all judge alike.
+    """
+
+    max_streams: Annotated[int, Field(ge=4, le=4096)] = 64  # calls at once on one connection
+    peer_rate_mib_s: Annotated[float, Field(ge=1, le=100_000)] = 20.0  # of what a peer pushes
+    peer_messages_s: Annotated[float, Field(ge=100, le=1_000_000)] = 4000.0
+    peer_statuses_s: Annotated[float, Field(ge=1, le=1000)] = 4.0  # an honest peer sends no more than 4
+    block_requests_s: PerSecond = 4.0
+    block_requests: Annotated[int, Field(ge=1, le=64)] = 2  # at once, either way
+    blob_streams: Annotated[int, Field(ge=1, le=256)] = 4  # at once, either way
+    blob_min_kib_s: Annotated[float, Field(ge=1, le=1_000_000)] = 128.0  # a transfer slower than this ends
+    queue_messages: Annotated[int, Field(ge=64, le=1_000_000)] = 1024  # waiting to be sent to one peer
+    queue_mib: Annotated[float, Field(ge=1, le=4096)] = 4.0
+
+
+class TimeoutsSection(Section):
+    """How long this node waits for a peer."""
+
+    connect_s: Seconds = 5.0  # for a connection to come about
+    handshake_s: Seconds = 10.0  # for a caller to say who it is
+    ask_s: Seconds = 10.0  # for a caller to say what it asks
+    request_s: Seconds = 30.0  # for blocks asked for
+    blob_s: Seconds = 10.0  # that a transfer may lag behind `blob_min_kib_s`
+    write_s: Seconds = 10.0  # for a peer to take anything of what is pushed to it
+
+
 class NetworkSection(Section):
     """Where the node listens, whom it dials. Peers named here override the addresses that genesis hints at."""
 
@@ -155,6 +188,8 @@ class NetworkSection(Section):
     tls: Literal["mutual", "off"] = "mutual"
     peers: tuple[Peer, ...] = ()
     observers: tuple[NodeId, ...] = ()
+    limits: LimitsSection = LimitsSection()
+    timeouts: TimeoutsSection = TimeoutsSection()
 
     def get_peer_addresses(self) -> dict[bytes, str]:
         """`host:port` by node id."""
@@ -400,6 +435,11 @@ def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
         for keys, address in places.items():
             if not is_loopback(parse_address(address)[0]):
                 found.append((keys, f"expected a loopback address, since network.tls is off (got {address!r})"))
+    limits = network.limits
+    needed = limits.block_requests + limits.blob_streams
+    if limits.max_streams < needed:
+        said = f"expected at least {needed}, block_requests and blob_streams together (got {limits.max_streams})"
+        found.append((("network", "limits", "max_streams"), said))
     seen: dict[str, int] = {}
     for index, peer in enumerate(network.peers):
         first = seen.setdefault(peer.split("@", 1)[0], index)

@@ -12,6 +12,7 @@ from chain.signing import SigningKey
 from chain.sqlite_store import SqliteStore
 from ml.specs import MethodSpec
 from node.bans import Bans
+from node.blobs import USUAL_SLOWNESS, Slowness
 from node.clock import Clock
 from node.miner import Miner
 from node.offload import Offload
@@ -22,7 +23,8 @@ from node.transport.base import Transport
 @dataclass(frozen=True, slots=True)
 class NodeContext:
     """The collaborators of one node. `disk` is the one thread of the store, `arithmetic` decodes and aggregates arrays,
-    `bulk` reads the blobs that peers ask for and takes in those on demand, so that none waits for another."""
+    `bulk` reads the blobs that peers ask for and takes in those on demand, so that none waits for another. `slowness`
+    is how slowly a peer may give them."""
 
     genesis: Genesis
     spec: MethodSpec
@@ -39,6 +41,7 @@ class NodeContext:
     observers: tuple[Id, ...] = ()
     mines: bool = True
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
+    slowness: Slowness = USUAL_SLOWNESS
 
     @property
     def me(self) -> Id:

@@ -31,8 +31,9 @@ from chain.watermark import WATERMARK
 from node.admin import AdminServer
 from node.admin_access import RemoteAccess
 from node.auditor import Halted
+from node.blobs import Slowness
 from node.clock import SystemClock
-from node.config import NodeConfig
+from node.config import NetworkSection, NodeConfig
 from node.context import NodeContext
 from node.errors import ConfigError, NodeError, PermissionRefused
 from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
@@ -43,6 +44,7 @@ from node.predictor import Predictor
 from node.round_service import RoundService
 from node.tokens import Tokens
 from node.transport.base import AddressInUse
+from node.transport.intake import MIB, RateLimits
 from node.transport.rpc import RpcTransport
 from node.unlock import open_identity
 from node.view import NodeView
@@ -154,6 +156,7 @@ async def _run(
             observers=config.network.get_observer_ids(),
             mines=config.consensus.mine,
             bans=transport.bans,
+            slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
         )
         service = RoundService(context)
         if config.admin.socket is not None or config.admin.address is not None:
@@ -204,6 +207,7 @@ def _flatten(error: BaseException) -> list[BaseException]:
 
 
 def _make_transport(config: NodeConfig, genesis: Genesis, key: SigningKey) -> RpcTransport:
+    timeouts = config.network.timeouts
     try:
         return RpcTransport(
             key,
@@ -213,6 +217,11 @@ def _make_transport(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Rp
             observers=config.network.get_observer_ids(),
             tls=config.network.tls,
             chain_id=genesis.chain_id,
+            limits=make_limits(config.network),
+            max_streams=config.network.limits.max_streams,
+            request_s=timeouts.request_s,
+            connect_s=timeouts.connect_s,
+            handshake_s=timeouts.handshake_s,
         )
     except ValueError as error:
         raise ConfigError(f"network: {error}") from error
@@ -222,6 +231,27 @@ def _make_remote_access(config: NodeConfig, key: SigningKey) -> RemoteAccess | N
     if config.admin.address is None:
         return None
     return RemoteAccess(config.admin.address, Tokens(config.node.data_dir), key)
+
+
+def make_limits(network: NetworkSection) -> RateLimits:
+    """The transport's, as an operator words them."""
+    limits, timeouts, usual = network.limits, network.timeouts, RateLimits()
+    return RateLimits(
+        status_per_s=limits.peer_statuses_s,
+        status_burst=limits.peer_statuses_s * usual.status_burst / usual.status_per_s,
+        messages_per_s=limits.peer_messages_s,
+        bytes_per_s=limits.peer_rate_mib_s * MIB,
+        blocks_per_s=limits.block_requests_s,
+        blocks_burst=limits.block_requests_s * usual.blocks_burst / usual.blocks_per_s,
+        blocks_at_once=limits.block_requests,
+        request_grace_s=timeouts.ask_s,
+        blob_streams=limits.blob_streams,
+        blob_bytes_per_s=limits.blob_min_kib_s * 1024,
+        blob_grace_s=timeouts.blob_s,
+        queue_messages=limits.queue_messages,
+        queue_bytes=int(limits.queue_mib * MIB),
+        write_s=timeouts.write_s,
+    )
 
 
 def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path) -> WorkerConfig:

@@ -115,14 +115,16 @@ class RoundService:
         for shared in context.store.blocks(1, min(head.height, context.spec.sharing_heights)):
             self.transfers.name(shared.block.contributions, context.spec.get_streamed(shared.block.height))
         partials = Partials(context.store, context.bulk)
-        self.blobs = BlobFetcher(context.transport, context.store, context.disk, partials, self.transfers)
+        self.blobs = BlobFetcher(
+            context.transport, context.store, context.disk, partials, self.transfers, context.slowness
+        )
         self._aggregates = self._make_aggregates(self.blobs)
         self._retention = Retention(context.store, context.genesis, context.spec, self._me)
         self._on_demand = OnDemand(
             context.spec,
             self._me,
             BlobFetcher(  # votes wait for the other two threads
-                context.transport, context.store, context.bulk, partials, self.transfers
+                context.transport, context.store, context.bulk, partials, self.transfers, context.slowness
             ),
             context.bulk,
             collect_s=context.genesis.waits.collect_s,
@@ -133,7 +135,7 @@ class RoundService:
         self._stall = StallWatch(self.peers, context.clock, self.events, context.genesis.waits.status_s)
         self._sync = Sync(context.genesis, context.transport, self.peers, lambda: self._tip, self._adopt)
         late_blobs = BlobFetcher(  # not abandoned with the round
-            context.transport, context.store, context.disk, partials, self.transfers
+            context.transport, context.store, context.disk, partials, self.transfers, context.slowness
         )
         self._auditor = Auditor(
             context.genesis,

@@ -18,6 +18,7 @@ MAX_REPLY_BYTES = 2 << 20
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 LAST_RETRY_LOOPBACK_S = 0.25
+CONNECT_S = 5.0
 
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
@@ -30,16 +31,16 @@ _OPTIONS = (
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.compression_enabled_algorithms_bitset", 1),  # the identity alone
     ("grpc.initial_reconnect_backoff_ms", int(FIRST_RETRY_S * 1000)),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # how long a connection may take to come about
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who we are when we dial. `tls` is None where TLS is off."""
+    """Who we are when we dial. `tls` is None where TLS is off. A connection may take `connect_s` to come about."""
 
     me: Id
     tls: MutualTls | None
+    connect_s: float = CONNECT_S
 
     def get_leaf(self) -> Leaf | None:
         return None if self.tls is None else self.tls.get_leaf()
@@ -52,6 +53,7 @@ class Caller:
         options: list[tuple[str, str | int]] = [
             *_OPTIONS,
             ("grpc.max_reconnect_backoff_ms", int(get_last_retry_s(address) * 1000)),
+            ("grpc.min_reconnect_backoff_ms", int(self.connect_s * 1000)),
         ]
         if self.tls is None:
             return grpc.aio.insecure_channel(address, options=options)

@@ -24,7 +24,7 @@ from node.transport.base import (
     PeerFault,
     TrafficCounters,
 )
-from node.transport.outbox import STATUS_BURST, STATUS_PER_S, TokenBucket
+from node.transport.outbox import MAX_BYTES, MAX_MESSAGES, STATUS_BURST, STATUS_PER_S, TokenBucket
 
 MIB = 1 << 20
 MAX_BATCH_MESSAGES = 256
@@ -34,7 +34,8 @@ ENVELOPE_BYTES = 8  # tags and lengths around a message in a batch
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """What a peer may cost us. Rates are per second and peer; honest senders pace themselves below them."""
+    """What a peer may cost us. Rates are per second and peer; honest senders pace themselves below them. The queue is
+    what may wait to be sent to it."""
 
     status_per_s: float = STATUS_PER_S
     status_burst: float = 2 * STATUS_BURST
@@ -47,6 +48,9 @@ class RateLimits:
     blob_streams: int = 4
     blob_bytes_per_s: float = 128 * 1024.0  # slower than this, after the grace, and the transfer ends
     blob_grace_s: float = 10.0
+    queue_messages: int = MAX_MESSAGES
+    queue_bytes: int = MAX_BYTES
+    write_s: float = 10.0  # a peer that takes nothing for so long is cut off
 
 
 class Intake:

@@ -31,11 +31,11 @@ from node.transport.base import (
 )
 from node.transport.bulk import Bulk
 from node.transport.calls import serve_calls
-from node.transport.channel import Caller, is_loopback, split_address
+from node.transport.channel import CONNECT_S, Caller, is_loopback, split_address
 from node.transport.intake import Intake, RateLimits
 from node.transport.link import Link
 from node.transport.sender import Sender
-from node.transport.server import PeerService, make_server
+from node.transport.server import HANDSHAKE_S, PeerService, make_server
 
 MAX_STREAMS = 64
 REQUEST_S = 30.0
@@ -61,6 +61,8 @@ class RpcTransport:
         limits: RateLimits | None = None,
         max_streams: int = MAX_STREAMS,
         request_s: float = REQUEST_S,
+        connect_s: float = CONNECT_S,
+        handshake_s: float = HANDSHAKE_S,
         bans: Bans | None = None,
         chain_id: Digest = b"",
     ) -> None:
@@ -80,11 +82,12 @@ class RpcTransport:
         self.tls = MutualTls(identity, trusted) if tls == "mutual" else None
         self.bans = bans if bans is not None else Bans(time.monotonic)
         limits = limits if limits is not None else RateLimits()
-        caller = Caller(self._me, self.tls)
+        caller = Caller(self._me, self.tls, connect_s)
         self._max_streams = max_streams
         self._chain_id = chain_id
+        self._handshake_s = handshake_s
         self._counters = {peer: TrafficCounters() for peer in sorted(trusted)}
-        self._senders = {peer: Sender(self._counters[peer]) for peer in trusted}
+        self._senders = {peer: Sender(self._counters[peer], limits) for peer in trusted}
         self._intakes = {
             peer: Intake(peer, limits, self.bans, self._counters[peer], only_status=peer in trusted_observers)
             for peer in trusted
@@ -150,7 +153,7 @@ class RpcTransport:
         undialled = {peer: sender for peer, sender in self._senders.items() if peer not in self._addresses}
         self._service = PeerService(handler, self._intakes, undialled, self.bans, self.tls, on_failure, self._chain_id)
         validate_free(self._listen)
-        server = make_server(self._max_streams, len(self._intakes))
+        server = make_server(self._service, self._max_streams, len(self._intakes), self._handshake_s)
         serve_calls(self._service, server)
         tasks: list[asyncio.Future[None]] = [failed]
         try:

@@ -9,18 +9,18 @@ from contextlib import suppress
 
 from node.pb import peer_pb2 as pb
 from node.transport.base import FRAMING_BYTES, KIND_NAMES, Message, TrafficCounters
-from node.transport.intake import ENVELOPE_BYTES, MAX_BATCH_MESSAGES, to_pb
+from node.transport.intake import ENVELOPE_BYTES, MAX_BATCH_MESSAGES, RateLimits, to_pb
 from node.transport.outbox import Outbox
 
-WRITE_TIMEOUT_S = 10.0  # a peer that takes nothing for so long is cut off
 FULL_BATCH_BYTES = 256 * 1024  # with the largest message on top still far below the receiver's limit
 
 
 class Sender:
     """The sending side towards one peer. While no stream is open everything posted is dropped and counted."""
 
-    def __init__(self, counters: TrafficCounters) -> None:
+    def __init__(self, counters: TrafficCounters, limits: RateLimits) -> None:
         self.counters = counters
+        self._limits = limits
         self._outbox: Outbox | None = None
         self._wake = asyncio.Event()
 
@@ -29,7 +29,8 @@ class Sender:
         return self._outbox is not None
 
     def open(self) -> None:
-        self._outbox = Outbox(time.monotonic())
+        limits = self._limits
+        self._outbox = Outbox(time.monotonic(), max_messages=limits.queue_messages, max_bytes=limits.queue_bytes)
 
     def close(self) -> None:
         if self._outbox is not None:
@@ -47,7 +48,7 @@ class Sender:
         while (outbox := self._outbox) is not None:
             messages = _pop_batch(outbox)
             if messages:
-                async with asyncio.timeout(WRITE_TIMEOUT_S):
+                async with asyncio.timeout(self._limits.write_s):
                     await write(pb.Batch(messages=[to_pb(message) for message in messages]))
                 framing = FRAMING_BYTES
                 for message in messages:

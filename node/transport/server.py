@@ -46,11 +46,11 @@ M = TypeVar("M", pb.Batch, pb.BlobRequest)
 Context = Any  # grpc.aio.ServicerContext, generic in the stubs and opaque at run time
 
 MAX_REQUEST_BYTES = 2 << 20
+HANDSHAKE_S = 10.0
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second daemon on our port must fail, not share it
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_metadata_size", 8 * 1024),
-    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -60,10 +60,14 @@ _OPTIONS = (
 )
 
 
-def make_server(service: PeerService, max_streams: int, num_peers: int) -> grpc.aio.Server:
+def make_server(service: PeerService, max_streams: int, num_peers: int, handshake_s: float) -> grpc.aio.Server:
     """A server for `service` with our limits. `max_streams` is per connection; in all there is room for what every peer
     may open."""
-    options = [*_OPTIONS, ("grpc.max_concurrent_streams", max_streams)]
+    options = [
+        *_OPTIONS,
+        ("grpc.max_concurrent_streams", max_streams),
+        ("grpc.server_handshake_timeout_ms", int(handshake_s * 1000)),
+    ]
     return grpc.aio.server(
         options=options, interceptors=(_Promptness(service),), maximum_concurrent_rpcs=max_streams + 16 * num_peers
     )

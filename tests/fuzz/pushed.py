@@ -73,6 +73,9 @@ class Door:
         if isinstance(to, int):
             self.machine.on(event, self._now())
 
+    def is_accused(self, author: Id, height: int) -> bool:
+        return author in self.accused
+
     def on_evidence(self, evidence: object, author: Id, height: int) -> None:
         self.accused.add(author)
         self.machine.on(round_events.Accused(author), self._now())

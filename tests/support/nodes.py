@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from chain.block import Id
 from chain.signing import SigningKey
@@ -60,6 +60,7 @@ class RpcNet:
 
     tls: Literal["mutual", "off"] = "mutual"
     limits: RateLimits = field(default_factory=RateLimits)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of each transport
     nodes: list[RpcNode] = field(default_factory=list)
 
     def build(
@@ -82,6 +83,7 @@ class RpcNet:
             tls=self.tls,
             limits=self.limits,
             bans=Bans(clock),
+            **self.options,
         )
         node = RpcNode(key, transport, recorder if recorder is not None else Recorder(), clock)
         self.nodes.append(node)
