@@ -54,7 +54,7 @@ class Door:
         clock = Clock()
         self.machine.on(round_events.Started(), self._now())
         peers = Peers(GENESIS, ME, (), clock)
-        context = cast(NodeContext, _Context(GENESIS, ME))
+        context = cast(NodeContext, _Context(GENESIS, ME, clock))
         gossip = Gossip(GENESIS, cast(Any, self), peers, clock, self._get_position)
         sync = Sync(GENESIS, cast(Any, self), peers, lambda: self.tip, cast(Any, None))
         transfers = Transfers(clock, bytes.hex)
@@ -91,6 +91,7 @@ class Door:
 class _Context:
     genesis: Genesis
     me: Id
+    clock: Clock
 
     def get_name(self, key: Id) -> str:
         return key.hex()[:8]
