@@ -47,7 +47,14 @@ def test_the_chain_goes_and_what_was_signed_stays(capsys: Captured, data_dir: Pa
     assert main(["unsafe-reset", "--data-dir", str(data_dir), "--yes", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == {"data_dir": str(data_dir), "kept_model": False, "signed_height": 1}
-    assert sorted(path.name for path in data_dir.iterdir()) == ["bans.json", "blobs", "chain.db", "lock", "tokens.json"]
+    assert sorted(path.name for path in data_dir.iterdir()) == [
+        "bans.json",
+        "blobs",
+        "chain.db",
+        "lock",
+        "tokens.json",
+        "watermark",
+    ]
     with SqliteStore.open(data_dir, GENESIS) as store:
         assert store.head_height == 0
         assert not list((data_dir / "blobs").glob("*/*"))
