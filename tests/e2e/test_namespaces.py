@@ -26,7 +26,8 @@ NUM_PACKETS = 300
 TESTS = Path(__file__).parent.parent
 
 STORY = """
-import subprocess, sys
+import signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell runs in the background
 from support.namespaces import lan
 with lan(2) as net:
     running = subprocess.Popen([*net[1].enter, "sleep", "100000"])
