@@ -64,8 +64,13 @@ def get_blob(net: Killable, digest: Digest) -> Path:
     return net.get_data_dir(VICTIM) / "blobs" / digest.hex()[:2] / digest.hex()
 
 
-async def test_a_write_ahead_log_cut_short_costs_no_contradiction(net: Killable) -> None:
+async def test_a_write_ahead_log_cut_short_costs_no_contradiction(tmp_path: Path) -> None:
     """The node is killed, and of what it had signed and finalised since its last start the second half is lost."""
+    async with Killable(make_federation(tmp_path / "net", rounds=0, difficulty=4096)) as net:
+        await cut_a_log_short(net)
+
+
+async def cut_a_log_short(net: Killable) -> None:
     await run_all(net)
     before = (await net.get_status(VICTIM))["height"]
     await net.wait_for_height(before + 10, VICTIM)
