@@ -13,13 +13,13 @@ Safety is Tendermint's argument (Buchman, Kwon, Milosevic 2018, "The latest goss
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from chain.block import ZERO, Certificate, Id, Phase, Vote
-from chain.vote_book import VoteBook
+from chain.vote_book import Slot, VoteBook
 from chain.waits import Waits
 
 
@@ -158,12 +158,21 @@ class Voting:
 
     def get_votes(self) -> tuple[Vote, ...]:
         """All votes worth sending to a peer that lacks them."""
-        proof = self._polkas.get(self.valid[1], ()) if self.valid else ()
-        return tuple(dict.fromkeys((*proof, *self._book.get_all())))
+        return self.get_missing({})
 
     def get_bitmaps(self) -> tuple[tuple[int, Phase, int], ...]:
         """(view, phase, bitmap) wherever at least one vote is held."""
         return tuple((view, phase, self.vote_bitmap(view, phase)) for view, phase in sorted(self._book.get_slots()))
+
+    def get_missing(self, bitmaps: Mapping[Slot, int]) -> tuple[Vote, ...]:
+        """Those of `get_votes` that a peer which holds just these lacks."""
+        proof = self._polkas.get(self.valid[1], ()) if self.valid else ()
+        missing = (
+            vote
+            for vote in itertools.chain(proof, self._book.get_all())
+            if not bitmaps.get((vote.view, vote.phase), 0) >> self._index[vote.voter] & 1
+        )
+        return tuple(dict.fromkeys(missing))
 
     def vote_bitmap(self, view: int, phase: Phase) -> int:
         """Bit i is set when a vote of member i in this phase of this view is held."""
@@ -201,20 +210,18 @@ class Voting:
 
     def _weigh(self, vote: Vote) -> None:
         """Has this vote completed a quorum for its block, in whatever view?"""
-        votes = self._book.get_votes_for(vote.view, vote.phase, vote.block_id)
-        if len(votes) < self.quorum:
+        if self._book.get_tally(vote.view, vote.phase).get(vote.block_id, 0) < self.quorum:
             return
         if vote.phase is Phase.PRECOMMIT:
-            self._certify(votes)
+            self._certify(self._book.get_votes_for(vote.view, vote.phase, vote.block_id))
         else:
-            self._note_polka(votes)
+            self._note_polka(vote.view, vote.block_id)
         self._fetch(vote.block_id)
 
-    def _note_polka(self, prevotes: tuple[Vote, ...]) -> None:
-        block_id = prevotes[0].block_id
+    def _note_polka(self, view: int, block_id: Id) -> None:
         known = self._polkas.get(block_id)
-        if known is None or known[0].view < prevotes[0].view:
-            self._polkas[block_id] = prevotes
+        if known is None or known[0].view < view:
+            self._polkas[block_id] = self._book.get_votes_for(view, Phase.PREVOTE, block_id)
             self._raise_valid(block_id)
 
     def _raise_valid(self, block_id: Id) -> None:
@@ -255,6 +262,8 @@ class Voting:
 
     def _jump(self) -> bool:
         """§4 next view: n-q+1 distinct members in a higher view, so at least one honest: jump there."""
+        if self._book.get_highest_view() <= self.view:
+            return False
         views = sorted((vote.view for vote in self._book.latest.values()), reverse=True)
         enough = len(self.members) - self.quorum + 1
         if len(views) < enough or views[enough - 1] <= self.view:
@@ -308,7 +317,7 @@ class Voting:
         """§4 precommit: what q prevoted in this view; nil if q prevoted nil, or early if no block can get there."""
         if self.step is Step.WAIT:
             return False
-        tally = self._tally(Phase.PREVOTE)
+        tally = self._book.get_tally(self.view, Phase.PREVOTE)
         for block_id in tally:
             if block_id != ZERO and tally[block_id] >= self.quorum and block_id in self._candidates:
                 self._lock(block_id)
@@ -324,23 +333,20 @@ class Voting:
 
     def _leave_view(self) -> bool:
         """§4 next view: q nil precommits, or (all n in, for one) no block can be certified in this view any more."""
-        if not self._is_lost(Phase.PRECOMMIT, self._tally(Phase.PRECOMMIT)):
+        if not self._is_lost(Phase.PRECOMMIT, self._book.get_tally(self.view, Phase.PRECOMMIT)):
             return False
         self._enter(self.view + 1)
         return True
 
-    def _tally(self, phase: Phase) -> Counter[Id]:
-        return Counter(vote.block_id for vote in self._book.get_votes(self.view, phase))
-
-    def _is_lost(self, phase: Phase, tally: Counter[Id]) -> bool:
+    def _is_lost(self, phase: Phase, tally: Mapping[Id, int]) -> bool:
         """§4 early: q say nil, or not even all the silent members together could give any block its quorum.
 
         Never before q members are heard, as with the timers: n-q+1 nil votes leave no block a quorum, and a cut-off
         side of that size would climb on them.
         """
-        if tally[ZERO] >= self.quorum:
+        if tally.get(ZERO, 0) >= self.quorum:
             return True
-        silent = len(self.members) - self.vote_bitmap(self.view, phase).bit_count()
+        silent = len(self.members) - self._book.count_voters(self.view, phase)
         best = max((count for block_id, count in tally.items() if block_id != ZERO), default=0)
         return best + silent < self.quorum <= self._book.count_heard(self.view, phase)
 
@@ -373,7 +379,7 @@ class Voting:
         """
         if self.step is Step.PREVOTE and self._candidates:
             self._start(TimerKind.PROPOSE, self._waits.compute_propose_s(self.view))
-            if self.view == 0 and self._get_best_acceptable() is not None:
+            if self.view == 0 and TimerKind.GRACE not in self._started and self._get_best_acceptable() is not None:
                 self._start(TimerKind.GRACE, self._waits.delta_s)
         if self.step is not Step.WAIT and self._book.count_heard(self.view, Phase.PREVOTE) >= self.quorum:
             self._start(TimerKind.PREVOTE, self._waits.compute_vote_s(self.view))

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from chain.block import Id, Phase, Vote
 
 VIEW_WINDOW = 8  # votes are kept in full for this many views on either side of the member's own
+
+Slot = tuple[int, Phase]  # a view, and a phase of it
+
+
+@dataclass(slots=True)
+class _Row:
+    """The votes of one phase of one view, by voter, and what they come to: votes by block, and voters."""
+
+    votes: dict[Id, tuple[Vote, ...]] = field(default_factory=dict)
+    tally: Counter[Id] = field(default_factory=Counter)
+
+    def add(self, vote: Vote) -> bool:
+        """False if two of this voter are here."""
+        held = self.votes.get(vote.voter, ())
+        if len(held) == 2:
+            return False
+        self.votes[vote.voter] = (*held, vote)
+        self.tally[vote.block_id] += 1
+        return True
 
 
 class VoteBook:
@@ -15,13 +36,16 @@ class VoteBook:
     Within the window, two different votes per (member, view, phase); of every member the latest vote, however far
     ahead; and of every member the last vote that found no room in these. The last is what makes an old quorum count
     when it is sent in one go, though its view has left the window or a liar has filled its own slots.
+
+    What is asked at every vote (tallies, who was heard) is counted as votes come in: n votes must not cost n^2.
     """
 
     def __init__(self) -> None:
         self.latest: dict[Id, Vote] = {}
         self._view = 0
-        self._rows: dict[tuple[int, Phase], dict[Id, tuple[Vote, ...]]] = {}
+        self._rows: dict[Slot, _Row] = {}
         self._strays: dict[Id, Vote] = {}
+        self._reached: Counter[Slot] = Counter()  # of the latest votes
 
     def add(self, vote: Vote) -> bool:
         """Keep this vote; False if one that says the same is held."""
@@ -29,28 +53,41 @@ class VoteBook:
             return False
         latest = self.latest.get(vote.voter)
         if latest is None or (vote.view, vote.phase) > (latest.view, latest.phase):
-            self.latest[vote.voter] = vote
+            self._set_latest(vote, latest)
         self._file(vote)
         return True
+
+    def _set_latest(self, vote: Vote, before: Vote | None) -> None:
+        self.latest[vote.voter] = vote
+        self._reached[vote.view, vote.phase] += 1
+        if before is not None:
+            left = (before.view, before.phase)
+            self._reached[left] -= 1
+            if not self._reached[left]:
+                del self._reached[left]
 
     def move(self, view: int) -> None:
         """Centre the window on `view`: forget the rows it leaves, file the latest votes it reaches."""
         self._view = view
         self._rows = {key: row for key, row in self._rows.items() if self._is_near(key[0])}
         for vote in self.latest.values():
-            if self._is_near(vote.view) and vote not in self._rows.get((vote.view, vote.phase), {}).get(vote.voter, ()):
+            if self._is_near(vote.view) and vote not in self._get_row(vote):
                 self._file(vote)
 
     def get_slot(self, vote: Vote) -> tuple[Vote, ...]:
         """What is held of this vote's voter, view and phase."""
-        row = self._rows.get((vote.view, vote.phase), {}).get(vote.voter, ())
+        row = self._get_row(vote)
         loose = (self._strays.get(vote.voter), self.latest.get(vote.voter))
         return row + tuple(v for v in loose if v is not None and v.slot == vote.slot and v not in row)
 
+    def _get_row(self, vote: Vote) -> tuple[Vote, ...]:
+        row = self._rows.get((vote.view, vote.phase))
+        return () if row is None else row.votes.get(vote.voter, ())
+
     def get_votes(self, view: int, phase: Phase) -> Iterator[Vote]:
         """Every vote of one phase of one view; an equivocator's may be several, each for another block."""
-        row = self._rows.get((view, phase), {})
-        for votes in row.values():
+        row = self._rows.get((view, phase))
+        for votes in row.votes.values() if row is not None else ():
             yield from votes
         for vote in self._strays.values():
             if vote.view == view and vote.phase is phase:
@@ -63,31 +100,49 @@ class VoteBook:
     def get_votes_for(self, view: int, phase: Phase, block_id: Id) -> tuple[Vote, ...]:
         return tuple(vote for vote in self.get_votes(view, phase) if vote.block_id == block_id)
 
+    def get_tally(self, view: int, phase: Phase) -> Mapping[Id, int]:
+        """How many votes of one phase of one view are for each block, or for nil."""
+        if self._is_whole(view):
+            row = self._rows.get((view, phase))
+            return row.tally if row is not None else Counter()
+        return Counter(vote.block_id for vote in self.get_votes(view, phase))
+
+    def count_voters(self, view: int, phase: Phase) -> int:
+        """Members of whom a vote of this phase of this view is held."""
+        if self._is_whole(view):
+            row = self._rows.get((view, phase))
+            return len(row.votes) if row is not None else 0
+        return len({vote.voter for vote in self.get_votes(view, phase)})
+
     def get_all(self) -> Iterator[Vote]:
         """Every vote that a peer may still have use for."""
         for row in self._rows.values():
-            for votes in row.values():
+            for votes in row.votes.values():
                 yield from votes
         yield from self.latest.values()
 
-    def get_slots(self) -> set[tuple[int, Phase]]:
+    def get_slots(self) -> set[Slot]:
         """The (view, phase) of which at least one vote is held."""
-        loose = (*self._strays.values(), *self.latest.values())
-        return self._rows.keys() | {(vote.view, vote.phase) for vote in loose}
+        loose = ((vote.view, vote.phase) for vote in self._strays.values())
+        return self._rows.keys() | self._reached.keys() | set(loose)
 
     def count_heard(self, view: int, phase: Phase) -> int:
         """Members that have come at least as far as this phase of this view."""
-        return sum((vote.view, vote.phase) >= (view, phase) for vote in self.latest.values())
+        return sum(count for slot, count in self._reached.items() if slot >= (view, phase))
+
+    def get_highest_view(self) -> int:
+        """Of the votes held; 0 before any."""
+        return max(self._reached, default=(0, Phase.PREVOTE))[0]
 
     def _is_near(self, view: int) -> bool:
         return abs(view - self._view) <= VIEW_WINDOW
 
+    def _is_whole(self, view: int) -> bool:
+        """Whether the rows of this view hold all there is of it."""
+        return self._is_near(view) and not self._strays
+
     def _file(self, vote: Vote) -> None:
-        if self._is_near(vote.view):
-            row = self._rows.setdefault((vote.view, vote.phase), {})
-            held = row.get(vote.voter, ())
-            if len(held) < 2:
-                row[vote.voter] = (*held, vote)
-                return
+        if self._is_near(vote.view) and self._rows.setdefault((vote.view, vote.phase), _Row()).add(vote):
+            return
         if self.latest[vote.voter] is not vote:
             self._strays[vote.voter] = vote

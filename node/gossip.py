@@ -51,6 +51,7 @@ class Gossip:
         self._position = position
         self._changed = asyncio.Event()
         self._held_since_s: dict[Hashable, float] = {}
+        self._encoded: dict[Id, Message] = {}
         self._evidence: list[Message] = []
 
     # ---- own objects
@@ -90,6 +91,7 @@ class Gossip:
     def on_height(self) -> None:
         """A new height: what was held for the old one no longer matters."""
         self._held_since_s.clear()
+        self._encoded.clear()
         self.on_step()
 
     def on_step(self) -> None:
@@ -157,17 +159,23 @@ class Gossip:
             return
         members = self._genesis.member_ids
         for index, key in enumerate(members):
-            contribution = machine.contributions.get(key)
-            if contribution is not None and not status.contributions >> index & 1 and self._is_settled(contribution):
+            contribution = None if status.contributions >> index & 1 else machine.contributions.get(key)
+            if contribution is not None and self._is_settled(contribution):
                 self._post(peer, MessageKind.CONTRIBUTION, codec.encode_contribution(contribution))
+        candidates = frozenset(status.candidates)
         for block_id, block in machine.candidates.items():
-            if block_id not in status.candidates and self._is_settled(block_id):
-                self._post(peer, MessageKind.BLOCK, codec.encode_block(block))
+            if block_id not in candidates and self._is_settled(block_id):
+                self._transport.post(peer, self._encode_candidate(block))
         held: dict[tuple[int, Phase], int] = {(entry.view, entry.phase): entry.members for entry in status.votes}
-        for vote in machine.voting.get_votes():
-            index = self._genesis.index_of(vote.voter) or 0
-            if not held.get((vote.view, vote.phase), 0) >> index & 1 and self._is_settled(vote.slot):
+        for vote in machine.voting.get_missing(held):
+            if self._is_settled(vote.slot):
                 self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
+
+    def _encode_candidate(self, block: Block) -> Message:
+        """One of this height's, encoded once for all who lack it: the largest message, with a contribution a member."""
+        if block.id not in self._encoded:
+            self._encoded[block.id] = Message(MessageKind.BLOCK, codec.encode_block(block))
+        return self._encoded[block.id]
 
     def _post(self, peer: Id, kind: MessageKind, data: bytes) -> None:
         self._transport.post(peer, Message(kind, data))

@@ -40,6 +40,7 @@ class Inbox:
         self._clock = clock
         # By signer, the height of each object that is authentic.
         self._opened: dict[Id, dict[Digest, int]] = {key: {} for key in genesis.member_ids}
+        self._known: set[Digest] = set()  # all of these: asked at every message, it must not cost a look at each signer
         self._checks = {key: TokenBucket(CHECKS_PER_S, CHECKS_BURST, clock()) for key in genesis.member_ids}
 
     def on_height(self, height: int) -> None:
@@ -48,6 +49,7 @@ class Inbox:
         for signer, opened in self._opened.items():
             self._opened[signer] = {digest: at for digest, at in opened.items() if at >= height}
             self._checks[signer].give(now, CHECKS_PER_HEIGHT)
+        self._known = set().union(*self._opened.values())
 
     def open(
         self, message: Message, *, first: int, last: int, has_room: Callable[[Contribution | Block | Vote], bool]
@@ -59,7 +61,7 @@ class Inbox:
         only decoded.
         """
         digest = hashlib.sha256(message.data).digest()
-        if any(digest in opened for opened in self._opened.values()):
+        if digest in self._known:
             return None
         try:
             opened = self._decode(message)
@@ -80,8 +82,10 @@ class Inbox:
         except PARENTLESS as error:
             raise PeerFault(f"{message.kind.name.lower()}: {error}", get_reason(error)) from error
         while len(signer) >= MAX_KNOWN:
-            del signer[next(iter(signer))]  # the oldest: it may cost a second look, and no more
-        signer[digest] = opened.height
+            oldest = next(iter(signer))  # it may cost a second look, and no more
+            del signer[oldest]
+            self._known.discard(oldest)
+        self._remember(opened, digest)
         return opened
 
     def _may_check(self, signer: Id) -> bool:
@@ -116,11 +120,17 @@ class Inbox:
 
     def add_own(self, contribution: Contribution) -> None:
         """This node's own, just signed: it need not be verified in the candidates of others."""
-        self._opened[contribution.author][_compute_digest(contribution)] = contribution.height
+        self._remember(contribution, _compute_digest(contribution))
+
+    def _remember(self, opened: Contribution | Block | Vote, digest: Digest) -> None:
+        self._opened[get_signer(opened)][digest] = opened.height
+        self._known.add(digest)
 
     def forget(self, opened: Contribution | Block | Vote) -> None:
         """There was no room for this object: it may come again."""
-        self._opened[get_signer(opened)].pop(_compute_digest(opened), None)
+        digest = _compute_digest(opened)
+        self._opened[get_signer(opened)].pop(digest, None)
+        self._known.discard(digest)
 
     def is_known(self, contribution: Contribution) -> bool:
         """Whether this very contribution was authenticated before: its signature needs no second check."""

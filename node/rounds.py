@@ -256,7 +256,9 @@ class RoundMachine:
     def _compare(self, contribution: Contribution, now: Now) -> list[Action]:
         """An authentic contribution that says something else than its author's first one is evidence."""
         known = self._contributions.get(contribution.author)
-        if known is None or codec.contribution_fields(known) == codec.contribution_fields(contribution):
+        if known is None or known == contribution:
+            return []
+        if codec.contribution_fields(known) == codec.contribution_fields(contribution):  # signed anew
             return []
         return self._accuse(contribution.author, known, contribution, now)
 
