@@ -96,7 +96,7 @@ def _in_new_testnet(spec: TestnetSpec, measure: Callable[[Testnet], Any]) -> Any
         return measure(made)
 
 
-def _describe(values: Sequence[float]) -> dict[str, float]:
+def describe_spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
@@ -109,7 +109,7 @@ def _measure_bare(spec: TestnetSpec) -> dict[str, Any]:
     arguments = [str(spec.num_nodes), str(spec.rounds), str(spec.seed), *spec.settings]
     done = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, timeout=TIMEOUT_S)  # noqa: S603 - our own module
     seconds = [float(line) for line in done.stdout.split()]
-    return {"round_s": _describe(seconds[WARM_UP:])}
+    return {"round_s": describe_spread(seconds[WARM_UP:])}
 
 
 def _measure_cluster(testnet: Testnet) -> dict[str, Any]:
@@ -124,16 +124,17 @@ def _measure_cluster(testnet: Testnet) -> dict[str, Any]:
     intervals = [after - before for before, after in itertools.pairwise(times)][WARM_UP:]
     warm = [record for node in records for record in node if record["round"] > WARM_UP]
     return {
-        "round_s": {**_describe(intervals), "mean": statistics.mean(intervals)},
+        "round_s": {**describe_spread(intervals), "mean": statistics.mean(intervals)},
         "phases_s": {phase: statistics.median(record["seconds"][phase] for record in warm) for phase in PHASES},
         "contributions": statistics.mean(len(record["contributors"]) for record in warm),
         "sent_bytes": statistics.mean(sum(record["bytes_sent"].values()) for record in warm),
-        "sent_bytes_by_kind": _mean_by_kind(warm),
+        "sent_bytes_by_kind": mean_by_kind(warm),
         "payload_bytes": statistics.mean(record["payload_bytes"] / len(record["contributors"]) for record in warm),
     }
 
 
-def _mean_by_kind(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def mean_by_kind(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Bytes that a node has sent in a round, by kind, from the records of rounds."""
     kinds = sorted({kind for record in records for kind in record["bytes_sent"]})
     return {kind: statistics.mean(record["bytes_sent"].get(kind, 0) for record in records) for kind in kinds}
 
@@ -253,7 +254,12 @@ def _measure_cold_starts(spec: TestnetSpec, count: int, report: Report) -> dict[
             report(f"cold start {attempt} of {count}: {len(failures)} failed")
     finally:
         os.sched_setaffinity(0, allowed)
-    return {"tried": count, "succeeded": count - len(failures), "seconds": _describe(seconds), "failures": failures[:3]}
+    return {
+        "tried": count,
+        "succeeded": count - len(failures),
+        "seconds": describe_spread(seconds),
+        "failures": failures[:3],
+    }
 
 
 def _time_first_block(testnet: Testnet) -> float:
