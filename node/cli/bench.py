@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from node.cli.bench_ledger import bench_ledger
 from node.cli.options import AsJson, make_group
 from node.cli.testnet import (
     DataOption,
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
     group.command("methods")(bench_methods)
     group.command("reconstruct")(bench_reconstruct)
     group.command("share")(bench_share)
+    group.command("ledger")(bench_ledger)
     group.callback()(lambda: None)
     app.add_typer(group, name="bench")
 
@@ -69,7 +71,7 @@ def bench_round(
         difficulty=DIFFICULTY,
         base_port=0,
     )
-    _print_figures(run_round_bench(spec, cold_starts=cold_starts, report=_report), _show_round, as_json)
+    print_figures(run_round_bench(spec, cold_starts=cold_starts, report=report), _show_round, as_json)
 
 
 def bench_train(
@@ -107,11 +109,11 @@ def bench_train(
             device=device,
             threads=threads,
             engine=engine,
-            report=_report,
+            report=report,
         )
     except MlError as error:
         raise NodeError(str(error)) from error
-    _print_figures(figures, _show_train, as_json)
+    print_figures(figures, _show_train, as_json)
 
 
 def bench_simulate(
@@ -151,8 +153,8 @@ def bench_simulate(
             device=device,
             threads=threads,
         )
-        figures = run_simulate_bench(config, repeats=repeats, report=_report)
-    _print_figures(figures, _show_simulate, as_json)
+        figures = run_simulate_bench(config, repeats=repeats, report=report)
+    print_figures(figures, _show_simulate, as_json)
 
 
 def bench_methods(
@@ -202,8 +204,8 @@ def bench_methods(
             device=device,
             threads=threads,
         )
-        figures = run_methods_bench(config, repeats=repeats, report=_report)
-    _print_figures(figures, _show_methods, as_json)
+        figures = run_methods_bench(config, repeats=repeats, report=report)
+    print_figures(figures, _show_methods, as_json)
 
 
 def bench_reconstruct(
@@ -281,12 +283,12 @@ def bench_reconstruct(
             threads=threads,
         )
         attack = Attack(pairs=_read_counts(pairs), encryptors=encryptors, steps=steps, width=unet_width)
-        made = run_reconstruct_bench(config, attack, layers=layers.split(","), repeats=repeats, report=_report)
+        made = run_reconstruct_bench(config, attack, layers=layers.split(","), repeats=repeats, report=report)
     if png is not None:
         job = made.figures["job"]
         shared = f"fededs on {own['format']}: what is shared of samples, and what comes back"
         draw_panels(png, made.panels, f"{shared} ({job['model']['name']}, encryptor of width {unet_width})")
-    _print_figures(made.figures, _show_reconstruct, as_json)
+    print_figures(made.figures, _show_reconstruct, as_json)
 
 
 def bench_share(
@@ -298,7 +300,7 @@ def bench_share(
     """Memory, speed and delays of real processes that share large encrypted sets with fededs, and train on them."""
     from node.bench_share import run_share_bench
 
-    _print_figures(run_share_bench(nodes=nodes, set_mb=set_mb, seed=seed, report=_report), _show_share, as_json)
+    print_figures(run_share_bench(nodes=nodes, set_mb=set_mb, seed=seed, report=report), _show_share, as_json)
 
 
 def _read_counts(text: str) -> tuple[int, ...]:
@@ -308,11 +310,11 @@ def _read_counts(text: str) -> tuple[int, ...]:
     return counts
 
 
-def _report(what: str) -> None:
+def report(what: str) -> None:
     print(f"measuring {what} …", file=sys.stderr, flush=True)
 
 
-def _print_figures(figures: dict[str, Any], show: Callable[[dict[str, Any]], None], as_json: bool) -> None:
+def print_figures(figures: dict[str, Any], show: Callable[[dict[str, Any]], None], as_json: bool) -> None:
     if as_json:
         print(json.dumps(figures))
     else:
