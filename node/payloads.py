@@ -66,6 +66,7 @@ class Payloads:
         self._combined = frozenset(kind for kind, rule in rules.items() if RULES[rule] is not carry)
         self._checked: dict[PayloadRef, Arrays] = {}
         self._checked_files: dict[tuple[PayloadRef, PayloadRef], str | None] = {}  # what is wrong with it, if anything
+        self._ensured: set[Contribution] = set()
         self._aggregates: dict[Digest, Aggregate] = {}
         self._working = asyncio.Lock()  # whoever comes while something is decoded or aggregated finds it done
 
@@ -82,6 +83,10 @@ class Payloads:
             if ref.size > schemas[kind].max_bytes:
                 raise PayloadRefused(f"{kind}: expected at most {schemas[kind].max_bytes} bytes, got {ref.size}")
 
+    async def ensure_all(self, contributions: Sequence[Contribution]) -> None:
+        """`ensure` for each. Those seen before cost no task: with n candidates at a height, each names n of them."""
+        await asyncio.gather(*(self.ensure(each) for each in contributions if each not in self._ensured))
+
     async def ensure(self, contribution: Contribution) -> None:
         """Pulls and checks every voted blob of `contribution`, for as long as it takes. Raises PayloadRefused."""
         self.check_refs(contribution)
@@ -90,6 +95,7 @@ class Payloads:
         await asyncio.gather(*(self._ensure_one(author, ref) for kind, ref in refs.items() if kind in whole))
         pairs = [(refs[kind], refs[digests]) for kind, digests in self._streamed.items()]
         await asyncio.gather(*(self._ensure_file(author, ref, digests) for ref, digests in pairs))
+        self._ensured.add(contribution)
 
     async def _ensure_one(self, author: Id, ref: PayloadRef) -> None:
         if ref in self._checked:

@@ -515,7 +515,7 @@ class RoundService:
             looking.cancel()
 
     async def _recompute(self, current: _Round, block: Block) -> None:
-        await asyncio.gather(*(current.payloads.ensure(contribution) for contribution in block.contributions))
+        await current.payloads.ensure_all(block.contributions)
         aggregate = await current.payloads.aggregate(block.contributions)
         validation.validate_aggregate(block, aggregate.digest)
 

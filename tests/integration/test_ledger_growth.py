@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chain import validation
+from chain.signing import verify
 from node.idle_federation import IdleTrainer
 from support.cluster import Cluster, cluster
 from support.virtual_time import run_virtual
@@ -23,14 +23,13 @@ def test_a_member_sends_each_other_one_what_the_protocol_asks_for_and_checks_eac
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
     checks = 0
-    verify = validation.verify
 
     def count(*arguments: Any) -> None:
         nonlocal checks
         checks += 1
         verify(*arguments)
 
-    monkeypatch.setattr(validation, "verify", count)
+    monkeypatch.setattr("chain.validation.verify", count)
 
     async def story() -> None:
         trainers = [IdleTrainer() for _ in range(n)]
