@@ -28,9 +28,10 @@ from typing import Any
 from ml.data import get_classes, open_dataset
 from node.admin_client import AdminClient
 from node.bench import DIFFICULTY, Report
-from node.errors import ConfigError, NodeError, NodeUnreachable
+from node.errors import ConfigError, NodeUnreachable
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine
+from node.process_usage import read_memory
 from node.testnet import Testnet, TestnetSpec, make_testnet
 
 MB = 1e6
@@ -47,7 +48,6 @@ SETTINGS = (
     *("warmup_epochs=1", "encryptor_epochs=1", "local_epochs=1"),
 )
 RESET_PEAK = b"5"  # of proc(5)'s clear_refs
-SIZES = {"VmRSS": "resident", "RssAnon": "anonymous", "VmHWM": "peak"}
 PHASES = ("sharing", "training")
 
 _PULL = re.compile(
@@ -130,7 +130,7 @@ class _Watched:
 
     @classmethod
     def begin(cls, pid: int) -> _Watched:
-        watched = cls(pid, _read_memory(pid))
+        watched = cls(pid, read_memory(pid))
         watched.begin_phase()
         return watched
 
@@ -141,7 +141,7 @@ class _Watched:
             self.is_exact = False
 
     def look(self, phase: str) -> None:
-        most, now = self.most[phase], _read_memory(self.pid)
+        most, now = self.most[phase], read_memory(self.pid)
         if not self.is_exact:
             now["peak"] = now["resident"]
         for name, size in now.items():
@@ -159,18 +159,6 @@ class _Watched:
             "anonymous_sets": anonymous / set_bytes,
             "is_exact": self.is_exact,
         }
-
-
-def _read_memory(pid: int) -> dict[str, int]:
-    """Bytes by name. Raises NodeError where the process is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError as error:
-        raise NodeError(f"process {pid} has ended while it was watched ({error})") from error
-    found = dict(line.split(":", 1) for line in lines)
-    if not found.keys() >= SIZES.keys():
-        raise NodeError(f"/proc/{pid}/status: expected {', '.join(SIZES)}")
-    return {name: int(found[key].split()[0]) * 1024 for key, name in SIZES.items()}
 
 
 # ---- time

@@ -39,6 +39,9 @@ def register(app: typer.Typer) -> None:
     group.command("reconstruct")(bench_reconstruct)
     group.command("share")(bench_share)
     group.command("ledger")(bench_ledger)
+    from node.cli.bench_flood import bench_flood
+
+    group.command("flood")(bench_flood)
     group.callback()(lambda: None)
     app.add_typer(group, name="bench")
 
