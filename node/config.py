@@ -159,10 +159,13 @@ class LimitsSection(Section):
 
     max_streams: Annotated[int, Field(ge=4, le=4096)] = 64  # calls at once on one connection
     peer_rate_mib_s: Annotated[float, Field(ge=1, le=100_000)] = 20.0  # of what a peer pushes
-    peer_messages_s: Annotated[float, Field(ge=100, le=1_000_000)] = 4000.0
+    peer_messages_s: Annotated[float, Field(ge=100, le=1_000_000)] = (
+        1000.0  # in the long run; at once four times as many
+    )
     peer_statuses_s: Annotated[float, Field(ge=1, le=1000)] = 4.0  # an honest peer sends no more than 4
     block_requests_s: PerSecond = 4.0
     block_requests: Annotated[int, Field(ge=1, le=64)] = 2  # at once, either way
+    blob_requests_s: PerSecond = 128.0
     blob_streams: Annotated[int, Field(ge=1, le=256)] = 4  # at once, either way
     blob_min_kib_s: Annotated[float, Field(ge=1, le=1_000_000)] = 128.0  # a transfer slower than this ends
     queue_messages: Annotated[int, Field(ge=64, le=1_000_000)] = 1024  # waiting to be sent to one peer

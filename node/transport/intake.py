@@ -6,6 +6,7 @@ of a kind it may not send, is bad bytes. Limits per height and signer need the o
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from node.transport.outbox import MAX_BYTES, MAX_MESSAGES, STATUS_BURST, STATUS_
 MIB = 1 << 20
 MAX_BATCH_MESSAGES = 256
 MAX_BATCH_BYTES = MIB
+MAX_HELD = 128  # calls that are held before they are turned away, of one peer
 ENVELOPE_BYTES = 8  # tags and lengths around a message in a batch
 
 
@@ -39,15 +41,19 @@ class RateLimits:
 
     status_per_s: float = STATUS_PER_S
     status_burst: float = 2 * STATUS_BURST
-    messages_per_s: float = 4000.0
+    messages_per_s: float = 1000.0
+    messages_burst: float = 4000.0  # who is behind is given the votes of many views at once
     bytes_per_s: float = 20.0 * MIB
     blocks_per_s: float = 4.0
     blocks_burst: float = 8.0
     blocks_at_once: int = 2
     request_grace_s: float = 10.0  # for a call that asks one thing to say what
+    blobs_per_s: float = 128.0
+    blobs_burst: float = 512.0
     blob_streams: int = 4
     blob_bytes_per_s: float = 128 * 1024.0  # slower than this, after the grace, and the transfer ends
     blob_grace_s: float = 10.0
+    held_s: float = 1.0  # before a call is turned away
     queue_messages: int = MAX_MESSAGES
     queue_bytes: int = MAX_BYTES
     write_s: float = 10.0  # a peer that takes nothing for so long is cut off
@@ -73,13 +79,15 @@ class Intake:
         self.num_awaited = 0
         self.num_blocks_requests = 0
         self.num_blob_streams = 0
+        self.num_held = 0
         self._bans = bans
         self._only_status = only_status
         self._clock = clock
         self._statuses = TokenBucket(limits.status_per_s, limits.status_burst, now)
-        self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s, now)
+        self._messages = TokenBucket(limits.messages_per_s, limits.messages_burst, now)
         self._bytes = TokenBucket(limits.bytes_per_s, limits.bytes_per_s, now)
         self._blocks = TokenBucket(limits.blocks_per_s, limits.blocks_burst, now)
+        self._blobs = TokenBucket(limits.blobs_per_s, limits.blobs_burst, now)
 
     def is_refused(self) -> bool:
         return self._bans.is_banned(self.peer)
@@ -113,6 +121,21 @@ class Intake:
     def take_blocks_request(self) -> float:
         """Returns for how many seconds the answer should wait."""
         return self._blocks.borrow(self._clock(), 1.0)
+
+    def take_blob_request(self) -> float:
+        """As `take_blocks_request`."""
+        return self._blobs.borrow(self._clock(), 1.0)
+
+    async def turn_away(self, reason: Reason) -> None:
+        """Counts a call that is not served, and holds it for a while: who calls again at once, on all streams that
+        there are, would cost more in refusals than in answers."""
+        self.counters.refusals[reason] += 1
+        if self.num_held < MAX_HELD:
+            self.num_held += 1
+            try:
+                await asyncio.sleep(self.limits.held_s)
+            finally:
+                self.num_held -= 1
 
 
 _KINDS: dict[str, MessageKind] = {name: kind for kind, name in KIND_NAMES.items()}

@@ -179,7 +179,7 @@ async def test_reconnecting_gives_no_new_allowance() -> None:
 
 
 async def test_a_flood_is_read_no_faster_than_its_rate() -> None:
-    async with attacked(replace(LIMITS, messages_per_s=100.0)) as (alice, bob, channel):
+    async with attacked(replace(LIMITS, messages_per_s=100.0, messages_burst=100.0)) as (alice, bob, channel):
         flood = [pb.Batch(messages=[pb.Envelope(vote=b"v")] * 50)] * 20
         before_s = time.monotonic()
         async with pushing(channel, *flood):
@@ -202,6 +202,40 @@ async def test_block_requests_wait_for_their_turn() -> None:
         for _ in range(7):
             assert await try_blocks(channel) is grpc.StatusCode.OK
         assert time.monotonic() - before_s >= 0.5  # two at once, five at ten a second
+
+
+async def test_blob_requests_wait_for_their_turn() -> None:
+    async with attacked(replace(LIMITS, blobs_per_s=10.0, blobs_burst=2.0)) as (alice, bob, channel):
+        alice.recorder.blobs[b"d" * 32] = b"blob"
+        call = rpc.PeerStub(channel).Blob(None)
+        before_s = time.monotonic()
+        for digest in [b"d" * 32, b"e" * 32] * 4:
+            await call.write(pb.BlobRequest(digest=digest))
+            await call.read()
+        assert time.monotonic() - before_s >= 0.6  # two at once, six at ten a second
+        assert not alice.transport.bans.is_banned(bob.id)
+        call.cancel()
+
+
+async def test_a_refused_peer_that_calls_again_at_once_is_answered_no_faster_than_it_is_held() -> None:
+    async with attacked(replace(LIMITS, held_s=0.2)) as (alice, bob, channel):
+        alice.transport.bans.add_fault(bob.id)
+        before_s = time.monotonic()
+        for _ in range(5):
+            assert await try_blocks(channel) is DENIED
+        assert time.monotonic() - before_s >= 5 * 0.2
+        assert alice.transport.counters()[bob.id].refusals == {Reason.REFUSED: 5}
+
+
+async def test_no_more_calls_are_held_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.transport.intake.MAX_HELD", 3)
+    async with attacked(replace(LIMITS, held_s=1e6)) as (alice, bob, channel):
+        alice.transport.bans.add_fault(bob.id)
+        calls = [asyncio.create_task(try_blocks(channel)) for _ in range(10)]
+        await wait_until(lambda: sum(call.done() for call in calls) == 7, "all but three turned away at once")
+        assert alice.transport.counters()[bob.id].refusals == {Reason.REFUSED: 10}
+        for call in calls:
+            call.cancel()
 
 
 # Streams and requests at once
@@ -524,7 +558,7 @@ async def test_a_pushed_answer_that_is_no_message_is_bad_bytes() -> None:
 def test_the_gate_hands_on_what_is_within_its_limits_and_says_how_long_to_wait() -> None:
     now = [0.0]
     recorder, counters = Recorder(), TrafficCounters()
-    limits = replace(LIMITS, messages_per_s=10.0)
+    limits = replace(LIMITS, messages_per_s=10.0, messages_burst=10.0)
     intake = Intake(b"p" * 32, limits, Bans(lambda: now[0]), counters, only_status=False, clock=lambda: now[0])
     assert intake.take(pb.Batch(messages=[pb.Envelope(vote=b"v")] * 10), recorder) == 0
     assert intake.take(pb.Batch(messages=[pb.Envelope(vote=b"v")] * 10), recorder) == pytest.approx(1.0)
