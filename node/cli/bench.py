@@ -31,6 +31,9 @@ ThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, hel
 
 
 def register(app: typer.Typer) -> None:
+    from node.cli.bench_flood import bench_flood
+    from node.cli.bench_transfer import bench_transfer
+
     group = make_group("Measure what things cost on this machine.")
     group.command("round")(bench_round)
     group.command("train")(bench_train)
@@ -42,6 +45,7 @@ def register(app: typer.Typer) -> None:
     from node.cli.bench_flood import bench_flood
 
     group.command("flood")(bench_flood)
+    group.command("transfer")(bench_transfer)
     group.callback()(lambda: None)
     app.add_typer(group, name="bench")
 
