@@ -6,7 +6,6 @@ of a kind it may not send, is bad bytes. Limits per height and signer need the o
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from node.transport.outbox import MAX_BYTES, MAX_MESSAGES, STATUS_BURST, STATUS_
 MIB = 1 << 20
 MAX_BATCH_MESSAGES = 256
 MAX_BATCH_BYTES = MIB
-MAX_HELD = 128  # calls that are held before they are turned away, of one peer
 ENVELOPE_BYTES = 8  # tags and lengths around a message in a batch
 
 
@@ -53,7 +51,6 @@ class RateLimits:
     blob_streams: int = 4
     blob_bytes_per_s: float = 128 * 1024.0  # slower than this, after the grace, and the transfer ends
     blob_grace_s: float = 10.0
-    held_s: float = 1.0  # before a call is turned away
     queue_messages: int = MAX_MESSAGES
     queue_bytes: int = MAX_BYTES
     write_s: float = 10.0  # a peer that takes nothing for so long is cut off
@@ -79,7 +76,6 @@ class Intake:
         self.num_awaited = 0
         self.num_blocks_requests = 0
         self.num_blob_streams = 0
-        self.num_held = 0
         self._bans = bans
         self._only_status = only_status
         self._clock = clock
@@ -125,17 +121,6 @@ class Intake:
     def take_blob_request(self) -> float:
         """As `take_blocks_request`."""
         return self._blobs.borrow(self._clock(), 1.0)
-
-    async def turn_away(self, reason: Reason) -> None:
-        """Counts a call that is not served, and holds it for a while: who calls again at once, on all streams that
-        there are, would cost more in refusals than in answers."""
-        self.counters.refusals[reason] += 1
-        if self.num_held < MAX_HELD:
-            self.num_held += 1
-            try:
-                await asyncio.sleep(self.limits.held_s)
-            finally:
-                self.num_held -= 1
 
 
 _KINDS: dict[str, MessageKind] = {name: kind for kind, name in KIND_NAMES.items()}

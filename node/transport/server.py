@@ -34,7 +34,7 @@ from node.transport.base import (
 )
 from node.transport.calls import Malformed
 from node.transport.channel import PEER_KEY
-from node.transport.intake import MAX_HELD, Intake
+from node.transport.intake import Intake
 from node.transport.link import ACCEPTED_KEY
 from node.transport.sender import Sender
 from node.version import get_version
@@ -69,9 +69,7 @@ def make_server(service: PeerService, max_streams: int, num_peers: int, handshak
         ("grpc.server_handshake_timeout_ms", int(handshake_s * 1000)),
     ]
     return grpc.aio.server(
-        options=options,
-        interceptors=(_Promptness(service),),
-        maximum_concurrent_rpcs=max_streams + (16 + MAX_HELD) * num_peers,
+        options=options, interceptors=(_Promptness(service),), maximum_concurrent_rpcs=max_streams + 16 * num_peers
     )
 
 
@@ -132,7 +130,7 @@ class PeerService:
         """The one message of a call, from a caller that may call, has not too many such open, and sends it in time."""
         intake = await self._admit(context)
         if intake.num_awaited >= 2 * intake.limits.blocks_at_once:
-            await intake.turn_away(Reason.CALLS)
+            intake.counters.refusals[Reason.CALLS] += 1
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once that ask nothing")
         intake.num_awaited += 1
         try:
@@ -188,7 +186,7 @@ class PeerService:
             log.warning("turned away a caller at %s: %s", context.peer(), error)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "unknown caller")
         if intake.is_refused():
-            await intake.turn_away(Reason.REFUSED)
+            intake.counters.refusals[Reason.REFUSED] += 1
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, f"refused for {self._bans.get_remaining_s(peer):.0f} s more"
             )
@@ -255,7 +253,7 @@ class PeerService:
         if not 1 <= request.count <= MAX_BLOCKS_COUNT:
             raise PeerFault(f"blocks: expected a count of 1 to {MAX_BLOCKS_COUNT}, got {request.count}")
         if intake.num_blocks_requests >= intake.limits.blocks_at_once:
-            await intake.turn_away(Reason.CALLS)
+            intake.counters.refusals[Reason.CALLS] += 1
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at once")
         intake.num_blocks_requests += 1
         try:
@@ -285,7 +283,7 @@ class PeerService:
 
     async def _blob(self, intake: Intake, context: Context) -> None:
         if intake.num_blob_streams >= intake.limits.blob_streams:
-            await intake.turn_away(Reason.CALLS)
+            intake.counters.refusals[Reason.CALLS] += 1
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")
         intake.num_blob_streams += 1
         try:

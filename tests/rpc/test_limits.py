@@ -217,27 +217,6 @@ async def test_blob_requests_wait_for_their_turn() -> None:
         call.cancel()
 
 
-async def test_a_refused_peer_that_calls_again_at_once_is_answered_no_faster_than_it_is_held() -> None:
-    async with attacked(replace(LIMITS, held_s=0.2)) as (alice, bob, channel):
-        alice.transport.bans.add_fault(bob.id)
-        before_s = time.monotonic()
-        for _ in range(5):
-            assert await try_blocks(channel) is DENIED
-        assert time.monotonic() - before_s >= 5 * 0.2
-        assert alice.transport.counters()[bob.id].refusals == {Reason.REFUSED: 5}
-
-
-async def test_no_more_calls_are_held_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.transport.intake.MAX_HELD", 3)
-    async with attacked(replace(LIMITS, held_s=1e6)) as (alice, bob, channel):
-        alice.transport.bans.add_fault(bob.id)
-        calls = [asyncio.create_task(try_blocks(channel)) for _ in range(10)]
-        await wait_until(lambda: sum(call.done() for call in calls) == 7, "all but three turned away at once")
-        assert alice.transport.counters()[bob.id].refusals == {Reason.REFUSED: 10}
-        for call in calls:
-            call.cancel()
-
-
 # Streams and requests at once
 
 
