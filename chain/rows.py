@@ -244,6 +244,8 @@ class Rows:
                 compute_row_digest("certificate", block.height, certificate),
             ),
         )
+
+    def set_head(self, block: Block) -> None:
         self.set_meta(HEAD, block.height.to_bytes(8, "big") + block.id)
 
     def create(self, genesis: Genesis) -> None:
@@ -254,6 +256,7 @@ class Rows:
         self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         self.set_meta(GENESIS, genesis.canonical)
         self.insert_block(genesis.block0, b"")
+        self.set_head(genesis.block0)
 
 
 def decode_stored(where: str, decode: Callable[[bytes], _Decoded], data: bytes) -> _Decoded:

@@ -308,20 +308,34 @@ class SqliteStore(SignedSlots, BlobFiles):
 
         The block was validated by the caller. What was locked at this height is dropped: the block is final.
         """
-        head = self.head()
-        if block.height != head.block.height + 1:
-            raise WrongHeight.differs("height of the next block", head.block.height + 1, block.height)
-        if block.header.prev != head.block.id:
-            raise UnknownParent.differs(f"block {block.height}: prev", head.block.id, block.header.prev)
-        with self._rows.transaction("append", f"block {block.height}") as connection:
-            self._rows.insert_block(block, encode_certificate(certificate))
+        self._append([(block, certificate)], round_record)
+
+    def append_all(self, blocks: Sequence[tuple[Block, Certificate]]) -> None:
+        """As `append`, of one or more consecutive blocks: all of them or none, at the price of one."""
+        self._append(blocks)
+
+    def _append(
+        self, blocks: Sequence[tuple[Block, Certificate]], round_record: Mapping[str, Any] | None = None
+    ) -> None:
+        """`round_record` is the last one's."""
+        head = self.head().block
+        for block, _ in blocks:
+            if block.height != head.height + 1:
+                raise WrongHeight.differs("height of the next block", head.height + 1, block.height)
+            if block.header.prev != head.id:
+                raise UnknownParent.differs(f"block {block.height}: prev", head.id, block.header.prev)
+            head = block
+        with self._rows.transaction("append", f"block {head.height}") as connection:
+            for block, certificate in blocks:
+                self._rows.insert_block(block, encode_certificate(certificate))
+            self._rows.set_head(head)
             if round_record is not None:
-                self._write_round(block.height, round_record)
-            connection.execute("DELETE FROM locked WHERE height <= ?", (block.height,))
-            connection.execute("DELETE FROM prevotes WHERE height <= ?", (block.height,))
-        self._head = StoredBlock(block, certificate)
+                self._write_round(head.height, round_record)
+            connection.execute("DELETE FROM locked WHERE height <= ?", (head.height,))
+            connection.execute("DELETE FROM prevotes WHERE height <= ?", (head.height,))
+        self._head = StoredBlock(*blocks[-1])
         if self._watermark is not None:
-            self._watermark.on_block(block.height)
+            self._watermark.on_block(head.height)
 
     def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
         """Stored bytes of the heights first..last in order, a batch at a time; StoreCorrupted names the first height

@@ -139,12 +139,16 @@ class Section(BaseModel):
 
 
 class NodeSection(Section):
-    """Who this node is, and where it keeps what it knows. The name is a label; the identity is the key."""
+    """Who this node is, and where it keeps what it knows. The name is a label; the identity is the key.
+
+    An `observer` is no member: it follows the chain and serves it, and neither trains nor votes.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "node"
     identity_key_file: FilePath
     identity_passphrase_file: FilePath | None = None
     data_dir: FilePath
+    observer: bool = False
 
 
 PerSecond = Annotated[float, Field(ge=0.5, le=1_000_000)]
@@ -184,7 +188,10 @@ class TimeoutsSection(Section):
 
 
 class NetworkSection(Section):
-    """Where the node listens, whom it dials. Peers named here override the addresses that genesis hints at."""
+    """Where the node listens, whom it dials. Peers named here override the addresses that genesis hints at.
+
+    `observers` are let in beside the members. One that is to be asked for blocks has to be dialled: among `peers` too.
+    """
 
     listen: ListenAddress
     advertise: DialledAddress | None = None
@@ -206,6 +213,11 @@ class NetworkSection(Section):
 
     def get_observer_ids(self) -> tuple[bytes, ...]:
         return tuple(decode_id(observer) for observer in self.observers)
+
+    def find_strangers(self, genesis: Genesis) -> tuple[bytes, ...]:
+        """Whom `peers` names though they are neither members nor observers."""
+        known = {*genesis.member_ids, *self.get_observer_ids()}
+        return tuple(peer for peer in self.get_peer_addresses() if peer not in known)
 
 
 class TrainingSection(Section):

@@ -38,11 +38,13 @@ from node.context import NodeContext
 from node.errors import ConfigError, NodeError, PermissionRefused
 from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
 from node.miner import MinerProcess
+from node.no_trainer import NoTrainer
 from node.offload import ThreadOffload
 from node.operator import Operator, restore_bans
 from node.predictor import Predictor
 from node.round_service import RoundService
 from node.tokens import Tokens
+from node.trainer import Trainer
 from node.transport.base import AddressInUse
 from node.transport.intake import MIB, RateLimits
 from node.transport.rpc import RpcTransport
@@ -77,11 +79,13 @@ def run_daemon(config: NodeConfig, faults: Faults | None = None) -> int:
 
 def _validate_membership(config: NodeConfig, genesis: Genesis, key: SigningKey) -> None:
     place = f"{config.genesis_file}: members"
-    if genesis.index_of(key.id) is None:
-        raise ConfigError(f"{place}: expected this node's key {encode_id(key.id)} ({config.node.identity_key_file})")
-    for peer in config.network.get_peer_addresses():
-        if genesis.index_of(peer) is None:
-            raise ConfigError(f"{place}: expected {encode_id(peer)}, which network.peers names")
+    is_member, me = genesis.index_of(key.id) is not None, f"{encode_id(key.id)} ({config.node.identity_key_file})"
+    if not is_member and not config.node.observer:
+        raise ConfigError(f"{place}: expected this node's key {me}; one that only observes says node.observer: true")
+    if is_member and config.node.observer:
+        raise ConfigError(f"node.observer: expected a key that is no member's (got {me})")
+    for peer in config.network.find_strangers(genesis):
+        raise ConfigError(f"{place}: expected {encode_id(peer)}, which network.peers names and network.observers not")
 
 
 def _open_store(config: NodeConfig, genesis: Genesis, initial_model: Path, faults: Faults | None) -> SqliteStore:
@@ -134,7 +138,9 @@ async def _run(
         stack.callback(disk.close)
         stack.callback(arithmetic.close)
         stack.callback(bulk.close)
-        trainer = WorkerProcess(_get_worker_config(config, genesis, initial_model))
+        trainer: Trainer = NoTrainer()
+        if not config.node.observer:
+            trainer = WorkerProcess(_get_worker_config(config, genesis, initial_model))
         stack.push_async_callback(trainer.close)
         miner = MinerProcess(config.consensus.workers)
         stack.push_async_callback(miner.close)

@@ -138,22 +138,31 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
     found = len(genesis.members)
     if key is not None:
         index = genesis.index_of(key.id)
-        if index is None:
+        if index is None and config.node.observer:
+            found = 0
+        elif index is None:
             yield _fail(
                 "members",
                 f"{config.genesis_file}: expected this node's key {encode_id(key.id)} among its members",
                 "use the key that genesis names, or ask for a genesis that names this one",
             )
             return
-        found = index + 1
-    for peer in config.network.get_peer_addresses():
-        if genesis.index_of(peer) is None:
+        elif config.node.observer:
             yield _fail(
                 "members",
-                f"{path}: network.peers names {encode_id(peer)}, which is no member",
-                f"take the entry out, or name an observer under network.observers instead; {genesis.chain_name} has "
-                + ", ".join(member.name for member in genesis.members),
+                f"{path}: node.observer is true, and this node's key {encode_id(key.id)} is a member's",
+                "take node.observer out, or give the observer a key of its own",
             )
+            return
+        else:
+            found = index + 1
+    for peer in config.network.find_strangers(genesis):
+        yield _fail(
+            "members",
+            f"{path}: network.peers names {encode_id(peer)}, which is no member",
+            f"take the entry out, or name an observer under network.observers too; {genesis.chain_name} has "
+            + ", ".join(member.name for member in genesis.members),
+        )
     try:
         validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     except ConfigError as error:
@@ -167,7 +176,9 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
             f"no address is known of {', '.join(missing)}",
             "name it under network.peers, unless those dial this node",
         )
-    if me is not None:
+    if me is not None and found == 0:
+        yield _ok("members", f"{config.node.name} observes the {genesis.n} members of {genesis.chain_name}")
+    elif me is not None:
         yield _ok("members", f"{config.node.name} is {genesis.members[found - 1].name}, member {found} of {genesis.n}")
 
 

@@ -230,16 +230,18 @@ class Reception:
         return await self._c.disk.run(self._read_blocks, first, count)
 
     def _read_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
+        """What is held of these heights and fits into a reply. Runs on the disk's thread. Raises StoreCorrupted."""
         replies: list[tuple[bytes, bytes]] = []
         total = 0
-        for height in range(max(1, first), min(first + count, self._c.store.head_height + 1)):
-            stored = self._c.store.get_block_bytes(height)
-            if stored is None:
+        for row in self._c.store.read_rows(max(1, first), first + count - 1):
+            if row.damage is not None:
+                self._c.store.get_block_bytes(row.height)  # says what is wrong with it
+            if row.height != max(1, first) + len(replies):
                 break
-            total += len(stored[0]) + len(stored[1]) + BLOCK_FRAMING_BYTES
+            total += len(row.block) + len(row.certificate) + BLOCK_FRAMING_BYTES
             if total > MAX_BLOCKS_REPLY_BYTES:
                 break
-            replies.append(stored)
+            replies.append((row.block, row.certificate))
         return replies
 
     async def on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncIterator[bytes]:

@@ -39,6 +39,7 @@ class Reason(StrEnum):
     EVIDENCE = "evidence"  # proves nothing
     CERTIFICATE = "certificate"  # does not make its block final
     BLOB = "blob"  # bytes served that are not what was asked for
+    CLAIM = "claim"  # says that it has blocks, and gives fewer
 
     # It breaks a rule: against its author.
     RULE = "rule"  # of the ledger: height, parent, difficulty, time, weight
@@ -51,7 +52,7 @@ class Reason(StrEnum):
     # Too much, or too slow: against the sender.
     RATE = "rate"  # more of a kind than its share
     CALLS = "calls"  # more at once than its share
-    SLOW = "slow"  # asked for something and did not say what, or does not read it
+    SLOW = "slow"  # asked for something and did not say what, does not read it, or does not answer
     REFUSED = "refused"  # came while it was refused
 
     # Not wanted now.

@@ -648,7 +648,7 @@ class RoundService:
         if not action.audited:
             log.warning("height %d followed by its certificate; its blobs are not here yet", block.height)
             self._auditor.add(block, self._tip.block)
-        await self._append(FinalBlock(block, action.certificate), current.payloads.get(block.header.aggregate))
+        await self._append([FinalBlock(block, action.certificate)], current.payloads.get(block.header.aggregate))
         record = current.record
         record.on_final(block, action.certificate, self._c.clock.monotonic(), current.machine)
         self._records = {at: kept for at, kept in self._records.items() if at >= block.height - 2}
@@ -656,28 +656,33 @@ class RoundService:
         self._publish_block(block, len(action.certificate.signatures))
         await self._begin()
 
-    async def _append(self, final: FinalBlock, aggregate: Aggregate | None = None) -> None:
-        """Commit: the aggregate, if it was computed here, then block, certificate and head in one transaction."""
-        machine = self.machine
-        seen = machine.contributions.values() if machine is not None and machine.height == final.block.height else ()
-        await self._c.disk.run(self._put_block, final, aggregate, tuple(seen), self.blobs.take_pulled())
+    async def _append(self, blocks: Sequence[FinalBlock], aggregate: Aggregate | None = None) -> None:
+        """Commit: the aggregate of the last, if it was computed here, then blocks, certificates and head in one
+        transaction. `blocks` follow the tip."""
+        machine, first = self.machine, blocks[0].block.height
+        seen = machine.contributions.values() if machine is not None and machine.height == first else ()
+        await self._c.disk.run(self._put_blocks, blocks, aggregate, tuple(seen), self.blobs.take_pulled())
         if aggregate is not None:
             self._aggregates.on_new(aggregate)
-        self._tip = self._tip.extend(final.block)
-        self.transfers.name(final.block.contributions, self._c.spec.get_streamed(final.block.height))
+        for final in blocks:
+            self._tip = self._tip.extend(final.block)
+            self.transfers.name(final.block.contributions, self._c.spec.get_streamed(final.block.height))
 
-    def _put_block(
+    def _put_blocks(
         self,
-        final: FinalBlock,
+        blocks: Sequence[FinalBlock],
         aggregate: Aggregate | None,
         seen: tuple[Contribution, ...],
         pulled: frozenset[Digest],
     ) -> None:
-        """Runs on the disk's thread."""
+        """Runs on the disk's thread. What was `seen` and `pulled` was for the first of the blocks."""
         if aggregate is not None and aggregate.digest != ZERO:
             self._c.store.put_blob(aggregate.data)
-        self._c.store.append(final.block, final.certificate)
-        self._retention.on_block(final.block, seen, pulled)
+        self._c.store.append_all([(final.block, final.certificate) for final in blocks])
+        first, *others = blocks
+        self._retention.on_block(first.block, seen, pulled)
+        for final in others:
+            self._retention.on_block(final.block)
 
     def _publish_block(self, block: Block, num_votes: int) -> None:
         log.info(
@@ -696,14 +701,19 @@ class RoundService:
         await done
 
     async def _append_adopted(self, blocks: Sequence[FinalBlock], done: asyncio.Future[None]) -> None:
-        before = self._tip.height
+        tip = self._tip
+        new: list[FinalBlock] = []
         for final in blocks:
-            if final.block.height == self._tip.height + 1 and final.block.header.prev == self._tip.id:
-                self._auditor.add(final.block, self._tip.block)
-                await self._append(final)
+            if final.block.height == tip.height + 1 and final.block.header.prev == tip.id:
+                self._auditor.add(final.block, tip.block)
+                new.append(final)
+                tip = tip.extend(final.block)
+        if new:
+            before = self._tip.height
+            await self._append(new)
+            for final in new:
                 self._publish_block(final.block, len(final.certificate.signatures))
-        if self._tip.height > before:
-            log.info("caught up from height %d to %d", before, self._tip.height)
+            log.info("caught up from height %d to %d", before, tip.height)
             await self._begin()
         if not done.done():
             done.set_result(None)

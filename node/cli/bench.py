@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from node.cli.bench_ledger import bench_ledger
+from node.cli.bench_catch_up import bench_catch_up
 from node.cli.options import AsJson, make_group
 from node.cli.testnet import (
     DataOption,
@@ -46,6 +47,7 @@ def register(app: typer.Typer) -> None:
 
     group.command("flood")(bench_flood)
     group.command("transfer")(bench_transfer)
+    group.command("catch-up")(bench_catch_up)
     group.callback()(lambda: None)
     app.add_typer(group, name="bench")
 

@@ -76,8 +76,8 @@ class RpcTransport:
                     raise ValueError(f"tls off: expected a loopback address, got {address}")
         for address in (listen, *self._addresses.values()):
             split_address(address)
-        trusted_members = ({*members} | self._addresses.keys()) - {self._me}
-        trusted_observers = {*observers} - trusted_members - {self._me}
+        trusted_observers = {*observers} - {*members} - {self._me}
+        trusted_members = ({*members} | self._addresses.keys()) - trusted_observers - {self._me}
         trusted = trusted_members | trusted_observers
         self.tls = MutualTls(identity, trusted) if tls == "mutual" else None
         self.bans = bans if bans is not None else Bans(time.monotonic)
