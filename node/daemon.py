@@ -37,6 +37,7 @@ from node.config import NetworkSection, NodeConfig
 from node.context import NodeContext
 from node.errors import ConfigError, NodeError, PermissionRefused
 from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
+from node.membership import validate_membership
 from node.miner import MinerProcess
 from node.no_trainer import NoTrainer
 from node.offload import ThreadOffload
@@ -68,24 +69,13 @@ def run_daemon(config: NodeConfig, faults: Faults | None = None) -> int:
     """
     key = open_identity(config)
     genesis, initial_model = load_genesis(config.genesis_file)
-    _validate_membership(config, genesis, key)
+    validate_membership(config, genesis, key.id)
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
     try:
         return asyncio.run(_run(config, genesis, initial_model, key, faults))
     except ChainError as error:
         raise _explain(error, config) from error
-
-
-def _validate_membership(config: NodeConfig, genesis: Genesis, key: SigningKey) -> None:
-    place = f"{config.genesis_file}: members"
-    is_member, me = genesis.index_of(key.id) is not None, f"{encode_id(key.id)} ({config.node.identity_key_file})"
-    if not is_member and not config.node.observer:
-        raise ConfigError(f"{place}: expected this node's key {me}; one that only observes says node.observer: true")
-    if is_member and config.node.observer:
-        raise ConfigError(f"node.observer: expected a key that is no member's (got {me})")
-    for peer in config.network.find_strangers(genesis):
-        raise ConfigError(f"{place}: expected {encode_id(peer)}, which network.peers names and network.observers not")
 
 
 def _open_store(config: NodeConfig, genesis: Genesis, initial_model: Path, faults: Faults | None) -> SqliteStore:

@@ -88,19 +88,13 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.errors import DataError
     from ml.specs.architectures import is_user_model
     from node.genesis_file import load_genesis, validate_sharing, validate_user_model
+    from node.membership import validate_membership
     from node.unlock import open_identity
 
     identity = open_identity(config)
     genesis, _ = load_genesis(config.genesis_file)
     index = genesis.index_of(identity.id)
-    members = f"{config.genesis_file}: members"
-    if index is None:
-        raise ConfigError(
-            f"{members}: expected this node's key {encode_id(identity.id)} ({config.node.identity_key_file})"
-        )
-    for peer in config.network.get_peer_addresses():
-        if genesis.index_of(peer) is None:
-            raise ConfigError(f"{members}: expected {encode_id(peer)}, which {path}: network.peers names")
+    validate_membership(config, genesis, identity.id, place=f"{path}: network.peers")
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
     if config.training.user_models and is_user_model(genesis.model):
@@ -117,6 +111,10 @@ def check_node(config: NodeConfig, path: Path) -> None:
         raise ConfigError(str(error)) from error
     except ChainError as error:
         raise NodeError(str(error)) from error
+    on_chain = f"on chain {genesis.chain_name} ({genesis.chain_id.hex()})"
+    if index is None:
+        print(f"ok: {config.node.name} ({encode_id(identity.id)}) observes the {genesis.n} members {on_chain}")
+        return
     try:
         data = config.data.model_dump(mode="json")
         shape = InputFormat.from_mapping(genesis.input).shape
@@ -130,8 +128,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
         raise ConfigError(f"{path}: {error}") from error
     print(
         f"ok: {config.node.name} is {genesis.members[index].name} ({encode_id(identity.id)}), member {index + 1} of "
-        f"{genesis.n}, on chain {genesis.chain_name} ({genesis.chain_id.hex()}), "
-        f"with {num_train} train / {num_test} test samples of {config.data.format}"
+        f"{genesis.n}, {on_chain}, with {num_train} train / {num_test} test samples of {config.data.format}"
     )
 
 

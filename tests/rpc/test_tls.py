@@ -210,13 +210,14 @@ async def test_a_member_can_be_added_and_removed_while_the_server_runs(net: RpcN
 # Observers
 
 
-@pytest.fixture
-async def watched() -> AsyncIterator[tuple[RpcNode, RpcNode]]:
-    """Alice, and an observer that dials her and is not dialled back."""
+@pytest.fixture(params=[False, True], ids=["not dialled back", "dialled back"])
+async def watched(request: pytest.FixtureRequest) -> AsyncIterator[tuple[RpcNode, RpcNode]]:
+    """Alice, and an observer that dials her."""
     net = RpcNet()
     key = make_keys(1)[0]
     ports = find_free_ports(2)
-    alice = net.build(key, f"127.0.0.1:{ports[0]}", {}, observers=[WATCHER.id])
+    dialled = {WATCHER.id: f"127.0.0.1:{ports[1]}"} if request.param else {}
+    alice = net.build(key, f"127.0.0.1:{ports[0]}", dialled, observers=[WATCHER.id])
     watcher = net.build(WATCHER, f"127.0.0.1:{ports[1]}", {key.id: f"127.0.0.1:{ports[0]}"})
     try:
         await alice.start()

@@ -122,6 +122,23 @@ def test_check_names_the_file_that_is_missing(capsys: Captured, cluster: Path, o
     assert err.count("\n") == 1
 
 
+def test_check_takes_an_observer_that_says_so_and_peers_that_observe(
+    capsys: Captured, cluster: Path, tmp_path: Path
+) -> None:
+    _, stranger, _ = run(capsys, "keygen", "-o", str(tmp_path / "stranger.key"))
+    check = ("start", "-c", str(cluster / "node0.yaml"), "--check")
+    as_observer = ("--set", f"node.identity_key_file={tmp_path}/stranger.key", "--set", "node.observer=true")
+    code, out, _ = run(capsys, *check, *as_observer)
+    assert code == 0
+    assert f"node0 ({stranger.strip()}) observes the" in out
+    code, _, err = run(capsys, *check, "--set", "node.observer=true")
+    assert code == 78
+    assert "expected a key that is no member's" in err
+    known = ("--set", f"network.observers=['{stranger.strip()}']")
+    code, out, _ = run(capsys, *check, *known, "--set", f"network.peers=['{stranger.strip()}@127.0.0.1:7000']")
+    assert (code, "is node0" in out) == (0, True)
+
+
 def test_check_refuses_a_stranger_and_a_strange_peer(capsys: Captured, cluster: Path, tmp_path: Path) -> None:
     _, stranger, _ = run(capsys, "keygen", "-o", str(tmp_path / "stranger.key"))
     config = str(cluster / "node0.yaml")

@@ -107,6 +107,11 @@ def _change_member(cluster: Path) -> None:
     assert main(["keygen", "-o", str(cluster / "keys" / "node0.key")]) == 0
 
 
+def _observe(cluster: Path) -> None:
+    text = (cluster / "node0.yaml").read_text()
+    (cluster / "node0.yaml").write_text(text.replace("  name: node0\n", "  name: node0\n  observer: true\n"))
+
+
 def _open_admin(cluster: Path) -> None:
     (cluster / "run").mkdir(mode=0o755)
 
@@ -114,6 +119,14 @@ def _open_admin(cluster: Path) -> None:
 def _spoil_database(cluster: Path) -> None:
     (cluster / "data" / "node0").mkdir(parents=True)
     (cluster / "data" / "node0" / "chain.db").write_bytes(b"no database" * 100)
+
+
+def test_an_observer_is_told_from_a_member(capsys: Captured, three: Path) -> None:
+    _change_member(three)
+    _observe(three)
+    found = examine(capsys, three, code=6)
+    assert get_failed(found) == ["quorum"]
+    assert found["members"][:2] == ("ok", "node0 observes the 3 members of testnet")
 
 
 @pytest.mark.parametrize(
@@ -125,6 +138,7 @@ def _spoil_database(cluster: Path) -> None:
         (_misspell, "configuration", "Did you mean 'consensus'?"),
         (_spoil_genesis, "genesis", "quorm"),
         (_change_member, "members", "expected this node's key"),
+        (_observe, "members", "is a member's"),
         (_open_admin, "admin", "expected mode 0700"),
         (_spoil_database, "data directory", "chain.db"),
     ],

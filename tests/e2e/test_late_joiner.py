@@ -1,0 +1,73 @@
+"""Real nodes that come late, or come back with less than they had: from an observer alone, and without their model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from node.bench_catch_up import OBSERVER, SETTINGS, add_observer
+from node.local_cluster import NodeProcess
+from node.made_chain import make_chain
+from node.testnet import TestnetSpec, make_testnet
+from support.ports import find_free_ports
+from support.real_nodes import Federation, make_federation, run_command
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+ROUNDS = 120
+LATE = "node3"
+HOLDERS = ("node0", "node1", "node2")
+
+
+async def test_a_member_takes_old_rounds_from_an_observer_when_nobody_else_is_there(tmp_path: Path) -> None:
+    base_port = find_free_ports(5)[0]
+    testnet = make_testnet(
+        tmp_path / "net", TestnetSpec(rounds=0, settings=SETTINGS, difficulty=16, base_port=base_port)
+    )
+    observer = add_observer(testnet)
+    make_chain(testnet, ROUNDS, testnet.nodes[:3])
+    verified = run_command("chain", "verify", "--deep", "--data-dir", testnet.directory / "data" / "node0")
+    assert verified.code == 0, verified.err
+    async with Federation(testnet.directory) as net:
+        net.nodes[OBSERVER] = NodeProcess(observer)
+        await net.start(*HOLDERS)
+        await net.wait_for_height(ROUNDS + 2)
+        await net.start(OBSERVER)
+        await net.wait_for_height(ROUNDS + 2, OBSERVER)
+        for name in HOLDERS:
+            assert await net.stop(name) == 0
+        there = (await net.get_status(OBSERVER))["height"]
+        await net.start(LATE)
+        await net.wait_for_height(there, LATE)
+        assert (await net.get_status(LATE))["height"] == there
+        await net.start(*HOLDERS)
+        contributed = await net.wait_for_contribution(LATE, there)
+        await net.wait_for_height(contributed, OBSERVER)
+        assert await net.check_agreement() >= contributed
+        assert OBSERVER not in await net.read_contributors(OBSERVER, contributed)
+        for name in (LATE, OBSERVER):
+            await net.stop(name)
+            verified = run_command("chain", "verify", "--deep", "--data-dir", net.get_data_dir(name))
+            assert verified.code == 0, verified.err
+
+
+@pytest.mark.parametrize("lost", ["the newest checkpoint", "its whole model"])
+async def test_a_member_whose_checkpoint_is_gone_contributes_again(tmp_path: Path, lost: str) -> None:
+    directory = make_federation(tmp_path / "net", rounds=0, difficulty=16, settings=SETTINGS)
+    async with Federation(directory) as net:
+        await net.start()
+        height = await net.wait_for_contribution(LATE, 3)
+        await net.kill(LATE)
+        checkpoints = net.get_data_dir(LATE) / "checkpoints"
+        files = sorted(checkpoints.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+        assert files
+        if lost == "its whole model":
+            shutil.rmtree(checkpoints)
+        else:
+            files[-1].unlink()
+        await net.wait_for_height(height + 3)
+        await net.start(LATE)
+        again = await net.wait_for_contribution(LATE, (await net.get_status("node0"))["height"])
+        assert await net.check_agreement() >= again
