@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chain.genesis import Genesis
 from chain.signing import encode_id
 from chain.sqlite_store import SqliteStore
 from node.admin_client import AdminClient
@@ -42,7 +44,6 @@ OBSERVER = "observer"
 POLL_S = 0.01
 TIMEOUT_S = 600.0
 SETTINGS = ("local_iterations=1",)
-MB = 1e6
 
 Condition = Callable[[pb.NodeStatus], bool]
 
@@ -71,7 +72,6 @@ class _Net:
 
 
 def _make_net(directory: Path, seed: int) -> _Net:
-    """One port more is asked for than there are members: the last is the observer's."""
     spec = TestnetSpec(num_nodes=NUM_NODES, rounds=0, seed=seed, settings=SETTINGS, difficulty=DIFFICULTY, base_port=0)
     testnet = make_testnet(directory, spec)
     return _Net(testnet, add_observer(testnet))
@@ -112,8 +112,6 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _find_free_port() -> int:
-    import socket
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -133,65 +131,63 @@ async def _run(net: _Net, rounds: int, report: Report) -> dict[str, Any]:
             await process.start()
         await _wait(others[0], lambda status: status.height > rounds)
         report(f"{LATE} comes with nothing")
-        figures["joined"] = await _join(late, rounds)
+        figures["joined"] = await _join(late, rounds, after=await _get_height(others[0]))
         report(f"{LATE} comes anew and is killed in the middle")
         await late.kill()
         _reset(net)
-        figures["killed"] = await _join_in_two_lives(late, rounds)
+        figures["killed"] = await _join_in_two_lives(late, rounds, after=await _get_height(others[0]))
         report("the observer comes with nothing")
-        figures["observer"] = await _join(observer, rounds, contributes=False)
+        figures["observer"] = await _join(observer, rounds)
         report(f"{LATE} comes anew and finds nobody but the observer")
         for process in (late, *others):
             await process.stop()
         _reset(net)
-        figures["served_by_observer"] = await _join(late, rounds, contributes=False)
+        head = await _get_height(observer)
+        served = figures["served_by_observer"] = await _join(late, rounds)
+        began_s = time.perf_counter()
         for process in others:
             await process.start()
-        figures["served_by_observer"]["contributes_s"] = await _wait_for_contribution(late, rounds)
+        await _find_contribution(late, head + 1)  # at which it may have contributed before
+        served["contributes_s"] = time.perf_counter() - began_s
         for what, keeps_newest in (("without_newest_checkpoint", True), ("without_model", False)):
             report(f"{LATE} comes back {what.replace('_', ' ')}")
             await late.kill()
             _lose_model(net, newest_only=keeps_newest)
-            figures[what] = await _come_back(late)
+            figures[what] = await _come_back(late, after=await _get_height(others[0]))
     finally:
         running = [process for process in (*members.values(), observer) if process.is_running]
         await asyncio.gather(*(process.stop() for process in running))
     return figures
 
 
-async def _join(process: NodeProcess, rounds: int, *, contributes: bool = True) -> dict[str, Any]:
-    """Starts it with nothing and watches it until it holds `rounds` blocks, and then until it contributes."""
+async def _join(process: NodeProcess, rounds: int, *, after: int | None = None) -> dict[str, Any]:
+    """Starts it with nothing and watches it until it holds `rounds` blocks, and then until it contributes to one above
+    `after`, which it cannot have done before."""
     began_s = time.perf_counter()
     await process.start()
-    watched = await _watch(process, rounds)
-    figures = watched.describe(began_s)
-    if contributes:
-        await _wait_for_contribution(process, watched.height)
+    figures = (await _watch(process, rounds)).describe(began_s)
+    if after is not None:
+        await _find_contribution(process, after)
         figures["contributes_s"] = time.perf_counter() - began_s
     return figures
 
 
-async def _join_in_two_lives(process: NodeProcess, rounds: int) -> dict[str, Any]:
-    """`kill -9` when it has half of them; where it stands when it answers again, and how it goes on."""
+async def _join_in_two_lives(process: NodeProcess, rounds: int, *, after: int) -> dict[str, Any]:
+    """`kill -9` when it has half of them; where it stands then, and how it goes on."""
     await process.start()
     first = await _watch(process, rounds // 2)
     await process.kill()
     with SqliteStore.open(load_config(process.node.config_file).node.data_dir, first.genesis) as store:
         resumed = store.head_height
-    began_s = time.perf_counter()
-    await process.start()
-    second = await _watch(process, rounds)
-    figures = {"killed_at": first.height, "resumed_at": resumed, **second.describe(began_s)}
-    await _wait_for_contribution(process, second.height)
-    return figures | {"contributes_s": time.perf_counter() - began_s}
+    return {"killed_at": first.height, "resumed_at": resumed, **await _join(process, rounds, after=after)}
 
 
-async def _come_back(process: NodeProcess) -> dict[str, Any]:
+async def _come_back(process: NodeProcess, *, after: int) -> dict[str, Any]:
     began_s = time.perf_counter()
     await process.start()
-    status = await _wait(process, lambda status: status.ready)
+    await _wait(process, lambda status: status.ready)
     ready_s = time.perf_counter() - began_s
-    height = await _find_contribution(process, status.height)
+    height = await _find_contribution(process, after)
     return {"ready_s": ready_s, "contributes_s": time.perf_counter() - began_s, "height": height}
 
 
@@ -225,7 +221,7 @@ class _Sample:
 @dataclass(frozen=True, slots=True)
 class _Watched:
     samples: Sequence[_Sample]
-    genesis: Any
+    genesis: Genesis
 
     @property
     def height(self) -> int:
@@ -302,15 +298,12 @@ def _read_status(process: NodeProcess) -> pb.NodeStatus:
         return admin.get_status()
 
 
-async def _wait_for_contribution(process: NodeProcess, after: int) -> float:
-    """Seconds from now until it holds a block above height `after` with its own contribution."""
-    began_s = time.perf_counter()
-    await _find_contribution(process, after)
-    return time.perf_counter() - began_s
+async def _get_height(process: NodeProcess) -> int:
+    return (await _wait(process, lambda status: True)).height
 
 
 async def _find_contribution(process: NodeProcess, after: int) -> int:
-    """Which block that is."""
+    """Waits until it holds a block above height `after` with its own contribution; that height."""
 
     def find(height: int) -> bool:
         with AdminClient(process.socket) as admin:

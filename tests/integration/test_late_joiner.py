@@ -329,7 +329,7 @@ def test_an_observer_that_came_late_serves_a_member_that_comes_later(tmp_path: P
             aggregate = net[LATE].get_block(HEIGHT).header.aggregate
             await net.wait_for(lambda: store.has_blob(aggregate), "the newest aggregate")
             net.heal()
-            await net.wait_for_height(HEIGHT + 2)
+            await net.wait_for_height(HEIGHT + 2, LATE, "observer", *HOLDERS)
             check_chain(net, LATE)
             check_chain(net, "observer")
 

@@ -100,6 +100,27 @@ def test_what_was_appended_is_read_back_after_reopening(tmp_path: Path) -> None:
         assert store.get_block_bytes(7) == (encode_block(CHAIN[6][0]), encode_certificate(CHAIN[6][1]))
 
 
+def test_several_blocks_are_appended_as_one(tmp_path: Path) -> None:
+    steps: list[str] = []
+    with SqliteStore.open(tmp_path, GENESIS, faults=steps.append) as store:
+        store.append(*CHAIN[0])
+        steps.clear()
+        store.append_all(CHAIN[1:20])
+        assert steps == ["append.begin", "append.written", "append.committed"]
+    with SqliteStore.open(tmp_path, GENESIS) as store:
+        assert verify_chain(GENESIS, store).last == 20
+
+
+def test_of_several_blocks_that_do_not_follow_each_other_none_is_appended(store: SqliteStore) -> None:
+    fill(store, 3)
+    with pytest.raises(WrongHeight):
+        store.append_all([CHAIN[3], CHAIN[5]])
+    with pytest.raises(WrongHeight):
+        store.append_all([CHAIN[2], CHAIN[3]])
+    assert store.head() == StoredBlock(*CHAIN[2])
+    assert store.get_block(4) is None
+
+
 def test_long_ranges_are_read_across_batches(tmp_path: Path) -> None:
     keys = make_keys(1, "alone")
     genesis = make_genesis(keys, pow={"difficulty": 1, "min": 1, "max": 1, "target_ms": 100})
