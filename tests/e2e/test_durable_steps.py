@@ -87,8 +87,8 @@ async def test_killed_at_a_durable_step_it_contradicts_nothing_and_contributes_a
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("step", list_steps("append", times=3), ids=str)
-async def test_killed_in_a_batch_of_blocks_it_has_missed_it_keeps_those_before(
+@pytest.mark.parametrize("step", list_steps("append"), ids=str)
+async def test_killed_in_a_batch_of_blocks_it_has_missed_it_keeps_all_of_it_or_nothing(
     net: Killable, step: Step, record_property: Record
 ) -> None:
     behind = await net.stop_one(VICTIM)
@@ -96,7 +96,8 @@ async def test_killed_in_a_batch_of_blocks_it_has_missed_it_keeps_those_before(
     before = net.check_dead(VICTIM)
     await net.start_doomed(VICTIM, step.name, times=step.times)
     await net.wait_until_killed(VICTIM, str(step))
-    assert net.check_dead(VICTIM) == before + (3 if step.name.endswith("committed") else 2)
+    kept = net.check_dead(VICTIM) - before
+    assert kept > 1 if step.name.endswith("committed") else kept == 0
     record_property("contributes_s", await net.bring_back(VICTIM))
 
 
