@@ -283,6 +283,12 @@ class _Admin(admin_pb2_grpc.AdminServicer):
     async def UnbanPeer(self, request: pb.UnbanPeerRequest, context: Context) -> pb.PeerView:
         return self._view.show_peer(await _answer(context, self._operator.unban(request.peer)))
 
+    async def AddPeer(self, request: pb.AddPeerRequest, context: Context) -> pb.PeerView:
+        return self._view.show_peer(await _answer(context, self._operator.add(request.peer)))
+
+    async def RemovePeer(self, request: pb.RemovePeerRequest, context: Context) -> pb.PeerView:
+        return self._view.show_peer(await _answer(context, self._operator.remove(request.peer)))
+
     async def VerifyChain(self, request: pb.VerifyChainRequest, context: Context) -> AsyncIterator[pb.VerifyUpdate]:
         updates = self._view.verify(request.first, deep=request.deep, require_all=request.require_all)
         async with _refusing(context), aclosing(updates):

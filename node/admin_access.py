@@ -45,6 +45,8 @@ ROLES: Mapping[str, Role] = {
     "CompareChain": Role.READ,
     "BanPeer": Role.ADMIN,
     "UnbanPeer": Role.ADMIN,
+    "AddPeer": Role.ADMIN,
+    "RemovePeer": Role.ADMIN,
 }
 
 

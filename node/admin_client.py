@@ -160,6 +160,15 @@ class AdminClient:
         with self._translated():
             return self._admin.ListEvidence(pb.ListEvidenceRequest(), timeout=CALL_S)
 
+    def add_peer(self, place: str) -> pb.PeerView:
+        """Has the node dial a member at `ID@host:port`. Returns how things stand with it then."""
+        with self._translated():
+            return self._admin.AddPeer(pb.AddPeerRequest(peer=place), timeout=CALL_S)
+
+    def remove_peer(self, peer: str) -> pb.PeerView:
+        with self._translated():
+            return self._admin.RemovePeer(pb.RemovePeerRequest(peer=peer), timeout=CALL_S)
+
     def compare(self, peer: str) -> pb.ChainComparison:
         """Where the node's chain and its peer's part. NodeUnreachable when the peer has no answer."""
         with self._translated(COMPARE_S):

@@ -57,7 +57,8 @@ def _validate_listen(text: str) -> str:
     return text
 
 
-def _validate_dialled(text: str) -> str:
+def validate_dialled(text: str) -> str:
+    """`text`, if a peer can be dialled there. Raises ValueError."""
     if parse_address(text)[1] == 0:
         raise ValueError("expected host:port with a port of at least 1")
     return text
@@ -76,7 +77,7 @@ def _validate_peer(text: str) -> str:
     if not at:
         raise ValueError("expected id@host:port")
     _validate_id(peer)
-    _validate_dialled(address)
+    validate_dialled(address)
     return text
 
 
@@ -121,7 +122,7 @@ def _validate_digest(text: str) -> str:
 FilePath = Annotated[Path, AfterValidator(_resolve)]
 SocketPath = Annotated[Path, AfterValidator(_resolve), AfterValidator(_validate_socket)]
 ListenAddress = Annotated[str, AfterValidator(_validate_listen)]
-DialledAddress = Annotated[str, AfterValidator(_validate_dialled)]
+DialledAddress = Annotated[str, AfterValidator(validate_dialled)]
 NodeId = Annotated[str, AfterValidator(_validate_id)]
 Peer = Annotated[str, AfterValidator(_validate_peer)]
 Digest = Annotated[str, AfterValidator(_validate_digest)]
@@ -161,6 +162,7 @@ class LimitsSection(Section):
     How large a message of each kind may be is the protocol's to say, and a payload genesis', so that all judge alike.
     """
 
+    max_connections: Annotated[int, Field(ge=16, le=100_000)] = 512  # at once, of everybody, strangers too
     max_streams: Annotated[int, Field(ge=4, le=4096)] = 64  # calls at once on one connection
     peer_rate_mib_s: Annotated[float, Field(ge=1, le=100_000)] = 20.0  # of what a peer pushes
     peer_messages_s: Annotated[float, Field(ge=100, le=1_000_000)] = (

@@ -29,6 +29,7 @@ from chain.sqlite_store import SqliteStore
 from chain.store import Faults
 from chain.watermark import WATERMARK
 from node.admin import AdminServer
+from node.address_book import AddressBook
 from node.admin_access import RemoteAccess
 from node.auditor import Halted
 from node.blobs import Slowness
@@ -41,6 +42,7 @@ from node.membership import validate_membership
 from node.miner import MinerProcess
 from node.no_trainer import NoTrainer
 from node.offload import ThreadOffload
+from node.open_files import make_room
 from node.operator import Operator, restore_bans
 from node.predictor import Predictor
 from node.round_service import RoundService
@@ -134,7 +136,8 @@ async def _run(
         stack.push_async_callback(trainer.close)
         miner = MinerProcess(config.consensus.workers)
         stack.push_async_callback(miner.close)
-        transport = _make_transport(config, genesis, key)
+        book = AddressBook.load(config.node.data_dir, config.network.get_addresses(genesis))
+        transport = _make_transport(config, genesis, key, book)
         restore_bans(transport.bans, config.node.data_dir, SystemClock().now_ms())
         context = NodeContext(
             genesis=genesis,
@@ -156,9 +159,16 @@ async def _run(
         )
         service = RoundService(context)
         if config.admin.socket is not None or config.admin.address is not None:
-            view, predictor = NodeView(service, context, config), Predictor(context, service.learner)
+            view, predictor = NodeView(service, context, config, book), Predictor(context, service.learner)
             operator = Operator(
-                transport.bans, service.peers, config.node.data_dir, context.clock, disk, transport.hang_up
+                transport.bans,
+                book,
+                service.peers,
+                config.node.data_dir,
+                context.clock,
+                disk,
+                transport.hang_up,
+                transport.redial,
             )
             remote = _make_remote_access(config, key)
             await stack.enter_async_context(AdminServer(config.admin.socket, view, predictor, operator, remote))
@@ -202,13 +212,13 @@ def _flatten(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-def _make_transport(config: NodeConfig, genesis: Genesis, key: SigningKey) -> RpcTransport:
+def _make_transport(config: NodeConfig, genesis: Genesis, key: SigningKey, book: AddressBook) -> RpcTransport:
     timeouts = config.network.timeouts
     try:
         return RpcTransport(
             key,
             listen=config.network.listen,
-            peers=config.network.get_addresses(genesis),
+            peers=book.get_all(),
             members=genesis.member_ids,
             observers=config.network.get_observer_ids(),
             tls=config.network.tls,
@@ -218,6 +228,7 @@ def _make_transport(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Rp
             request_s=timeouts.request_s,
             connect_s=timeouts.connect_s,
             handshake_s=timeouts.handshake_s,
+            max_connections=make_room(config.network.limits.max_connections),
         )
     except ValueError as error:
         raise ConfigError(f"network: {error}") from error

@@ -1,18 +1,20 @@
-"""What an operator may have a running node do: whose connections it refuses. Kept in `DATA/bans.json`, so that a
-restart does not let anybody back in."""
+"""What an operator may have a running node do: whose connections it refuses, and where it dials whom. The bans are kept
+in `DATA/bans.json`, so that a restart does not let anybody back in."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from chain.block import Id
 from chain.errors import InvalidKey
 from chain.signing import decode_id, encode_id
+from node.address_book import AddressBook
 from node.bans import Bans
 from node.clock import Clock
+from node.config import validate_dialled
 from node.errors import ConfigError
 from node.ledger import InvalidRequest
 from node.offload import Offload
@@ -26,11 +28,22 @@ MAX_BAN_MINUTES = 366 * 24 * 60
 
 
 class Operator:
-    """Carries out what an operator asks for. `hang_up` ends a peer's connection that is there."""
+    """Carries out what an operator asks for. `hang_up` ends a peer's connection that is there, `redial` dials a peer at
+    another address, or no more."""
 
     def __init__(
-        self, bans: Bans, peers: Peers, data_dir: Path, clock: Clock, disk: Offload, hang_up: Callable[[Id], None]
+        self,
+        bans: Bans,
+        book: AddressBook,
+        peers: Peers,
+        data_dir: Path,
+        clock: Clock,
+        disk: Offload,
+        hang_up: Callable[[Id], None],
+        redial: Callable[[Id, str | None], Awaitable[None]],
     ) -> None:
+        self._book = book
+        self._redial = redial
         self._bans = bans
         self._peers = peers
         self._path = data_dir / BANS
@@ -55,6 +68,34 @@ class Operator:
         self._bans.lift(peer.id)
         await self._save()
         log.warning("%s (%s) is let in again, by the operator", peer.name, encode_id(peer.id)[:8])
+        return peer
+
+    async def add(self, place: str) -> Peer:
+        """Dials a member at `ID@host:port` from now on, whatever the configuration says. Raises NotFound or
+        InvalidRequest."""
+        which, at, address = place.rpartition("@")
+        if not at:
+            raise InvalidRequest(f"peer {place!r}: expected ID@HOST:PORT")
+        peer = self._peers.find(which)
+        if not peer.is_member:
+            raise InvalidRequest(f"peer {place!r}: expected a member, got an observer; it has to dial this node")
+        try:
+            await self._redial(peer.id, validate_dialled(address))
+        except ValueError as error:
+            raise InvalidRequest(f"peer {place!r}: {error}") from error
+        self._book.add(peer.id, address)
+        await self._disk.run(self._book.save)
+        log.warning("%s (%s) is dialled at %s, by the operator", peer.name, encode_id(peer.id)[:8], address)
+        return peer
+
+    async def remove(self, which: str) -> Peer:
+        """Dials a peer as configured again, or not at all. Raises NotFound or InvalidRequest."""
+        peer = self._peers.find(which)
+        self._book.remove(peer.id)
+        await self._disk.run(self._book.save)
+        address = self._book.get(peer.id)
+        await self._redial(peer.id, address)
+        log.warning("%s (%s) is dialled at %s again", peer.name, encode_id(peer.id)[:8], address or "no address")
         return peer
 
     async def _save(self) -> None:

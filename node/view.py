@@ -65,7 +65,7 @@ class _Abandoned(Exception):
 class NodeView:
     """Reads one node: its service, what the service is made of, and what the operator configured."""
 
-    def __init__(self, service: RoundService, context: NodeContext, config: NodeConfig) -> None:
+    def __init__(self, service: RoundService, context: NodeContext, config: NodeConfig, book: AddressBook) -> None:
         self._service = service
         self._c = context
         self._config = config
@@ -73,7 +73,7 @@ class NodeView:
         self._auditing = asyncio.Lock()
         self._started_ms = context.clock.now_ms()
         self._started_s = context.clock.monotonic()
-        self._addresses = config.network.get_addresses(context.genesis)
+        self._book = book
 
     # ---- the node
 
@@ -205,7 +205,8 @@ class NodeView:
         shown = pb.PeerView(
             id=encode_id(peer.id),
             name=peer.name,
-            address=self._addresses.get(peer.id),
+            address=self._book.get(peer.id),
+            added=self._book.is_added(peer.id),
             member=peer.is_member,
             connected=peer.connected,
             alive=self._service.peers.is_alive(peer.id),

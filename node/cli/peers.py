@@ -1,4 +1,4 @@
-"""`fednode peers`: whom a node knows, how it fares with them, and whom it refuses."""
+"""`fednode peers`: whom a node knows, where it dials them, how it fares with them, and whom it refuses."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ def register(app: typer.Typer) -> None:
     group = make_group("Show whom a node knows, and how it fares with them.")
     group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
     group.command("list")(list_all)
+    group.command("add")(add)
+    group.command("remove")(remove)
     group.command("ban")(ban)
     group.command("unban")(unban)
     app.add_typer(group, name="peers")
@@ -72,6 +74,50 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
     if refusals := describe_refusals(peers):
         print()
         print_facts(refusals)
+
+
+def add(
+    place: Annotated[str, typer.Argument(metavar="ID@HOST:PORT", help="A member, and where it listens.")],
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Dial a member at another address, at once and after every restart of this node.
+
+    It counts before what the configuration and genesis say. Who is a member is genesis' alone to say.
+
+    Example: fednode peers add k5ry2m4a@node3:7063 -c node0.yaml
+    """
+    from node.cli.target import open_node
+
+    with open_node(socket, config) as node:
+        peer = node.add_peer(place)
+    _print_address(peer, as_json)
+
+
+def remove(which: _Which, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
+    """Forget the address that was added for a peer, and dial it as configured again, or not at all.
+
+    Example: fednode peers remove node3 -c node0.yaml
+    """
+    from node.cli.target import open_node
+
+    with open_node(socket, config) as node:
+        peer = node.remove_peer(which)
+    _print_address(peer, as_json)
+
+
+def _print_address(peer: pb.PeerView, as_json: bool) -> None:
+    from node.cli.output import print_json, show_id
+    from node.json_view import to_json
+
+    if as_json:
+        print_json(to_json(peer))
+    elif peer.HasField("address"):
+        why = "" if peer.added else ", as configured"
+        print(f"{peer.name} {show_id(peer.id)} is dialled at {peer.address}{why}")
+    else:
+        print(f"{peer.name} {show_id(peer.id)} is not dialled; it has to dial this node")
 
 
 def ban(

@@ -125,6 +125,16 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.UnbanPeerRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.PeerView.FromString,
                 _registered_method=True)
+        self.AddPeer = channel.unary_unary(
+                '/fednode.v1.Admin/AddPeer',
+                request_serializer=node_dot_pb_dot_admin__pb2.AddPeerRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.PeerView.FromString,
+                _registered_method=True)
+        self.RemovePeer = channel.unary_unary(
+                '/fednode.v1.Admin/RemovePeer',
+                request_serializer=node_dot_pb_dot_admin__pb2.RemovePeerRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.PeerView.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -248,6 +258,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddPeer(self, request, context):
+        """Dials a member at another address, also after a restart, or as configured again. Both are idempotent and return what
+        holds then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemovePeer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -339,6 +363,16 @@ def add_AdminServicer_to_server(servicer, server):
             'UnbanPeer': grpc.unary_unary_rpc_method_handler(
                     servicer.UnbanPeer,
                     request_deserializer=node_dot_pb_dot_admin__pb2.UnbanPeerRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.PeerView.SerializeToString,
+            ),
+            'AddPeer': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddPeer,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.AddPeerRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.PeerView.SerializeToString,
+            ),
+            'RemovePeer': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemovePeer,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.RemovePeerRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.PeerView.SerializeToString,
             ),
     }
@@ -827,6 +861,60 @@ class Admin:
             target,
             '/fednode.v1.Admin/UnbanPeer',
             node_dot_pb_dot_admin__pb2.UnbanPeerRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.PeerView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddPeer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/AddPeer',
+            node_dot_pb_dot_admin__pb2.AddPeerRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.PeerView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemovePeer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/RemovePeer',
+            node_dot_pb_dot_admin__pb2.RemovePeerRequest.SerializeToString,
             node_dot_pb_dot_admin__pb2.PeerView.FromString,
             options,
             channel_credentials,

@@ -65,6 +65,11 @@ class AdminStub:
     BanPeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.BanPeerRequest, _admin_pb2.PeerView]
     """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then."""
     UnbanPeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnbanPeerRequest, _admin_pb2.PeerView]
+    AddPeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AddPeerRequest, _admin_pb2.PeerView]
+    """Dials a member at another address, also after a restart, or as configured again. Both are idempotent and return what
+    holds then.
+    """
+    RemovePeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemovePeerRequest, _admin_pb2.PeerView]
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -98,6 +103,11 @@ class AdminAsyncStub(AdminStub):
     BanPeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.BanPeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
     """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then."""
     UnbanPeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnbanPeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
+    AddPeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.AddPeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
+    """Dials a member at another address, also after a restart, or as configured again. Both are idempotent and return what
+    holds then.
+    """
+    RemovePeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemovePeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -234,6 +244,23 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
     def UnbanPeer(
         self,
         request: _admin_pb2.UnbanPeerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PeerView, _abc.Awaitable[_admin_pb2.PeerView]]: ...
+
+    @_abc_1.abstractmethod
+    def AddPeer(
+        self,
+        request: _admin_pb2.AddPeerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PeerView, _abc.Awaitable[_admin_pb2.PeerView]]:
+        """Dials a member at another address, also after a restart, or as configured again. Both are idempotent and return what
+        holds then.
+        """
+
+    @_abc_1.abstractmethod
+    def RemovePeer(
+        self,
+        request: _admin_pb2.RemovePeerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PeerView, _abc.Awaitable[_admin_pb2.PeerView]]: ...
 

@@ -54,6 +54,7 @@ class Bulk:
         self._channel: grpc.aio.Channel | None = None
         self._leaf = caller.get_leaf()
         self._num_calls = 0
+        self._is_retired = False
         self._blocks_slots = asyncio.Semaphore(limits.blocks_at_once)
         self._blob_slots = asyncio.Semaphore(limits.blob_streams)
         self._idle: list[BlobCall] = []  # type: ignore[type-arg]  # generic in the stubs alone
@@ -65,6 +66,12 @@ class Bulk:
         if self._channel is not None:
             await self._channel.close(None)
             self._channel = None
+
+    async def retire(self) -> None:
+        """Closes once the calls under way are over; there must be no new ones."""
+        self._is_retired = True
+        if self._num_calls == 0:
+            await self.close()
 
     async def request_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
         """See Transport.request_blocks."""
@@ -178,6 +185,8 @@ class Bulk:
             yield self._channel
         finally:
             self._num_calls -= 1
+            if self._is_retired and self._num_calls == 0:
+                await self.close()
 
 
 def _validate_chunk(chunk: pb.BlobChunk) -> None:

@@ -1,4 +1,4 @@
-"""The control connection to one peer: dialled, kept, dialled again, with the Push stream on it."""
+"""The control connection to one peer: dialled, kept, dialled again, also elsewhere, with the Push stream on it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from random import Random
+from typing import NoReturn
 
 import grpc
 
@@ -32,39 +33,68 @@ _STREAM_ERRORS = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidState
 
 
 class Link:
-    """Pushes what is posted to one peer, for as long as `run` runs, and says when the peer is up and when down."""
+    """Pushes what is posted to one peer, for as long as `run` runs, and says when the peer is up and when down.
+
+    Without an address nobody is dialled.
+    """
 
     def __init__(
-        self, address: str, caller: Caller, sender: Sender, intake: Intake, refuse: Callable[[Id, PeerFault], None]
+        self,
+        address: str | None,
+        caller: Caller,
+        sender: Sender,
+        intake: Intake,
+        refuse: Callable[[Id, PeerFault], None],
     ) -> None:
         self.peer = intake.peer
         self._address = address
+        self._moved = asyncio.Event()
         self._caller = caller
         self._sender = sender
         self._intake = intake
         self._refuse = refuse
         self._random = Random()  # noqa: S311  # jitter
 
+    def move(self, address: str | None) -> None:
+        """Ends the connection that is there, and dials at another address, or nobody."""
+        self._address = address
+        self._moved.set()
+
     async def run(self, handler: Handler) -> None:
         """Until cancelled. Raises what the handler raises beyond its contract."""
+        while True:
+            self._moved.clear()
+            tasks = [asyncio.create_task(self._moved.wait())]
+            if self._address is not None:
+                tasks.append(asyncio.create_task(self._dial(self._address, handler)))
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            for task in done:
+                task.result()
+
+    async def _dial(self, address: str, handler: Handler) -> NoReturn:
         failures = 0
         leaf = self._caller.get_leaf()
-        channel = self._caller.open_channel(self.peer, self._address)
+        channel = self._caller.open_channel(self.peer, address)
         try:
             while True:
                 began_s = time.monotonic()
                 code = await self._push(channel, handler)
                 failures = 0 if time.monotonic() - began_s > STEADY_AFTER_S else failures + 1
-                await asyncio.sleep(self._get_pause_s(failures, refused=code in _REFUSALS))
+                await asyncio.sleep(self._get_pause_s(address, failures, refused=code in _REFUSALS))
                 if self._caller.get_leaf() is not leaf:
                     await channel.close(None)
                     leaf = self._caller.get_leaf()
-                    channel = self._caller.open_channel(self.peer, self._address)
+                    channel = self._caller.open_channel(self.peer, address)
         finally:
             await channel.close(None)
 
-    def _get_pause_s(self, failures: int, *, refused: bool) -> float:
-        first_s, last_s = FIRST_PAUSE_S, get_last_retry_s(self._address)
+    def _get_pause_s(self, address: str, failures: int, *, refused: bool) -> float:
+        first_s, last_s = FIRST_PAUSE_S, get_last_retry_s(address)
         if refused:
             first_s, last_s = FIRST_REFUSED_PAUSE_S, LAST_REFUSED_PAUSE_S
         return min(first_s * 2.0 ** min(failures, 20), last_s) * self._random.uniform(0.7, 1.0)
@@ -97,7 +127,7 @@ class Link:
                 task.cancel()
             outcomes = await asyncio.gather(reader, writer, return_exceptions=True)
             self._sender.close()
-        handler.on_peer_down(self.peer)
+            handler.on_peer_down(self.peer)
         for outcome in outcomes:
             if isinstance(outcome, PeerFault):
                 self._refuse(self.peer, outcome)

@@ -35,7 +35,7 @@ from node.transport.channel import CONNECT_S, Caller, is_loopback, split_address
 from node.transport.intake import Intake, RateLimits
 from node.transport.link import Link
 from node.transport.sender import Sender
-from node.transport.server import HANDSHAKE_S, PeerService, make_server
+from node.transport.server import HANDSHAKE_S, MAX_CONNECTIONS, PeerService, make_server
 
 MAX_STREAMS = 64
 REQUEST_S = 30.0
@@ -44,7 +44,7 @@ REQUEST_S = 30.0
 class RpcTransport:
     """One node's end. See `node.transport.base.Transport`.
 
-    `peers` gives the address of everyone to dial. `members` and `observers` are whom to let in (members: by default
+    `peers` gives the address of everyone to dial at first. `members` and `observers` are whom to let in (members: by default
     those dialled); an observer may push nothing but statuses. With `tls` off callers are believed, on loopback only.
     `chain_id` is what peers are told that ask who answers.
     """
@@ -63,6 +63,7 @@ class RpcTransport:
         request_s: float = REQUEST_S,
         connect_s: float = CONNECT_S,
         handshake_s: float = HANDSHAKE_S,
+        max_connections: int = MAX_CONNECTIONS,
         bans: Bans | None = None,
         chain_id: Digest = b"",
     ) -> None:
@@ -70,12 +71,9 @@ class RpcTransport:
         self._me = identity.id
         self._listen = listen
         self._addresses = {peer: address for peer, address in peers.items() if peer != self._me}
-        if tls == "off":
-            for address in (listen, *self._addresses.values()):
-                if not is_loopback(address):
-                    raise ValueError(f"tls off: expected a loopback address, got {address}")
+        self._needs_loopback = tls == "off"
         for address in (listen, *self._addresses.values()):
-            split_address(address)
+            self._validate(address)
         trusted_observers = {*observers} - {*members} - {self._me}
         trusted_members = ({*members} | self._addresses.keys()) - trusted_observers - {self._me}
         trusted = trusted_members | trusted_observers
@@ -86,20 +84,20 @@ class RpcTransport:
         self._max_streams = max_streams
         self._chain_id = chain_id
         self._handshake_s = handshake_s
+        self._max_connections = max_connections
         self._counters = {peer: TrafficCounters() for peer in sorted(trusted)}
         self._senders = {peer: Sender(self._counters[peer], limits) for peer in trusted}
         self._intakes = {
             peer: Intake(peer, limits, self.bans, self._counters[peer], only_status=peer in trusted_observers)
             for peer in trusted
         }
-        self._links = [
-            Link(address, caller, self._senders[peer], self._intakes[peer], self._refuse)
-            for peer, address in self._addresses.items()
-        ]
-        self._bulks = {
-            peer: Bulk(peer, address, caller, self._counters[peer], limits, request_s)
-            for peer, address in self._addresses.items()
+        self._undialled = {peer: self._senders[peer] for peer in trusted - self._addresses.keys()}
+        self._links = {
+            peer: Link(self._addresses.get(peer), caller, self._senders[peer], self._intakes[peer], self._refuse)
+            for peer in trusted
         }
+        self._make_bulk = lambda peer, address: Bulk(peer, address, caller, self._counters[peer], limits, request_s)
+        self._bulks = {peer: self._make_bulk(peer, address) for peer, address in self._addresses.items()}
         self._service: PeerService | None = None
         self._listening = asyncio.Event()
         self.port = 0
@@ -112,6 +110,33 @@ class RpcTransport:
         """Ends the stream on which `peer` pushes; whether it may open another one is for `bans` to say."""
         if self._service is not None:
             self._service.end_stream(peer)
+
+    async def redial(self, peer: Id, address: str | None) -> None:
+        """Dials a known peer there from now on, or not any more: then it has to dial us, and is answered on its stream.
+
+        Raises ValueError on an address that is none, or is not loopback while TLS is off.
+        """
+        if address is not None:
+            self._validate(address)
+        if address == self._addresses.get(peer):
+            return
+        bulk = self._bulks.pop(peer, None)
+        if address is None:
+            del self._addresses[peer]
+            self._undialled[peer] = self._senders[peer]
+        else:
+            self._addresses[peer] = address
+            self._undialled.pop(peer, None)
+            self._bulks[peer] = self._make_bulk(peer, address)
+        self._links[peer].move(address)
+        self.hang_up(peer)  # its stream is answered now, or no longer
+        if bulk is not None:
+            await bulk.retire()
+
+    def _validate(self, address: str) -> None:
+        split_address(address)
+        if self._needs_loopback and not is_loopback(address):
+            raise ValueError(f"tls off: expected a loopback address, got {address}")
 
     async def ready(self) -> None:
         """Returns once the node listens, with `port` set."""
@@ -150,17 +175,20 @@ class RpcTransport:
             if not failed.done():
                 failed.set_exception(failure)
 
-        undialled = {peer: sender for peer, sender in self._senders.items() if peer not in self._addresses}
-        self._service = PeerService(handler, self._intakes, undialled, self.bans, self.tls, on_failure, self._chain_id)
+        self._service = PeerService(
+            handler, self._intakes, self._undialled, self.bans, self.tls, on_failure, self._chain_id
+        )
         validate_free(self._listen)
-        server = make_server(self._service, self._max_streams, len(self._intakes), self._handshake_s)
+        server = make_server(
+            self._service, self._max_streams, len(self._intakes), self._handshake_s, self._max_connections
+        )
         serve_calls(self._service, server)
         tasks: list[asyncio.Future[None]] = [failed]
         try:
             self.port = self._bind(server)
             await server.start()
             self._listening.set()
-            tasks += [asyncio.create_task(link.run(handler), name="link") for link in self._links]
+            tasks += [asyncio.create_task(link.run(handler), name="link") for link in self._links.values()]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()

@@ -47,6 +47,7 @@ Context = Any  # grpc.aio.ServicerContext, generic in the stubs and opaque at ru
 
 MAX_REQUEST_BYTES = 2 << 20
 HANDSHAKE_S = 10.0
+MAX_CONNECTIONS = 512
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second daemon on our port must fail, not share it
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -56,17 +57,22 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 60_000),  # without a call: a peer that has something to ask connects again
     ("grpc.compression_enabled_algorithms_bitset", 1),  # the identity alone
 )
 
 
-def make_server(service: PeerService, max_streams: int, num_peers: int, handshake_s: float) -> grpc.aio.Server:
+def make_server(
+    service: PeerService, max_streams: int, num_peers: int, handshake_s: float, max_connections: int
+) -> grpc.aio.Server:
     """A server for `service` with our limits. `max_streams` is per connection; in all there is room for what every peer
-    may open."""
+    may open. Of connections, whoever they are with, more than `max_connections` are closed as they come: each costs a
+    file descriptor before anybody knows who calls."""
     options = [
         *_OPTIONS,
         ("grpc.max_concurrent_streams", max_streams),
         ("grpc.server_handshake_timeout_ms", int(handshake_s * 1000)),
+        ("grpc.max_allowed_incoming_connections", max_connections),
     ]
     return grpc.aio.server(
         options=options, interceptors=(_Promptness(service),), maximum_concurrent_rpcs=max_streams + 16 * num_peers
@@ -95,7 +101,8 @@ class _Promptness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
 
 class PeerService:
-    """The servicer. `senders` are those of peers that we do not dial: they are answered on their own stream.
+    """The servicer. `senders` are those of peers that we do not dial, as it is when they open their stream: they are
+    answered on it.
 
     `tls` None means that callers are believed. `on_failure` hears of what a handler raised beyond its contract.
     """

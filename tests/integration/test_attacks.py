@@ -27,7 +27,7 @@ from node.pb import admin_pb2 as pb
 from node.refusals import Reason
 from node.transport.base import Message
 from node.view import NodeView
-from support.asked_nodes import make_config
+from support.asked_nodes import make_book, make_config
 from support.attacks import ATTACKS, Attack
 from support.chains import make_digest, make_keys
 from support.cluster import Cluster, ScriptedTrainer, cluster
@@ -95,7 +95,7 @@ def show_peer(net: Cluster, path: Path) -> pb.PeerView:
     """The liar as node0 shows it."""
     service = net["node0"].service
     assert service is not None
-    peers = NodeView(service, service._c, make_config(path)).list_peers().peers
+    peers = NodeView(service, service._c, make_config(path), make_book()).list_peers().peers
     return next(peer for peer in peers if peer.name == "node3")
 
 

@@ -24,7 +24,7 @@ from node.retention import Retention
 from node.round_service import RoundService
 from node.transfers import Transfer
 from node.view import NodeView
-from support.asked_nodes import make_config
+from support.asked_nodes import make_book, make_config
 from support.chains import make_candidate, make_certificate, make_contribution, make_genesis, make_keys
 from support.cluster import INITIAL_MODEL, Cluster
 from support.sharers import FEDEDS, MODEL, Slow, get_held, get_trainer, make_list, make_set, sharing
@@ -49,7 +49,7 @@ def get_slow(net: Cluster, name: str) -> Slow:
 
 async def show_status(net: Cluster, name: str, path: Path) -> pb.NodeStatus:
     service = get_service(net, name)
-    return await NodeView(service, service._c, make_config(path)).get_status()
+    return await NodeView(service, service._c, make_config(path), make_book()).get_status()
 
 
 def audit(genesis: Genesis, store: SqliteStore | None) -> pb.VerifyReport:

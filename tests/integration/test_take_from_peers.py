@@ -23,7 +23,7 @@ from node.on_demand import get_kinds
 from node.round_service import RoundService
 from node.transport.base import BLOB, FRAMING_BYTES, PeerUnavailable
 from node.view import NodeView
-from support.asked_nodes import make_config
+from support.asked_nodes import make_book, make_config
 from support.takers import FEDPER, UAPDFL, Stingy, TakingCluster, count_numbers, taking
 from support.virtual_time import run_virtual
 
@@ -374,7 +374,7 @@ def test_a_running_node_explains_a_round_as_its_directory_does(tmp_path: Path) -
             await fed.wait_for_round(2)
             service = fed.net["node0"].service
             assert service is not None
-            shown = await NodeView(service, contexts[0], make_config(tmp_path)).get_round(2)
+            shown = await NodeView(service, contexts[0], make_config(tmp_path), make_book()).get_round(2)
             assert shown.peering.held
             await fed.net.crash("node0")
             with OfflineNode(fed.net["node0"].path) as offline:

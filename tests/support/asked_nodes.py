@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from chain.block import Id
+from node.address_book import ADDRESSES, AddressBook
 from node.admin import AdminServer
 from node.admin_client import AdminClient
 from node.config import NodeConfig
@@ -59,6 +61,20 @@ def make_config(path: Path) -> NodeConfig:
     return NodeConfig.model_validate_json(json.dumps(tree), context={"directory": path})
 
 
+def make_book(path: Path = Path("nowhere")) -> AddressBook:
+    """Of a node that was told no addresses."""
+    return AddressBook(path, {}, {})
+
+
+def make_operator(context: NodeContext, service: RoundService, book: AddressBook, path: Path) -> Operator:
+    """Over the memory transport, on which nobody hangs up or is dialled."""
+
+    async def redial(peer: Id, address: str | None) -> None:
+        pass
+
+    return Operator(context.bans, book, service.peers, path, context.clock, context.disk, lambda _: None, redial)
+
+
 @asynccontextmanager
 async def running(
     tmp_path: Path,
@@ -87,10 +103,9 @@ async def running(
             net.start(name, make_service)
         service = net["node0"].service
         assert service is not None
-        view = NodeView(service, contexts[0], make_config(tmp_path))
+        book = make_book(tmp_path / ADDRESSES)
+        view = NodeView(service, contexts[0], make_config(tmp_path), book)
         path = tmp_path / "run" / "node0.sock"
-        operator = Operator(
-            contexts[0].bans, service.peers, tmp_path, contexts[0].clock, contexts[0].disk, lambda _: None
-        )
+        operator = make_operator(contexts[0], service, book, tmp_path)
         async with AdminServer(path, view, Predictor(contexts[0], service.learner), operator):
             yield Running(net, contexts[0], view, path)
