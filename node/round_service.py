@@ -35,6 +35,7 @@ from node.partials import Partials
 from node.payloads import Aggregate, PayloadRefused, Payloads
 from node.peers import Peers
 from node.reception import Reception
+from node.quiet import Quiet, Work
 from node.refusals import Reason, Refusals, get_reason
 from node.retention import Retention
 from node.round_record import RoundRecord, show_measure
@@ -132,7 +133,8 @@ class RoundService:
             on_loss=self._on_loss,
         )
         self.learner = Learner(context.trainer, self._gather, self, prepare=self._prepare)
-        self._stall = StallWatch(self.peers, context.clock, self.events, context.genesis.waits.status_s)
+        quiet = Quiet(context.genesis, self._me, self.peers, context.clock, self._get_work)
+        self._stall = StallWatch(self.peers, quiet, context.clock, self.events, context.genesis.waits.status_s)
         self._sync = Sync(context.genesis, context.transport, self.peers, lambda: self._tip, self._adopt)
         late_blobs = BlobFetcher(  # not abandoned with the round
             context.transport, context.store, context.disk, partials, self.transfers, context.slowness
@@ -184,7 +186,7 @@ class RoundService:
 
     @property
     def stall(self) -> str | None:
-        """Why no height can be finalised now, or None."""
+        """Why no height can be finalised now, or is not though it could be; None while all is well."""
         return self._stall.reason
 
     @property
@@ -205,6 +207,11 @@ class RoundService:
         machine = self.machine
         contributes = machine is not None and machine.contributes and self.learner.info is not None
         return Position(self._tip.height, self._tip.id, machine, contributes)
+
+    def _get_work(self) -> Work:
+        height, learner = self._tip.height, self.learner
+        is_starting = learner.info is None and learner.failure is None
+        return Work(height, self.machine, is_starting, self._get_collect_s(height + 1), self.blobs.received_bytes)
 
     # ---- running
 

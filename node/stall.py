@@ -1,4 +1,5 @@
-"""Notices when no quorum is in sight, and when it is back: a node never trains on alone in silence (DESIGN §1)."""
+"""Says when no quorum is in sight, or when one is and no block comes all the same, and when that is over: a node never
+trains on alone, or waits, in silence (DESIGN §1)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import logging
 from node.clock import Clock
 from node.events import Events
 from node.peers import Peers
+from node.quiet import Quiet
 
 log = logging.getLogger(__name__)
 
@@ -15,11 +17,12 @@ GRACE_STATUSES = 4.0  # after a start nobody has been heard of yet
 
 
 class StallWatch:
-    """`reason` says why nothing can be finalised now, or is None while a quorum is in sight."""
+    """`reason` says why nothing can be finalised now, or is not in spite of a quorum, and is None while all is well."""
 
-    def __init__(self, peers: Peers, clock: Clock, events: Events, status_s: float) -> None:
+    def __init__(self, peers: Peers, quiet: Quiet, clock: Clock, events: Events, status_s: float) -> None:
         self.reason: str | None = None
         self._peers = peers
+        self._quiet = quiet
         self._clock = clock
         self._events = events
         self._status_s = status_s
@@ -28,7 +31,8 @@ class StallWatch:
         quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._status_s
         while True:
             await asyncio.sleep(self._status_s / 2)
-            reason = self._peers.describe_stall()
+            slowness = self._quiet.describe()
+            reason = self._peers.describe_stall() or slowness
             if reason is None or self._clock.monotonic() >= quiet_until_s:
                 self._update(reason)
 
@@ -38,6 +42,6 @@ class StallWatch:
             return
         self._events.publish("stall", stalled=reason is not None, reason=reason)
         if reason is None:
-            log.info("a quorum is in sight again")
+            log.info("no longer stalled")
         else:
-            log.warning("stalled: %s; waiting", reason)
+            log.warning("stalled: %s", reason)

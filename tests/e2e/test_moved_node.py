@@ -1,0 +1,56 @@
+"""A node that listens elsewhere than it did: its peers are told where, by `peers add`, and reach it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from node.address_book import AddressBook
+from node.config import load_config
+from node.unlock import open_identity
+from support.ports import find_free_ports
+from support.real_nodes import Federation, make_federation, run_command
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+async def test_a_node_that_moved_hears_its_peers_again_once_they_know_where_it_is(tmp_path: Path) -> None:
+    """It dials them all the same, and so they hear it, but nobody pushes to one whom it cannot dial itself."""
+    directory = make_federation(tmp_path / "net", rounds=0, difficulty=4096)
+    others = ("node0", "node1", "node2")
+    async with Federation(directory) as net:
+        await net.start()
+        await net.wait_for_height(1)
+        await net.stop("node3")
+        file = net.nodes["node3"].node.config_file
+        tree = yaml.safe_load(file.read_text())
+        old, new = tree["network"]["listen"], f"127.0.0.1:{find_free_ports(1)[0]}"
+        tree["network"]["listen"] = new
+        file.write_text(yaml.safe_dump(tree))
+        await net.start("node3")
+        await net.wait_for(lambda now: now["node3"]["stalled"], "node3 to miss the others")
+        assert "1 of 4 members in sight" in (await net.get_status("node3"))["stall_reason"]
+
+        node3 = open_identity(load_config(file)).id
+        place = f"{(await net.get_status('node3'))['id']}@{new}"
+        for name in others:
+            done = run_command("peers", "add", place, "-c", net.nodes[name].node.config_file, "--json")
+            assert done.code == 0, done.err
+            assert json.loads(done.out)["address"] == new
+        height = (await net.get_status("node0"))["height"]
+        await net.wait_for_contribution("node3", height)
+        await net.wait_for(lambda now: not now["node3"]["stalled"], "node3 to see the others")
+
+        await net.kill("node0")  # who was told only so, goes there after a restart too
+        await net.start("node0")
+        done = run_command("peers", "list", "-c", net.nodes["node0"].node.config_file, "--json")
+        shown = {peer["name"]: peer for peer in json.loads(done.out)["peers"]}
+        assert (shown["node3"]["address"], shown["node3"]["added"]) == (new, True)
+        await net.wait_for_contribution("node0", height)
+        done = run_command("peers", "remove", "node3", "-c", net.nodes["node0"].node.config_file, "--json")
+        assert (json.loads(done.out)["address"], json.loads(done.out)["added"]) == (old, False)
+        assert AddressBook.load(net.get_data_dir("node0"), {}).get(node3) is None
+        await net.check_agreement()
