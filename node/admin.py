@@ -26,6 +26,7 @@ from grpc_reflection.v1alpha import reflection
 
 from chain.errors import ChainError, StoreCorrupted
 from node.admin_access import RemoteAccess
+from node.admin_decoding import Decoding
 from node.admin_client import REFUSED, is_served
 from node.errors import (
     ConfigError,
@@ -117,7 +118,7 @@ class AdminServer:
 
     def _make_server(self, interceptors: Sequence[aio.ServerInterceptor[Any, Any]] = ()) -> aio.Server:
         server = aio.server(
-            interceptors=interceptors,
+            interceptors=(*interceptors, Decoding()),
             options=[
                 ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
                 ("grpc.max_concurrent_streams", 64),

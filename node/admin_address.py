@@ -61,7 +61,8 @@ def read_token(env: Mapping[str, str], place: str) -> str:
     name = env.get(TOKEN_FILE_VARIABLE)
     if not name:
         raise PermissionRefused(
-            f"{place}: expected {TOKEN_FILE_VARIABLE} to name a file with a token, which fednode token new makes"
+            f"{place}: expected --token-file, or {TOKEN_FILE_VARIABLE}, to name a file with a token, which fednode "
+            "token new makes"
         )
     try:
         with Path(os.path.expanduser(name)).open("rb") as file:

@@ -162,7 +162,8 @@ def read_blocks(stream: IO[bytes], genesis: Genesis) -> Iterator[ExportedBlock]:
 
 
 def _read_lines(stream: IO[bytes]) -> Iterator[ExportedBlock]:
-    """Of the JSON in a line only what was exported counts; what is said of it there is for other tools."""
+    """Of the JSON in a line only what was exported counts; what is said of it there is for other tools. The last line
+    says how many blocks there are, so that a file that was cut between two lines is not taken for a whole one."""
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -170,9 +171,20 @@ def _read_lines(stream: IO[bytes]) -> Iterator[ExportedBlock]:
             raise DecodeError(f"line {number}: expected a whole line of at most {MAX_LINE_BYTES} bytes")
         try:
             row = json.loads(line)
+            if "end" in row:
+                _validate_end(stream, row["end"]["blocks"], number - 1)
+                return
             height, data, certified = row["height"], bytes.fromhex(row["block"]), bytes.fromhex(row["certificate"])
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise DecodeError(f"line {number}: expected a block as JSON ({error})") from error
         if type(height) is not int or len(data) > MAX_BLOCK_BYTES or len(certified) > MAX_CERTIFICATE_BYTES:
             raise DecodeError(f"line {number}: expected a height, a block and a certificate within their limits")
         yield height, data, certified
+    raise DecodeError(f"line {number + 1}: expected a line that ends the file, got none: the file has been cut")
+
+
+def _validate_end(stream: IO[bytes], stored_count: int, count: int) -> None:
+    if stored_count != count:
+        raise DecodeError(f"export: expected {stored_count} blocks, got {count}")
+    if stream.read(1):
+        raise DecodeError("export: expected the end of the file, got more lines")

@@ -69,6 +69,13 @@ def _show(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """What gRPC logs with a traceback when a caller has gone before its answer was sent is no event of this node's: a
+    peer could fill the disk with it."""
+    error = record.exc_info[1] if record.exc_info else None
+    return type(error).__name__ != "ExecuteBatchError"
+
+
 def setup_logging(
     level: str = "info", log_format: LogFormat = "auto", file: Path | None = None, stream: TextIO | None = None
 ) -> None:
@@ -96,4 +103,5 @@ def setup_logging(
         old.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_worth_telling)
     logging.captureWarnings(True)

@@ -11,8 +11,10 @@ import importlib
 import sys
 
 import typer
+import typer.main
 
 from node.cli.options import make_group
+from node.cli.target import offer_token_file
 from node.errors import NodeError
 
 MODULES = (
@@ -51,7 +53,9 @@ def make_app() -> typer.Typer:
 def run(arguments: list[str]) -> int:
     """Runs one command line. Errors that are the user's to mend are one line; others show where they arose."""
     try:
-        make_app()(arguments, prog_name="fednode")
+        command = typer.main.get_command(make_app())
+        offer_token_file(command)
+        command(arguments, prog_name="fednode")
     except NodeError as error:
         print(error.describe(), file=sys.stderr)
         return error.exit_code

@@ -309,7 +309,7 @@ def export(
     first: Annotated[int, typer.Option("--from", metavar="H", min=0, max=MAX_HEIGHT, help="Begin at this height.")] = 0,
     last: _Last = None,
     file_format: Annotated[
-        ExportFormat, typer.Option("--format", help="binary, or one JSON object per block.")
+        ExportFormat, typer.Option("--format", help="binary, or one JSON object per block and one that ends them.")
     ] = ExportFormat.BINARY,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
     as_json: AsJson = False,
@@ -366,10 +366,11 @@ def _write(out: IO[bytes], file_format: ExportFormat, genesis: Genesis, blocks: 
     from node.json_view import to_json
     from node.ledger import show_stored
 
-    count = 0
+    count, head = 0, None
     for _, block, certificate in blocks:
         shown = to_json(show_stored(genesis, block, certificate))
         line = shown | {"block": block.hex(), "certificate": certificate.hex()}
         out.write(json.dumps(line).encode() + b"\n")
-        count += 1
+        count, head = count + 1, shown["id"]
+    out.write(json.dumps({"end": {"blocks": count, "head": head}}).encode() + b"\n")  # or it could be cut unseen
     return count

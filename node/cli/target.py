@@ -1,7 +1,8 @@
 """Which node a command is about: a running one, by its admin socket or over TCP, or a stopped one's data directory.
 
 In this order: `--socket` (or `--address`; `host:port` on this machine, `ID@host:port` on another), FEDNODE_ADDRESS, the
-admin section of `--config`, the only socket in `./run`. The commands that read the ledger also take `--data-dir`, and
+admin section of `--config`, the only socket in `./run`. Whatever takes `--socket` also takes `--token-file`, which
+counts before FEDNODE_TOKEN_FILE. The commands that read the ledger also take `--data-dir`, and
 under `--config` they read the data directory it names when no daemon answers, saying so on stderr.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
+import typer.main
 
 from node.errors import ConfigError, NodeUnreachable
 
@@ -29,14 +32,16 @@ if TYPE_CHECKING:
 ADDRESS_VARIABLE = "FEDNODE_ADDRESS"
 RUN_DIRECTORY = Path("run")
 
+_token_file: ContextVar[str | None] = ContextVar("token_file", default=None)  # of the command that runs
+
 Socket = Annotated[
     str | None,
     typer.Option(
         "--socket",
         "--address",
         metavar="PATH|ADDRESS",
-        help="The node's admin socket; or host:port, ID@host:port beyond this machine, with a token in the file that "
-        f"$FEDNODE_TOKEN_FILE names. Default: ${ADDRESS_VARIABLE}.",
+        help="The node's admin socket; or host:port, ID@host:port beyond this machine, with a token, which is in "
+        f"--token-file. Default: ${ADDRESS_VARIABLE}.",
     ),
 ]
 NodeConfigFile = Annotated[
@@ -45,6 +50,43 @@ NodeConfigFile = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", metavar="DIR", help="Read a stopped node's data directory instead.")
 ]
+
+
+def offer_token_file(command: Any) -> None:
+    """Gives `--token-file` to each command below this one that takes `--socket`."""
+    for below in getattr(command, "commands", {}).values():
+        offer_token_file(below)
+    if any(parameter.name == "socket" for parameter in command.params):
+        holder = typer.Typer(add_completion=False)
+        holder.command()(_hold)
+        command.params.append(typer.main.get_command(holder).params[0])
+
+
+def _keep(value: str | None) -> None:
+    _token_file.set(value)
+
+
+def _hold(
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="A file whose first line is a token, for an address over TCP. Default: $FEDNODE_TOKEN_FILE.",
+            expose_value=False,
+            callback=_keep,
+        ),
+    ] = None,
+) -> None:
+    """Has the option as typer makes it; never called."""
+
+
+def _get_environment() -> Mapping[str, str]:
+    """As the command was given it, in variables and on its line."""
+    from node.admin_address import TOKEN_FILE_VARIABLE
+
+    given = _token_file.get()
+    return os.environ if given is None else {**os.environ, TOKEN_FILE_VARIABLE: given}
 
 
 class LedgerReader(Protocol):
@@ -98,7 +140,7 @@ def _read_address(text: str) -> AdminAddress:
     from node.admin_address import RemoteAddress
 
     try:
-        return RemoteAddress.parse(text, os.environ)
+        return RemoteAddress.parse(text, _get_environment())
     except ValueError as error:
         raise typer.BadParameter(
             f"expected the path of a unix socket, as in run/node0.sock, host:port or ID@host:port (got {text!r}: "
@@ -126,8 +168,8 @@ def _read_own_address(config: NodeConfig, address: str) -> AdminAddress:
     from node.unlock import open_identity
 
     if is_loopback(address):
-        return RemoteAddress.parse(address, os.environ)
-    return RemoteAddress.parse(f"{encode_id(open_identity(config).id)}@{address}", os.environ)
+        return RemoteAddress.parse(address, _get_environment())
+    return RemoteAddress.parse(f"{encode_id(open_identity(config).id)}@{address}", _get_environment())
 
 
 @contextmanager

@@ -150,6 +150,17 @@ async def test_commands_take_the_address_and_a_file_with_the_token(
         assert await asyncio.to_thread(main, ["chain", "verify", *run]) == 0
         assert await asyncio.to_thread(main, ["peers", "ban", "node1", *run]) == 77
         assert "expected a token of role admin" in capsys.readouterr().err
+        capsys.readouterr()
+        other = tmp_path / "other"
+        other.write_text(there.changer + "\n")
+        change = ["peers", "ban", "node1", *run]
+        assert await asyncio.to_thread(main, [*change, "--token-file", str(other)]) == 0  # before the variable's
+        assert await asyncio.to_thread(main, change) == 77  # of that command alone
+        monkeypatch.delenv("FEDNODE_TOKEN_FILE")
+        assert await asyncio.to_thread(main, ["status", *run]) == 77
+        assert "expected --token-file" in capsys.readouterr().err
+        assert await asyncio.to_thread(main, ["status", *run, "--token-file", str(tmp_path / "none")]) == 78
+        monkeypatch.setenv("FEDNODE_TOKEN_FILE", str(file))
         monkeypatch.setenv("FEDNODE_ADDRESS", there.address)
         assert await asyncio.to_thread(main, ["health"]) == 0
 

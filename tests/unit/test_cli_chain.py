@@ -173,7 +173,8 @@ def test_export_writes_all_or_nothing(
     assert "--force" in err
     lines = tmp_path / "chain.jsonl"
     assert run(capsys, "chain", "export", lines, "--format", "jsonl", "--data-dir", data_dir)[0] == 0
-    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    *rows, end = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert end == {"end": {"blocks": ROUNDS + 1, "head": rows[-1]["id"]}}
     assert [row["height"] for row in rows] == list(range(ROUNDS + 1))
     assert bytes.fromhex(rows[1]["block"]) == exported[0][1]
     code, _, _ = run(capsys, "chain", "export", tmp_path / "late", "--from", "99", "--data-dir", data_dir)

@@ -96,14 +96,17 @@ def test_a_damaged_file_changes_nothing_wherever_the_damage_is(
     file = tmp_path / "chain"
     assert main(["chain", "export", str(file), "--format", file_format, "--data-dir", str(source)]) == 0
     data = file.read_bytes()
+    cuts = [0, 3, len(data) // 2, len(data) - 1]
     if file_format == "jsonl":  # what is said of a block beside its bytes is not read
         ends = [end for end, byte in enumerate(data) if byte == ord("\n")]
-        places = [data.rindex(b'"certificate": "', 0, end) + 20 for end in ends[1:]]
-        places += [data.rindex(b'"block": "', 0, end) + 400 for end in ends[1:]]
+        places = [data.rindex(b'"certificate": "', 0, end) + 20 for end in ends[1:-1]]
+        places += [data.rindex(b'"block": "', 0, end) + 400 for end in ends[1:-1]]
+        cuts += [end + 1 for end in ends[:-1]]  # between two lines
     else:
         places = list(range(0, len(data), len(data) // 40))
     spoiled = [data[:place] + bytes([data[place] ^ 0x01]) + data[place + 1 :] for place in places]
-    spoiled += [data[:cut] for cut in (0, 3, len(data) // 2, len(data) - 1)]
+    spoiled += [data[:cut] for cut in cuts]
+    spoiled.append(data + data[-80:])
     with SqliteStore.open(target, GENESIS) as store:
         for content in spoiled:
             with pytest.raises(VerificationFailed, match="nothing was imported"):
@@ -150,7 +153,7 @@ def test_blocks_that_break_a_rule_change_nothing(
             {"height": b.height, "block": encode_block(b).hex(), "certificate": encode_certificate(c).hex()}
             for b, c in chain
         ]
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"end": {"blocks": len(rows)}}]))
     _, err = take(capsys, file, "--data-dir", target, code=5)
     assert "nothing was imported" in err
     assert get_height(target) == 2
