@@ -1,6 +1,6 @@
 """Where this node dials its peers: as genesis hints, as `network.peers` overrides, and as an operator has said since.
 
-What the operator said is kept in `DATA/addresses.json`, so that a restart does not go back to where a peer no longer is.
+What the operator said is kept in `DATA/addresses.json`: a restart does not go back to where a peer no longer is.
 """
 
 from __future__ import annotations

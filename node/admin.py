@@ -26,8 +26,8 @@ from grpc_reflection.v1alpha import reflection
 
 from chain.errors import ChainError, StoreCorrupted
 from node.admin_access import RemoteAccess
-from node.admin_decoding import Decoding
 from node.admin_client import REFUSED, is_served
+from node.admin_decoding import Decoding
 from node.errors import (
     ConfigError,
     NodeError,

@@ -51,11 +51,18 @@ class Auditor:
         self._arithmetic = arithmetic
         self._waiting: deque[tuple[Block, Block]] = deque(maxlen=MAX_WAITING)
         self._added = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def add(self, block: Block, parent: Block) -> None:
         """`block`, on `parent`, was followed without being recomputed."""
         self._waiting.append((block, parent))
         self._added.set()
+        self._idle.clear()
+
+    async def wait_until_idle(self) -> None:
+        """Until all that was added has been looked at."""
+        await self._idle.wait()
 
     async def run(self) -> None:
         """Until cancelled. Raises Halted for a certified block whose aggregate is another one."""
@@ -66,6 +73,7 @@ class Auditor:
                 block, parent = self._waiting.popleft()
                 if self._is_worth_asking_for(block):
                     await self._audit(block, parent)
+            self._idle.set()
 
     def _is_worth_asking_for(self, block: Block) -> bool:
         is_recent = len(self._waiting) < self._genesis.keep_heights

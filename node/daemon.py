@@ -28,8 +28,8 @@ from chain.signing import SigningKey, encode_id
 from chain.sqlite_store import SqliteStore
 from chain.store import Faults
 from chain.watermark import WATERMARK
-from node.admin import AdminServer
 from node.address_book import AddressBook
+from node.admin import AdminServer
 from node.admin_access import RemoteAccess
 from node.auditor import Halted
 from node.blobs import Slowness

@@ -2,7 +2,7 @@
 appended. Nothing in the file is believed: links, difficulty, proof of work, every signature, every certificate.
 
 A file may overlap with what is there, and must then say the same; it must not leave a gap. Aggregates are not in it:
-the node fetches the newest by its digest when it runs again, as after any catching up.
+the node fetches the newest by its digest when it runs again, as after any catching up, and audits what was imported.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from chain.tip import Tip
 from chain.validation import validate_candidate, validate_certificate
 from node.errors import VerificationFailed
 
+IMPORTED = "imported"  # the heights that nobody here has recomputed yet; null once that is done
 MAX_LINE_BYTES = 2 * (MAX_BLOCK_BYTES + MAX_CERTIFICATE_BYTES) + (1 << 16)  # both in hex, and what is said of them
 
 
@@ -56,6 +57,8 @@ def import_chain(genesis: Genesis, store: SqliteStore | None, stream: IO[bytes],
         raise VerificationFailed("expected blocks, got a file without any; nothing was imported")
     if not dry_run and store is not None:
         stream.seek(0)
+        if judged.digests:
+            _note_unaudited(store, judged.tip.height)
         _append(genesis, store, read_blocks(stream, genesis), judged.digests)
     last = judged.first + judged.count - 1
     known = judged.count - len(judged.digests)
@@ -67,6 +70,13 @@ def _get_tip(genesis: Genesis, store: SqliteStore | None) -> Tip:
         return Tip.at(genesis, (genesis.block0,))
     head = store.head_height
     return Tip.at(genesis, (stored.block for stored in store.blocks(max(0, head - WINDOW + 1), head)))
+
+
+def _note_unaudited(store: SqliteStore, last: int) -> None:
+    """Before the first is there: an import that is broken off leaves none that nobody audits."""
+    noted = store.get_meta(IMPORTED)
+    first = store.head_height + 1 if noted is None else noted["first"]
+    store.put_meta(IMPORTED, {"first": first, "last": last})
 
 
 class _Judge:

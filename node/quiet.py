@@ -2,7 +2,8 @@
 
 A local phase may last as long as it likes: while those at work suffice for a quorum of contributions, nothing is amiss.
 Otherwise a round moves whenever a contribution, a payload or a candidate comes, and voting ends within a few views. How
-long a round usually rests after its last move is measured; far more than that is a stall.
+long a round usually rests after its last move is measured; far more than that is a stall. Mining is a lottery: what it
+takes is exponentially distributed, so that far more than usual has to be very much more.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 
 from chain.block import Id, Phase
@@ -20,7 +22,9 @@ from node.round_events import RoundPhase
 from node.rounds import RoundMachine
 
 FAR = 10.0  # times longer than usual
+UNLUCKY = 25.0  # times the mean of mining: once in 10^10 blocks
 LAST_BLOCKS = 16  # that say what is usual
+ENOUGH_BLOCKS = 8  # that were waited for, to know the mean of mining
 USUAL_VIEWS = 6  # of one height, at most: also under loss and with members away
 
 
@@ -28,8 +32,9 @@ USUAL_VIEWS = 6  # of one height, at most: also under loss and with members away
 class Work:
     """Where a node stands: its head, and the round on top of it, None once the set rounds are done.
 
-    `is_starting`: its worker is not ready yet. `collect_s` is for how long this round waits for payloads, and
-    `received_bytes` what has come of blobs so far.
+    `is_starting`: its worker is not ready yet. `collect_s` is for how long this round waits for payloads,
+    `received_bytes` what has come of blobs so far, and `mine_s` how long mining is expected to take, None while that is
+    not known.
     """
 
     height: int
@@ -37,6 +42,7 @@ class Work:
     is_starting: bool
     collect_s: float
     received_bytes: int
+    mine_s: float | None
 
 
 class Quiet:
@@ -68,7 +74,7 @@ class Quiet:
         mark = self._get_mark(work, machine)
         if mark != self._mark or work.is_starting or self._is_at_work(machine) or self._peers.describe_stall():
             self._mark, self._moved_s = mark, now_s
-        if now_s - self._moved_s <= self._get_patience_s(work.collect_s):
+        if now_s - self._moved_s <= self._get_patience_s(work, machine):
             return None
         since_s = self._began_s if self._block_s is None else self._block_s
         usually = f", usually {_show(median(self._intervals_s))}" if self._intervals_s else ""
@@ -91,10 +97,14 @@ class Quiet:
         num_bytes = work.received_bytes if len(machine.verified) < self._genesis.q else 0
         return work.height, len(machine.contributions), len(machine.verified), len(machine.candidates), num_bytes
 
-    def _get_patience_s(self, collect_s: float) -> float:
+    def _get_patience_s(self, work: Work, machine: RoundMachine) -> float:
         waits = self._genesis.waits
         views_s = sum(waits.compute_propose_s(view) + 2 * waits.compute_vote_s(view) for view in range(USUAL_VIEWS))
-        slow_s = collect_s + views_s + FAR * self._genesis.pow.target_ms / 1000
+        slow_s = work.collect_s + views_s
+        if len(machine.verified) >= self._genesis.q and not machine.candidates:  # somebody is mining
+            if work.mine_s is None or len(self._rests_s) < ENOUGH_BLOCKS:
+                return inf
+            return slow_s + UNLUCKY * work.mine_s
         return slow_s + FAR * median(self._rests_s) if self._rests_s else FAR * slow_s
 
     def _is_at_work(self, machine: RoundMachine) -> bool:
@@ -118,19 +128,15 @@ class Quiet:
 
     def _describe_wait(self, machine: RoundMachine) -> str:
         members, quorum = self._genesis.members, self._genesis.q
-        ahead = [
-            peer for peer in self._peers if peer.status is not None and peer.status.head_height >= machine.height
-        ]
+        ahead = [peer for peer in self._peers if peer.status is not None and peer.status.head_height >= machine.height]
         if ahead:
             return f"the blocks of {', '.join(sorted(peer.name for peer in ahead))}"
         if len(machine.contributions) < quorum:
             return f"contributions of {self._name(set(self._genesis.member_ids) - set(machine.contributions))}"
         if len(machine.verified) < quorum:
             return f"payloads of {self._name(set(machine.contributions) - set(machine.verified))}"
-        if machine.phase is RoundPhase.MINE:
-            return "proof of work"
         if not machine.candidates:
-            return "a candidate"
+            return "proof of work"
         for phase in (Phase.PREVOTE, Phase.PRECOMMIT):
             held = machine.voting.vote_bitmap(machine.view, phase)
             missing = {member.key for index, member in enumerate(members) if not held >> index & 1}

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from chain import codec, validation
@@ -21,12 +22,13 @@ from chain.tip import Tip
 from ml import payload
 from node import round_events, rounds
 from node.aggregates import Aggregates
-from node.auditor import Auditor, Halted
+from node.auditor import MAX_WAITING, Auditor, Halted
 from node.blobs import BlobFetcher
 from node.context import NodeContext
 from node.events import Events
 from node.exchange import Exchange
 from node.gossip import Gossip, Position
+from node.importing import IMPORTED
 from node.learner import Given, Learner, Metrics, Target
 from node.mining import mine_block
 from node.on_demand import Loss, OnDemand, get_kinds
@@ -34,8 +36,8 @@ from node.pace import BETA_ROUNDS, Pace
 from node.partials import Partials
 from node.payloads import Aggregate, PayloadRefused, Payloads
 from node.peers import Peers
-from node.reception import Reception
 from node.quiet import Quiet, Work
+from node.reception import Reception
 from node.refusals import Reason, Refusals, get_reason
 from node.retention import Retention
 from node.round_record import RoundRecord, show_measure
@@ -47,6 +49,7 @@ from node.transfers import Transfers
 
 log = logging.getLogger(__name__)
 
+IMPORT_BATCH = 64  # heights read at once of what was imported
 DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
 ITERATIONS = "iterations"  # the meta value that holds what the newest contribution signed here was trained with
 
@@ -211,7 +214,18 @@ class RoundService:
     def _get_work(self) -> Work:
         height, learner = self._tip.height, self.learner
         is_starting = learner.info is None and learner.failure is None
-        return Work(height, self.machine, is_starting, self._get_collect_s(height + 1), self.blobs.received_bytes)
+        mine_s = self.pace.beta_s
+        if mine_s is not None and height > 0:  # at a retarget it becomes harder at once
+            before = min(header.difficulty for header in self._tip.headers[-BETA_ROUNDS:] if header.height > 0)
+            mine_s *= max(1.0, self._tip.next_difficulty / before)
+        return Work(
+            height,
+            self.machine,
+            is_starting=is_starting,
+            collect_s=self._get_collect_s(height + 1),
+            received_bytes=self.blobs.received_bytes,
+            mine_s=mine_s,
+        )
 
     # ---- running
 
@@ -229,6 +243,7 @@ class RoundService:
             group.create_task(self._run_sync(), name="sync")
             group.create_task(self._stall.run(), name="stall")
             group.create_task(self._auditor.run(), name="auditor")
+            group.create_task(self._audit_imported(), name="imported")
             group.create_task(self._decide(), name="rounds")
 
     async def _decide(self) -> None:
@@ -257,6 +272,24 @@ class RoundService:
                 },
             )
             raise Halted(str(error)) from error
+
+    async def _audit_imported(self) -> None:
+        """What was imported while this node was stopped is recomputed like what it catches up with."""
+        store, run = self._c.store, self._c.disk.run
+        noted = await run(store.get_meta, IMPORTED)
+        if noted is None:
+            return
+        last = min(noted["last"], self._tip.height)
+        for first in range(max(noted["first"], last - MAX_WAITING + 1), last + 1, IMPORT_BATCH):
+            stored = await run(self._read_blocks, first - 1, min(first + IMPORT_BATCH - 1, last))
+            for parent, block in pairwise(stored):
+                self._auditor.add(block, parent)
+        await self._auditor.wait_until_idle()
+        await run(store.put_meta, IMPORTED, None)
+
+    def _read_blocks(self, first: int, last: int) -> list[Block]:
+        """Runs on the disk's thread."""
+        return [stored.block for stored in self._c.store.blocks(first, last)]
 
     # ---- a height begins
 

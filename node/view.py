@@ -28,6 +28,7 @@ from chain.fields import format_time, quote
 from chain.genesis import PROTOCOL_VERSION
 from chain.rows import DATABASE
 from chain.signing import decode_id, encode_id
+from node.address_book import AddressBook
 from node.audit import run_audit
 from node.comparison import Pair, await_comparison, compare_chains
 from node.config import NodeConfig

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from chain import codec
 from chain.block import Block, PayloadRef
+from chain.blockchain import write_export
 from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
 from ml.payload import KINDS
 from node.audit import run_audit
 from node.auditor import Halted
 from node.genesis_file import get_genesis_spec
+from node.importing import IMPORTED, import_chain
 from node.retention import LARGE_BYTES, Retention
 from support.chains import make_candidate, make_certificate, make_contribution, make_digest, make_genesis, make_keys
 from support.cluster import Cluster, cluster, make_prototypes
@@ -72,15 +75,20 @@ def test_a_certified_block_with_a_wrong_aggregate_halts_whoever_recomputes_it(tm
             liar.blocks = lambda first, count: [proof] if first == 1 else []
             liar.send(liar.make_status(head_height=1, head_id=block.id, height=2))
             await net.wait_for(lambda: net["node0"].height == 1 or net["node0"].failure is not None, "node0 to follow")
-            with pytest.raises(AssertionError):
-                await net.wait_for(lambda: False, "node0 to halt")
-            failure = net["node0"].failure
-            assert isinstance(failure, BaseExceptionGroup)
-            halted = failure.subgroup(Halted)
-            assert halted is not None
-            assert "height 1: certified, but" in str(halted.exceptions[0])
+            await check_halt(net)
 
     run_virtual(story())
+
+
+async def check_halt(net: Cluster) -> None:
+    """node0 ends, since block 1 is not what a quorum has said."""
+    with pytest.raises(AssertionError):
+        await net.wait_for(lambda: False, "node0 to halt")
+    failure = net["node0"].failure
+    assert isinstance(failure, BaseExceptionGroup)
+    halted = failure.subgroup(Halted)
+    assert halted is not None
+    assert "height 1: certified, but" in str(halted.exceptions[0])
 
 
 def make_block_with(genesis: Genesis, aggregate: bytes) -> tuple[Block, dict[bytes, bytes]]:
@@ -116,3 +124,44 @@ def test_large_blobs_go_when_their_height_is_old_and_small_ones_stay(tmp_path: P
             assert retention.on_block(block) == (height == genesis.keep_heights + 1)
         assert not store.has_blob(refs[0].digest)
         assert store.has_blob(refs[1].digest)
+
+
+def test_what_was_imported_is_recomputed_once_the_node_runs(tmp_path: Path) -> None:
+    """Also if the node that has not finished that is started again."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4, rounds=6, start=["node0", "node1", "node2"]) as net:
+            await net.wait_for_height(6, "node0", "node1", "node2")
+            source = net["node0"].store
+            assert source is not None
+            export = BytesIO()
+            rows = source.read_rows(0, 6)
+            write_export(export, net.genesis.chain_id, ((row.height, row.block, row.certificate) for row in rows))
+            with SqliteStore.open(net["node3"].path, net.genesis) as store:
+                export.seek(0)
+                assert import_chain(net.genesis, store, export).appended == 6
+                assert store.get_meta(IMPORTED) == {"first": 1, "last": 6}
+            net.start("node3")
+            await net.crash("node3")
+            net.start("node3")
+            await net.wait_for(lambda: not get_not_held(net, "node3"), "node3 to hold every blob")
+            store3 = net["node3"].store
+            assert store3 is not None
+            await net.wait_for(lambda: store3.get_meta(IMPORTED) is None, "node3 to have recomputed all")
+
+    run_virtual(story())
+
+
+def test_an_imported_block_with_a_wrong_aggregate_halts_the_node(tmp_path: Path) -> None:
+    async def story() -> None:
+        keys = make_keys(4)
+        async with cluster(tmp_path, 4, start=()) as net, lying(net, "node3") as liar:
+            block, blobs = make_block_with(net.genesis, aggregate=make_digest("wrong"))
+            liar.blobs |= blobs
+            with SqliteStore.open(net["node0"].path, net.genesis) as store:
+                store.append(block, make_certificate(net.genesis, block, keys[1:]))
+                store.put_meta(IMPORTED, {"first": 1, "last": 1})
+            net.start("node0")
+            await check_halt(net)
+
+    run_virtual(story())

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-
 from chain.signing import SigningKey
 from node.tls import Leaf
 from support.strangers import forge_leaf, own_leaf
