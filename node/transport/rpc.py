@@ -45,8 +45,8 @@ class RpcTransport:
     """One node's end. See `node.transport.base.Transport`.
 
     `peers` gives the address of everyone to dial at first. `members` and `observers` are whom to let in (members: by
-    default those dialled); an observer may push nothing but statuses. With `tls` off callers are believed, on loopback only.
-    `chain_id` is what peers are told that ask who answers.
+    default those dialled); an observer may push nothing but statuses. With `tls` off callers are believed, on loopback
+    only. `chain_id` is what peers are told that ask who answers.
     """
 
     def __init__(
