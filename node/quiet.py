@@ -84,9 +84,9 @@ class Quiet:
         )
 
     def _on_block(self, height: int, now_s: float) -> None:
-        if self._block_s is not None:
-            self._intervals_s.append((now_s - self._block_s) / (height - self._height))
         if self._height >= 0:  # one that this node has waited for
+            since_s = self._began_s if self._block_s is None else self._block_s
+            self._intervals_s.append((now_s - since_s) / (height - self._height))
             self._block_s = now_s
             self._rests_s.append(now_s - self._moved_s)
         self._height = height

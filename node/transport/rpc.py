@@ -81,6 +81,9 @@ class RpcTransport:
         self.bans = bans if bans is not None else Bans(time.monotonic)
         limits = limits if limits is not None else RateLimits()
         caller = Caller(self._me, self.tls, connect_s)
+        self._caller = caller
+        self._limits = limits
+        self._request_s = request_s
         self._max_streams = max_streams
         self._chain_id = chain_id
         self._handshake_s = handshake_s
@@ -96,7 +99,6 @@ class RpcTransport:
             peer: Link(self._addresses.get(peer), caller, self._senders[peer], self._intakes[peer], self._refuse)
             for peer in trusted
         }
-        self._make_bulk = lambda peer, address: Bulk(peer, address, caller, self._counters[peer], limits, request_s)
         self._bulks = {peer: self._make_bulk(peer, address) for peer, address in self._addresses.items()}
         self._service: PeerService | None = None
         self._listening = asyncio.Event()
@@ -132,6 +134,9 @@ class RpcTransport:
         self.hang_up(peer)  # its stream is answered now, or no longer
         if bulk is not None:
             await bulk.retire()
+
+    def _make_bulk(self, peer: Id, address: str) -> Bulk:
+        return Bulk(peer, address, self._caller, self._counters[peer], self._limits, self._request_s)
 
     def _validate(self, address: str) -> None:
         split_address(address)

@@ -86,7 +86,7 @@ def test_votes_that_do_not_come_are_missed_by_name(tmp_path: Path) -> None:
             print(f"after {net['node0'].clock.monotonic() - began_s:.0f} s: {said}")
             height = get_service(net).tip.height + 1
             assert said.startswith(f"height {height}: no block for ")
-            assert " s, usually 0." in said
+            assert " s, usually " in said
             assert "; phase vote, waiting for prevotes of node1, node2, node3 in view " in said
             get_network(net).sieve = frozenset()
             await net.wait_for_height(height + 1)
