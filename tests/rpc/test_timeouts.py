@@ -151,3 +151,33 @@ def test_what_waits_for_a_peer_is_bounded_by_number_and_bytes() -> None:
         for _ in range(5):
             sender.post(Message(MessageKind.VOTE, bytes(10)))
         assert counters.dropped == 3
+
+
+async def test_no_more_connections_at_once_than_allowed_whoever_they_are_with() -> None:
+    """The third is closed as it comes; with one of the first two gone there is room again."""
+    key = make_keys(1)[0]
+    net = RpcNet(options={"max_connections": 2, "handshake_s": PATIENCE_S})
+    port = find_free_ports(1)[0]
+    writers = []
+    try:
+        await net.build(key, f"127.0.0.1:{port}", {}).start()
+
+        async def is_taken() -> bool:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(writer)
+            try:
+                return bool(await asyncio.wait_for(reader.read(1), SHORT_S))
+            except TimeoutError:
+                return True
+            except ConnectionError:
+                return False
+
+        assert [await is_taken() for _ in range(3)] == [True, True, False]
+        writers[0].close()
+        async with asyncio.timeout(PATIENCE_S):
+            while not await is_taken():  # noqa: ASYNC110 (the other end of a socket)
+                await asyncio.sleep(SHORT_S)
+    finally:
+        for writer in writers:
+            writer.close()
+        await net.stop()
