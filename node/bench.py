@@ -22,6 +22,7 @@ from typing import Any
 from node.errors import NodeError
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine
+from node.process_usage import get_pss_mb
 from node.testnet import Testnet, TestnetSpec, make_testnet
 
 DIFFICULTY = 16  # trivial: mining costs its messages and nothing else
@@ -174,9 +175,9 @@ def _measure_memory(testnet: Testnet) -> dict[str, float]:
             status = await cluster.processes[0].get_status()
             assert status is not None  # noqa: S101 - it has just answered
             return {
-                "daemon_mb": _get_pss_mb(status["pid"]),
-                "worker_mb": _get_pss_mb(status["worker_pid"]),
-                "miner_mb": sum(_get_pss_mb(pid) for pid in status["miner_pids"]),
+                "daemon_mb": get_pss_mb(status["pid"]),
+                "worker_mb": get_pss_mb(status["worker_pid"]),
+                "miner_mb": sum(get_pss_mb(pid) for pid in status["miner_pids"]),
             }
 
     torch_mb = _measure_torch_alone_mb()
@@ -192,17 +193,9 @@ def _measure_torch_alone_mb() -> float:
     ) as process:
         assert process.stdout is not None  # noqa: S101 - asked for above
         process.stdout.readline()
-        pss_mb = _get_pss_mb(process.pid)
+        pss_mb = get_pss_mb(process.pid)
         process.kill()
     return pss_mb
-
-
-def _get_pss_mb(pid: int) -> float:
-    """Proportional set size in MB (10^6 bytes)."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise NodeError(f"/proc/{pid}/smaps_rollup has no Pss line")
 
 
 # ---- a node is killed

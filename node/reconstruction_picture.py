@@ -28,12 +28,12 @@ class Panel:
     rows: Mapping[str, Images]
 
 
-def check_picture(path: Path) -> None:
-    """Raise ConfigError where `draw_panels` would, before what it is to draw has been computed."""
+def check_picture(path: Path, option: str = "--png") -> None:
+    """Raise ConfigError where drawing would, before what it is to draw has been computed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--png: expected matplotlib to be installed: pip install 'fednode[report]'")
+        raise ConfigError(f"{option}: expected matplotlib to be installed: pip install 'fednode[report]'")
     if not path.parent.is_dir():
-        raise ConfigError(f"--png: {path}: cannot be written (no such directory)")
+        raise ConfigError(f"{option}: {path}: cannot be written (no such directory)")
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], title: str) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from node.cli.bench_ledger import bench_ledger
 from node.cli.bench_catch_up import bench_catch_up
+from node.cli.bench_soak import bench_soak
 from node.cli.options import AsJson, make_group
 from node.cli.testnet import (
     DataOption,
@@ -48,6 +49,7 @@ def register(app: typer.Typer) -> None:
     group.command("flood")(bench_flood)
     group.command("transfer")(bench_transfer)
     group.command("catch-up")(bench_catch_up)
+    group.command("soak")(bench_soak)
     group.callback()(lambda: None)
     app.add_typer(group, name="bench")
 

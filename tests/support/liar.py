@@ -223,8 +223,8 @@ async def lying(net: Cluster, name: str) -> AsyncIterator[Liar]:
     liar = Liar(net, name)
     task = asyncio.create_task(liar.transport.run(liar), name=f"{name} lies")
     others = len([node for node in net.nodes.values() if node.task is not None])
-    await net.wait_for(lambda: len(liar.transport.connected()) >= others, f"{name} to be connected")
     try:
+        await net.wait_for(lambda: len(liar.transport.connected()) >= others, f"{name} to be connected")
         yield liar
     finally:
         task.cancel()

@@ -1,0 +1,393 @@
+"""A federation under faults for as many rounds as one has patience for, and what it takes while they pass.
+
+    async with soaking(tmp_path, seed=1) as soak:
+        for _ in range(40):
+            await soak.go_on(50)  # rounds, with faults all along
+            samples.append(await soak.sample())  # in a calm between them
+
+Faults are drawn from the seed: crashes, cuts, partitions, bad weather, slow nodes, a member that lies. One member is
+never restarted: what it keeps is what a node keeps that runs for long. Nothing of the harness itself grows, or it would
+be taken for a leak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sqlite3
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from chain.block import ZERO, Id, Phase
+from chain.rows import connect
+from node.exchange import Exchange
+from node.rounds import RoundMachine
+from node.trainer import NOTHING_TAKEN
+from node.transport.base import Message, MessageKind
+from node.transport.memory import MemoryTransport
+from support.census import take_census
+from support.chains import make_digest
+from support.cluster import Cluster, ScriptedTrainer, cluster
+from support.liar import Liar, lying, make_arrays
+from support.tapped import TappedNetwork, TappedTransport, read_slot
+
+NUM_NODES = 7
+STEADY = "node0"  # never restarted
+SHADY = "node6"  # lies now and then
+TRAIN_S = 0.2
+SLOW_TRAIN_S = 3.0
+CALM: Mapping[str, Any] = {"loss": 0.0, "duplicate": 0.0, "latency_s": (0.0005, 0.002)}
+PATIENCE_S = 8000.0  # twice the longest refusal of a peer that sent bad bytes
+KEPT_HEIGHTS = 20  # of what was signed: nobody signs for older heights any more
+MB = 1e6
+
+
+class ForgetfulTrainer(ScriptedTrainer):
+    """Keeps nothing of what it was told but the newest."""
+
+    async def apply(
+        self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
+    ) -> Mapping[str, float]:
+        self.applied.clear()
+        self.trained.clear()
+        self.iterations.clear()
+        return await super().apply(height, aggregate, exchange)
+
+
+class WatchedNetwork(TappedNetwork):
+    """Sees who signs twice, the one excepted who may, and forgets what is old."""
+
+    def __init__(self, seed: int = 0, **weather: Any) -> None:
+        super().__init__(seed, **weather)
+        self.shady: Id | None = None
+
+    def transport(self, me: Id) -> MemoryTransport:
+        """What a restarted node leaves behind is not kept, either."""
+        transport = TappedTransport(self, me)
+        self._transports[me] = transport
+        self.settle()
+        return transport
+
+    def note(self, sender: Id, message: Message) -> None:
+        if message.kind in (MessageKind.STATUS, MessageKind.EVIDENCE) or message.data in self._seen:
+            return
+        if sender == self.shady or read_slot(message)[2] == self.shady:
+            return
+        super().note(sender, message)
+
+    def forget(self, below: int) -> None:
+        self._seen.clear()
+        for slot in [slot for slot in self.slots if _get_height(slot) < below]:
+            del self.slots[slot]
+
+
+def _get_height(slot: Any) -> int:
+    """Of ("contribution", height, author), ("candidate", height, miner) or (height, view, phase, voter)."""
+    height: int = slot[1] if isinstance(slot[0], str) else slot[0]
+    return height
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What all nodes of this process took in a calm after `round`; what is per node is the `STEADY` one's.
+
+    `blocks` are those of Python's allocator that are in use, which is exact, as RSS is not; `entries` is the steady
+    node's census; `files` and `disk_mb` are of all data directories, `db_bytes` of the steady node's database.
+    """
+
+    round: int
+    seconds: float
+    rss_mb: float
+    blocks: int
+    fds: int
+    tasks: int
+    timers: int
+    files: int
+    temporary: int
+    disk_mb: float
+    db_bytes: int
+    wal_bytes: int
+    entries: Mapping[str, int]
+
+    def to_row(self) -> dict[str, float]:
+        left_out = ("entries",)
+        row = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
+        return {**row, "entries": sum(self.entries.values())}
+
+
+def compute_slope(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Of the line through the points, by least squares."""
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
+
+
+def compute_slopes(samples: Sequence[Sample]) -> dict[str, float]:
+    """By figure, how much more there is of it each round."""
+    rounds = [sample.round for sample in samples]
+    rows = [sample.to_row() for sample in samples]
+    return {name: compute_slope(rounds, [row[name] for row in rows]) for name in rows[0] if name != "round"}
+
+
+def compute_growth(samples: Sequence[Sample]) -> dict[str, float]:
+    """By collection of the steady node, how many more entries it has each round."""
+    rounds = [sample.round for sample in samples]
+    names = {name for sample in samples for name in sample.entries}
+    return {name: compute_slope(rounds, [sample.entries.get(name, 0) for sample in samples]) for name in names}
+
+
+def format_table(samples: Sequence[Sample]) -> str:
+    """One line a sample."""
+    lines = ["round  seconds  RSS MB   blocks  fds  tasks  timers   files  disk MB  db kB  wal kB  entries"]
+    for one in samples:
+        lines.append(
+            f"{one.round:5}  {one.seconds:7.1f}  {one.rss_mb:6.1f}  {one.blocks:7}  {one.fds:3}  {one.tasks:5}"
+            f"  {one.timers:6}  {one.files:6}  {one.disk_mb:7.1f}  {one.db_bytes / 1000:5.0f}"
+            f"  {one.wal_bytes / 1000:6.0f}  {sum(one.entries.values()):7}"
+        )
+    return "\n".join(lines)
+
+
+Fault = Literal["crash", "cut", "partition", "weather", "slow", "lie"]
+FAULTS: tuple[Fault, ...] = ("crash", "crash", "cut", "partition", "weather", "slow", "lie")
+
+
+@dataclass
+class Soak:
+    """Draws one fault after the other, several at a time, as long as it is told to go on."""
+
+    net: Cluster
+    rng: Random
+    began_s: float = field(default_factory=time.monotonic)
+    num_faults: Counter[str] = field(default_factory=Counter)
+    checked: dict[str, int] = field(default_factory=dict)
+    digests: bytearray = field(default_factory=bytearray)  # the ids of all blocks
+
+    @property
+    def others(self) -> list[str]:
+        return [name for name in self.net.nodes if name != STEADY]
+
+    # ---- faults
+
+    async def go_on(self, rounds: int) -> None:
+        """Until the steady node has finalised so many more, with faults all along; then everything is mended."""
+        goal = self.net[STEADY].height + rounds
+        faults = {asyncio.create_task(self._keep_failing(start_s)) for start_s in (0.0, 0.5, 1.0)}
+        try:
+            await self.net.wait_for(
+                lambda: self.net[STEADY].height >= goal or any(task.done() for task in faults),
+                f"height {goal} on {STEADY}",
+                PATIENCE_S,
+            )
+        finally:
+            for task in faults:
+                task.cancel()
+            ended = await asyncio.gather(*faults, return_exceptions=True)
+        for error in ended:
+            if not isinstance(error, asyncio.CancelledError):
+                raise AssertionError("a fault went wrong") from error
+        await self._calm_down()
+
+    async def _keep_failing(self, start_s: float) -> None:
+        await asyncio.sleep(start_s)
+        while True:
+            await asyncio.sleep(self.rng.expovariate(2.0))
+            fault = self.rng.choice(FAULTS)
+            self.num_faults[fault] += 1
+            act: Callable[[], Awaitable[None]] = getattr(self, f"_{fault}")
+            await act()
+
+    async def _last(self, mean_s: float) -> None:
+        await asyncio.sleep(min(self.rng.expovariate(1 / mean_s), 5 * mean_s))
+
+    async def _crash(self) -> None:
+        """Up to f nodes, sometimes more: then nothing is finalised before they are back."""
+        count = self.rng.choice((1, 1, 1, 2, 2, 4))
+        names = [name for name in self.rng.sample(self.others, count) if self.net[name].task is not None]
+        try:
+            for name in names:
+                await self.net.crash(name)
+            await self._last(2.0)
+        finally:
+            for name in names:
+                self._start(name)
+
+    async def _cut(self) -> None:
+        a, b = self.rng.sample([*self.net.nodes], 2)
+        one_way = self.rng.random() < 0.5
+        self.net.network.cut(self.net.id(a), self.net.id(b), one_way=one_way)
+        await self._last(4.0)
+        self.net.network.heal(self.net.id(a), self.net.id(b))
+
+    async def _partition(self) -> None:
+        names = self.rng.sample([*self.net.nodes], NUM_NODES)
+        count = self.rng.randint(1, NUM_NODES // 2)
+        self.net.partition(names[:count], names[count:])
+        await self._last(3.0)
+        self.net.heal()
+
+    async def _weather(self) -> None:
+        self._set_weather(
+            {
+                "loss": self.rng.choice((0.05, 0.2, 0.3)),
+                "duplicate": 0.1,
+                "latency_s": (0.0, self.rng.choice((0.02, 0.1, 0.2))),
+            }
+        )
+        await self._last(4.0)
+        self._set_weather(CALM)
+
+    def _set_weather(self, weather: Mapping[str, Any]) -> None:
+        for name, value in weather.items():
+            setattr(self.net.network, name, value)
+
+    async def _slow(self) -> None:
+        trainer = self.net[self.rng.choice([*self.net.nodes])].trainer
+        assert isinstance(trainer, ScriptedTrainer)
+        trainer.train_s = SLOW_TRAIN_S
+        await self._last(5.0)
+        trainer.train_s = TRAIN_S
+
+    async def _lie(self) -> None:
+        """In the place of the shady member, some lies in a row. Its honest self then has to live with that."""
+        if self.net[SHADY].task is None:
+            return
+        await self.net.crash(SHADY)
+        try:
+            with suppress(AssertionError):  # it may be refused by all, or cut off: then it lies to nobody
+                async with asyncio.timeout(30.0), lying(self.net, SHADY) as liar:
+                    for _ in range(self.rng.randint(1, 5)):
+                        self._tell_a_lie(liar)
+                        await self._last(0.3)
+        except TimeoutError:
+            pass
+        finally:
+            self._start(SHADY)
+
+    def _tell_a_lie(self, liar: Liar) -> None:
+        rng = self.rng
+        rival = make_digest(f"{rng.random()}")
+        value = rng.random()
+        match rng.randrange(8):
+            case 0:  # two contributions for one height
+                liar.send(liar.make_contribution(make_arrays(value=value)))
+                liar.send(liar.make_contribution(make_arrays(value=-value)))
+            case 1:  # two votes for one slot
+                liar.send(liar.make_vote(Phase.PREVOTE, ZERO))
+                liar.send(liar.make_vote(Phase.PREVOTE, rival))
+            case 2:  # votes of many views, for blocks that nobody has
+                for view in range(rng.randrange(40)):
+                    liar.send(liar.make_vote(rng.choice((Phase.PREVOTE, Phase.PRECOMMIT)), rival, view=view))
+            case 3:  # a payload that is not to be had
+                contribution = liar.make_contribution(make_arrays(value=value))
+                liar.blobs.clear()
+                liar.send(contribution)
+            case 4:  # a payload that does not fit, or is no number
+                liar.send(liar.make_contribution(make_arrays(dim=rng.choice((1, 9)), value=float("nan"))))
+            case 5:  # something of every height but this one
+                for height in (liar.height - 1, liar.height + 1, liar.height + 2, rng.randrange(2**32)):
+                    liar.send(liar.make_vote(Phase.PREVOTE, rival, height=height))
+                    liar.send(liar.make_contribution(make_arrays(value=value), height=height))
+            case 6:  # a candidate with another aggregate than its contributions give
+                liar.send(liar.make_candidate(liar.get_contributions().values(), aggregate=rival))
+            case _:  # bytes that mean nothing, to one
+                liar.send(Message(MessageKind.VOTE, rng.randbytes(80)), f"node{rng.randrange(NUM_NODES - 1)}")
+
+    def _start(self, name: str) -> None:
+        if self.net[name].task is None:
+            self.net.start(name)
+
+    # ---- calm, and what there is in it
+
+    async def _calm_down(self) -> None:
+        """Everything is mended and everyone up and on one height, and all of them at work on the next."""
+        self._set_weather(CALM)
+        self.net.heal()
+        for name, node in self.net.nodes.items():
+            assert isinstance(node.trainer, ScriptedTrainer)
+            node.trainer.train_s = TRAIN_S
+            self._start(name)
+        height = max(node.height for node in self.net.nodes.values())
+        await self.net.wait_for_height(height + 2, timeout_s=PATIENCE_S)
+        top = max(node.height for node in self.net.nodes.values()) + 1
+
+        def is_level() -> bool:
+            machines = [node.service.machine for node in self.net.nodes.values() if node.service is not None]
+            return all(_has_begun(machine, top) for machine in machines)
+
+        await self.net.wait_for(is_level, f"all to be at work on {top + 1}", PATIENCE_S)
+        self.check()
+
+    def check(self) -> None:
+        """I1, I2: one block a height, for all of them, and it stays. I4: the honest sign nothing twice."""
+        assert isinstance(self.net.network, WatchedNetwork)
+        self.net.network.check()
+        for name, node in self.net.nodes.items():
+            for height in range(self.checked.get(name, 0) + 1, node.height + 1):
+                block, at = node.get_block(height), 32 * (height - 1)
+                if at == len(self.digests):
+                    self.digests += block.id
+                assert self.digests[at : at + 32] == block.id, f"two blocks at height {height}"
+            self.checked[name] = node.height
+        self.net.network.forget(self.net[STEADY].height - KEPT_HEIGHTS)
+
+    def sample(self) -> Sample:
+        service = self.net[STEADY].service
+        assert service is not None
+        loop = asyncio.get_running_loop()
+        gc.collect()
+        blocks = sys.getallocatedblocks()
+        files = [path for node in self.net.nodes.values() for path in node.path.rglob("*") if path.is_file()]
+        database = self.net[STEADY].path / "chain.db"
+        wal = database.with_name("chain.db-wal")
+        context = service._c
+        return Sample(
+            round=self.net[STEADY].height,
+            seconds=time.monotonic() - self.began_s,
+            rss_mb=_read_rss_mb(),
+            blocks=blocks,
+            fds=len(os.listdir("/proc/self/fd")),
+            tasks=len(asyncio.all_tasks()),
+            timers=len(loop._scheduled),  # type: ignore[attr-defined]  # what call_later has put off
+            files=len(files),
+            temporary=sum(path.suffix in (".tmp", ".part") for path in files),
+            disk_mb=sum(path.stat().st_size for path in files) / MB,
+            db_bytes=database.stat().st_size,
+            wal_bytes=wal.stat().st_size if wal.exists() else 0,
+            entries=take_census(service, beyond=(self.net.network, context.genesis, context.trainer)),
+        )
+
+
+def _has_begun(machine: RoundMachine | None, height: int) -> bool:
+    return machine is not None and machine.height == height and not machine.candidates
+
+
+def _read_rss_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / MB
+
+
+def connect_without_sync(database: Path, *, readonly: bool) -> sqlite3.Connection:
+    """As a store does, on a machine that stays up."""
+    connection = connect(database, readonly=readonly)
+    connection.execute("PRAGMA synchronous=OFF")
+    return connection
+
+
+@asynccontextmanager
+async def soaking(path: Path, seed: int, **genesis: Any) -> AsyncIterator[Soak]:
+    trainers = [ForgetfulTrainer(i, TRAIN_S) for i in range(NUM_NODES)]
+    async with cluster(
+        path, NUM_NODES, seed=seed, trainers=trainers, network=dict(CALM), network_class=WatchedNetwork, **genesis
+    ) as net:
+        assert isinstance(net.network, WatchedNetwork)
+        net.network.shady = net.id(SHADY)
+        yield Soak(net, Random(seed))
