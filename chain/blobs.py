@@ -223,6 +223,12 @@ class BlobFiles:
                     if path == self.blob_path(digest):
                         yield digest
 
+    def partial_blobs(self) -> Iterator[Digest]:
+        """The digests of all blobs that are here in part, by the names of their files."""
+        for path in sorted(self._partials.glob("*.part")):
+            with suppress(ValueError):
+                yield bytes.fromhex(path.name.partition(".")[0])
+
     def prune_blobs(self, keep: Collection[Digest]) -> int:
         """Delete every blob, whole or partial, that is not in `keep` (a set, if large). Returns how many went."""
         self._refuse_if_readonly()

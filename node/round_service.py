@@ -124,12 +124,13 @@ class RoundService:
         )
         self._aggregates = self._make_aggregates(self.blobs)
         self._retention = Retention(context.store, context.genesis, context.spec, self._me)
+        demanded_blobs = BlobFetcher(  # votes wait for the other two threads
+            context.transport, context.store, context.bulk, partials, self.transfers, context.slowness
+        )
         self._on_demand = OnDemand(
             context.spec,
             self._me,
-            BlobFetcher(  # votes wait for the other two threads
-                context.transport, context.store, context.bulk, partials, self.transfers, context.slowness
-            ),
+            demanded_blobs,
             context.bulk,
             collect_s=context.genesis.waits.collect_s,
             is_alone=lambda: self.peers.describe_stall() is not None,
@@ -142,6 +143,7 @@ class RoundService:
         late_blobs = BlobFetcher(  # not abandoned with the round
             context.transport, context.store, context.disk, partials, self.transfers, context.slowness
         )
+        self._behind = (demanded_blobs, late_blobs)  # what they pull is of blocks that are final
         self._auditor = Auditor(
             context.genesis,
             context.spec,
@@ -701,7 +703,9 @@ class RoundService:
         transaction. `blocks` follow the tip."""
         machine, first = self.machine, blocks[0].block.height
         seen = machine.contributions.values() if machine is not None and machine.height == first else ()
-        await self._c.disk.run(self._put_blocks, blocks, aggregate, tuple(seen), self.blobs.take_pulled())
+        pulled = self.blobs.take_pulled()
+        late = frozenset[Digest]().union(*(blobs.take_pulled() for blobs in self._behind))
+        await self._c.disk.run(self._put_blocks, blocks, aggregate, tuple(seen), pulled, late)
         if aggregate is not None:
             self._aggregates.on_new(aggregate)
         for final in blocks:
@@ -714,13 +718,14 @@ class RoundService:
         aggregate: Aggregate | None,
         seen: tuple[Contribution, ...],
         pulled: frozenset[Digest],
+        late: frozenset[Digest],
     ) -> None:
         """Runs on the disk's thread. What was `seen` and `pulled` was for the first of the blocks."""
         if aggregate is not None and aggregate.digest != ZERO:
             self._c.store.put_blob(aggregate.data)
         self._c.store.append_all([(final.block, final.certificate) for final in blocks])
         first, *others = blocks
-        self._retention.on_block(first.block, seen, pulled)
+        self._retention.on_block(first.block, seen, pulled, late)
         for final in others:
             self._retention.on_block(final.block)
 

@@ -33,10 +33,11 @@ def draw_curves(path: Path, figures: Mapping[str, Any]) -> None:
     for axes, (label, get_value) in zip(grid.flat, PANELS.items(), strict=True):
         for name in figures["slopes"]:
             samples = [sample for sample in figures["samples"] if sample["node"] == name]
-            axes.plot([one["height"] for one in samples], [get_value(one) for one in samples], label=name, linewidth=1)
+            values = [get_value(one) for one in samples]
+            axes.plot([one["height"] for one in samples], values, label=name, linewidth=1)
         axes.set_title(label, fontsize=9)
         axes.tick_params(labelsize=8)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * max(map(get_value, figures["samples"]), default=1.0))
     for axes in grid[-1]:
         axes.set_xlabel("height", fontsize=8)
     for fault in figures["faults"]:
