@@ -136,6 +136,7 @@ class Sync:
     def _get_elsewhere(self) -> list[Peer]:
         """Peers whose head has our height and another id."""
         head = self._get_tip()
+        self._compared = {(height, block_id) for height, block_id in self._compared if height >= head.height}
         return [
             peer
             for peer in self._peers

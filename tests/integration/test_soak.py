@@ -11,6 +11,7 @@ import csv
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 
 import node.events
 from chain import sqlite_store
+from support.census import take_census
 from support.soak import (
     NUM_NODES,
     Sample,
@@ -28,6 +30,7 @@ from support.soak import (
     format_table,
     soaking,
 )
+from support.takers import FEDPER, taking
 from support.virtual_time import run_virtual
 
 ROUNDS = int(os.environ.get("FEDNODE_SOAK_ROUNDS", "2000"))
@@ -94,8 +97,25 @@ def check_disk(samples: Sequence[Sample]) -> None:
     """What is kept of a block is kept for good, and is no more of a late one than of an early one."""
     slopes = compute_slopes(samples)
     assert slopes["files"] / NUM_NODES < MOST_FILES
-    rounds, written = [one.round for one in samples], [float(one.db_bytes + one.wal_bytes) for one in samples]
+    rounds, written = [one.round for one in samples], [one.db_bytes for one in samples]
     assert compute_slope(rounds, written) < MOST_DB_BYTES
+
+
+def test_what_was_pulled_on_demand_is_not_remembered_for_ever(tmp_path: Path) -> None:
+    async def story() -> tuple[Counter[str], Counter[str]]:
+        async with taking(tmp_path, 3, {**FEDPER, "num_peers": 1}, rounds=0) as fed:
+            found = []
+            for height in (4, 14):
+                await fed.wait_for_round(height)
+                service = fed.net["node0"].service
+                assert service is not None
+                found.append(take_census(service, beyond=(fed.net.network, service._c.trainer)))
+            return found[0], found[1]
+
+    early, late = run_virtual(story())
+    name = "_on_demand._blobs._pulled"
+    assert name in late
+    assert late[name] <= early[name] + 2
 
 
 @pytest.mark.slow

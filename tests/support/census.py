@@ -9,6 +9,7 @@ of the census: what counts is how many entries there are in all.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -29,7 +30,7 @@ def take_census(root: object, *, beyond: Collection[object] = ()) -> Counter[str
             continue
         seen.add(id(one))
         if isinstance(one, COLLECTIONS):
-            census[path] += len(one)
+            census[sys.intern(path)] += len(one)
             held = [*one.values(), *one.keys()] if isinstance(one, dict) else [*one]
             todo.extend((f"{path}[]", entry) for entry in held if _is_entered(entry))
         else:

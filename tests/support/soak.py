@@ -26,8 +26,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+from chain import codec
 from chain.block import ZERO, Id, Phase
-from chain.rows import connect
+from chain.rows import Rows, connect
 from node.exchange import Exchange
 from node.rounds import RoundMachine
 from node.trainer import NOTHING_TAKEN
@@ -100,7 +101,7 @@ class Sample:
     """What all nodes of this process took in a calm after `round`; what is per node is the `STEADY` one's.
 
     `blocks` are those of Python's allocator that are in use, which is exact, as RSS is not; `entries` is the steady
-    node's census; `files` and `disk_mb` are of all data directories, `db_bytes` of the steady node's database.
+    node's census; `files` and `disk_mb` are of all data directories, `db_bytes` of the steady node's database, log included.
     """
 
     round: int
@@ -276,7 +277,7 @@ class Soak:
         rng = self.rng
         rival = make_digest(f"{rng.random()}")
         value = rng.random()
-        match rng.randrange(8):
+        match rng.randrange(9):
             case 0:  # two contributions for one height
                 liar.send(liar.make_contribution(make_arrays(value=value)))
                 liar.send(liar.make_contribution(make_arrays(value=-value)))
@@ -298,6 +299,15 @@ class Soak:
                     liar.send(liar.make_contribution(make_arrays(value=value), height=height))
             case 6:  # a candidate with another aggregate than its contributions give
                 liar.send(liar.make_candidate(liar.get_contributions().values(), aggregate=rival))
+            case 7:  # another head than it can show
+                store = self.net[STEADY].store
+                assert store is not None
+                liar.blocks = lambda first, count: [
+                    (codec.encode_block(one.block), codec.encode_certificate(one.certificate))
+                    for one in store.blocks(first, first + count - 1)
+                    if one.certificate is not None
+                ]
+                liar.send(liar.make_status(head_id=rival))
             case _:  # bytes that mean nothing, to one
                 liar.send(Message(MessageKind.VOTE, rng.randbytes(80)), f"node{rng.randrange(NUM_NODES - 1)}")
 
@@ -346,9 +356,9 @@ class Soak:
         gc.collect()
         blocks = sys.getallocatedblocks()
         files = [path for node in self.net.nodes.values() for path in node.path.rglob("*") if path.is_file()]
-        database = self.net[STEADY].path / "chain.db"
-        wal = database.with_name("chain.db-wal")
+        wal = self.net[STEADY].path / "chain.db-wal"
         context = service._c
+        rows = context.store._rows
         return Sample(
             round=self.net[STEADY].height,
             seconds=time.monotonic() - self.began_s,
@@ -360,7 +370,7 @@ class Soak:
             files=len(files),
             temporary=sum(path.suffix in (".tmp", ".part") for path in files),
             disk_mb=sum(path.stat().st_size for path in files) / MB,
-            db_bytes=database.stat().st_size,
+            db_bytes=_read_size(rows),
             wal_bytes=wal.stat().st_size if wal.exists() else 0,
             entries=take_census(service, beyond=(self.net.network, context.genesis, context.trainer)),
         )
@@ -368,6 +378,12 @@ class Soak:
 
 def _has_begun(machine: RoundMachine | None, height: int) -> bool:
     return machine is not None and machine.height == height and not machine.candidates
+
+
+def _read_size(rows: Rows) -> int:
+    """Of a database, with what is only in its write-ahead log yet."""
+    pages, size = (int(rows.read(what, f"PRAGMA {what}")[0][0]) for what in ("page_count", "page_size"))
+    return pages * size
 
 
 def _read_rss_mb() -> float:
