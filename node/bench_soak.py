@@ -270,4 +270,5 @@ def _compute_slope(points: Sequence[tuple[float, float]]) -> float | None:
         return None
     mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
     spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return PER_ROUNDS * sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    rise: float = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    return PER_ROUNDS * rise

@@ -101,7 +101,8 @@ class Sample:
     """What all nodes of this process took in a calm after `round`; what is per node is the `STEADY` one's.
 
     `blocks` are those of Python's allocator that are in use, which is exact, as RSS is not; `entries` is the steady
-    node's census; `files` and `disk_mb` are of all data directories, `db_bytes` of the steady node's database, log included.
+    node's census; `files` and `disk_mb` are of all data directories, `db_bytes` of the steady node's database, and of
+    what is only in its log yet.
     """
 
     round: int
