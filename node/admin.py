@@ -30,13 +30,13 @@ from node.admin_client import REFUSED, is_served
 from node.admin_decoding import Decoding
 from node.errors import (
     ConfigError,
+    InvalidRequest,
     NodeError,
     NodeUnreachable,
     NotFound,
     PermissionRefused,
     VerificationFailed,
 )
-from node.ledger import InvalidRequest
 from node.operator import Operator
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc

@@ -17,7 +17,7 @@ from chain.signing import SigningKey
 from node.errors import ConfigError, NodeError
 from node.tls import MutualTls
 from node.tokens import Role, Tokens
-from node.transport.channel import is_loopback, split_address
+from node.transport.address import is_loopback, split_address
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from chain.block import Id
 from chain.errors import InvalidKey
 from chain.signing import decode_id, encode_id
 from node.errors import ConfigError, PermissionRefused
-from node.transport.channel import is_loopback, split_address
+from node.transport.address import is_loopback, split_address
 
 TOKEN_FILE_VARIABLE = "FEDNODE_TOKEN_FILE"  # noqa: S105 (a name of a variable that names a file)
 MAX_TOKEN_BYTES = 256

@@ -13,19 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from chain.blockchain import ExportedBlock
-from chain.genesis import Genesis
-from node.admin_address import AdminAddress, RemoteAddress
-from node.errors import NodeError, NodeUnreachable, NotFound, PermissionRefused, VerificationFailed
-from node.ledger import InvalidRequest
+from node.errors import InvalidRequest, NodeError, NodeUnreachable, NotFound, PermissionRefused, VerificationFailed
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
-from node.transport.channel import split_address
+from node.transport.address import split_address
+
+if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither arrays nor signatures
+    from chain.blockchain import ExportedBlock
+    from chain.genesis import Genesis
+    from node.admin_address import AdminAddress
 
 CONNECT_S = 5.0
 CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
@@ -45,7 +46,7 @@ _CODES: dict[grpc.StatusCode, type[NodeError]] = {
 
 def is_served(path: AdminAddress) -> bool:
     """Whether a process listens there. Raises PermissionRefused when that may not be asked."""
-    if isinstance(path, RemoteAddress):
+    if not isinstance(path, Path):
         try:
             sockets.create_connection(split_address(path.host_port), timeout=CONNECT_S).close()
         except OSError:
@@ -127,6 +128,8 @@ class AdminClient:
         if self._genesis is None:
             with self._translated():
                 reply = self._admin.GetGenesis(pb.GetGenesisRequest(), timeout=CALL_S)
+            from chain.genesis import Genesis
+
             self._genesis = Genesis.from_mapping(json.loads(reply.json))
         return self._genesis
 

@@ -13,16 +13,18 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
 from chain.errors import InvalidKey
-from chain.genesis import Genesis
 from chain.signing import decode_id
 from node.config_problems import Problem, describe_error, report
 from node.errors import ConfigError
 from node.yaml_source import Keys, YamlSource, parse_value, read_yaml, show_value
+
+if TYPE_CHECKING:
+    from chain.genesis import Genesis
 
 ENV_PREFIX = "FEDNODE__"
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of unix(7) holds 108 with its closing zero

@@ -1,6 +1,7 @@
 """What can go wrong in a node, by whose fault it is; each kind knows the exit code it ends the command with.
 
     NodeError                   1   the operation failed
+     ├ InvalidRequest           2   a caller asked a node for something that makes no sense
      ├ NotFound                 3   no such block, peer or round
      ├ NodeUnreachable          4   no daemon answers, or it is not ready in time
      ├ VerificationFailed       5   a chain, signature or state does not hold
@@ -27,6 +28,12 @@ class NodeError(Exception):
     def describe(self) -> str:
         """What the command line prints on stderr."""
         return f"fednode: {self}"
+
+
+class InvalidRequest(NodeError):
+    """The caller asked for something that makes no sense: its mistake, not the node's."""
+
+    exit_code = 2
 
 
 class NotFound(NodeError):

@@ -24,19 +24,13 @@ from chain.sqlite_store import SqliteStore
 from chain.store import StoredEvidence
 from ml.errors import PayloadError
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
-from node.errors import NodeError, NotFound
+from node.errors import InvalidRequest, NotFound
 from node.pb import admin_pb2 as pb
 from node.retention import LARGE_BYTES
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 500  # of one page
 NEWEST_ROUNDS = 64  # how far below the head the newest measurements are looked for
-
-
-class InvalidRequest(NodeError):
-    """The caller asked for something that makes no sense: its mistake, not the node's."""
-
-    exit_code = 2
 
 
 def get_member_name(genesis: Genesis, key: Id) -> str:

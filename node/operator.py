@@ -15,8 +15,7 @@ from node.address_book import AddressBook
 from node.bans import Bans
 from node.clock import Clock
 from node.config import validate_dialled
-from node.errors import ConfigError
-from node.ledger import InvalidRequest
+from node.errors import ConfigError, InvalidRequest
 from node.offload import Offload
 from node.peers import Peer, Peers
 from node.private_file import read_private, write_private

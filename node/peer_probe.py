@@ -18,7 +18,8 @@ from chain.signing import SigningKey, encode_id
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc
 from node.tls import MutualTls, UnknownCaller, get_server_name, identify
-from node.transport.channel import PEER_KEY, split_address
+from node.transport.address import split_address
+from node.transport.channel import PEER_KEY
 
 STEP_S = 5.0
 

@@ -9,8 +9,7 @@ from chain.block import Id
 from chain.genesis import Genesis
 from chain.signing import encode_id
 from node.clock import Clock
-from node.errors import NotFound
-from node.ledger import InvalidRequest
+from node.errors import InvalidRequest, NotFound
 from node.refusals import Reason, Refusals, count_faults
 from node.wire import Status
 

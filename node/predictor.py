@@ -16,9 +16,9 @@ from chain.signing import encode_id
 from ml.data.base import InputFormat
 from ml.payload import Array, decode_arrays
 from node.context import NodeContext
-from node.errors import NodeError, NodeUnreachable
+from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.learner import Learner
-from node.ledger import InvalidRequest, get_member_name
+from node.ledger import get_member_name
 from node.offload import run_sized
 from node.pb import admin_pb2 as pb
 from node.samples import decode_samples, get_max_samples, get_top

@@ -17,7 +17,7 @@ from ml.data.base import Samples, Shape
 from ml.data.fit import fit
 from ml.errors import DataError, PayloadError
 from ml.payload import decode_arrays, encode_arrays
-from node.ledger import InvalidRequest
+from node.errors import InvalidRequest
 
 NAME = "x"  # of the one array
 MAX_BYTES = 16 << 20

@@ -33,8 +33,8 @@ from node.audit import run_audit
 from node.comparison import Pair, await_comparison, compare_chains
 from node.config import NodeConfig
 from node.context import NodeContext
-from node.errors import NodeUnreachable, NotFound
-from node.ledger import InvalidRequest, Ledger, get_member_name
+from node.errors import InvalidRequest, NodeUnreachable, NotFound
+from node.ledger import Ledger, get_member_name
 from node.miner import MinerProcess
 from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock

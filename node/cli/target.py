@@ -164,7 +164,7 @@ def _read_own_address(config: NodeConfig, address: str) -> AdminAddress:
     """As its own machine asks a node that has no socket."""
     from chain.signing import encode_id
     from node.admin_address import RemoteAddress
-    from node.transport.channel import is_loopback
+    from node.transport.address import is_loopback
     from node.unlock import open_identity
 
     if is_loopback(address):

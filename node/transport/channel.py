@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 
 import grpc
 
 from chain.block import Id
 from chain.signing import encode_id
 from node.tls import Leaf, MutualTls, get_server_name
+from node.transport.address import is_loopback
 from node.transport.base import PeerUnavailable
 
 PEER_KEY = "fednode-peer"  # metadata: who calls, believed only where TLS is off
@@ -59,24 +59,6 @@ class Caller:
             return grpc.aio.insecure_channel(address, options=options)
         options.append(("grpc.ssl_target_name_override", get_server_name(peer)))
         return grpc.aio.secure_channel(address, self.tls.make_channel_credentials(peer), options=options)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`. Raises ValueError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"address: expected host:port, got {address!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def is_loopback(address: str) -> bool:
-    host = split_address(address)[0]
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:  # a name
-        return False
 
 
 def get_last_retry_s(address: str) -> float:

@@ -19,6 +19,7 @@ from chain.block import Digest, Id
 from chain.signing import SigningKey
 from node.bans import Bans
 from node.tls import MutualTls
+from node.transport.address import is_loopback, split_address
 from node.transport.base import (
     MAX_BLOB_BYTES,
     AddressInUse,
@@ -31,7 +32,7 @@ from node.transport.base import (
 )
 from node.transport.bulk import Bulk
 from node.transport.calls import serve_calls
-from node.transport.channel import CONNECT_S, Caller, is_loopback, split_address
+from node.transport.channel import CONNECT_S, Caller
 from node.transport.intake import Intake, RateLimits
 from node.transport.link import Link
 from node.transport.sender import Sender

@@ -9,7 +9,7 @@ from ml.errors import PayloadError
 from ml.payload import Array, ArraySchema, ArraySpec, decode_arrays, encode_arrays, validate_arrays
 from node.checkpoint import Checkpoint, CheckpointCorrupted, decode_checkpoint, encode_checkpoint, seal_checkpoint
 from node.checkpoint import Phase as CheckpointPhase
-from node.ledger import InvalidRequest
+from node.errors import InvalidRequest
 from node.samples import decode_samples
 
 SCHEMA = ArraySchema(

@@ -25,9 +25,8 @@ from ml.payload import encode_arrays
 from node import admin_client
 from node.admin import prepare_place
 from node.admin_client import AdminClient, is_served
-from node.errors import ConfigError, NodeUnreachable, NotFound, PermissionRefused
+from node.errors import ConfigError, InvalidRequest, NodeUnreachable, NotFound, PermissionRefused
 from node.json_view import to_json
-from node.ledger import InvalidRequest
 from node.offline import verify_data_dir
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc

@@ -13,8 +13,7 @@ from chain.signing import encode_id
 from node import admin_client
 from node.bans import Bans
 from node.cli import main
-from node.errors import ConfigError, NotFound
-from node.ledger import InvalidRequest
+from node.errors import ConfigError, InvalidRequest, NotFound
 from node.operator import BANS, MAX_BAN_MINUTES, restore_bans
 from node.transport.base import Message, MessageKind
 from support.asked_nodes import WAITS, running

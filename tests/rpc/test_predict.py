@@ -18,8 +18,7 @@ from ml import payload
 from node import admin_client, predictor
 from node.admin_client import AdminClient
 from node.cli import main
-from node.errors import NodeError, NodeUnreachable
-from node.ledger import InvalidRequest
+from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 from node.samples import MAX_BYTES

@@ -1,0 +1,69 @@
+"""What a command loads before it answers: `fednode status` is asked every few seconds, by people and by probes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from node.pb import admin_pb2 as pb
+from node.pb import admin_pb2_grpc
+
+HEAVY = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "safetensors", "PIL", "pyarrow", "cryptography", "sqlite3")
+PROGRAM = f"""
+import sys
+from node.cli import main
+code = main(sys.argv[1:])
+print(*[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+sys.exit(code)
+"""
+
+
+class _Node(admin_pb2_grpc.AdminServicer):
+    def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.NodeStatus:  # noqa: N802
+        return pb.NodeStatus(name="alice", height=7, members=4, quorum=3)
+
+    def ListPeers(self, request: pb.ListPeersRequest, context: Any) -> pb.ListPeersReply:  # noqa: N802
+        return pb.ListPeersReply(peers=[pb.PeerView(id="b" * 52, name="bob", connected=True)])
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Path]:
+    """The admin socket of something that answers as a node does."""
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        server = grpc.server(threads)
+        admin_pb2_grpc.add_AdminServicer_to_server(_Node(), server)
+        socket = tmp_path / "node.sock"
+        server.add_insecure_port(f"unix:{socket}")
+        server.start()
+        yield socket
+        server.stop(None).wait()
+
+
+@pytest.mark.parametrize("command", [("status",), ("status", "--json"), ("peers", "list")])
+def test_what_asks_a_node_loads_neither_arrays_nor_signatures(node: Path, command: tuple[str, ...]) -> None:
+    done = ask(node, *command)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+    if "--json" in command:
+        assert json.loads(done.stdout)["height"] == 7
+
+
+def test_an_answer_has_no_colour_and_no_box_in_a_pipe(node: Path) -> None:
+    out = ask(node, "status").stdout + ask(node, "peers", "list").stdout
+    assert "alice" in out
+    assert "bob" in out
+    assert "\x1b" not in out
+    assert not set(out) & set("│─┌┐└┘╭╮╰╯┃━")
+
+
+def ask(node: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-c", PROGRAM, *command, "--socket", str(node)]
+    return subprocess.run(arguments, capture_output=True, text=True, env={**os.environ, "TERM": "xterm-256color"})
