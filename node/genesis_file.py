@@ -30,7 +30,7 @@ WHAT_LEAVES = (
     "cryptography: there is no key, and whoever has it may try to undo it (SECURITY.md)"
 )
 
-_HEADER = """\
+GENESIS_HEADER = """\
 # The federation's genesis: every member has this same file; its hash names the chain.
 # Whoever changes a value, other than an address, starts another chain.
 """
@@ -115,7 +115,7 @@ def validate_sharing(path: Path, genesis: Genesis, *, is_understood: bool) -> No
 def write_genesis(path: Path, genesis: Genesis, initial_model: bytes) -> None:
     """Writes genesis and its initial model beside it; `path` must not exist. Raises OSError."""
     with path.open("x", encoding="utf-8") as file:
-        file.write(_HEADER + dump_yaml(genesis.to_mapping()))
+        file.write(GENESIS_HEADER + dump_yaml(genesis.to_mapping()))
     with (path.parent / INITIAL_MODEL).open("xb") as file:
         file.write(initial_model)
 

@@ -6,12 +6,10 @@ directory appears whole or not at all.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,67 +17,45 @@ from pathlib import Path
 from typing import Any
 
 from chain.codec import MAX_MEMBERS
-from chain.errors import GenesisError
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
-from ml.clients import get_client_seed, make_initial_aggregate
-from ml.data import get_classes, open_dataset, open_once
+from ml.clients import get_client_seed
+from ml.data import open_dataset, open_once
 from ml.data.base import InputFormat, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.domains import validate_shape
 from ml.data.partition import ClientSplit, hash_splits, make_partition, parse_partition
-from ml.errors import DataError, SpecError
-from ml.models import Pretrained, load_pretrained, resolve_model
-from ml.payload import encode_arrays
+from ml.errors import DataError
 from ml.seeding import get_partition_seed
 from ml.specs.architectures import is_user_model
 from node.config import MAX_SOCKET_PATH_BYTES, is_loopback
 from node.errors import ConfigError
-from node.genesis_file import WHAT_LEAVES, get_genesis_spec, place_error, write_genesis
+from node.genesis_draft import GenesisSpec, complete_genesis, draft_genesis
+from node.genesis_file import get_genesis_spec, write_genesis
 from node.identity import create_identity
-from node.settings import apply_settings, complete_data, make_data, make_input, make_model
 from node.yaml_source import YamlSource, dump_yaml
 
-# How long mining should take, by profile; the first difficulty is some tens of milliseconds of one core's work.
-TARGET_MS = {"local": 50, "site": 1000, "wide": 1000}
-DIFFICULTY = 65_536
-MAX_DIFFICULTY = 4_294_967_296
 ANY_HOST = "0.0.0.0"  # noqa: S104 (a node dialled by name listens on every interface; TLS admits members only)
-SETTABLE = (
-    *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
-    *("quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
-)
 
 
-@dataclass(frozen=True, slots=True)
-class TestnetSpec:
-    """What to make. `data` is `digits` or `FORMAT:PATH`. `settings` are `KEY=VALUE` of the method (`lr=0.05`), of a
-    genesis section (`waits.collect_s=1`) or of every node's `data` (`data.columns.label=grade`).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestnetSpec(GenesisSpec):
+    """What to make: a genesis, and nodes for it. Settings may also be of every node's `data`
+    (`data.columns.label=grade`).
 
     `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
-    are free now. A `difficulty` keeps proof of work at just that. `pretrained` is a file that the initial model is
-    taken from. Only with `i_understand` are nodes made whose method shares samples in a transformed form.
+    are free now.
     """
 
     __test__ = False  # the name is not a test's
 
     num_nodes: int = 4
-    method: str = "dfpl"
-    model: str = "mlp"
     data: str = "digits"
-    size: int | None = None
     partition: str = "classes:3,1"
     shots: int | None = None
-    rounds: int = 10
-    seed: int = 1
-    settings: tuple[str, ...] = ()
-    profile: str = "local"
-    difficulty: int | None = None
     host: str = "127.0.0.1"
     base_port: int = 7050
     device: str = "cpu"
-    pretrained: Path | None = None
-    i_understand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +107,7 @@ class _Plan:
             raise ConfigError(f"--nodes: expected 1 to {MAX_MEMBERS} (got {n})")
         names = tuple(f"node{i}" for i in range(n))
         addresses = _choose_addresses(spec)
-        asked, data = _ask(spec)
+        asked, data = draft_genesis(spec)
         known = asked.value["classes"]
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
             raise ConfigError(f"--set classes: expected a list of names (got {known!r})")
@@ -158,6 +134,13 @@ class _Plan:
             ),
         )
 
+    def get_members(self) -> list[dict[str, str]]:
+        """As genesis lists them."""
+        return [
+            {"key": encode_id(key.id), "name": name, "address": address}
+            for name, key, address in zip(self.names, self.keys, self.addresses, strict=True)
+        ]
+
 
 def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
     """Writes the test network into `out`, which must be new or empty. Raises ConfigError; then `out` is as it was."""
@@ -171,7 +154,7 @@ def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
             (temp / "keys").mkdir(mode=0o700)
             with open_once():
                 plan = _Plan.make(spec, temp / "keys")
-            genesis, initial_model, pretrained = _make_genesis(plan)
+            genesis, initial_model, pretrained = complete_genesis(plan.asked, plan.get_members(), spec)
             write_genesis(temp / "genesis.yaml", genesis, initial_model)
             socket_dir = _choose_socket_dir(out, plan.names, undo)
             for i, name in enumerate(plan.names):
@@ -214,65 +197,6 @@ def _choose_addresses(spec: TestnetSpec) -> list[str]:
     else:
         raise ConfigError(f"--base-port: expected 0, or 1 to {65536 - n} for {n} nodes (got {spec.base_port})")
     return [f"{spec.host.replace('{i}', str(i))}:{port}" for i, port in enumerate(ports)]
-
-
-def _ask(spec: TestnetSpec) -> tuple[YamlSource, dict[str, Any]]:
-    """Genesis as `spec` and its settings have it, yet without members, and the nodes' `data`. Raises ConfigError."""
-    work = {"difficulty": DIFFICULTY, "min": DIFFICULTY, "max": MAX_DIFFICULTY}
-    if spec.difficulty is not None:
-        work = dict.fromkeys(work, spec.difficulty)
-    mapping: dict[str, Any] = {
-        "protocol": 1,
-        "chain_name": "testnet",
-        "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "members": [],
-        "method": {"name": spec.method},
-        "model": make_model(spec.model),
-        "classes": None,
-        "input": {},
-        "initial_model": "0" * 64,  # until the model is known to be one
-        "rounds": spec.rounds,
-        "quorum": "bft",
-        "profile": spec.profile,
-        "pow": {**work, "target_ms": TARGET_MS.get(spec.profile, TARGET_MS["wide"])},
-        "limits": {"max_weight": 1_000_000, "payload_mib": 512},
-    }
-    source = apply_settings(mapping | {"data": make_data(spec.data)}, spec.settings, SETTABLE)
-    asked = dict(source.value)
-    data = complete_data(asked.pop("data"))
-    asked["input"] = make_input(data, asked["model"], spec.size, asked["input"])
-    try:
-        asked["classes"] = list(get_classes(data)) if asked["classes"] is None else asked["classes"]
-    except DataError as error:
-        raise ConfigError(f"--data: {error}") from error
-    return YamlSource(source.path, asked, source.origins), data
-
-
-def _make_genesis(plan: _Plan) -> tuple[Genesis, bytes, Pretrained | None]:
-    """Genesis, the initial model's blob, and what that was taken from."""
-    spec = plan.spec
-    members = [
-        {"key": encode_id(key.id), "name": name, "address": address}
-        for name, key, address in zip(plan.names, plan.keys, plan.addresses, strict=True)
-    ]
-    source = YamlSource(plan.asked.path, plan.asked.value | {"members": members}, plan.asked.origins)
-    try:
-        draft = Genesis.from_mapping(source.value)
-        shape, num_classes = draft.input["shape"], len(draft.classes)
-        model = resolve_model(draft.model, shape, num_classes)
-        method = get_genesis_spec(Genesis.from_mapping(source.value | {"model": model}))
-        if method.shares_samples and not spec.i_understand:
-            raise ConfigError(f"--method: {method.name} {WHAT_LEAVES}. Say --i-understand if that may be")
-        pretrained = None
-        if spec.pretrained is not None:
-            pretrained = load_pretrained(spec.pretrained, model, shape, num_classes)
-        aggregate = make_initial_aggregate(model, shape, num_classes, spec.seed, pretrained=pretrained)
-        initial_model = encode_arrays(aggregate)
-        digest = hashlib.sha256(initial_model).hexdigest()
-        final = source.value | {"method": method.to_mapping(), "model": model, "initial_model": digest}
-        return Genesis.from_mapping(final), initial_model, pretrained
-    except (GenesisError, SpecError) as error:
-        raise ConfigError(place_error(source, error).text) from error
 
 
 def _choose_socket_dir(out: Path, names: Sequence[str], undo: ExitStack) -> Path:

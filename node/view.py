@@ -20,7 +20,6 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from chain.blockchain import export_blocks
 from chain.errors import StoreCorrupted
@@ -40,6 +39,7 @@ from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from node.peering import explain_round, is_explained
 from node.peers import Peer
+from node.redaction import redact
 from node.refusals import Refusals
 from node.round_events import RoundPhase
 from node.round_service import RoundService
@@ -49,7 +49,6 @@ from node.worker import WorkerProcess
 
 EVENT_KINDS = ("block", "round", "training", "peer", "rejected", "evidence", "stall")
 LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
-REDACTED = "(redacted)"
 PROGRESS_S = 0.25  # between two messages about an audit under way
 PAUSE_S = 0.0005  # an audit rests this long after each block, or its thread would hold the interpreter
 EXPORT_BATCH = 16
@@ -398,19 +397,3 @@ def _get_version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "unknown"
-
-
-def redact(value: Any, key: str = "") -> Any:
-    """A configuration without the places of secrets, without tokens, and without the user part of addresses."""
-    if isinstance(value, dict):
-        return {name: redact(below, name) for name, below in value.items()}
-    if isinstance(value, list):
-        return [redact(below, key) for below in value]
-    if not isinstance(value, str):
-        return value
-    if key.endswith("_file") or "token" in key or "passphrase" in key:
-        return REDACTED
-    if "://" in value and "@" in urlsplit(value).netloc:
-        parts = urlsplit(value)
-        return parts._replace(netloc=f"{REDACTED}@{parts.netloc.rpartition('@')[2]}").geturl()
-    return value

@@ -20,6 +20,7 @@ from node.errors import NodeError
 MODULES = (
     "node.cli.start",
     "node.cli.config",
+    "node.cli.init",
     "node.cli.keys",
     "node.cli.genesis",
     "node.cli.data",

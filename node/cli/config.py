@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,26 +14,31 @@ from node.cli.options import AsJson, ConfigFile, Overrides, make_group
 from node.errors import ConfigError
 
 if TYPE_CHECKING:
-    from node.config import NodeConfig
+    from node.config import LoadedConfig, NodeConfig
+
+_REQUIRED = object()  # of a key that has no default
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Check, show or describe a node's configuration.")
+    group = make_group("Check, show, compare or describe a node's configuration.")
     group.command("check")(check)
     group.command("show")(show)
+    group.command("diff")(diff)
     group.command("schema")(show_schema)
     app.add_typer(group, name="config")
 
 
-def check(config: ConfigFile, overrides: Overrides = None) -> None:
+def check(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Validate a configuration, and that it allows for what the method of its genesis shares, where that is there.
 
     `fednode start --check` also reads the other files it names.
+
+    Example: fednode config check --config node.yaml
     """
     from node.config import load_config
 
     _validate_sharing(load_config(config, overrides or (), os.environ))
-    print(f"ok: {config}")
+    print(json.dumps({"ok": True, "file": str(config)}) if as_json else f"ok: {config}")
 
 
 def _validate_sharing(config: NodeConfig) -> None:
@@ -48,26 +54,94 @@ def _validate_sharing(config: NodeConfig) -> None:
 
 
 def show(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Print the effective configuration, with the origin of each value."""
-    from node.config import load_config_source
+    """Print the effective configuration, secrets redacted, with the origin of each value.
 
-    loaded = load_config_source(config, overrides or (), os.environ)
-    values = loaded.config.model_dump(mode="json")
+    What counts is --set, then the environment (FEDNODE__NETWORK__LISTEN=…), then the file, then the default.
+
+    Example: FEDNODE__LOG__LEVEL=debug fednode config show --config node.yaml --set training.seed=5
+    """
+    loaded, values = _load(config, overrides)
     if as_json:
         origins = {".".join(keys): loaded.get_origin(keys) for keys, _ in _walk(values)}
         print(json.dumps({"config": values, "origins": origins}))
         return
-    lines = [(f"{'.'.join(keys)}: {json.dumps(value, ensure_ascii=False)}", keys) for keys, value in _walk(values)]
-    width = min(max(len(text) for text, _ in lines), 72)
-    for text, keys in lines:
-        print(f"{text:<{width}}  # {loaded.get_origin(keys)}")
+    _print_lines([(f"{'.'.join(keys)}: {_show(value)}", loaded.get_origin(keys)) for keys, value in _walk(values)])
+
+
+def diff(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Print what a configuration sets to something else than the default, and what that would be.
+
+    Example: fednode config diff --config node.yaml
+    """
+    from node.config_schema import get_defaults
+
+    loaded, values = _load(config, overrides)
+    defaults = get_defaults()
+    different = [
+        (keys, value)
+        for keys, value in _walk(values)
+        if _get(defaults, keys, _REQUIRED) != value and loaded.get_origin(keys) != "default"
+    ]
+    if as_json:
+        facts = [
+            {
+                "key": ".".join(keys),
+                "value": value,
+                "default": None if (default := _get(defaults, keys, _REQUIRED)) is _REQUIRED else default,
+                "required": default is _REQUIRED,
+                "origin": loaded.get_origin(keys),
+            }
+            for keys, value in different
+        ]
+        print(json.dumps({"different": facts}))
+        return
+    lines = []
+    for keys, value in different:
+        default = _get(defaults, keys, _REQUIRED)
+        instead = "has no default" if default is _REQUIRED else f"default {_show(default)}"
+        lines.append((f"{'.'.join(keys)}: {_show(value)}", f"{instead}, {loaded.get_origin(keys)}"))
+    _print_lines(lines)
+
+
+def _load(config: Path, overrides: list[str] | None) -> tuple[LoadedConfig, dict[str, Any]]:
+    from node.config import load_config_source
+    from node.redaction import redact
+
+    loaded = load_config_source(config, overrides or (), os.environ)
+    return loaded, redact(loaded.config.model_dump(mode="json"), keep_places=True)
+
+
+def _show(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _print_lines(lines: list[tuple[str, str]]) -> None:
+    width = max((len(text) for text, _ in lines), default=0)
+    for text, remark in lines:
+        print(f"{text:<{min(width, 72)}}  # {remark}")
 
 
 def show_schema() -> None:
-    """Print the JSON Schema of node.yaml, for editors."""
-    from node.config import NodeConfig
+    """Print the JSON Schema of node.yaml, by which editors complete and check it.
 
-    print(json.dumps(NodeConfig.model_json_schema(), indent=2))
+    An editor with the YAML language server takes it from the first line of the file:
+    # yaml-language-server: $schema=node.schema.json
+
+    Example: fednode config schema > node.schema.json
+    """
+    from node.config_schema import make_schema
+
+    print(json.dumps(make_schema(), indent=2))
+
+
+def _get(tree: dict[str, Any], keys: tuple[str, ...], otherwise: Any) -> Any:
+    """What is under `keys`, or `otherwise` where the tree does not go so far."""
+    found: Any = tree
+    for key in keys:
+        if not isinstance(found, dict) or key not in found:
+            return otherwise
+        found = found[key]
+    return found
 
 
 def _walk(tree: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:

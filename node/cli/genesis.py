@@ -3,25 +3,157 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import AsJson, make_group
+from node.cli.testnet import MethodOption, ModelOption, PretrainedOption, SizeOption
+
+if TYPE_CHECKING:
+    from chain.genesis import Genesis
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="A genesis.yaml, its initial model beside it.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Show the file that all members of a federation share.")
+    group = make_group("Make and show the file that all members of a federation share.")
+    group.command("new")(make)
+    group.command("add-member")(add_member)
     group.command("show")(show)
     group.command("hash")(show_hash)
     app.add_typer(group, name="genesis")
 
 
+def make(
+    members: Annotated[
+        list[str],
+        typer.Argument(metavar="MEMBER...", help="[NAME=]ID@HOST:PORT, as fednode init prints it; one for each."),
+    ],
+    out: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Never written over; its model lies beside it.")
+    ] = Path("genesis.yaml"),
+    method: MethodOption = "dfpl",
+    model: ModelOption = "mlp",
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DATA", help="Read classes and input from it: digits, or FORMAT:PATH."),
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option("--classes", metavar="A,B,…", help="Without --data: the classes, in their order.")
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option("--input", metavar="CxHxW", help="Without --data: what samples are fitted to, as 1x28x28."),
+    ] = None,
+    size: SizeOption = None,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=0, help="0: until stopped.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="S", min=0, help="The initial model follows from it.")] = 1,
+    chain_name: Annotated[str, typer.Option("--chain-name", metavar="NAME", help="What people call it.")] = "fednode",
+    profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="The waits: local, site or wide.")] = "site",
+    difficulty: Annotated[
+        int | None,
+        typer.Option("--difficulty", metavar="D", min=1, help="Expected hashes per block, for good; else it adapts."),
+    ] = None,
+    pretrained: PretrainedOption = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the method (lr=0.05) or of genesis (waits.collect_s=60, input.mean=[0.5]).",
+        ),
+    ] = None,
+    i_understand: Annotated[
+        bool,
+        typer.Option(
+            "--i-understand",
+            help="For fededs: its nodes send a learned transformation of their samples to every other node, which is "
+            "obfuscation and not cryptography. Each site has to say so in its own configuration too.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the genesis of a federation out of its members' ids, with the initial model beside it.
+
+    Both files go to every member as they are; they are no secret, but all must have the same: fednode genesis hash.
+
+    Example: fednode genesis new a=k5ry…@a.example:7050 b=m7xw…@b.example:7050 c=b2hs…@c.example:7050 --method dfpl
+    --model cnn_mnist --classes benign,malignant --input 1x28x28
+    """
+    from node.genesis_draft import GenesisSpec, make_genesis
+    from node.genesis_members import parse_members
+
+    if data is not None and (classes is not None or shape is not None):
+        raise typer.BadParameter("expected --data, or --classes and --input")
+    if size is not None and data is None:
+        raise typer.BadParameter("--size goes with --data; without data --input says the size")
+    spec = GenesisSpec(
+        method=method,
+        model=model,
+        data=data,
+        classes=None if classes is None else tuple(classes.split(",")),
+        input_shape=None if shape is None else _read_shape(shape),
+        size=size,
+        rounds=rounds,
+        seed=seed,
+        chain_name=chain_name,
+        profile=profile,
+        difficulty=difficulty,
+        pretrained=pretrained,
+        settings=tuple(settings or ()),
+        i_understand=i_understand,
+    )
+    genesis = make_genesis(out, parse_members(members), spec)
+    if as_json:
+        _print_made(out, genesis)
+        return
+    print(f"{out}: {genesis.n} members, quorum {genesis.q}, chain {genesis.chain_id.hex()}")
+    print(f"fednode: {out} and the initial model beside it go to every member as they are", file=sys.stderr)
+
+
+def _read_shape(text: str) -> tuple[int, int, int]:
+    parts = text.split("x")
+    if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and 0 < int(part) <= 65_536 for part in parts):
+        raise typer.BadParameter(f"--input: expected CHANNELSxHEIGHTxWIDTH, as in 1x28x28 (got {text!r})")
+    channels, height, width = (int(part) for part in parts)
+    return channels, height, width
+
+
+def _print_made(file: Path, genesis: Genesis) -> None:
+    facts = {"file": str(file), "chain_id": genesis.chain_id.hex(), "members": genesis.n, "quorum": genesis.q}
+    print(json.dumps(facts))
+
+
+def add_member(
+    file: _File,
+    member: Annotated[str, typer.Argument(metavar="MEMBER", help="[NAME=]ID@HOST:PORT, as fednode init prints it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Put one more member into a genesis, before any node has started from it.
+
+    It is another chain's genesis then, so whoever has the old file needs the new one. Membership is fixed from the
+    first start on: a genesis is refused for which there is a chain under a configuration in the same folder.
+
+    Example: fednode genesis add-member genesis.yaml d=q3vn…@d.example:7050
+    """
+    from node import genesis_members
+
+    genesis = genesis_members.add_member(file, member)
+    if as_json:
+        _print_made(file, genesis)
+        return
+    print(f"{file}: {genesis.n} members, quorum {genesis.q}, chain {genesis.chain_id.hex()}")
+    print("fednode: every member needs this file in the place of the old one", file=sys.stderr)
+
+
 def show(file: _File, as_json: AsJson = False) -> None:
-    """Check a genesis file and print it in full, defaults written out."""
+    """Check a genesis file and print it in full, defaults written out.
+
+    Example: fednode genesis show genesis.yaml
+    """
     from node.genesis_file import load_genesis
     from node.yaml_source import dump_yaml
 
@@ -34,7 +166,12 @@ def show(file: _File, as_json: AsJson = False) -> None:
 
 
 def show_hash(file: _File, as_json: AsJson = False) -> None:
-    """Check a genesis file and print its hash, which is the chain id."""
+    """Check a genesis file and print its hash, which is the chain id.
+
+    Members who see the same hash have the same file: read it to each other before the first start.
+
+    Example: fednode genesis hash genesis.yaml
+    """
     from node.genesis_file import load_genesis
 
     genesis, _ = load_genesis(file)

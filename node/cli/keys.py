@@ -28,14 +28,19 @@ def generate_key(
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where the key goes; never overwritten.")
     ] = Path("node.key"),
     passphrase_file: _PassphraseFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Make a new identity key (Ed25519, PKCS#8 PEM, mode 0600) and print its node id."""
+    """Make a new identity key (Ed25519, PKCS#8 PEM, mode 0600) and print its node id.
+
+    Example: fednode keygen -o keys/hospital-a.key --passphrase-file /run/secrets/passphrase
+    """
     from chain.signing import encode_id
     from node.identity import create_identity
     from node.unlock import read_passphrase
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
-    print(encode_id(create_identity(out, passphrase).id))
+    text = encode_id(create_identity(out, passphrase).id)
+    print(json.dumps({"id": text, "key": str(out)}) if as_json else text)
 
 
 def show_id(
@@ -48,7 +53,10 @@ def show_id(
     peer: Annotated[bool, typer.Option("--peer", help="id@host:port, as others write it under network.peers.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the node id of a configuration or of a key file."""
+    """Print the node id of a configuration or of a key file.
+
+    Examples: fednode id --config node.yaml --peer, or fednode id --key keys/hospital-a.key --short
+    """
     from chain.signing import encode_id
     from node.config import load_config
     from node.unlock import open_identity, open_key

@@ -7,7 +7,7 @@ import pytest
 from node.json_view import to_json
 from node.ledger import show_summary
 from node.pb import admin_pb2 as pb
-from node.view import REDACTED, redact
+from node.redaction import REDACTED, redact
 from support.chains import make_certificate, make_chain, make_genesis, make_keys
 
 KEYS = make_keys(4)
@@ -69,3 +69,13 @@ def test_places_of_secrets_are_not_shown(key: str) -> None:
 def test_the_user_part_of_an_address_is_not_shown() -> None:
     shown = redact({"uri": ["https://user:word@example.org:80/x", "https://example.org/a@b", "id@host:1"]})
     assert shown == {"uri": [f"https://{REDACTED}@example.org:80/x", "https://example.org/a@b", "id@host:1"]}
+
+
+def test_who_reads_the_file_anyway_sees_which_files_it_names() -> None:
+    config = {"node": {"identity_key_file": "keys/a.key"}, "http": {"token": "abc"}, "uri": "https://user:word@host/"}
+    shown = {
+        "node": {"identity_key_file": "keys/a.key"},
+        "http": {"token": REDACTED},
+        "uri": f"https://{REDACTED}@host/",
+    }
+    assert redact(config, keep_places=True) == shown

@@ -1,0 +1,74 @@
+"""`fednode init`: what an organisation begins with."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.cli.options import AsJson
+
+
+def register(app: typer.Typer) -> None:
+    app.command("init")(init)
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the node is to live; made if need be.")],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="What people call the node; by default DIR's name.")
+    ] = None,
+    genesis: Annotated[
+        Path | None,
+        typer.Option(
+            "--genesis", metavar="FILE", help="The genesis all members share; by default a genesis.yaml to come in DIR."
+        ),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where peers reach the node on this machine.")
+    ] = "0.0.0.0:7050",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise", metavar="HOST:PORT", help="What peers dial; by default this machine's name and the port."
+        ),
+    ] = None,
+    data: Annotated[
+        str, typer.Option("--data", metavar="DATA", help="What it trains on: digits, or FORMAT:PATH.")
+    ] = "digits",
+    key: Annotated[
+        Path | None, typer.Option("--key", metavar="FILE", help="An identity there is already, instead of a new one.")
+    ] = None,
+    passphrase_file: Annotated[
+        Path | None, typer.Option("--passphrase-file", metavar="FILE", help="Its first line opens the key.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a node's identity key and its node.yaml, and print id@host:port, which the others put into genesis.
+
+    The key (mode 0600) lies in DIR/keys and never leaves the machine. No file that is there is written over.
+
+    Example: fednode init hospital-a --advertise fed.hospital-a.example:7050 --data imagefolder:/srv/scans
+    """
+    from node.site import SiteSpec, make_site
+
+    spec = SiteSpec(
+        name=name or directory.absolute().name,
+        genesis_file=genesis,
+        listen=listen,
+        advertise=advertise or f"{socket.gethostname()}:{listen.rpartition(':')[2]}",
+        data=data,
+        key_file=key,
+        passphrase_file=passphrase_file,
+    )
+    made = make_site(directory, spec)
+    if as_json:
+        facts = {"id": made.id, "name": spec.name, "address": made.address, "config": str(made.config_file)}
+        print(json.dumps({**facts, "key": str(made.key_file)}))
+        return
+    print(made.peer)
+    print(f"fednode: wrote {made.config_file} and {made.key_file}; back the key up", file=sys.stderr)

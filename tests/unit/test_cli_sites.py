@@ -1,0 +1,206 @@
+"""How three organisations begin: each with `fednode init`, one with `fednode genesis new`, all with the same file."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from chain.sqlite_store import SqliteStore
+from node.cli import main
+from node.config import load_config
+from node.genesis_file import INITIAL_MODEL, load_genesis
+from node.identity import load_identity
+
+Captured = pytest.CaptureFixture[str]
+SMALL = ("--data", "digits", "--set", "model.hidden=[8]", "--rounds", "2")
+
+
+def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def init(capsys: Captured, directory: Path, *options: str) -> str:
+    """`id@host:port`, as it is printed."""
+    code, out, err = run(capsys, "init", str(directory), *options)
+    assert code == 0, err
+    return out.strip()
+
+
+def test_three_sites_begin_with_ids_and_one_file(capsys: Captured, tmp_path: Path) -> None:
+    sites = [tmp_path / name for name in ("alice", "bob", "carol")]
+    peers = [init(capsys, site, "--advertise", f"{site.name}.example:7050") for site in sites]
+    genesis = tmp_path / "shared" / "genesis.yaml"
+    members = [f"{site.name}={peer}" for site, peer in zip(sites, peers, strict=True)]
+    code, out, err = run(capsys, "genesis", "new", *members, "-o", str(genesis), *SMALL)
+    assert code == 0, err
+    made, model = load_genesis(genesis)
+    assert made.chain_id.hex() in out
+    assert {member.name: member.address for member in made.members} == {
+        site.name: f"{site.name}.example:7050" for site in sites
+    }
+    for site in sites:
+        (site / "genesis.yaml").write_bytes(genesis.read_bytes())
+        (site / INITIAL_MODEL).write_bytes(model.read_bytes())
+        code, out, err = run(capsys, "start", "--check", "--config", str(site / "node.yaml"))
+        assert code == 0, err
+        assert f"ok: {site.name} is {site.name} (" in out
+
+
+def test_init_keeps_the_key_to_its_owner_and_says_the_id_it_has(capsys: Captured, tmp_path: Path) -> None:
+    site = tmp_path / "alice"
+    peer = init(capsys, site, "--listen", "0.0.0.0:7777", "--advertise", "alice.example:7000")
+    key = site / "keys" / "alice.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    load_identity(key)
+    assert run(capsys, "id", "--config", str(site / "node.yaml"), "--peer")[1].strip() == peer
+    assert peer.endswith("@alice.example:7000")
+    assert load_config(site / "node.yaml").network.listen == "0.0.0.0:7777"
+
+
+def test_init_writes_over_nothing(capsys: Captured, tmp_path: Path) -> None:
+    init(capsys, tmp_path / "alice", "--advertise", "a:1")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for missing in ("node.yaml", "node.schema.json"):
+        (tmp_path / "alice" / missing).unlink()
+        code, out, err = run(capsys, "init", str(tmp_path / "alice"), "--advertise", "a:1")
+        assert (code, out) == (78, "")
+        assert "expected no file, as nothing is written over" in err
+        after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        assert after == {path: data for path, data in before.items() if path in after}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--name", "b b"], "--name: node.name: expected letters"),
+        (["--advertise", "foo"], "--advertise: network.advertise: expected host:port (got 'foo')"),
+        (["--data", "npz:/nope"], ""),
+        (["--genesis", "nope.yaml"], "nope.yaml: no such file"),
+        (["--key", "nope.key"], "nope.key: no such file"),
+    ],
+)
+def test_init_that_is_refused_leaves_nothing(
+    capsys: Captured, tmp_path: Path, options: list[str], message: str
+) -> None:
+    code, out, err = run(capsys, "init", str(tmp_path / "alice"), "--advertise", "a:1", *options)
+    if not message:  # data may come later than the configuration
+        assert code == 0
+        return
+    assert (code, out) == (78, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_init_takes_a_key_there_is_and_its_passphrase(capsys: Captured, tmp_path: Path) -> None:
+    passphrase, key = tmp_path / "secret", tmp_path / "mine.key"
+    passphrase.write_text("correct horse\n")
+    made = run(capsys, "keygen", "-o", str(key), "--passphrase-file", str(passphrase), "--json")[1]
+    options = ("--key", str(key), "--passphrase-file", str(passphrase), "--advertise", "a:1", "--json")
+    code, out, _ = run(capsys, "init", str(tmp_path / "alice"), *options)
+    assert code == 0
+    answer = json.loads(out)
+    assert answer["id"] == json.loads(made)["id"]
+    assert not (tmp_path / "alice" / "keys").exists()
+    assert run(capsys, "id", "--config", answer["config"])[1].strip() == answer["id"]
+
+
+def test_genesis_without_data_says_classes_and_input_itself(capsys: Captured, tmp_path: Path) -> None:
+    peer = init(capsys, tmp_path / "alice", "--advertise", "a:1")
+    out = tmp_path / "genesis.yaml"
+    stated = ("--classes", "benign,malignant", "--input", "3x16x16", "--set", "input.mean=[0.5]", "--set", "lr=0.05")
+    code, said, err = run(capsys, "genesis", "new", peer, "-o", str(out), *stated, "--json")
+    assert code == 0, err
+    genesis = load_genesis(out).genesis
+    assert json.loads(said) == {
+        "file": str(out),
+        "chain_id": genesis.chain_id.hex(),
+        "members": 1,
+        "quorum": 1,
+    }
+    assert genesis.classes == ("benign", "malignant")
+    assert genesis.input == {"shape": [3, 16, 16], "resize": [16, 16], "mean": [0.5], "std": [1.0]}
+    assert genesis.method["lr"] == 0.05
+    assert (genesis.rounds, genesis.profile) == (0, "site")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["MEMBER"], 78, "--input: expected CHANNELSxHEIGHTxWIDTH where there is no --data"),
+        (["MEMBER", "--input", "1x8x8"], 78, "--classes: expected their names where there is no --data"),
+        (["MEMBER", "--input", "8x8", "--classes", "a,b"], 2, "expected CHANNELSxHEIGHTxWIDTH, as in 1x28x28"),
+        (["MEMBER", "--data", "digits", "--classes", "a,b"], 2, "expected --data, or --classes and --input"),
+        (["MEMBER", "MEMBER", "--data", "digits"], 78, "expected one entry per key"),
+        (["nobody@a:1", "--data", "digits"], 78, "member 'nobody@a:1': expected [NAME=]ID[@HOST:PORT]"),
+        (["MEMBER:1", "--data", "digits"], 78, "expected [NAME=]ID[@HOST:PORT]"),
+        (["=MEMBER", "--data", "digits"], 78, "expected a name before the ="),
+    ],
+)
+def test_genesis_new_refuses_what_cannot_be_in_one_place(
+    capsys: Captured, tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    peer = init(capsys, tmp_path / "alice", "--advertise", "a:1")
+    out = tmp_path / "shared" / "genesis.yaml"
+    given = [argument.replace("MEMBER", peer) for argument in arguments]
+    got, said, err = run(capsys, "genesis", "new", *given, "-o", str(out))
+    assert (got, said) == (code, "")
+    assert message in err
+    assert not out.parent.exists()
+
+
+def test_genesis_new_writes_over_neither_of_its_files(capsys: Captured, tmp_path: Path) -> None:
+    peer = init(capsys, tmp_path / "alice", "--advertise", "a:1")
+    for taken in ("genesis.yaml", INITIAL_MODEL):
+        folder = tmp_path / f"with {taken}"
+        folder.mkdir()
+        (folder / taken).write_text("mine")
+        code, _, err = run(capsys, "genesis", "new", peer, "-o", str(folder / "genesis.yaml"), *SMALL)
+        assert code == 78
+        assert f"{taken}: expected no file" in err
+        assert [path.read_text() for path in folder.iterdir()] == ["mine"]
+
+
+def test_a_member_is_added_before_the_start_and_not_after(capsys: Captured, tmp_path: Path) -> None:
+    site = tmp_path / "alice"
+    alice = init(capsys, site, "--advertise", "a:1")
+    bob = init(capsys, tmp_path / "bob", "--advertise", "b:1")
+    carol = init(capsys, tmp_path / "carol", "--advertise", "c:1")
+    file = site / "genesis.yaml"
+    assert run(capsys, "genesis", "new", f"alice={alice}", "-o", str(file), *SMALL)[0] == 0
+    before = load_genesis(file).genesis
+    assert before.min_contributions == 1
+    code, out, _ = run(capsys, "genesis", "add-member", str(file), f"bob={bob}")
+    after = load_genesis(file).genesis
+    assert code == 0
+    assert after.chain_id.hex() in out
+    assert after.chain_id != before.chain_id
+    assert {member.name for member in after.members} == {"alice", "bob"}
+    assert after.min_contributions == after.q == 2
+    assert (after.created_at_ms, after.initial_model) == (before.created_at_ms, before.initial_model)
+
+    SqliteStore.open(load_config(site / "node.yaml").node.data_dir, after).close()
+    text = file.read_text()
+    code, out, err = run(capsys, "genesis", "add-member", str(file), f"carol={carol}")
+    assert (code, out) == (78, "")
+    assert f"there is a chain in {site / 'data'}" in err
+    assert file.read_text() == text
+
+
+def test_the_schema_knows_every_key_that_init_writes(capsys: Captured, tmp_path: Path) -> None:
+    init(capsys, tmp_path / "alice", "--advertise", "a:1")
+    first, *_ = (tmp_path / "alice" / "node.yaml").read_text().splitlines()
+    assert first == "# yaml-language-server: $schema=node.schema.json"
+    schema = json.loads((tmp_path / "alice" / "node.schema.json").read_text())
+    assert schema == json.loads(run(capsys, "config", "schema")[1])
+    written = yaml.safe_load((tmp_path / "alice" / "node.yaml").read_text())
+    for name, section in written.items():
+        known = schema["properties"][name]
+        if isinstance(section, dict):
+            assert section.keys() <= schema["$defs"][known["$ref"].rsplit("/", 1)[1]]["properties"].keys()
