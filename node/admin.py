@@ -305,6 +305,14 @@ class _Admin(admin_pb2_grpc.AdminServicer):
     async def Predict(self, request: pb.PredictRequest, context: Context) -> pb.PredictReply:
         return await _answer(context, self._predictor.predict(request))
 
+    async def GetModelInfo(self, request: pb.GetModelInfoRequest, context: Context) -> pb.ModelInfo:
+        return (await _answer(context, self._view.read_model())).info
+
+    async def ExportModel(self, request: pb.ExportModelRequest, context: Context) -> AsyncIterator[pb.ModelChunk]:
+        model = await _answer(context, self._view.read_model())
+        for message in model.to_messages():
+            yield message
+
     async def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[pb.Event]:
         events = self._view.watch(request.kinds, request.since)
         async with _refusing(context), aclosing(events):

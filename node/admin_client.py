@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither ar
 
 CONNECT_S = 5.0
 CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
+MODEL_S = 60.0  # for a file to be made of a large one
 COMPARE_S = 120.0  # a peer answers four requests for blocks a second
 REFUSED = "fednode-refused"  # beside a refusal that is the node's own words, and not gRPC's about the connection
 
@@ -210,6 +211,21 @@ class AdminClient:
                     yield height, stored.block, stored.certificate
             finally:
                 blocks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+
+    # ---- the model
+
+    def get_model_info(self) -> pb.ModelInfo:
+        with self._translated(MODEL_S):
+            return self._admin.GetModelInfo(pb.GetModelInfoRequest(), timeout=MODEL_S)
+
+    def export_model(self) -> Iterator[pb.ModelChunk]:
+        """What is in the file, then its bytes."""
+        with self._translated():
+            chunks = self._admin.ExportModel(pb.ExportModelRequest())
+            try:
+                yield from chunks
+            finally:
+                chunks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
 
     @contextmanager
     def _translated(self, timeout_s: float | None = None) -> Iterator[None]:

@@ -36,6 +36,7 @@ from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 
 _log = logging.getLogger(__name__)
 
+CHECKPOINTS = "checkpoints"  # in a node's data directory
 _DIGEST, _HEIGHT = "checkpoint/digest", "checkpoint/height"  # beside the state's own arrays, under "state/"
 _STATE = "state/"
 

@@ -33,6 +33,7 @@ from node.admin import AdminServer
 from node.admin_access import RemoteAccess
 from node.auditor import Halted
 from node.blobs import Slowness
+from node.checkpoint import CHECKPOINTS
 from node.clock import SystemClock
 from node.config import NetworkSection, NodeConfig
 from node.context import NodeContext
@@ -274,7 +275,7 @@ def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path
         data=config.data.model_dump(mode="json"),
         seed=training.seed,
         initial_model=initial_model,
-        checkpoint_dir=config.node.data_dir / "checkpoints",
+        checkpoint_dir=config.node.data_dir / CHECKPOINTS,
         outgoing_dir=config.node.data_dir / "blobs" / "outgoing",  # where files can be moved to the blobs themselves
         device=training.device,
         threads=None if training.threads == "auto" else training.threads,

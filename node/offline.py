@@ -21,6 +21,7 @@ from node.comparison import Pair, StoredBytes, compare_chains, run_comparison
 from node.errors import NodeError, NotFound, PermissionRefused, VerificationFailed
 from node.genesis_file import get_genesis_spec
 from node.ledger import Ledger
+from node.model_file import ModelFile, is_initial_needed, read_model
 from node.pb import admin_pb2 as pb
 from node.peering import explain_round, is_explained
 
@@ -99,6 +100,18 @@ class OfflineNode:
                 read = self._ledger.read_agreed(number, spec.get_standing(number))
                 shown.MergeFrom(explain_round(self.genesis, spec, *read))
             return shown
+
+    def get_model_info(self) -> pb.ModelInfo:
+        return self._read_model().info
+
+    def export_model(self) -> Iterator[pb.ModelChunk]:
+        yield from self._read_model().to_messages()
+
+    def _read_model(self) -> ModelFile:
+        with _translated(self._data_dir):
+            needed = is_initial_needed(self.genesis)
+            initial = self._store.get_blob(self.genesis.initial_model) if needed else None
+            return read_model(self._data_dir, self.genesis, initial)
 
     def get_height(self) -> int:
         with _translated(self._data_dir):

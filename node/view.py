@@ -35,6 +35,7 @@ from node.context import NodeContext
 from node.errors import InvalidRequest, NodeUnreachable, NotFound
 from node.ledger import Ledger, get_member_name
 from node.miner import MinerProcess
+from node.model_file import ModelFile, is_initial_needed, read_model
 from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from node.peering import explain_round, is_explained
@@ -71,6 +72,7 @@ class NodeView:
         self._config = config
         self._ledger = Ledger(context.genesis, context.store)
         self._auditing = asyncio.Lock()
+        self._exporting = asyncio.Lock()
         self._started_ms = context.clock.now_ms()
         self._started_s = context.clock.monotonic()
         self._book = book
@@ -338,6 +340,16 @@ class NodeView:
 
     async def _run_on_disk(self, function: Callable[[], T]) -> T:
         return await self._c.disk.run(function)
+
+    # ---- the model
+
+    async def read_model(self) -> ModelFile:
+        """The model of the last checkpoint; one at a time. Raises NotFound, VerificationFailed and NodeError."""
+        genesis, initial = self._c.genesis, None
+        async with self._exporting:
+            if is_initial_needed(genesis):
+                initial = await self._c.disk.run(self._c.store.get_blob, genesis.initial_model)
+            return await asyncio.to_thread(read_model, self._config.node.data_dir, genesis, initial)
 
     # ---- events
 

@@ -38,6 +38,8 @@ MODULES = (
     "node.cli.peers",
     "node.cli.chain",
     "node.cli.rounds",
+    "node.cli.metrics",
+    "node.cli.model",
     "node.cli.plan",
     "node.cli.version",
 )

@@ -831,3 +831,45 @@ class RemovePeerRequest(_message.Message):
     PEER_FIELD_NUMBER: _ClassVar[int]
     peer: str
     def __init__(self, peer: _Optional[str] = ...) -> None: ...
+
+class GetModelInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ModelInfo(_message.Message):
+    __slots__ = ("applied_round", "chain_id", "chain_name", "method", "model", "input", "classes", "numbers", "bytes", "sha256", "arrays")
+    APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_NAME_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    applied_round: int
+    chain_id: str
+    chain_name: str
+    method: str
+    model: str
+    input: str
+    classes: _containers.RepeatedScalarFieldContainer[str]
+    numbers: int
+    bytes: int
+    sha256: str
+    arrays: _containers.RepeatedCompositeFieldContainer[Array]
+    def __init__(self, applied_round: _Optional[int] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., model: _Optional[str] = ..., input: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., numbers: _Optional[int] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., arrays: _Optional[_Iterable[_Union[Array, _Mapping]]] = ...) -> None: ...
+
+class ExportModelRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ModelChunk(_message.Message):
+    __slots__ = ("info", "data")
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    info: ModelInfo
+    data: bytes
+    def __init__(self, info: _Optional[_Union[ModelInfo, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...

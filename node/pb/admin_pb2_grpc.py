@@ -135,6 +135,16 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.RemovePeerRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.PeerView.FromString,
                 _registered_method=True)
+        self.GetModelInfo = channel.unary_unary(
+                '/fednode.v1.Admin/GetModelInfo',
+                request_serializer=node_dot_pb_dot_admin__pb2.GetModelInfoRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ModelInfo.FromString,
+                _registered_method=True)
+        self.ExportModel = channel.unary_stream(
+                '/fednode.v1.Admin/ExportModel',
+                request_serializer=node_dot_pb_dot_admin__pb2.ExportModelRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ModelChunk.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -272,6 +282,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetModelInfo(self, request, context):
+        """The node's own model after the newest aggregate it has taken in, as the last checkpoint has it: what is in it, and
+        that with the file behind it. NOT_FOUND before the first, DATA_LOSS where the checkpoint is damaged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportModel(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -374,6 +398,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RemovePeer,
                     request_deserializer=node_dot_pb_dot_admin__pb2.RemovePeerRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.PeerView.SerializeToString,
+            ),
+            'GetModelInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetModelInfo,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.GetModelInfoRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ModelInfo.SerializeToString,
+            ),
+            'ExportModel': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportModel,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ExportModelRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ModelChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -916,6 +950,60 @@ class Admin:
             '/fednode.v1.Admin/RemovePeer',
             node_dot_pb_dot_admin__pb2.RemovePeerRequest.SerializeToString,
             node_dot_pb_dot_admin__pb2.PeerView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetModelInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/GetModelInfo',
+            node_dot_pb_dot_admin__pb2.GetModelInfoRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ModelInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/fednode.v1.Admin/ExportModel',
+            node_dot_pb_dot_admin__pb2.ExportModelRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ModelChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -70,6 +70,11 @@ class AdminStub:
     holds then.
     """
     RemovePeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemovePeerRequest, _admin_pb2.PeerView]
+    GetModelInfo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetModelInfoRequest, _admin_pb2.ModelInfo]
+    """The node's own model after the newest aggregate it has taken in, as the last checkpoint has it: what is in it, and
+    that with the file behind it. NOT_FOUND before the first, DATA_LOSS where the checkpoint is damaged.
+    """
+    ExportModel: _grpc.UnaryStreamMultiCallable[_admin_pb2.ExportModelRequest, _admin_pb2.ModelChunk]
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -108,6 +113,11 @@ class AdminAsyncStub(AdminStub):
     holds then.
     """
     RemovePeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemovePeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
+    GetModelInfo: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetModelInfoRequest, _admin_pb2.ModelInfo]  # type: ignore[assignment]
+    """The node's own model after the newest aggregate it has taken in, as the last checkpoint has it: what is in it, and
+    that with the file behind it. NOT_FOUND before the first, DATA_LOSS where the checkpoint is damaged.
+    """
+    ExportModel: _aio.UnaryStreamMultiCallable[_admin_pb2.ExportModelRequest, _admin_pb2.ModelChunk]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -263,5 +273,22 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RemovePeerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PeerView, _abc.Awaitable[_admin_pb2.PeerView]]: ...
+
+    @_abc_1.abstractmethod
+    def GetModelInfo(
+        self,
+        request: _admin_pb2.GetModelInfoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ModelInfo, _abc.Awaitable[_admin_pb2.ModelInfo]]:
+        """The node's own model after the newest aggregate it has taken in, as the last checkpoint has it: what is in it, and
+        that with the file behind it. NOT_FOUND before the first, DATA_LOSS where the checkpoint is damaged.
+        """
+
+    @_abc_1.abstractmethod
+    def ExportModel(
+        self,
+        request: _admin_pb2.ExportModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.ModelChunk], _abc.AsyncIterator[_admin_pb2.ModelChunk]]: ...
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
