@@ -44,10 +44,15 @@ MODULES = (
     "node.cli.version",
 )
 
+SUMMARY = """Train a model together with no server, no shared data and no trusted party.
+
+Examples: fednode --config node.yaml starts a node; fednode demo tries it all out; fednode init DIR begins a site.
+"""
+
 
 def make_app() -> typer.Typer:
     """The application with the commands of every module."""
-    app = make_group("Train a model together with no server, no shared data and no trusted party.")
+    app = make_group(SUMMARY)
     for name in MODULES:
         importlib.import_module(name).register(app)
     return app

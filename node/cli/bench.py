@@ -67,7 +67,10 @@ def bench_round(
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """A federated round, start-up and memory: real processes against the same arithmetic in one."""
+    """A federated round, start-up and memory: real processes against the same arithmetic in one.
+
+    Example: fednode bench round -n 4 --rounds 60 --json
+    """
     from node.bench import DIFFICULTY, run_round_bench
     from node.testnet import TestnetSpec
 
@@ -103,7 +106,10 @@ def bench_train(
     as_json: AsJson = False,
 ) -> None:
     """Samples per second of the training engine against a plain PyTorch loop over a DataLoader; of head_256, on the
-    features of its frozen encoder against running the encoder in each step."""
+    features of its frozen encoder against running the encoder in each step.
+
+    Example: fednode bench train --json
+    """
     from ml.errors import MlError
     from node.bench_train import run_train_bench
     from node.malloc import keep_freed_memory
@@ -143,7 +149,10 @@ def bench_simulate(
     threads: ThreadsOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """All clients of a simulation in one batched pass against one after the other."""
+    """All clients of a simulation in one batched pass against one after the other.
+
+    Example: fednode bench simulate --json
+    """
     from ml.simulation import SimulationConfig
     from node.bench_simulate import run_simulate_bench
     from node.genesis_file import translate_errors
@@ -308,7 +317,10 @@ def bench_share(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Memory, speed and delays of real processes that share large encrypted sets with fededs, and train on them."""
+    """Memory, speed and delays of real processes that share large encrypted sets with fededs, and train on them.
+
+    Example: fednode bench share --json
+    """
     from node.bench_share import run_share_bench
 
     print_figures(run_share_bench(nodes=nodes, set_mb=set_mb, seed=seed, report=report), _show_share, as_json)

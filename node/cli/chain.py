@@ -64,7 +64,10 @@ def list_some(
     reverse: Annotated[bool, typer.Option("--reverse", help="Oldest first.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List finalised blocks, newest first."""
+    """List finalised blocks, newest first.
+
+    Example: fednode chain list --config node.yaml --limit 3
+    """
     from node.cli.output import gather_pages, print_json, print_table, show_bytes, show_id, show_time
     from node.cli.target import open_ledger
     from node.json_view import to_json
@@ -104,7 +107,10 @@ def show(
     payloads: Annotated[bool, typer.Option("--payloads", help="Also the arrays of each payload held.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show one block in full."""
+    """Show one block in full.
+
+    Examples: fednode chain show head --payloads --config node.yaml, or fednode chain show 13 --data-dir data
+    """
     from node.cli.output import print_facts, print_json
     from node.cli.target import open_ledger
 
@@ -177,7 +183,10 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check links, work, signatures, certificates and every stored byte; exit 5 at the first fault."""
+    """Check links, work, signatures, certificates and every stored byte; exit 5 at the first fault.
+
+    Examples: fednode chain verify --deep --config node.yaml, or fednode chain verify --data-dir data --json
+    """
     from node.cli.output import print_json
     from node.cli.target import choose_data_dir, open_node
     from node.json_view import to_json
@@ -262,7 +271,10 @@ def watch(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Follow what happens in a running node, until Ctrl-C."""
+    """Follow what happens in a running node, until Ctrl-C.
+
+    Example: fednode chain watch --events block,rejected --config node.yaml
+    """
     from node.cli.output import print_json
     from node.cli.target import open_node
 
@@ -314,7 +326,10 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write finalised blocks and their certificates to a file, all of it or nothing."""
+    """Write finalised blocks and their certificates to a file, all of it or nothing.
+
+    Example: fednode chain export chain.pb --from 1 --to 100 --config node.yaml
+    """
     from node.cli.output import print_json
     from node.cli.target import open_ledger
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from node.cli.options import AsJson
+from node.cli import demo_control
+from node.cli.options import AsJson, make_group
 from node.cli.testnet import (
     DataOption,
     MethodOption,
@@ -34,10 +35,18 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("demo")(run)
+    group = make_group(
+        "Run a federation of real processes, on bundled data unless told otherwise, and show what came of it.\n\n"
+        "Examples: fednode demo -n 4 --rounds 5 --method mpfedcl, or fednode demo --keep cluster --json; from another "
+        "terminal fednode demo ps, logs and down"
+    )
+    group.callback(invoke_without_command=True, no_args_is_help=False)(run)
+    demo_control.register(group)
+    app.add_typer(group, name="demo")
 
 
 def run(
+    context: typer.Context,
     nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", min=1, max=64, help="How many members.")] = 4,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=1, help="How many rounds.")] = 10,
     method: MethodOption = "dfpl",
@@ -54,6 +63,15 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a federation of real processes, on bundled data unless told otherwise, and show what came of it."""
+    if context.invoked_subcommand is not None:
+        sources = (context.get_parameter_source(name) for name in context.params)
+        if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+            word = context.invoked_subcommand
+            raise typer.BadParameter(
+                f"expected options after the command, as in fednode demo {word} --json", ctx=context
+            )
+        return
+    from node.demos import announced
     from node.testnet import TestnetSpec, make_testnet
 
     spec = TestnetSpec(
@@ -71,7 +89,8 @@ def run(
     )
     with _get_directory(keep) as directory, _interrupted_by_sigterm():
         testnet = make_testnet(directory, spec)
-        result = _watch(testnet, spec, to_stderr=as_json)
+        with announced(testnet.directory):
+            result = _watch(testnet, spec, to_stderr=as_json)
     if as_json:
         print(json.dumps(result.to_json()))
     else:
@@ -87,7 +106,9 @@ def _get_directory(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
         yield keep
         return
-    with tempfile.TemporaryDirectory(prefix="fednode-demo-") as temporary:
+    from node.demos import PREFIX
+
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as temporary:
         yield Path(temporary) / "cluster"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import make_group
+from node.cli.options import AsJson, make_group
 from node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ def run(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and start nothing.")] = False,
 ) -> None:
-    """Run what FILE describes and is not finished yet. Ctrl-C loses only the runs under way; call it again to go on."""
+    """Run what FILE describes and is not finished yet. Ctrl-C loses only the runs under way; call it again to go on.
+
+    Example: fednode experiment run deploy/experiments/dfpl-table1-digits.yaml --set base.rounds=2 --dry-run
+    """
     from node.experiments.loading import load_experiment
     from node.experiments.runner import run_experiment, take_stock, validate_runs
 
@@ -86,11 +89,20 @@ def run(
 
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `experiment run` has written.")],
+    as_json: AsJson = False,
 ) -> None:
-    """Write DIR/report.html, and its tables and figures beside it: also while runs are missing."""
+    """Write DIR/report.html, and its tables and figures beside it: also while runs are missing.
+
+    Example: fednode experiment report results/dfpl-table1-digits
+    """
+    from node.cli.output import print_json
     from node.experiments.report import write_report
 
     written = write_report(directory)
+    if as_json:
+        tables, figures = ([str(path) for path in paths] for paths in (written.tables, written.figures))
+        print_json({"page": str(written.page), "summary": written.summary, "tables": tables, "figures": figures})
+        return
     print(f"{written.page}: {written.summary}")
     for what, paths in (("runs and tables", written.tables), ("figures", written.figures)):
         print(f"{what}: {', '.join(str(path.relative_to(directory)) for path in paths) or 'none'}")

@@ -35,7 +35,10 @@ def check(
     ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask whether a node is up, and with --ready whether it can take part: exit 0 if so, 6 if not, 4 without answer."""
+    """Ask whether a node is up, and with --ready whether it can take part: exit 0 if so, 6 if not, 4 without answer.
+
+    Example: fednode health --ready --config node.yaml
+    """
     from node.cli.output import print_json
     from node.cli.target import open_node
 

@@ -40,7 +40,10 @@ def list_by_default(
 
 
 def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
-    """List the other members, and the observers that may connect."""
+    """List the other members, and the observers that may connect.
+
+    Example: fednode peers list --config node.yaml
+    """
     from node.cli.output import print_facts, print_json, print_table, show_bytes, show_id, show_seconds
     from node.cli.target import open_node
     from node.json_view import to_json

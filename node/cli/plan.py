@@ -67,7 +67,10 @@ def show(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan the local iterations of a round for a time budget, from what training and mining take."""
+    """Plan the local iterations of a round for a time budget, from what training and mining take.
+
+    Example: fednode plan --budget 100s --rounds 20 --config node.yaml
+    """
     from ml.budget import compute_max_rounds, compute_plan
     from ml.errors import BudgetError
     from node.cli.output import print_json

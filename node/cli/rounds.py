@@ -55,7 +55,10 @@ def list_some(
     reverse: _Reverse = False,
     as_json: AsJson = False,
 ) -> None:
-    """List rounds, newest first."""
+    """List rounds, newest first.
+
+    Example: fednode rounds list --config node.yaml --limit 5
+    """
     from node.cli.output import gather_pages, print_json, print_table, show_bytes, show_number, show_time
     from node.cli.target import open_ledger
     from node.json_view import to_json
@@ -116,7 +119,10 @@ def show(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one round in full."""
+    """Show one round in full.
+
+    Example: fednode rounds show 13 --config node.yaml
+    """
     from node.cli.output import print_facts, print_json
     from node.cli.target import open_ledger
     from node.genesis_file import get_work_unit

@@ -60,6 +60,8 @@ def start(
 
     Where the method shares samples in a transformed form (fededs), the node starts only if its configuration says
     fededs.i_understand: true.
+
+    Examples: fednode start --config node.yaml --set log.level=debug, or with --check to see whether it would start
     """
     from node.config import load_config
 

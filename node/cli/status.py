@@ -33,7 +33,10 @@ def show(
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a node stands: height, round, phase, accuracy, peers."""
+    """Show where a node stands: height, round, phase, accuracy, peers.
+
+    Examples: fednode status --config node.yaml --watch, or fednode status --socket run/node.sock --json
+    """
     from node.cli.output import print_facts, print_json
     from node.cli.target import open_node
     from node.json_view import to_json

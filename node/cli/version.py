@@ -19,7 +19,10 @@ def register(app: typer.Typer) -> None:
 def show_version(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with the libraries' versions.")] = False,
 ) -> None:
-    """Print the version of fednode."""
+    """Print the version of fednode.
+
+    Example: fednode version --json
+    """
     if as_json:
         libraries = {name: get_version(name) for name in _LIBRARIES}
         facts = {"version": get_version("fednode"), "python": platform.python_version(), "libraries": libraries}
