@@ -24,13 +24,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("command", [("config", "schema"), ("config", "show"), ("--help",), ("version", "--json")])
-def test_a_reader_who_has_enough_is_no_accident(cluster: Path, command: tuple[str, ...]) -> None:
-    options = ("-c", str(cluster / "node0.yaml")) if command == ("config", "show") else ()
+@pytest.mark.parametrize("command", [("config", "schema"), ("version", "--json")])
+def test_a_reader_who_has_enough_is_no_accident(command: tuple[str, ...]) -> None:
     read, write = os.pipe()
     os.close(read)  # before anything was written
     with os.fdopen(write, "wb") as stdout:
-        done = subprocess.run([*FEDNODE, *command, *options], stdout=stdout, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([*FEDNODE, *command], stdout=stdout, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (1, "")
 
 
@@ -43,7 +42,6 @@ def test_completion_needs_nothing_but_the_shell() -> None:
     for words, place, expected in (
         ("fednode sta", "1", {"start", "status"}),
         ("fednode model ", "2", {"info", "export"}),
-        ("fednode chain verify --de", "3", {"--deep"}),
     ):
         asked = {"_FEDNODE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
         done = subprocess.run(FEDNODE, env={**os.environ, **asked}, capture_output=True, text=True)

@@ -40,7 +40,7 @@ def node(tmp_path: Path) -> Iterator[Path]:
     """The admin socket of something that answers as a node does."""
     with ThreadPoolExecutor(max_workers=2) as threads:
         server = grpc.server(threads)
-        admin_pb2_grpc.add_AdminServicer_to_server(_Node(), server)
+        admin_pb2_grpc.add_AdminServicer_to_server(_Node(), server)  # type: ignore[abstract]  # says the rest is not there
         socket = tmp_path / "node.sock"
         server.add_insecure_port(f"unix:{socket}")
         server.start()

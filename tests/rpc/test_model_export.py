@@ -73,7 +73,7 @@ def test_torch_loads_the_file_into_the_model_it_is_of(
     net = build_model(genesis.model, genesis.input["shape"], len(genesis.classes))
     net.load_state_dict(load_file(out))
     assert all(np.array_equal(tensor.numpy(), arrays[name]) for name, tensor in net.state_dict().items())
-    with safe_open(out, framework="np") as opened:  # type: ignore[no-untyped-call]
+    with safe_open(out, framework="np") as opened:
         card = opened.metadata()
     assert (card["format"], card["fednode.round"], card["fednode.chain_id"]) == ("pt", "7", genesis.chain_id.hex())
     assert json.loads(card["fednode.classes"]) == list(genesis.classes)
