@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -57,8 +57,16 @@ class YamlSource:
         origins = {k: o for k, o in self.origins.items() if k[: len(keys)] != keys}
         for depth in range(1, len(keys)):
             origins.setdefault(keys[:depth], origin)
-        origins[keys] = origin
+        origins |= dict.fromkeys(_walk_keys(keys, value), origin)
         return YamlSource(self.path, tree, origins)
+
+
+def _walk_keys(keys: Keys, value: Any) -> Iterator[Keys]:
+    """`keys` and those of every section below them."""
+    yield keys
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from _walk_keys((*keys, key), below)
 
 
 def _replace(tree: Any, keys: tuple[str, ...], value: Any, origin: str) -> Any:

@@ -74,6 +74,15 @@ def test_what_is_as_by_default_is_no_difference_even_where_it_is_written_out(cap
     assert 'log.level: "warning"' in capsys.readouterr().out
 
 
+def test_a_section_that_is_not_there_by_default_differs_in_what_was_written_of_it(
+    capsys: Captured, config: Path
+) -> None:
+    part = "data.partition={scheme: iid, index: 0, of: 2, seed: 1}"
+    found = ask(capsys, "config", "diff", "-c", str(config), "--set", part)["different"]
+    written = {entry["key"]: entry["origin"] for entry in found if entry["key"].startswith("data.")}
+    assert written == {f"data.partition.{key}": "--set data.partition" for key in ("scheme", "index", "of", "seed")}
+
+
 def test_check_says_so_in_json(capsys: Captured, config: Path) -> None:
     assert ask(capsys, "config", "check", "-c", str(config)) == {"ok": True, "file": str(config)}
 
