@@ -212,7 +212,7 @@ def test_config_show_names_the_origin_of_each_value(capsys: Captured, cluster: P
 
 
 def test_config_schema_is_json(capsys: Captured) -> None:
-    assert json.loads(run(capsys, "config", "schema")[1])["title"] == "NodeConfig"
+    assert json.loads(run(capsys, "config", "schema")[1])["title"] == "node.yaml of fednode"
 
 
 def test_genesis_hash_is_the_chain_id_that_show_names(capsys: Captured, cluster: Path) -> None:
