@@ -45,7 +45,16 @@ from support.recording import PATIENCE_S, wait_until
 FINE = grpc.StatusCode
 PEER = peer_pb2.DESCRIPTOR.services_by_name["Peer"]
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
-LIMITS = RateLimits(status_per_s=1e9, messages_per_s=1e9, bytes_per_s=1e12, blocks_per_s=1e9, blocks_burst=1e9)
+LIMITS = RateLimits(
+    status_per_s=1e9,
+    messages_per_s=1e9,
+    messages_burst=1e9,
+    bytes_per_s=1e12,
+    blocks_per_s=1e9,
+    blocks_burst=1e9,
+    blobs_per_s=1e9,
+    blobs_burst=1e9,
+)
 
 # How a call may end: never with INTERNAL, which says that it was this node's fault.
 PEER_ENDS = {FINE.OK, FINE.PERMISSION_DENIED, FINE.RESOURCE_EXHAUSTED, FINE.ABORTED, FINE.CANCELLED}
