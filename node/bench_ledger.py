@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import math
 import os
 import statistics
@@ -41,6 +42,7 @@ def run_ledger_bench(
 ) -> dict[str, Any]:
     """Figures by name, in seconds, messages and bytes; `rounds` are measured after WARM_UP others. Either list of sizes
     may be empty. Raises NodeError when a federation does not get on."""
+    logging.getLogger("node").addHandler(logging.NullHandler())  # what n members warn of is nobody's to read
     memory = {}
     for n in sizes:
         report(f"{n} members in one process")
