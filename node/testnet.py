@@ -1,4 +1,5 @@
-"""A federation to try things on: keys, genesis, initial model and one configuration per node, in one directory.
+"""A federation to try things on: keys, genesis, initial model and one configuration per node, in one directory, and
+what its target needs besides.
 
 Keys are random; everything else follows from the seed, so that two test networks of one seed train alike. The
 directory appears whole or not at all.
@@ -33,9 +34,14 @@ from node.errors import ConfigError
 from node.genesis_draft import GenesisSpec, complete_genesis, draft_genesis
 from node.genesis_file import get_genesis_spec, write_genesis
 from node.identity import create_identity
+from node.targets import DATA_DIR, KEY_FILE, SOCKET_DIR, TARGETS, Target
+from node.targets.compose import write_compose
+from node.targets.kubernetes import write_kustomization
 from node.yaml_source import YamlSource, dump_yaml
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 (a node dialled by name listens on every interface; TLS admits members only)
+LOOPBACK = "127.0.0.1"
+BASE_PORT = 7050
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +50,8 @@ class TestnetSpec(GenesisSpec):
     (`data.columns.label=grade`).
 
     `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
-    are free now.
+    are free now. Containers are dialled by the names that their `target` gives them, so `host` and `base_port` are not
+    theirs to choose.
     """
 
     __test__ = False  # the name is not a test's
@@ -53,9 +60,10 @@ class TestnetSpec(GenesisSpec):
     data: str = "digits"
     partition: str = "classes:3,1"
     shots: int | None = None
-    host: str = "127.0.0.1"
-    base_port: int = 7050
+    host: str = LOOPBACK
+    base_port: int = BASE_PORT
     device: str = "cpu"
+    target: str = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +113,12 @@ class _Plan:
         n = spec.num_nodes
         if not 1 <= n <= MAX_MEMBERS:
             raise ConfigError(f"--nodes: expected 1 to {MAX_MEMBERS} (got {n})")
-        names = tuple(f"node{i}" for i in range(n))
-        addresses = _choose_addresses(spec)
+        target = _get_target(spec)
+        names = target.name_nodes(n)
+        addresses = target.dial_nodes(n) if target.is_container else _choose_addresses(spec)
         asked, data = draft_genesis(spec)
+        if spec.target == "k8s" and data.get("path") is not None:
+            raise ConfigError(f"--data: expected digits, which the image brings, with --target k8s (got {spec.data!r})")
         known = asked.value["classes"]
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
             raise ConfigError(f"--set classes: expected a list of names (got {known!r})")
@@ -156,11 +167,15 @@ def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
                 plan = _Plan.make(spec, temp / "keys")
             genesis, initial_model, pretrained = complete_genesis(plan.asked, plan.get_members(), spec)
             write_genesis(temp / "genesis.yaml", genesis, initial_model)
-            socket_dir = _choose_socket_dir(out, plan.names, undo)
+            is_container = _get_target(spec).is_container
+            socket_dir = Path(SOCKET_DIR) if is_container else _choose_socket_dir(out, plan.names, undo)
             for i, name in enumerate(plan.names):
                 config = dump_yaml(_make_config(plan, i, socket_dir, genesis))
-                text = f"# {name} of a test network. Start it with: fednode --config {name}.yaml\n{config}"
+                start = "its container" if is_container else f"fednode --config {name}.yaml"
+                text = f"# {name} of a test network. Start it with: {start}\n{config}"
                 (temp / f"{name}.yaml").write_text(text, encoding="utf-8")
+            if is_container:
+                _write_target(temp, plan)
             temp.chmod(0o755)
             temp.rename(out)
             undo.pop_all()
@@ -173,6 +188,27 @@ def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
         )
     )
     return Testnet(out, genesis, nodes, None if pretrained is None else pretrained.describe())
+
+
+def _get_target(spec: TestnetSpec) -> Target:
+    target = TARGETS.get(spec.target)
+    if target is None:
+        raise ConfigError(f"--target: expected one of {', '.join(TARGETS)} (got {spec.target!r})")
+    if target.is_container and (spec.host, spec.base_port) != (LOOPBACK, BASE_PORT):
+        raise ConfigError(f"--target {spec.target}: expected no --host and no --base-port: containers have their own")
+    return target
+
+
+def _write_target(directory: Path, plan: _Plan) -> None:
+    """Also lets the containers' user read what is no secret, whatever this process' umask is."""
+    for file in directory.iterdir():
+        if file.is_file():
+            file.chmod(0o644)
+    if plan.spec.target == "compose":
+        path = plan.data.get("path")
+        write_compose(directory, plan.names, None if path is None else Path(path))
+    else:
+        write_kustomization(directory, plan.names)
 
 
 def _validate_out(out: Path) -> None:
@@ -218,11 +254,14 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
     spec, name, address = plan.spec, plan.names[i], plan.addresses[i]
     host, _, port = address.rpartition(":")
     others = (j for j in range(spec.num_nodes) if j != i)
+    key_file, data_dir = f"keys/{name}.key", f"data/{name}"
+    if _get_target(spec).is_container:
+        key_file, data_dir = KEY_FILE, DATA_DIR
     part: dict[str, Any] = {"index": i, "of": spec.num_nodes, "seed": get_partition_seed(spec.seed)}
     part |= {"shots": spec.shots, "sha256": hash_splits(plan.splits)}
     return {
         "version": 1,
-        "node": {"name": name, "identity_key_file": f"keys/{name}.key", "data_dir": f"data/{name}"},
+        "node": {"name": name, "identity_key_file": key_file, "data_dir": data_dir},
         "genesis_file": "genesis.yaml",
         "network": {
             "listen": f"{host if is_loopback(host) else ANY_HOST}:{port}",

@@ -1,4 +1,4 @@
-"""`fednode testnet`: the files of a whole federation on one machine."""
+"""`fednode testnet`: the files of a whole federation, for processes of this machine or for containers."""
 
 from __future__ import annotations
 
@@ -110,9 +110,14 @@ def make(
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",
     pretrained: PretrainedOption = None,
     i_understand: UnderstandOption = False,
+    target: Annotated[
+        str,
+        typer.Option("--target", metavar="NAME", help="Who runs the nodes: local (processes here), compose or k8s."),
+    ] = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Write keys, genesis, initial model and configurations of a test network.
+    """Write keys, genesis, initial model and configurations of a test network, and a Compose file or a Kustomize
+    directory if those are to run it.
 
     Example: fednode testnet -n 4 -o cluster --data idx:mnist --model cnn_mnist --partition dirichlet:0.3; then start
     each node by fednode --config cluster/node0.yaml
@@ -140,6 +145,7 @@ def make(
             device=device,
             pretrained=pretrained,
             i_understand=i_understand,
+            target=target,
         ),
     )
     chain_id = made.genesis.chain_id.hex()
@@ -164,4 +170,16 @@ def make(
         print(f"  {node.name}  {encode_id(node.key)[:8]}…  {node.address}  {samples}")
     if made.pretrained is not None:
         print(made.pretrained)
-    print(f"start each with: fednode --config {out / made.nodes[0].config_file.name}")
+    print(_explain_start(target, out, made.nodes[0].config_file.name))
+
+
+def _explain_start(target: str, out: Path, config: str) -> str:
+    from node.targets import UID
+    from node.targets.compose import TOKEN_FILE, needs_owner
+
+    if target == "k8s":
+        return f"start them with: kubectl apply -k {out}"
+    if target == "local":
+        return f"start each with: fednode --config {out / config}"
+    owner = f"sudo chown {UID}:{UID} {out}/keys/*.key {out}/{TOKEN_FILE} && " if needs_owner() else ""
+    return f"start them with: {owner}docker compose -f {out}/docker-compose.yml up -d"
