@@ -11,6 +11,7 @@ import logging
 import signal
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
@@ -44,6 +45,7 @@ from node.miner import MinerProcess
 from node.no_trainer import NoTrainer
 from node.offload import ThreadOffload
 from node.open_files import make_room
+from node.notify import Notifier
 from node.operator import Operator, restore_bans
 from node.predictor import Predictor
 from node.round_service import RoundService
@@ -65,10 +67,10 @@ class StorageFailed(NodeError):
     """The store cannot be trusted or written any more: nothing is signed, what is there can still be read."""
 
 
-def run_daemon(config: NodeConfig, faults: Faults | None = None) -> int:
+def run_daemon(config: NodeConfig, faults: Faults | None = None, notifier: Notifier | None = None) -> int:
     """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's.
 
-    `faults` hears of every durable step of the store; nothing in production does.
+    `faults` hears of every durable step of the store; nothing in production does. `notifier` is whom systemd listens to.
     """
     key = open_identity(config)
     genesis, initial_model = load_genesis(config.genesis_file)
@@ -76,7 +78,7 @@ def run_daemon(config: NodeConfig, faults: Faults | None = None) -> int:
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
     try:
-        return asyncio.run(_run(config, genesis, initial_model, key, faults))
+        return asyncio.run(_run(config, genesis, initial_model, key, faults, notifier or Notifier()))
     except ChainError as error:
         raise _explain(error, config) from error
 
@@ -117,7 +119,12 @@ def _explain(error: ChainError, config: NodeConfig) -> NodeError:
 
 
 async def _run(
-    config: NodeConfig, genesis: Genesis, initial_model: Path, key: SigningKey, faults: Faults | None
+    config: NodeConfig,
+    genesis: Genesis,
+    initial_model: Path,
+    key: SigningKey,
+    faults: Faults | None,
+    notifier: Notifier,
 ) -> int:
     began_s = time.monotonic()
     stopped = asyncio.Event()
@@ -173,10 +180,16 @@ async def _run(
             )
             remote = _make_remote_access(config, key)
             await stack.enter_async_context(AdminServer(config.admin.socket, view, predictor, operator, remote))
+        await stack.enter_async_context(notifier.telling(transport.ready, partial(_describe, service)))
         _greet(config, genesis, key, service, time.monotonic() - began_s)
         await _run_until_stopped(service, stopped)
         log.info("stopped at height %d", service.tip.height)
     return 0
+
+
+def _describe(service: RoundService) -> str:
+    """A line for `systemctl status`."""
+    return f"height {service.tip.height}" + (f", {service.stall}" if service.stall else "")
 
 
 async def _run_until_stopped(service: RoundService, stopped: asyncio.Event) -> None:

@@ -51,11 +51,12 @@ def load_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
 
 
 def _validate_access(path: Path, status: os.stat_result, *, read_only: bool) -> None:
-    """Owner ourselves and mode 0600 or less; or a mounted secret, which Kubernetes' fsGroup turns into root's 0440."""
+    """Owner ourselves and mode 0600 or less; or a mounted secret of root's: Kubernetes' fsGroup gives it mode 0440 and
+    our group, systemd an access list, whose mask shows as the same mode, and root's group."""
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
         raise KeyFileError(f"{path}: expected a regular file")
-    groups = {os.getegid(), *os.getgroups()}
+    groups = {os.getegid(), *os.getgroups(), 0}
     if read_only and status.st_uid == 0 and status.st_gid in groups and mode & ~0o440 == 0:
         return
     if status.st_uid != os.geteuid():

@@ -72,9 +72,10 @@ def start(
         return
     from node.daemon import run_daemon
     from node.log import setup_logging
+    from node.notify import Notifier
 
     setup_logging(loaded.log.level, loaded.log.format, loaded.log.file)
-    raise typer.Exit(run_daemon(loaded))
+    raise typer.Exit(run_daemon(loaded, notifier=Notifier.from_env(os.environ)))
 
 
 def check_node(config: NodeConfig, path: Path) -> None:

@@ -90,6 +90,16 @@ def test_a_mounted_secret_of_our_group_is_accepted_only_read_only() -> None:
             _validate_access(path, status, read_only=read_only)
 
 
+def test_a_credential_that_systemd_lets_us_read_by_an_access_list_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getegid", lambda: 1234)
+    monkeypatch.setattr(os, "getgroups", list)
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    _validate_access(Path("identity.key"), fake_stat(0o440, 0, 0), read_only=True)
+    for status, read_only in [(fake_stat(0o440, 0, 0), False), (fake_stat(0o444, 0, 0), True)]:
+        with pytest.raises(KeyFileError):
+            _validate_access(Path("identity.key"), status, read_only=read_only)
+
+
 def test_a_file_of_another_owner_is_refused() -> None:
     with pytest.raises(KeyFileError, match="expected owner uid"):
         _validate_access(Path("node.key"), fake_stat(0o600, os.geteuid() + 1, os.getegid()), read_only=False)

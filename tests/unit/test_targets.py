@@ -1,0 +1,245 @@
+"""Test networks for containers: what Compose and Kubernetes are handed, and what they say of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import stat
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from chain.signing import SigningKey
+from node.config import load_config
+from node.errors import ConfigError
+from node.genesis_file import load_genesis
+from node.targets import UID, compose, kubernetes
+from node.targets.compose import render_compose, render_gpu_override
+from node.testnet import TestnetSpec, make_testnet
+
+ROOT = Path(__file__).parents[2]
+NODES = ("node0", "node1", "node2", "node3")
+SMALL = TestnetSpec(num_nodes=4, rounds=0, settings=("model.hidden=[8]",))
+COMPOSE, K8S = replace(SMALL, target="compose"), replace(SMALL, target="k8s")
+OVERLAYS = ("base", "overlays/gpu", "overlays/observability", "overlays/multi-site")
+
+
+def needs(program: str, package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(program) is None, reason=f"no {program}: it comes with {package}")
+
+
+needs_schema = needs("check-jsonschema", "the Python package check-jsonschema")
+needs_kubectl = needs("kubectl", "Kubernetes' client, 1.28 or newer")
+needs_validator = needs("kubernetes-validate", "the Python package kubernetes-validate")
+
+
+def render(directory: Path) -> str:
+    done = subprocess.run(["kubectl", "kustomize", str(directory)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "something deprecated"
+    return done.stdout
+
+
+def render_overlay(name: str) -> str:
+    if name.endswith("observability") and not (ROOT / "deploy/monitoring/rules.yml").exists():
+        pytest.skip("deploy/monitoring is not there")
+    return render(ROOT / "deploy/kubernetes" / name)
+
+
+def find(manifests: str, kind: str, name: str = "fednode") -> Any:
+    found = [one for one in yaml.safe_load_all(manifests) if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+    assert len(found) == 1, f"{len(found)} of {kind} {name}"
+    return found[0]
+
+
+# ---- Compose
+
+
+def test_the_compose_files_of_this_repository_are_what_is_written_for_four() -> None:
+    assert (ROOT / "docker-compose.yml").read_text() == render_compose(NODES)
+    assert (ROOT / "deploy/docker-compose.gpu.yml").read_text() == render_gpu_override(NODES)
+
+
+@needs_schema
+@pytest.mark.parametrize("data", [None, Path("/srv/it's $5/scans")])
+def test_compose_files_are_what_the_specification_has(tmp_path: Path, data: Path | None) -> None:
+    files = [tmp_path / name for name in ("docker-compose.yml", "docker-compose.gpu.yml", "wrong.yml")]
+    texts = (render_compose(NODES, data), render_gpu_override(NODES), "services: {node0: {imag: fednode}}\n")
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text)
+    command = ["check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*command, *files[:2]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert subprocess.run([*command, files[2]], capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_container_sees_its_own_key_and_volume_alone_and_may_do_nothing_else(name: str) -> None:
+    services = yaml.safe_load(render_compose(NODES))["services"]
+    service = services[name]
+    assert [one if isinstance(one, str) else one["source"] for one in service["secrets"]] == [
+        f"{name}_key",
+        "metrics_token",
+    ]
+    mounted = [volume for volume in service["volumes"] if not volume.endswith(":ro")]
+    assert mounted == [f"{name}:/data"]
+    others = set(NODES) - {name}
+    assert not any(other in json.dumps(service) for other in others)
+    assert service["user"] == f"{UID}:{UID}"
+    assert service["read_only"]
+    assert service["init"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert {"pids_limit", "mem_limit", "logging", "stop_grace_period", "healthcheck"} <= service.keys()
+    assert not {"depends_on", "ports", "privileged", "cap_add"} & service.keys()
+
+
+def test_only_the_profile_starts_what_observes_and_all_of_it_is_confined() -> None:
+    services = yaml.safe_load(render_compose(NODES))["services"]
+    assert {name: one.get("profiles") for name, one in services.items() if name not in NODES} == {
+        "prometheus": ["observability"],
+        "grafana": ["observability"],
+    }
+    for name in ("prometheus", "grafana"):
+        assert services[name]["read_only"]
+        assert services[name]["cap_drop"] == ["ALL"]
+        assert all(port.startswith("127.0.0.1:") for port in services[name]["ports"])
+
+
+def test_a_compose_network_loads_as_its_containers_see_it(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        made = make_testnet(tmp_path / "c", COMPOSE)
+    finally:
+        os.umask(before)
+    load_genesis(made.directory / "genesis.yaml")
+    for i, node in enumerate(made.nodes):
+        config = load_config(node.config_file)
+        assert config.node.identity_key_file == Path("/run/secrets/identity.key")
+        assert config.network.listen == "0.0.0.0:7050"
+        assert config.network.get_peer_addresses() == {
+            other.key: f"node{j}:7050" for j, other in enumerate(made.nodes) if j != i
+        }
+        for name in (f"node{i}.yaml", "genesis.yaml", "initial_model.safetensors"):
+            assert stat.S_IMODE((made.directory / name).stat().st_mode) == 0o644
+        key = made.directory / f"keys/node{i}.key"
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        if os.geteuid() == 0:
+            assert (key.stat().st_uid, key.stat().st_gid) == (UID, UID)
+    assert (made.directory / "docker-compose.yml").read_text() == render_compose(NODES)
+    assert (made.directory / ".env").read_text().endswith("FEDNODE_DIR=.\n")
+    token = made.directory / "metrics.token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o640
+    assert len(token.read_text().strip()) >= 32
+
+
+def test_data_of_this_machine_are_mounted_where_they_are() -> None:
+    services = yaml.safe_load(render_compose(NODES, Path("/srv/it's $5")))["services"]
+    assert all("/srv/it's $$5:/srv/it's $$5:ro" in services[name]["volumes"] for name in NODES)
+
+
+def test_whoever_is_not_root_is_told_to_give_the_keys_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    for uid, needed in ((0, False), (UID, False), (1000, True)):
+        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+        assert compose.needs_owner() is needed
+
+
+# ---- Kubernetes
+
+
+@needs_kubectl
+def test_a_kustomize_network_has_what_its_pods_need(tmp_path: Path) -> None:
+    made = make_testnet(tmp_path / "c", replace(K8S, num_nodes=3))
+    manifests = render(made.directory)
+    pods = find(manifests, "StatefulSet")["spec"]
+    assert (pods["replicas"], pods["podManagementPolicy"]) == (3, "Parallel")
+    names = [f"fednode-{i}" for i in range(3)]
+    volumes = {volume["name"]: volume for volume in pods["template"]["spec"]["volumes"]}
+    config = find(manifests, "ConfigMap", volumes["config"]["configMap"]["name"])
+    assert set(config["data"]) == {"genesis.yaml", *(f"{name}.yaml" for name in names)}
+    assert set(config["binaryData"]) == {"initial_model.safetensors"}
+    sources = [source["secret"] for source in volumes["keys"]["projected"]["sources"]]
+    for name, node, source in zip(names, made.nodes, sources, strict=True):
+        secret = find(manifests, "Secret", source["name"])
+        assert source["items"] == [{"key": "identity.key", "path": f"{name}.key"}]
+        assert SigningKey.from_pem(base64.b64decode(secret["data"]["identity.key"]), None).id == node.key
+        assert node.address == f"{name}.fednode:7050"
+    assert find(manifests, "Service")["spec"]["publishNotReadyAddresses"]
+    find(manifests, "Secret", "fednode-metrics-token")
+    find(manifests, "PodDisruptionBudget")
+    find(manifests, "NetworkPolicy")
+
+
+@needs_kubectl
+def test_a_pod_has_its_own_key_mounted_and_is_restricted() -> None:
+    pod = find(render_overlay("base"), "StatefulSet")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    (keys,) = (mount for mount in container["volumeMounts"] if mount["name"] == "keys")
+    assert (keys["subPathExpr"], keys["readOnly"]) == ("$(POD_NAME).key", True)
+    assert keys["mountPath"] == "/run/secrets/identity.key"
+
+
+@needs_kubectl
+def test_the_overlays_change_what_they_are_for() -> None:
+    (container,) = find(render_overlay("overlays/gpu"), "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "fednode:cuda"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert {"name": "FEDNODE__TRAINING__DEVICE", "value": "cuda"} in container["env"]
+    assert len(container["env"]) > 1, "the base's are gone"
+    sites = render_overlay("overlays/multi-site")
+    assert find(sites, "Service", "fednode-peer")["spec"]["type"] == "LoadBalancer"
+    assert find(sites, "NetworkPolicy")["spec"]["ingress"][0]["from"] == [{"ipBlock": {"cidr": "0.0.0.0/0"}}]
+
+
+@needs_kubectl
+@needs_validator
+@pytest.mark.parametrize("name", [*OVERLAYS, "testnet"])
+def test_kubernetes_takes_the_manifests(tmp_path: Path, name: str) -> None:
+    if name == "testnet":
+        manifests = render(make_testnet(tmp_path / "c", K8S).directory)
+    else:
+        manifests = render_overlay(name)
+    for text, is_right in ((manifests, True), (manifests.replace("\nspec:", "\nspek:"), False)):
+        (tmp_path / "manifests.yaml").write_text(text)
+        command = ["kubernetes-validate", "--strict", str(tmp_path / "manifests.yaml")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) is is_right, done.stdout + done.stderr
+
+
+def test_what_a_config_map_cannot_hold_is_refused_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "MAX_CONFIG_BYTES", 4096)
+    with pytest.raises(ConfigError, match="expected at most 4096 bytes of configurations, genesis and initial model"):
+        make_testnet(tmp_path / "c", K8S)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (replace(SMALL, target="nomad"), "--target: expected one of local, compose, k8s (got 'nomad')"),
+        (replace(COMPOSE, host="10.0.0.1"), "--target compose: expected no --host and no --base-port"),
+        (replace(K8S, base_port=9000), "--target k8s: expected no --host and no --base-port"),
+    ],
+)
+def test_what_does_not_go_with_a_target_is_refused(tmp_path: Path, spec: TestnetSpec, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_testnet(tmp_path / "c", spec)
+    assert str(caught.value).startswith(message)
+    assert list(tmp_path.iterdir()) == []
