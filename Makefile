@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 SECONDS := 20
 FUZZ    := $(VENV)/.fuzz-ready
 
-.PHONY: setup test test-slow test-long fuzz check format proto demo clean
+.PHONY: setup test test-slow test-long fuzz check format proto lock demo clean
 
 setup: $(READY)
 
@@ -50,6 +50,15 @@ format: $(READY)
 
 proto: $(READY)
 	PATH="$(abspath $(BIN)):$$PATH" sh proto/generate.sh
+
+# Needs pip-tools on the path. torch for the CPU, since the one for CUDA stands on gigabytes more; the first lines stay.
+lock:
+	pip-compile --quiet --upgrade --generate-hashes --strip-extras --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options \
+	  --extra data --constraint deploy/torch-cpu.txt --unsafe-package torch --output-file .lock.txt pyproject.toml
+	{ sed -n '/^#/p' deploy/requirements.txt; sed '/^#/d;/^$$/d' .lock.txt; } >deploy/requirements.new
+	mv deploy/requirements.new deploy/requirements.txt
+	rm .lock.txt
 
 demo: $(READY)
 	$(BIN)/fednode demo

@@ -43,9 +43,9 @@ from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, 
 from node.membership import validate_membership
 from node.miner import MinerProcess
 from node.no_trainer import NoTrainer
+from node.notify import Notifier
 from node.offload import ThreadOffload
 from node.open_files import make_room
-from node.notify import Notifier
 from node.operator import Operator, restore_bans
 from node.predictor import Predictor
 from node.round_service import RoundService
@@ -70,7 +70,7 @@ class StorageFailed(NodeError):
 def run_daemon(config: NodeConfig, faults: Faults | None = None, notifier: Notifier | None = None) -> int:
     """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's.
 
-    `faults` hears of every durable step of the store; nothing in production does. `notifier` is whom systemd listens to.
+    `faults` hears of every durable step of the store; nothing in production does. `notifier` tells systemd.
     """
     key = open_identity(config)
     genesis, initial_model = load_genesis(config.genesis_file)

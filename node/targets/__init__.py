@@ -32,8 +32,7 @@ class Target:
 
     def dial_nodes(self, num_nodes: int) -> list[str]:
         """Their addresses, of containers."""
-        assert self.host is not None
-        return [f"{self.host.format(i=i)}:{PORT}" for i in range(num_nodes)]
+        return [f"{(self.host or '').format(i=i)}:{PORT}" for i in range(num_nodes)]
 
 
 TARGETS = {

@@ -45,7 +45,8 @@ x-node: &node
   command: [--config, {CONFIG_DIR}/node.yaml]
   environment:
     FEDNODE__HTTP__LISTEN: 0.0.0.0:8080
-    FEDNODE__HTTP__TOKEN_FILE: /run/secrets/metrics_token
+    FEDNODE__HTTP__TOKEN_FILE: /run/secrets/metrics/token
+  networks: {{default: {{aliases: [fednode]}}}}  # one name for all, by which Prometheus finds them
   stop_grace_period: 30s
   healthcheck:
     test: [CMD, fednode, health]
@@ -60,7 +61,9 @@ services:
 _NODE = f"""\
   NAME:
     <<: *node
-    secrets: [{{source: NAME_key, target: {KEY_FILE}}}, metrics_token]
+    secrets:
+      - {{source: NAME_key, target: {KEY_FILE}}}
+      - {{source: metrics_token, target: /run/secrets/metrics/token}}
     volumes:
       - NAME:/data
       - ${{FEDNODE_DIR:-./cluster}}/NAME.yaml:{CONFIG_DIR}/node.yaml:ro
@@ -75,17 +78,18 @@ _OBSERVABILITY = f"""\
     image: prom/prometheus:v3.5.0
     group_add: ["{UID}"]  # to read the token
     command: [--config.file=/etc/prometheus/prometheus.yml, --storage.tsdb.path=/prometheus]
-    secrets: [metrics_token]
+    secrets: [{{source: metrics_token, target: /run/secrets/metrics/token}}]
     ports: ["127.0.0.1:9090:9090"]
     volumes:
       - prometheus:/prometheus
-      - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/prometheus.yml:/etc/prometheus/prometheus.yml:ro
-      - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/rules.yml:/etc/prometheus/rules.yml:ro
+      - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/prometheus-containers.yml:/etc/prometheus/prometheus.yml:ro
+      - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/rules.yml:/etc/prometheus/rules/rules.yml:ro
   grafana:
     <<: *confined
     profiles: [observability]
     image: grafana/grafana:12.1.0
-    environment:  # whoever reaches the port may look, and nobody may change
+    environment:  # whoever reaches the port may look, and nobody may change anything
+      PROMETHEUS_URL: http://prometheus:9090
       GF_AUTH_ANONYMOUS_ENABLED: "true"
       GF_AUTH_DISABLE_LOGIN_FORM: "true"
       GF_ANALYTICS_REPORTING_ENABLED: "false"
@@ -94,7 +98,7 @@ _OBSERVABILITY = f"""\
     volumes:
       - grafana:/var/lib/grafana
       - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/grafana/provisioning:/etc/grafana/provisioning:ro
-      - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/grafana/dashboards:/etc/grafana/dashboards:ro
+      - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/grafana/dashboards:/var/lib/grafana/dashboards:ro
 """
 
 _GPU_HEAD = """\

@@ -48,9 +48,7 @@ def write_kustomization(directory: Path, nodes: Sequence[str]) -> None:
 
 def _make_kustomization(nodes: Sequence[str], configs: Sequence[str]) -> dict[str, Any]:
     fixed = {"disableNameSuffixHash": True}  # a key never changes, and what does not is easier to find by its name
-    keys = [
-        {"name": f"{name}-key", "files": [f"identity.key=keys/{name}.key"], "options": fixed} for name in nodes
-    ]
+    keys = [{"name": f"{name}-key", "files": [f"identity.key=keys/{name}.key"], "options": fixed} for name in nodes]
     token = {"name": "fednode-metrics-token", "files": [f"token={TOKEN_FILE}"], "options": fixed}
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -66,8 +64,7 @@ def _make_kustomization(nodes: Sequence[str], configs: Sequence[str]) -> dict[st
 def _mount_keys(nodes: Sequence[str]) -> dict[str, Any]:
     """The volume of keys, with those of all pods in it."""
     sources = [
-        {"secret": {"name": f"{name}-key", "items": [{"key": "identity.key", "path": f"{name}.key"}]}}
-        for name in nodes
+        {"secret": {"name": f"{name}-key", "items": [{"key": "identity.key", "path": f"{name}.key"}]}} for name in nodes
     ]
     return {
         "apiVersion": "apps/v1",

@@ -35,6 +35,7 @@ def needs(program: str, package: str) -> pytest.MarkDecorator:
 
 
 needs_schema = needs("check-jsonschema", "the Python package check-jsonschema")
+needs_promtool = needs("promtool", "Prometheus")
 needs_kubectl = needs("kubectl", "Kubernetes' client, 1.28 or newer")
 needs_validator = needs("kubernetes-validate", "the Python package kubernetes-validate")
 
@@ -83,10 +84,7 @@ def test_compose_files_are_what_the_specification_has(tmp_path: Path, data: Path
 def test_a_container_sees_its_own_key_and_volume_alone_and_may_do_nothing_else(name: str) -> None:
     services = yaml.safe_load(render_compose(NODES))["services"]
     service = services[name]
-    assert [one if isinstance(one, str) else one["source"] for one in service["secrets"]] == [
-        f"{name}_key",
-        "metrics_token",
-    ]
+    assert [secret["source"] for secret in service["secrets"]] == [f"{name}_key", "metrics_token"]
     mounted = [volume for volume in service["volumes"] if not volume.endswith(":ro")]
     assert mounted == [f"{name}:/data"]
     others = set(NODES) - {name}
@@ -150,6 +148,16 @@ def test_whoever_is_not_root_is_told_to_give_the_keys_away(monkeypatch: pytest.M
         assert compose.needs_owner() is needed
 
 
+@needs_promtool
+def test_prometheus_takes_its_configuration_for_containers() -> None:
+    file = ROOT / "deploy/monitoring/prometheus-containers.yml"
+    done = subprocess.run(["promtool", "check", "config", "--syntax-only", file], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    mounted = yaml.safe_load(file.read_text())["scrape_configs"][0]["authorization"]["credentials_file"]
+    prometheus = yaml.safe_load(render_compose(NODES))["services"]["prometheus"]
+    assert [secret["target"] for secret in prometheus["secrets"]] == [mounted]
+
+
 # ---- Kubernetes
 
 
@@ -210,10 +218,8 @@ def test_the_overlays_change_what_they_are_for() -> None:
 @needs_validator
 @pytest.mark.parametrize("name", [*OVERLAYS, "testnet"])
 def test_kubernetes_takes_the_manifests(tmp_path: Path, name: str) -> None:
-    if name == "testnet":
-        manifests = render(make_testnet(tmp_path / "c", K8S).directory)
-    else:
-        manifests = render_overlay(name)
+    is_testnet = name == "testnet"
+    manifests = render(make_testnet(tmp_path / "c", K8S).directory) if is_testnet else render_overlay(name)
     for text, is_right in ((manifests, True), (manifests.replace("\nspec:", "\nspek:"), False)):
         (tmp_path / "manifests.yaml").write_text(text)
         command = ["kubernetes-validate", "--strict", str(tmp_path / "manifests.yaml")]

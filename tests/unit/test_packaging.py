@@ -1,0 +1,77 @@
+"""What `pip install` gets: the wheel's contents, and the locked versions of what it stands on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("node", "chain", "ml")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, as building leaves things behind; by the setuptools that is here, so nothing is fetched."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in (*PACKAGES, "tests", "deploy"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    build = ("wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out))
+    subprocess.run([sys.executable, "-m", "pip", *build, str(source)], check=True)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    of_package = {
+        str(file.relative_to(ROOT))
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*")
+        if file.suffix in (".py", ".yaml") or file.name == "py.typed" or (file.suffix == ".pyi")
+    }
+    assert {"node/py.typed", "chain/py.typed", "ml/py.typed", "node/pb/peer_pb2.py"} <= names
+    assert "node/targets/kubernetes_base/statefulset.yaml" in names
+    assert {name for name in names if ".dist-info/" not in name} == of_package
+
+
+@pytest.mark.slow
+def test_the_wheel_says_where_it_starts_and_what_it_needs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        info = wheel.name.split("-py3")[0] + ".dist-info"
+        assert "fednode = node.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
+        needs = re.findall(r"^Requires-Dist: (.*)$", archive.read(f"{info}/METADATA").decode(), re.MULTILINE)
+        assert f"{info}/licenses/LICENSE" in archive.namelist()
+    assert {str(Requirement(need)) for need in needs if "extra ==" not in need} == {
+        str(Requirement(need)) for need in PROJECT["dependencies"]
+    }
+
+
+def test_every_library_but_torch_is_locked_by_version_and_hash() -> None:
+    text = (ROOT / "deploy/requirements.txt").read_text()
+    entries = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE)
+    lines = [line for line in text.splitlines() if line and line[0] not in "# "]
+    assert len(entries) == len(lines)
+    locked = {name.lower().replace("_", "-"): version for name, version, _ in entries}
+    for need in map(Requirement, (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["data"])):
+        name = need.name.lower().replace("_", "-")
+        if name != "torch":
+            assert need.specifier.contains(locked.get(name, "0")), f"{need}: locked is {locked.get(name)}; make lock"
+    assert not [name for name in locked if name.startswith(("torch", "nvidia", "cuda", "triton"))]
+
+
+@pytest.mark.parametrize(("device", "build"), [("cpu", "+cpu"), ("cuda", "")])
+def test_torch_is_locked_by_version_for_each_device(device: str, build: str) -> None:
+    (version,) = set(re.findall(r"torch==([\d.]+)", (ROOT / "Makefile").read_text()))
+    assert (ROOT / f"deploy/torch-{device}.txt").read_text() == f"torch=={version}{build}\n"
