@@ -72,7 +72,8 @@ async def test_nobody_to_tell_and_nobody_who_listens_are_no_trouble(tmp_path: Pa
             pass
 
 
+@pytest.mark.timeout(30)
 def test_a_full_socket_does_not_hold_the_node_up(systemd: socket.socket) -> None:
     notifier = Notifier(systemd.getsockname())
-    for _ in range(1000):  # nobody reads; a socket holds some hundreds
+    for _ in range(1000):  # nobody reads; a socket holds at most 512
         notifier.send("WATCHDOG=1")
