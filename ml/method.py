@@ -84,7 +84,8 @@ class Trained:
 
     `metrics`: loss (mean over the steps), iterations (E), steps, seconds (of the whole phase, since what comes before
     the first step and after the last is time that mining does not have), alpha_s (those for each local iteration), and
-    accuracy and test_loss on the matched test set before anything was exchanged; and what the method says besides.
+    accuracy and test_loss on the matched test set before anything was exchanged, samples (those that the steps went
+    over, each as often as it came); and what the method says besides.
     """
 
     weight: int
@@ -319,6 +320,7 @@ class Client:
             "loss": progress.loss,
             "iterations": iterations,
             "steps": progress.steps,
+            "samples": sum(map(len, phase.schedule.batches)),
             "seconds": seconds,
             "alpha_s": seconds / max(iterations, 1),
             "accuracy": before_exchange["accuracy"],

@@ -43,6 +43,7 @@ from node.pb import admin_pb2_grpc
 from node.pb.common_pb2 import FinalisedBlock
 from node.predictor import NoModel, NotInTime, NotReady, Predictor, TooManyPredictions
 from node.samples import MAX_BYTES
+from node.transport.timing import CallTiming, OnCall
 from node.view import NodeView
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
 
 class AdminServer:
     """Serves `view`, the answers of `predictor` and the changes of `operator` on `socket`, and to `remote` callers,
-    while it is entered.
+    while it is entered. `on_call` hears of every call that has ended.
 
     Raises PermissionRefused when others could reach the socket, ConfigError when the place is taken.
     """
@@ -85,9 +86,11 @@ class AdminServer:
         predictor: Predictor,
         operator: Operator,
         remote: RemoteAccess | None = None,
+        on_call: OnCall | None = None,
     ) -> None:
         self._socket = socket
         self._remote = remote
+        self._timing = () if on_call is None else (CallTiming(on_call),)
         self._view = view
         self._servicer = _Admin(view, predictor, operator)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
@@ -118,7 +121,7 @@ class AdminServer:
 
     def _make_server(self, interceptors: Sequence[aio.ServerInterceptor[Any, Any]] = ()) -> aio.Server:
         server = aio.server(
-            interceptors=(*interceptors, Decoding()),
+            interceptors=(*self._timing, *interceptors, Decoding()),
             options=[
                 ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
                 ("grpc.max_concurrent_streams", 64),

@@ -369,6 +369,32 @@ class LogSection(Section):
     file: FilePath | None = None
 
 
+class HttpSection(Section):
+    """Where the node answers HTTP: metrics for Prometheus, and probes. Off without a port, as in `127.0.0.1:0`.
+
+    With a `token_file` metrics need the token that it holds (`Authorization: Bearer …`), which beyond loopback they
+    must; the probes say no more than yes or no to whoever comes without.
+    """
+
+    listen: ListenAddress | None = None
+    metrics: bool = True
+    token_file: FilePath | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self.listen is not None and parse_address(self.listen)[1] != 0
+
+
+class SinksSection(Section):
+    """Where what a round was like is written besides the store: `metrics.jsonl` in the data directory, and what others
+    read. OTLP goes where the standard variables say (OTEL_EXPORTER_OTLP_ENDPOINT), or to this machine."""
+
+    jsonl: bool = True
+    tensorboard: bool = False
+    mlflow_uri: Annotated[str, Field(min_length=1)] | None = None
+    otlp: bool = False
+
+
 class NodeConfig(Section):
     """The whole of node.yaml."""
 
@@ -381,7 +407,9 @@ class NodeConfig(Section):
     data: DataSection = DataSection()
     consensus: ConsensusSection = ConsensusSection()
     admin: AdminSection = AdminSection()
+    http: HttpSection = HttpSection()
     log: LogSection = LogSection()
+    sinks: SinksSection = SinksSection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,6 +482,11 @@ def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
         for keys, address in places.items():
             if not is_loopback(parse_address(address)[0]):
                 found.append((keys, f"expected a loopback address, since network.tls is off (got {address!r})"))
+    http = config.http
+    is_open = http.listen is not None and http.is_on and not is_loopback(parse_address(http.listen)[0])
+    if is_open and http.token_file is None:
+        said = f"expected a loopback address, or http.token_file as well (got {http.listen!r})"
+        found.append((("http", "listen"), said))
     limits = network.limits
     needed = limits.block_requests + limits.blob_streams
     if limits.max_streams < needed:

@@ -10,10 +10,12 @@ import asyncio
 import logging
 import signal
 import time
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 
 from chain.errors import (
     BlobCorrupted,
@@ -40,8 +42,10 @@ from node.config import NetworkSection, NodeConfig
 from node.context import NodeContext
 from node.errors import ConfigError, NodeError, PermissionRefused
 from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
+from node.log import logging_values
 from node.membership import validate_membership
 from node.miner import MinerProcess
+from node.monitor import Monitor, make_call_times, make_metrics
 from node.no_trainer import NoTrainer
 from node.notify import Notifier
 from node.offload import ThreadOffload
@@ -49,11 +53,13 @@ from node.open_files import make_room
 from node.operator import Operator, restore_bans
 from node.predictor import Predictor
 from node.round_service import RoundService
+from node.sinks.opening import open_sinks, validate_sinks
 from node.tokens import Tokens
 from node.trainer import Trainer
 from node.transport.base import AddressInUse
 from node.transport.intake import MIB, RateLimits
 from node.transport.rpc import RpcTransport
+from node.transport.timing import OnCall
 from node.unlock import open_identity
 from node.view import NodeView
 from node.worker import WorkerConfig, WorkerProcess
@@ -77,8 +83,10 @@ def run_daemon(config: NodeConfig, faults: Faults | None = None, notifier: Notif
     validate_membership(config, genesis, key.id)
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
+    validate_sinks(config.sinks)
     try:
-        return asyncio.run(_run(config, genesis, initial_model, key, faults, notifier or Notifier()))
+        with logging_values(lambda: {"node": config.node.name}):
+            return asyncio.run(_run(config, genesis, initial_model, key, faults, notifier or Notifier()))
     except ChainError as error:
         raise _explain(error, config) from error
 
@@ -144,8 +152,9 @@ async def _run(
         stack.push_async_callback(trainer.close)
         miner = MinerProcess(config.consensus.workers)
         stack.push_async_callback(miner.close)
+        calls = make_call_times(config)
         book = AddressBook.load(config.node.data_dir, config.network.get_addresses(genesis))
-        transport = _make_transport(config, genesis, key, book)
+        transport = _make_transport(config, genesis, key, book, None if calls is None else calls.observe)
         restore_bans(transport.bans, config.node.data_dir, SystemClock().now_ms())
         context = NodeContext(
             genesis=genesis,
@@ -166,8 +175,19 @@ async def _run(
             slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
         )
         service = RoundService(context)
+        stack.enter_context(logging_values(partial(_describe_position, service)))
+        metrics = make_metrics(calls, service, context, config)
+        sinks = open_sinks(config, genesis, key.id)
+        for sink in sinks:
+            stack.callback(sink.close)
+        monitor = Monitor(service.events, metrics, sinks, config.node.name)
+        view = NodeView(service, context, config, book)
+        if config.http.is_on:
+            from node.http_server import HttpServer  # not loaded where nobody is served
+
+            await stack.enter_async_context(HttpServer(config.http, view.describe_unready, metrics))
         if config.admin.socket is not None or config.admin.address is not None:
-            view, predictor = NodeView(service, context, config, book), Predictor(context, service.learner)
+            predictor = Predictor(context, service.learner)
             operator = Operator(
                 transport.bans,
                 book,
@@ -179,10 +199,13 @@ async def _run(
                 transport.redial,
             )
             remote = _make_remote_access(config, key)
-            await stack.enter_async_context(AdminServer(config.admin.socket, view, predictor, operator, remote))
+            admin = AdminServer(
+                config.admin.socket, view, predictor, operator, remote, None if calls is None else calls.observe
+            )
+            await stack.enter_async_context(admin)
         await stack.enter_async_context(notifier.telling(transport.ready, partial(_describe, service)))
         _greet(config, genesis, key, service, time.monotonic() - began_s)
-        await _run_until_stopped(service, stopped)
+        await _run_until_stopped(stopped, service.run(), monitor.run())
         log.info("stopped at height %d", service.tip.height)
     return 0
 
@@ -192,8 +215,19 @@ def _describe(service: RoundService) -> str:
     return f"height {service.tip.height}" + (f", {service.stall}" if service.stall else "")
 
 
-async def _run_until_stopped(service: RoundService, stopped: asyncio.Event) -> None:
-    running = asyncio.create_task(service.run(), name="service")
+def _describe_position(service: RoundService) -> dict[str, int]:
+    """Where a node stands, for each line of its log."""
+    height, machine = service.tip.height, service.machine
+    return {"height": height, "round": height if machine is None else machine.height}
+
+
+async def _run_until_stopped(stopped: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            for part in parts:
+                group.create_task(part)
+
+    running = asyncio.create_task(run(), name="parts")
     stopping = asyncio.create_task(stopped.wait(), name="stop")
     try:
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -226,7 +260,9 @@ def _flatten(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-def _make_transport(config: NodeConfig, genesis: Genesis, key: SigningKey, book: AddressBook) -> RpcTransport:
+def _make_transport(
+    config: NodeConfig, genesis: Genesis, key: SigningKey, book: AddressBook, on_call: OnCall | None
+) -> RpcTransport:
     timeouts = config.network.timeouts
     try:
         return RpcTransport(
@@ -243,6 +279,7 @@ def _make_transport(config: NodeConfig, genesis: Genesis, key: SigningKey, book:
             connect_s=timeouts.connect_s,
             handshake_s=timeouts.handshake_s,
             max_connections=make_room(config.network.limits.max_connections),
+            on_call=on_call,
         )
     except ValueError as error:
         raise ConfigError(f"network: {error}") from error

@@ -10,6 +10,8 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Literal, TextIO
@@ -74,6 +76,33 @@ def _is_worth_telling(record: logging.LogRecord) -> bool:
     peer could fill the disk with it."""
     error = record.exc_info[1] if record.exc_info else None
     return type(error).__name__ != "ExecuteBatchError"
+
+
+class _Values(logging.Filter):
+    """Adds values to every record that has none of that name yet."""
+
+    def __init__(self, get: Callable[[], Mapping[str, object]]) -> None:
+        super().__init__()
+        self._get = get
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for key, value in self._get().items():
+            record.__dict__.setdefault(key, value)
+        return True
+
+
+@contextmanager
+def logging_values(get: Callable[[], Mapping[str, object]]) -> Iterator[None]:
+    """Everything logged meanwhile carries these values, as JSON shows them. `get` may be called on any thread."""
+    values = _Values(get)
+    handlers = logging.getLogger().handlers[:]
+    for handler in handlers:
+        handler.addFilter(values)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(values)
 
 
 def setup_logging(

@@ -31,6 +31,15 @@ class Now:
     wall_ms: int
 
 
+class Absence(StrEnum):
+    """Why a final block has no contribution of a member, as far as this node has seen it."""
+
+    NOT_SENT = "no contribution came"
+    NOT_FETCHED = "its payloads did not come"
+    SIGNED_TWICE = "it has signed twice"
+    LATE = "its contribution came late, or was left out by the miner"
+
+
 @dataclass(frozen=True, slots=True)
 class Objection:
     """What speaks against a candidate here. `kind` as in `CandidateRefused`."""

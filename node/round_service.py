@@ -738,7 +738,15 @@ class RoundService:
             len(block.contributions),
             num_votes,
         )
-        self.events.publish("block", height=block.height, id=block.id.hex(), miner=block.header.miner.hex())
+        self.events.publish(
+            "block",
+            height=block.height,
+            id=block.id.hex(),
+            miner=block.header.miner.hex(),
+            time_ms=block.header.time_ms,
+            contributions=len(block.contributions),
+            votes=num_votes,
+        )
 
     async def _adopt(self, blocks: Sequence[FinalBlock]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -16,6 +16,7 @@ from chain.block import Block, Certificate, Contribution, Id, Vote
 from chain.genesis import Genesis
 from node.refusals import Reason
 from node.round_events import (
+    Absence,
     Accuse,
     Accused,
     Action,
@@ -175,14 +176,14 @@ class RoundMachine:
 
     def _explain_absence(self, member: Id) -> str:
         if member not in self._contributions:
-            return "no contribution came"
+            return Absence.NOT_SENT
         if member in self.refused:
             return self.refused[member]
         if member not in self._verified_at_s:
-            return "its payloads did not come"
+            return Absence.NOT_FETCHED
         if member in self._accused:
-            return "it has signed twice"
-        return "its contribution came late, or was left out by the miner"
+            return Absence.SIGNED_TWICE
+        return Absence.LATE
 
     @property
     def awaited(self) -> frozenset[Id]:

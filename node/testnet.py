@@ -50,8 +50,8 @@ class TestnetSpec(GenesisSpec):
     (`data.columns.label=grade`).
 
     `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
-    are free now. Containers are dialled by the names that their `target` gives them, so `host` and `base_port` are not
-    theirs to choose.
+    are free now. From `http_port` on the nodes answer HTTP, each at a port of its own. Containers are dialled by the
+    names that their `target` gives them, so `host` and `base_port` are not theirs to choose.
     """
 
     __test__ = False  # the name is not a test's
@@ -62,6 +62,7 @@ class TestnetSpec(GenesisSpec):
     shots: int | None = None
     host: str = LOOPBACK
     base_port: int = BASE_PORT
+    http_port: int | None = None
     device: str = "cpu"
     target: str = "local"
 
@@ -116,6 +117,8 @@ class _Plan:
         target = _get_target(spec)
         names = target.name_nodes(n)
         addresses = target.dial_nodes(n) if target.is_container else _choose_addresses(spec)
+        if spec.http_port is not None and not 1 <= spec.http_port <= 65536 - n:
+            raise ConfigError(f"--http-port: expected 1 to {65536 - n} for {n} nodes (got {spec.http_port})")
         asked, data = draft_genesis(spec)
         if spec.target == "k8s" and data.get("path") is not None:
             raise ConfigError(f"--data: expected digits, which the image brings, with --target k8s (got {spec.data!r})")
@@ -280,5 +283,6 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
         "data": {**plan.data, "partition": parse_partition(spec.partition).to_mapping() | part},
         "consensus": {"mine": True},
         "admin": {"socket": str(socket_dir / f"{name}.sock")},
+        **({} if spec.http_port is None else {"http": {"listen": f"127.0.0.1:{spec.http_port + i}"}}),
         "log": {"level": "info", "format": "text"},
     }

@@ -92,6 +92,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.specs.architectures import is_user_model
     from node.genesis_file import load_genesis, validate_sharing, validate_user_model
     from node.membership import validate_membership
+    from node.sinks.opening import validate_sinks
     from node.unlock import open_identity
 
     identity = open_identity(config)
@@ -100,6 +101,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     validate_membership(config, genesis, identity.id, place=f"{path}: network.peers")
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
+    validate_sinks(config.sinks)
     if config.training.user_models and is_user_model(genesis.model):
         _build_user_model(genesis, config.genesis_file)
     try:

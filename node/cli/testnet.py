@@ -107,6 +107,12 @@ def make(
     base_port: Annotated[
         int, typer.Option("--base-port", metavar="P", min=0, help="Node i listens on this plus i; 0 takes free ports.")
     ] = 7050,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            "--http-port", metavar="P", min=1, help="Node i serves metrics and probes on loopback at P plus i."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",
     pretrained: PretrainedOption = None,
     i_understand: UnderstandOption = False,
@@ -142,6 +148,7 @@ def make(
             difficulty=difficulty,
             host=host,
             base_port=base_port,
+            http_port=http_port,
             device=device,
             pretrained=pretrained,
             i_understand=i_understand,

@@ -37,6 +37,7 @@ from node.transport.intake import Intake, RateLimits
 from node.transport.link import Link
 from node.transport.sender import Sender
 from node.transport.server import HANDSHAKE_S, MAX_CONNECTIONS, PeerService, make_server
+from node.transport.timing import OnCall
 
 MAX_STREAMS = 64
 REQUEST_S = 30.0
@@ -47,7 +48,8 @@ class RpcTransport:
 
     `peers` gives the address of everyone to dial at first. `members` and `observers` are whom to let in (members: by
     default those dialled); an observer may push nothing but statuses. With `tls` off callers are believed, on loopback
-    only. `chain_id` is what peers are told that ask who answers.
+    only. `chain_id` is what peers are told that ask who answers. `on_call` hears of every call of a peer that has
+    ended.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class RpcTransport:
         max_connections: int = MAX_CONNECTIONS,
         bans: Bans | None = None,
         chain_id: Digest = b"",
+        on_call: OnCall | None = None,
     ) -> None:
         """Raises ValueError on an address that is none, or is not loopback while TLS is off."""
         self._me = identity.id
@@ -89,6 +92,7 @@ class RpcTransport:
         self._chain_id = chain_id
         self._handshake_s = handshake_s
         self._max_connections = max_connections
+        self._on_call = on_call
         self._counters = {peer: TrafficCounters() for peer in sorted(trusted)}
         self._senders = {peer: Sender(self._counters[peer], limits) for peer in trusted}
         self._intakes = {
@@ -186,7 +190,12 @@ class RpcTransport:
         )
         validate_free(self._listen)
         server = make_server(
-            self._service, self._max_streams, len(self._intakes), self._handshake_s, self._max_connections
+            self._service,
+            self._max_streams,
+            len(self._intakes),
+            self._handshake_s,
+            max_connections=self._max_connections,
+            on_call=self._on_call,
         )
         serve_calls(self._service, server)
         tasks: list[asyncio.Future[None]] = [failed]

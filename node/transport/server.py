@@ -37,6 +37,7 @@ from node.transport.channel import PEER_KEY
 from node.transport.intake import Intake
 from node.transport.link import ACCEPTED_KEY
 from node.transport.sender import Sender
+from node.transport.timing import CallTiming, OnCall
 from node.version import get_version
 
 log = logging.getLogger(__name__)
@@ -63,19 +64,26 @@ _OPTIONS = (
 
 
 def make_server(
-    service: PeerService, max_streams: int, num_peers: int, handshake_s: float, max_connections: int
+    service: PeerService,
+    max_streams: int,
+    num_peers: int,
+    handshake_s: float,
+    *,
+    max_connections: int,
+    on_call: OnCall | None = None,
 ) -> grpc.aio.Server:
     """A server for `service` with our limits. `max_streams` is per connection; in all there is room for what every peer
     may open. Of connections, whoever they are with, more than `max_connections` are closed as they come: each costs a
-    file descriptor before anybody knows who calls."""
+    file descriptor before anybody knows who calls. `on_call` hears of every call that has ended."""
     options = [
         *_OPTIONS,
         ("grpc.max_concurrent_streams", max_streams),
         ("grpc.server_handshake_timeout_ms", int(handshake_s * 1000)),
         ("grpc.max_allowed_incoming_connections", max_connections),
     ]
+    interceptors = (*([CallTiming(on_call)] if on_call is not None else []), _Promptness(service))
     return grpc.aio.server(
-        options=options, interceptors=(_Promptness(service),), maximum_concurrent_rpcs=max_streams + 16 * num_peers
+        options=options, interceptors=interceptors, maximum_concurrent_rpcs=max_streams + 16 * num_peers
     )
 
 

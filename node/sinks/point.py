@@ -1,0 +1,47 @@
+"""One round in one line: what of its record is worth a curve, as `metrics.jsonl` holds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chain.fields import format_time
+from node.sinks.base import Point
+
+_COPIED = ("block", "miner", "view", "votes", "payload_bytes", "pulled_bytes", "bytes_sent", "seconds", "beta_s")
+
+
+def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
+    """`record` is `RoundRecord.to_mapping`'s. Numbers that are not finite become None, as JSON has none such."""
+    train = record.get("train", {})
+    return {
+        "time": format_time(at_ms),
+        "node": node,
+        "round": record["round"],
+        "height": record["round"],
+        "loss": _finite(train.get("loss")),
+        "accuracy": _finite(record.get("accuracy")),
+        "local_accuracy": _finite(record.get("local_accuracy")),
+        "contributions": len(record.get("contributors", ())),
+        "rejected": len(record.get("rejected", ())),
+        "left_out": len(record.get("left_out", ())),
+        **{key: _finite(record.get(key)) for key in _COPIED},
+        "train": _finite(train),
+        "apply": _finite(record.get("apply", {})),
+    }
+
+
+def list_scalars(point: Point, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of a point by its place, as in `seconds/train`, for what only takes numbers."""
+    for key, value in point.items():
+        if isinstance(value, Mapping):
+            yield from list_scalars(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and prefix + key not in ("round", "height"):
+            yield prefix + key, float(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(below) for key, below in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
