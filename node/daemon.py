@@ -153,8 +153,9 @@ async def _run(
         miner = MinerProcess(config.consensus.workers)
         stack.push_async_callback(miner.close)
         calls = make_call_times(config)
+        on_call = None if calls is None else calls.observe
         book = AddressBook.load(config.node.data_dir, config.network.get_addresses(genesis))
-        transport = _make_transport(config, genesis, key, book, None if calls is None else calls.observe)
+        transport = _make_transport(config, genesis, key, book, on_call)
         restore_bans(transport.bans, config.node.data_dir, SystemClock().now_ms())
         context = NodeContext(
             genesis=genesis,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -105,9 +106,9 @@ class HttpServer:
         try:
             return socket.create_server((self._host, self._port), family=family, backlog=MAX_CALLERS)
         except OSError as error:
+            why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
             raise ConfigError(
-                f"http.listen: {self._listen}: cannot listen there ({error.strerror}); choose another port, or 0 "
-                "for none"
+                f"http.listen: {self._listen}: cannot listen there ({why}); choose another port, or 0 for none"
             ) from error
 
     # ---- answers

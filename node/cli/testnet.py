@@ -110,7 +110,7 @@ def make(
     http_port: Annotated[
         int | None,
         typer.Option(
-            "--http-port", metavar="P", min=1, help="Node i serves metrics and probes on loopback at P plus i."
+            "--http-port", metavar="P", min=1, help="Node i serves metrics and probes on loopback at this plus i."
         ),
     ] = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",

@@ -52,7 +52,7 @@ class SinkThread:
         """Returns at once."""
         try:
             self._points.put_nowait(point)
-            self._is_full = False
+            self._is_full = self._is_full and self._points.qsize() > 1
         except queue.Full:
             if not self._is_full:
                 log.warning("the sink %s is too slow: rounds are left out", self.name)

@@ -311,6 +311,22 @@ def test_without_tls_a_node_listens_on_this_machine_only(tmp_path: Path) -> None
     assert load_config(path, ["network.tls=off"]).network.tls == "off"
 
 
+def test_without_a_token_http_is_for_this_machine_only(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    [problem] = complain(path, "http.listen=0.0.0.0:8083")
+    assert problem == (
+        "--set http.listen: expected a loopback address, or http.token_file as well (got '0.0.0.0:8083')"
+    )
+    assert load_config(path, ["http.listen=0.0.0.0:8083", "http.token_file=token"]).http.token_file is not None
+    assert load_config(path, ["http.listen='[::1]:8083'"]).http.is_on
+
+
+def test_http_is_off_without_a_port(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    assert not load_config(path).http.is_on
+    assert not load_config(path, ["http.listen=0.0.0.0:0"]).http.is_on
+
+
 def test_a_socket_path_too_long_for_a_socket_is_refused_with_its_length(tmp_path: Path) -> None:
     fitting = 107 - len(f"{tmp_path}/")
     path = write(tmp_path, SMALL)

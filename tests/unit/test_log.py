@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import ConfigError
-from node.log import JsonFormatter, TextFormatter, escape_control, format_time, setup_logging
+from node.log import JsonFormatter, TextFormatter, escape_control, format_time, logging_values, setup_logging
 
 
 def make_record(message: str, *arguments: object, **extra: object) -> logging.LogRecord:
@@ -95,3 +95,22 @@ def test_a_log_file_that_cannot_be_written_is_a_configuration_error(tmp_path: Pa
     (tmp_path / "logs").write_text("a file")
     with pytest.raises(ConfigError, match="cannot be written"):
         setup_logging("info", "text", tmp_path / "logs" / "node.log")
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_lines_carry_what_is_said_to_hold_meanwhile() -> None:
+    out = io.StringIO()
+    setup_logging("info", "json", stream=out)
+    height = 7
+    log = logging.getLogger("node.test")
+    with (
+        logging_values(lambda: {"node": "hospital-a"}),
+        logging_values(lambda: {"height": height, "round": height + 1}),
+    ):
+        log.info("one")
+        height = 8
+        log.info("two", extra={"round": 3})
+    log.info("three")
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    shown = [(line.get("node"), line.get("height"), line.get("round")) for line in lines]
+    assert shown == [("hospital-a", 7, 8), ("hospital-a", 8, 3), (None, None, None)]

@@ -1,0 +1,178 @@
+"""The node over HTTP: who is answered what, and whom it hangs up on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from node import http_server
+from node.config import HttpSection
+from node.errors import ConfigError
+from node.http_server import HttpServer
+from support.ports import find_free_ports
+
+TOKEN = "x" * 32
+
+
+@dataclass
+class Site:
+    """What stands behind the server, and how it is asked."""
+
+    port: int
+    reason: str | None = None
+    accepts: list[str] = field(default_factory=list)
+
+    def encode(self, accept: str) -> tuple[bytes, str]:
+        self.accepts.append(accept)
+        return b"fednode_round 7\n", "text/plain; version=0.0.4"
+
+    async def get(self, path: str, *headers: str, host: str | None = None, method: str = "GET") -> tuple[int, str]:
+        """Status and body."""
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            f"Host: {host or f'127.0.0.1:{self.port}'}",
+            *headers,
+            "Connection: close",
+        ]
+        answer = await self.say("\r\n".join([*lines, "", ""]).encode())
+        head, _, body = answer.partition("\r\n\r\n")
+        return int(head.split(" ")[1]), body
+
+    async def say(self, data: bytes) -> str:
+        """All that is answered until the server hangs up."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(data)
+        async with asyncio.timeout(60):
+            answer = await reader.read()
+        writer.close()
+        return answer.decode()
+
+
+@asynccontextmanager
+async def serving(*, token_file: Path | None = None, metrics: bool = True) -> AsyncIterator[Site]:
+    [port] = find_free_ports(1)
+    site = Site(port)
+    section = HttpSection(listen=f"127.0.0.1:{port}", token_file=token_file)
+    async with HttpServer(section, lambda: site.reason, site if metrics else None):
+        yield site
+
+
+def write_token(tmp_path: Path, text: str = TOKEN) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{text}\n")
+    return path
+
+
+async def test_probes_say_whether_it_lives_and_is_ready() -> None:
+    async with serving() as site:
+        assert await site.get("/healthz") == (200, "ok\n")
+        assert await site.get("/readyz") == (200, "ready\n")
+        site.reason = "2 of 4 members in sight"
+        assert await site.get("/readyz") == (503, "not ready: 2 of 4 members in sight\n")
+        assert await site.get("/healthz") == (200, "ok\n")
+
+
+async def test_metrics_are_given_as_they_are_asked_for() -> None:
+    async with serving() as site:
+        assert await site.get("/metrics", "Accept: application/openmetrics-text") == (200, "fednode_round 7\n")
+        assert site.accepts == ["application/openmetrics-text"]
+    async with serving(metrics=False) as site:
+        assert (await site.get("/metrics"))[0] == 404
+
+
+async def test_nothing_else_is_answered_and_nothing_can_be_changed() -> None:
+    async with serving() as site:
+        assert (await site.get("/"))[0] == 404
+        assert (await site.get("/metrics", "Content-Length: 0", method="POST"))[0] == 405
+
+
+async def test_a_token_guards_the_metrics_and_the_probes_say_less_without(tmp_path: Path) -> None:
+    async with serving(token_file=write_token(tmp_path)) as site:
+        for wrong in (
+            (),
+            (f"Authorization: Bearer {TOKEN}x",),
+            (f"Authorization: Basic {TOKEN}",),
+            ("Authorization: é",),
+        ):
+            assert (await site.get("/metrics", *wrong))[0] == 401
+        assert (await site.get("/metrics", f"Authorization: Bearer {TOKEN}"))[0] == 200
+        site.reason = "node2 is missing"
+        assert await site.get("/readyz") == (503, "not ready\n")
+        assert await site.get("/readyz", f"Authorization: bearer {TOKEN}") == (503, "not ready: node2 is missing\n")
+
+
+@pytest.mark.parametrize("text", ["", "short"])
+def test_a_token_has_to_be_one(tmp_path: Path, text: str) -> None:
+    section = HttpSection(listen="127.0.0.1:1", token_file=write_token(tmp_path, text))
+    with pytest.raises(ConfigError, match=r"http\.token_file: .*expected a token of at least 16 characters"):
+        HttpServer(section, lambda: None, None)
+    section = HttpSection(listen="127.0.0.1:1", token_file=tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"http\.token_file: .*cannot be read \(No such file"):
+        HttpServer(section, lambda: None, None)
+
+
+async def test_a_page_from_elsewhere_does_not_reach_it_under_its_own_name() -> None:
+    async with serving() as site:
+        for host in (
+            "evil.example",
+            f"evil.example:{site.port}",
+            "127.0.0.1.evil.example",
+            "[::2]:80",
+            "localhost@evil",
+        ):
+            assert (await site.get("/metrics", host=host))[0] == 421, host
+        for host in ("localhost", f"LOCALHOST:{site.port}", "127.0.0.1", f"[::1]:{site.port}", "[::1]"):
+            assert (await site.get("/metrics", host=host))[0] == 200, host
+
+
+async def test_who_does_not_come_to_the_point_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.2)
+    monkeypatch.setattr(http_server, "IDLE_S", 1)
+    async with serving() as site:
+        assert await site.say(b"") == ""
+        assert await site.say(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ") == ""
+        kept = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        assert (await site.say(kept + b"GET /healthz HT")).endswith("ok\n")
+        body = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\nx"
+        assert (await site.say(body)).endswith("ok\n")
+
+
+async def test_headers_without_end_are_refused() -> None:
+    async with serving() as site:
+        answer = await site.say(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * (http_server.MAX_HEADER_BYTES + 1000))
+        assert answer.startswith("HTTP/1.1 400")
+
+
+async def test_callers_beyond_the_limit_are_told_so_and_others_answered_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_CALLERS", 4)
+    async with serving() as site:
+        idle = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(4)]
+        assert (await site.get("/healthz"))[0] == 503
+        for _, writer in idle:
+            writer.close()
+        async with asyncio.timeout(60):
+            while (await site.get("/healthz"))[0] != 200:  # noqa: ASYNC110 (another end of a socket)
+                await asyncio.sleep(0.01)
+
+
+async def test_an_address_that_is_taken_is_a_configuration_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=rf"http\.listen: {listen}: .* \(Address already in use\)"):
+            async with HttpServer(HttpSection(listen=listen), lambda: None, None):
+                pass
+
+
+async def test_the_port_is_free_again_afterwards() -> None:
+    async with serving() as site:
+        assert await site.get("/healthz") == (200, "ok\n")
+    with pytest.raises(ConnectionRefusedError):
+        await site.get("/healthz")
+    with socket.create_server(("127.0.0.1", site.port)):
+        pass
