@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
+import logging
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 
 from node.sinks.base import Point, SinkFailed
 from node.sinks.point import list_scalars
 
 SEND_S = 10.0
+
+logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.CRITICAL)  # said here, and not every round
 
 
 class OtlpSink:
@@ -28,15 +29,18 @@ class OtlpSink:
                 "fednode.chain_id": chain_id,
             }
         )
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter(timeout=SEND_S), export_interval_millis=math.inf)
-        self._provider = MeterProvider(resource=resource, metric_readers=[reader], shutdown_on_exit=False)
-        self._meter: Meter = self._provider.get_meter("fednode")
+        self._reader = InMemoryMetricReader()
+        self._exporter = OTLPMetricExporter(timeout=SEND_S)
+        self._provider = MeterProvider(resource=resource, metric_readers=[self._reader], shutdown_on_exit=False)
+        self._meter = self._provider.get_meter("fednode")
 
     def write(self, point: Point) -> None:
         for name, value in [("number", float(point["round"])), *list_scalars(point)]:
             self._meter.create_gauge(f"fednode.round.{name.replace('/', '.')}").set(value)
-        if not self._provider.force_flush(timeout_millis=SEND_S * 1000):
-            raise SinkFailed("the collector did not take it")
+        measured = self._reader.get_metrics_data()
+        if measured is not None and self._exporter.export(measured) is not MetricExportResult.SUCCESS:
+            raise SinkFailed("the collector does not answer, or refuses")
 
     def close(self) -> None:
         self._provider.shutdown(timeout_millis=1000)
+        self._exporter.shutdown(timeout_millis=1000)

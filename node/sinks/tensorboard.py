@@ -5,6 +5,7 @@ Written by tensorboardX, which needs no torch: the daemon has none.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from tensorboardX import SummaryWriter
@@ -25,7 +26,11 @@ class TensorBoardSink:
     def write(self, point: Point) -> None:
         try:
             if self._writer is None:
-                self._writer = SummaryWriter(str(self._directory), flush_secs=FLUSH_S)
+                self._writer = SummaryWriter(
+                    str(self._directory),
+                    flush_secs=FLUSH_S,
+                    filename_suffix=f".{time.time_ns()}",  # a life that began in the same second has a file of its own
+                )
             for name, value in list_scalars(point):
                 self._writer.add_scalar(name, value, point["round"])
             self._writer.flush()

@@ -102,11 +102,8 @@ def test_lines_carry_what_is_said_to_hold_meanwhile() -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     height = 7
-    log = logging.getLogger("node.test")
-    with (
-        logging_values(lambda: {"node": "hospital-a"}),
-        logging_values(lambda: {"height": height, "round": height + 1}),
-    ):
+    name, log = {"node": "hospital-a"}, logging.getLogger("node.test")
+    with logging_values(lambda: name), logging_values(lambda: {"height": height, "round": height + 1}):
         log.info("one")
         height = 8
         log.info("two", extra={"round": 3})

@@ -121,6 +121,12 @@ def test_free_ports_are_found(tmp_path: Path) -> None:
     assert min(ports) >= 1024
 
 
+def test_each_node_answers_http_at_a_port_of_its_own_if_at_all(tmp_path: Path) -> None:
+    assert not any(config.http.is_on for config in load_nodes(make_testnet(tmp_path / "off", SMALL)))
+    configs = load_nodes(make_testnet(tmp_path / "on", replace(SMALL, http_port=8080, host="node{i}")))
+    assert [config.http.listen for config in configs] == [f"127.0.0.1:{8080 + i}" for i in range(4)]
+
+
 def test_nodes_dialled_by_name_listen_on_every_interface(tmp_path: Path) -> None:
     made = make_testnet(tmp_path / "cluster", replace(SMALL, host="node{i}"))
     config = load_nodes(made)[2]
@@ -185,6 +191,7 @@ def test_the_current_directory_is_not_replaced_under_the_callers_feet(
         (replace(SMALL, rounds=-1), "--rounds: rounds: expected 0 to "),
         (replace(SMALL, profile="lan"), "--profile: profile: expected one of local, site, wide"),
         (replace(SMALL, difficulty=0), "--difficulty: pow.difficulty: expected 1 to "),
+        (replace(SMALL, http_port=65533), "--http-port: expected 1 to 65532 for 4 nodes (got 65533)"),
         (replace(SMALL, base_port=65535), "--base-port: expected 0, or 1 to 65532 for 4 nodes (got 65535)"),
         (replace(SMALL, settings=("lrr=1",)), "--set lrr: method.lrr: unknown key: did you mean 'lr'?"),
         (replace(SMALL, settings=("lr=fast",)), "--set lr: method.lr: expected a number"),
