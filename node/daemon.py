@@ -201,7 +201,7 @@ async def _run(
             )
             remote = _make_remote_access(config, key)
             admin = AdminServer(
-                config.admin.socket, view, predictor, operator, remote, None if calls is None else calls.observe
+                config.admin.socket, view, predictor, operator, remote, on_call
             )
             await stack.enter_async_context(admin)
         await stack.enter_async_context(notifier.telling(transport.ready, partial(_describe, service)))
