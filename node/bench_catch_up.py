@@ -12,7 +12,6 @@ rest, until a block has its contribution, is the worker's start and a round.
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import socket
 import tempfile
@@ -29,12 +28,13 @@ from chain.sqlite_store import SqliteStore
 from node.admin_client import AdminClient
 from node.bench import DIFFICULTY, Report
 from node.config import load_config
-from node.errors import NodeError, NodeUnreachable
+from node.errors import NodeUnreachable
 from node.identity import create_identity
 from node.local_cluster import NodeProcess
 from node.machine import get_machine
 from node.made_chain import make_chain
 from node.pb import admin_pb2 as pb
+from node.process_usage import read_cpu_s
 from node.testnet import Testnet, TestnetNode, TestnetSpec, make_testnet
 from node.yaml_source import dump_yaml, read_yaml
 
@@ -262,20 +262,11 @@ async def _watch(process: NodeProcess, height: int) -> _Watched:
                         height=status.height,
                         sees_others=sees_others or status.height > 0,
                         received=status.bytes_received,
-                        cpu_s=_read_cpu_s(status.pid),
+                        cpu_s=read_cpu_s(status.pid),
                     )
                 )
                 await asyncio.sleep(POLL_S)
         return _Watched(samples, await asyncio.to_thread(lambda: admin.genesis))
-
-
-def _read_cpu_s(pid: int) -> float:
-    """Seconds of all cores that a process has used. Raises NodeError where it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    except OSError as error:
-        raise NodeError(f"process {pid} has ended while it was watched ({error})") from error
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _wait(process: NodeProcess, condition: Condition) -> pb.NodeStatus:

@@ -15,7 +15,6 @@ import asyncio
 import itertools
 import logging
 import math
-import os
 import statistics
 import tempfile
 import time
@@ -30,10 +29,10 @@ from node.errors import NodeError
 from node.idle_federation import IdleFederation, idle_federation
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine
+from node.process_usage import read_cpu_s
 from node.testnet import Testnet, TestnetSpec, make_testnet
 
 SETTINGS = ("local_iterations=1", "model.hidden=[1]")  # as good as no training
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 GROWING = ("round_s", "messages_per_node", "bytes_per_node", "cpu_s_per_node")
 
 
@@ -206,8 +205,8 @@ class _Reading:
         if status is None:
             raise NodeError(f"{process.name} does not answer")
         messages = await asyncio.to_thread(_count_messages, process.socket)
-        daemon_s = sum(_read_cpu_s(pid) for pid in (status["pid"], *status["miner_pids"]))
-        return cls(status["height"], daemon_s, _read_cpu_s(status["worker_pid"]), messages)
+        daemon_s = sum(read_cpu_s(pid) for pid in (status["pid"], *status["miner_pids"]))
+        return cls(status["height"], daemon_s, read_cpu_s(status["worker_pid"]), messages)
 
     def compare(self, before: _Reading) -> tuple[float, float, float]:
         """A round's CPU seconds, the worker's, and messages sent."""
@@ -222,13 +221,3 @@ class _Reading:
 def _count_messages(socket: Path) -> int:
     with AdminClient(socket) as admin:
         return sum(peer.messages_sent for peer in admin.list_peers())
-
-
-def _read_cpu_s(pid: int) -> float:
-    """User and system time of one process. Raises NodeError where it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError as error:
-        raise NodeError(f"process {pid} has ended while it was watched ({error})") from error
-    fields = text.rpartition(")")[2].split()  # the name before it may hold anything
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S

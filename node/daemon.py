@@ -200,9 +200,7 @@ async def _run(
                 transport.redial,
             )
             remote = _make_remote_access(config, key)
-            admin = AdminServer(
-                config.admin.socket, view, predictor, operator, remote, on_call
-            )
+            admin = AdminServer(config.admin.socket, view, predictor, operator, remote, on_call)
             await stack.enter_async_context(admin)
         await stack.enter_async_context(notifier.telling(transport.ready, partial(_describe, service)))
         _greet(config, genesis, key, service, time.monotonic() - began_s)

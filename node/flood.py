@@ -36,9 +36,10 @@ from node.config import load_config
 from node.genesis_file import load_genesis
 from node.pb import peer_pb2 as pb
 from node.tls import MutualTls
+from node.transport.address import split_address
 from node.transport.base import CHUNK_BYTES, MAX_MESSAGE_BYTES, BlobNotFound, Message, MessageKind
 from node.transport.calls import SERVICE
-from node.transport.channel import Caller, split_address
+from node.transport.channel import Caller
 from node.transport.intake import MAX_BATCH_MESSAGES, to_pb
 from node.transport.rpc import RpcTransport
 from node.unlock import open_identity

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from node.cli.bench_ledger import bench_ledger
 from node.cli.bench_catch_up import bench_catch_up
+from node.cli.bench_figures import print_figures, report
+from node.cli.bench_flood import bench_flood
+from node.cli.bench_ledger import bench_ledger
 from node.cli.bench_soak import bench_soak
+from node.cli.bench_transfer import bench_transfer
 from node.cli.options import AsJson, make_group
 from node.cli.testnet import (
     DataOption,
@@ -33,9 +33,6 @@ ThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, hel
 
 
 def register(app: typer.Typer) -> None:
-    from node.cli.bench_flood import bench_flood
-    from node.cli.bench_transfer import bench_transfer
-
     group = make_group("Measure what things cost on this machine.")
     group.command("round")(bench_round)
     group.command("train")(bench_train)
@@ -44,8 +41,6 @@ def register(app: typer.Typer) -> None:
     group.command("reconstruct")(bench_reconstruct)
     group.command("share")(bench_share)
     group.command("ledger")(bench_ledger)
-    from node.cli.bench_flood import bench_flood
-
     group.command("flood")(bench_flood)
     group.command("transfer")(bench_transfer)
     group.command("catch-up")(bench_catch_up)
@@ -333,22 +328,6 @@ def _read_counts(text: str) -> tuple[int, ...]:
     return counts
 
 
-def report(what: str) -> None:
-    print(f"measuring {what} …", file=sys.stderr, flush=True)
-
-
-def print_figures(figures: dict[str, Any], show: Callable[[dict[str, Any]], None], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(figures))
-    else:
-        _show_machine(figures["machine"])
-        show(figures)
-
-
-def _show_machine(machine: dict[str, Any]) -> None:
-    print(f"machine        {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")
-
-
 def _show_train(figures: dict[str, Any]) -> None:
     machine, engine = figures["machine"], figures["engine"]
     settings = "  ".join(f"{key} {str(value).lower()}" for key, value in engine.items())
@@ -489,7 +468,7 @@ def _show_round(figures: dict[str, Any]) -> None:
     if "cold_starts" in figures:
         cold = figures["cold_starts"]
         print(
-            f"cold starts    {cold['succeeded']} of {cold['tried']} on one core, first block after "
+            f"cold starts    {cold['succeeded']} of {cold['tried']} on one core, round 3 after "
             f"{cold['seconds']['median']:.1f} s (median), {cold['seconds']['max']:.1f} s (longest)"
         )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
+from node.cli.bench_figures import print_figures, report
 from node.cli.options import AsJson
 from node.cli.testnet import SeedOption
 
@@ -32,20 +31,11 @@ def bench_catch_up(
     observer alone, and without its model."""
     from node.bench_catch_up import run_catch_up_bench
 
-    figures = run_catch_up_bench(rounds=rounds, seed=seed, report=_report)
-    if as_json:
-        print(json.dumps(figures))
-    else:
-        _show(figures)
-
-
-def _report(what: str) -> None:
-    print(f"{what} …", file=sys.stderr, flush=True)
+    print_figures(run_catch_up_bench(rounds=rounds, seed=seed, report=report), _show, as_json)
 
 
 def _show(figures: dict[str, Any]) -> None:
-    job, machine = figures["job"], figures["machine"]
-    print(f"machine        {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")
+    job = figures["job"]
     print(f"job            {job['nodes']} nodes and an observer, dfpl on digits, {job['rounds']} rounds missed")
     print(f"{'':16} blocks  seconds  a second  CPU, s     MB  answers, ms  contributes")
     for key, told in TOLD.items():

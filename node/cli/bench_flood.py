@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from node.cli.bench import _print_figures, _report
+from node.cli.bench_figures import print_figures, report
 from node.cli.options import AsJson
 from node.cli.testnet import SeedOption
 from node.errors import ConfigError
@@ -27,8 +27,8 @@ def bench_flood(
     scenarios = tuple(members.split(","))
     if unknown := [name for name in scenarios if name not in SCENARIOS]:
         raise ConfigError(f"--members: expected some of {', '.join(SCENARIOS)} (got {unknown[0]!r})")
-    figures = run_flood_bench(seconds=seconds, nice=nice, seed=seed, scenarios=scenarios, report=_report)
-    _print_figures(figures, _show, as_json)
+    figures = run_flood_bench(seconds=seconds, nice=nice, seed=seed, scenarios=scenarios, report=report)
+    print_figures(figures, _show, as_json)
 
 
 def _show(figures: dict[str, Any]) -> None:

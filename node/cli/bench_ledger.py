@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from node.cli.bench_figures import print_figures, report
 from node.cli.options import AsJson
 from node.cli.output import print_facts, print_table, show_bytes
 from node.errors import ConfigError
@@ -46,7 +47,6 @@ def bench_ledger(
     Example: fednode bench ledger --sizes 4,16 --processes '' --rounds 10
     """
     from node.bench_ledger import run_ledger_bench
-    from node.cli.bench import print_figures, report
 
     figures = run_ledger_bench(
         sizes=_read_sizes("--sizes", sizes, MOST_MEMBERS),

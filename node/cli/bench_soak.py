@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from node.cli.bench_figures import print_figures
 from node.cli.options import AsJson
 from node.cli.testnet import MethodOption, MethodSettings, ModelOption, PartitionOption, SeedOption
 from node.errors import NodeError
@@ -51,15 +51,14 @@ def bench_soak(
     figures = run_soak_bench(spec, faults=faults, report=lambda what: print(what, file=sys.stderr, flush=True))
     if plot is not None:
         draw_curves(plot, figures)
-    print(json.dumps(figures)) if as_json else _show(figures)
+    print_figures(figures, _show, as_json)
     faulty = [f"{name}: {found['fault']}" for name, found in figures["verified"].items() if not found["ok"]]
     if faulty or not figures["heads_agree"]:
         raise NodeError("; ".join(faulty) or f"the nodes have different heads: {figures['heads']}")
 
 
 def _show(figures: dict[str, Any]) -> None:
-    machine, job = figures["machine"], figures["job"]
-    print(f"machine        {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")
+    job = figures["job"]
     kinds = ", ".join(f"{count} times {kind}" for kind, count in sorted(figures["num_faults"].items())) or "no faults"
     print(
         f"job            {job['nodes']} nodes, {job['rounds']} rounds of {job['method']}, seed {job['seed']}: "

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from node.cli.bench import _print_figures, _report
+from node.cli.bench_figures import print_figures, report
 from node.cli.options import AsJson
 from node.cli.testnet import SeedOption
 
@@ -29,7 +29,7 @@ def bench_transfer(
     """Votes and heartbeats of real processes without and beside the transfer of a large blob."""
     from node.bench_transfer import run_transfer_bench
 
-    _print_figures(run_transfer_bench(mb=mb, seconds=seconds, seed=seed, report=_report), _show, as_json)
+    print_figures(run_transfer_bench(mb=mb, seconds=seconds, seed=seed, report=report), _show, as_json)
 
 
 def _show(figures: dict[str, Any]) -> None:

@@ -174,7 +174,7 @@ async def attack(runner: asyncio.Runner, path: Path) -> AsyncIterator[Attacked]:
         bans = Bans(clock)
         intake = Intake(liar.key.id, LIMITS, bans, TrafficCounters(), only_status=False, clock=clock)
         service = PeerService(node.service.reception, {liar.key.id: intake}, {}, bans, None, failures.append)
-        server = make_server(service, 64, 3, 5.0, 16)
+        server = make_server(service, 64, 3, 5.0, max_connections=16)
         serve_calls(service, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

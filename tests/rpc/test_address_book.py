@@ -12,8 +12,7 @@ from chain.signing import encode_id
 from node import admin_client
 from node.address_book import ADDRESSES, AddressBook
 from node.cli import main
-from node.errors import ConfigError, NotFound
-from node.ledger import InvalidRequest
+from node.errors import ConfigError, InvalidRequest, NotFound
 from node.transport.base import Message, MessageKind, PeerUnavailable
 from support.asked_nodes import make_book, running
 from support.nodes import RpcNet, RpcNode, make_keys, rpc_net

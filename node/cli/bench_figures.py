@@ -1,0 +1,24 @@
+"""What every `fednode bench` prints: what is being measured, on stderr, and the figures under the machine's name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def report(what: str) -> None:
+    print(f"measuring {what} …", file=sys.stderr, flush=True)
+
+
+def print_figures(figures: dict[str, Any], show: Callable[[dict[str, Any]], None], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(figures))
+    else:
+        show_machine(figures["machine"])
+        show(figures)
+
+
+def show_machine(machine: dict[str, Any]) -> None:
+    print(f"machine        {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")

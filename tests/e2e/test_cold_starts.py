@@ -1,0 +1,22 @@
+"""A hundred federations from nothing: four real nodes that share one core reach round 3, every time."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from node.bench import DIFFICULTY, measure_cold_starts
+from node.testnet import TestnetSpec
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+NUM_STARTS = 100
+
+
+@pytest.mark.timeout(NUM_STARTS * 120)
+def test_four_nodes_on_one_core_reach_round_3_each_time_they_start() -> None:
+    spec = TestnetSpec(method="fedavg", partition="iid", difficulty=DIFFICULTY, base_port=0)
+    found = measure_cold_starts(spec, NUM_STARTS, lambda what: print(what, file=sys.stderr, flush=True))
+    print(found["seconds"])
+    assert found["succeeded"] == NUM_STARTS, found["failures"]
