@@ -40,6 +40,8 @@ ROLES: Mapping[str, Role] = {
     "VerifyChain": Role.READ,
     "ExportChain": Role.READ,
     "Predict": Role.READ,
+    "GetModelInfo": Role.READ,
+    "ExportModel": Role.READ,
     "WatchEvents": Role.READ,
     "ListEvidence": Role.READ,
     "CompareChain": Role.READ,

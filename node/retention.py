@@ -17,7 +17,7 @@ from chain.genesis import Genesis
 from chain.signed import get_block_digests
 from chain.sqlite_store import SqliteStore
 from ml.errors import PayloadError
-from ml.payload import decode_arrays, kind_name
+from ml.payload import decode_arrays, kind_code
 from ml.specs import MethodSpec
 from node.on_demand import get_kinds
 
@@ -111,19 +111,20 @@ class Retention:
 
     def _get_taken(self, block: Block) -> set[Digest]:
         """What others have on demand in a block, and neither this node nor the vote needs."""
-        kinds = get_kinds(self._spec, block.height)
-        if not kinds:
+        codes = {kind_code(kind) for kind in get_kinds(self._spec, block.height)}
+        if not codes:
             return set()
         needed, taken = {block.header.aggregate}, set[Digest]()
         for contribution in block.contributions:
             for ref in contribution.payloads:
-                is_taken = contribution.author != self._me and kind_name(ref.kind) in kinds
+                is_taken = contribution.author != self._me and ref.kind in codes
                 (taken if is_taken else needed).add(ref.digest)
         return taken - needed
 
     def _get_streamed(self, height: int, contributions: Iterable[Contribution]) -> set[Digest]:
-        kinds = self._spec.get_streamed(height)
-        return {ref.digest for c in contributions for ref in c.payloads if kind_name(ref.kind) in kinds}
+        """By code: a contribution that was refused may name kinds that nobody knows."""
+        codes = {kind_code(kind) for kind in self._spec.get_streamed(height)}
+        return {ref.digest for one in contributions for ref in one.payloads if ref.kind in codes}
 
     def _keep_account(
         self, block: Block, seen: Collection[Contribution], pulled: set[Digest], unnamed: set[Digest]

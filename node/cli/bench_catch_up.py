@@ -28,7 +28,10 @@ def bench_catch_up(
     as_json: AsJson = False,
 ) -> None:
     """How fast a node that comes late catches up with real processes that go on: from nothing, after kill -9, from an
-    observer alone, and without its model."""
+    observer alone, and without its model.
+
+    Example: fednode bench catch-up --rounds 1000
+    """
     from node.bench_catch_up import run_catch_up_bench
 
     print_figures(run_catch_up_bench(rounds=rounds, seed=seed, report=report), _show, as_json)

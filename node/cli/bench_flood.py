@@ -21,7 +21,10 @@ def bench_flood(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Finality of three real processes beside a fourth member that is silent, honest, or floods them."""
+    """Finality of three real processes beside a fourth member that is silent, honest, or floods them.
+
+    Example: fednode bench flood --seconds 30 --members silent,valid
+    """
     from node.bench_flood import SCENARIOS, run_flood_bench
 
     scenarios = tuple(members.split(","))

@@ -31,6 +31,8 @@ def bench_soak(
     """Real nodes over hundreds of rounds while some are killed and frozen: do memory, open files, threads or disk grow?
 
     Exit 1 if in the end not all nodes have the same head, or a chain cannot be verified.
+
+    Example: fednode bench soak --rounds 200 --plot soak.png
     """
     from node.bench_soak import run_soak_bench
     from node.reconstruction_picture import check_picture

@@ -26,7 +26,10 @@ def bench_transfer(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Votes and heartbeats of real processes without and beside the transfer of a large blob."""
+    """Votes and heartbeats of real processes without and beside the transfer of a large blob.
+
+    Example: fednode bench transfer --mb 500 --seconds 60
+    """
     from node.bench_transfer import run_transfer_bench
 
     print_figures(run_transfer_bench(mb=mb, seconds=seconds, seed=seed, report=report), _show, as_json)

@@ -23,7 +23,7 @@ from ml.specs import add_kind, get_kind
 from ml.training import Diverged
 from support.federations import BEACON, CNN, MLP, aggregate_round, make_digit_clients, run_round
 
-METRICS = {"loss", "iterations", "steps", "seconds", "alpha_s", "accuracy", "test_loss"}
+METRICS = {"loss", "iterations", "steps", "samples", "seconds", "alpha_s", "accuracy", "test_loss"}
 QUICK: dict[str, dict[str, Any]] = {
     "fededs": {"local_epochs": 8, "warmup_epochs": 2, "encryptor_epochs": 1, "unet_width": 2}
 }
