@@ -1,13 +1,15 @@
 """Pushes what is new, and repairs what got lost: everyone says what it holds, and gets what it lacks (PROTOCOL §5).
 
 Authors push their own objects to every connected peer at once. A `Status` goes out on connect, soon after every step
-and at least every `status_s`; whoever receives one pushes what its sender lacks. So nothing depends on a message
-arriving once: queues may drop, links may break.
+and at least every `status_s`; whoever receives one pushes what its sender lacks, in turns: the author, and a few more
+holders each time it is still missing. So nothing depends on a message arriving once: queues may drop, links may break.
+Nor do all who hold an object give it to each who lacks it, n^3 messages where a slow network delivers late.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -21,6 +23,7 @@ from node.transport.base import Message, MessageKind, Transport
 from node.wire import Status, VoteBitmap, status_to_bytes
 
 MAX_EVIDENCE_PUSHED = 16  # on connect: the newest; older evidence has long been seen
+FIRST_GIVERS = 3  # holders besides the author that give what is missing in one status; twice as many in the next
 MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
 
 
@@ -51,6 +54,7 @@ class Gossip:
         self._position = position
         self._changed = asyncio.Event()
         self._held_since_s: dict[Hashable, float] = {}
+        self._missed: Counter[tuple[Id, Hashable]] = Counter()  # in how many statuses a peer lacked an object
         self._encoded: dict[Id, Message] = {}
         self._evidence: list[Message] = []
 
@@ -91,6 +95,7 @@ class Gossip:
     def on_height(self) -> None:
         """A new height: what was held for the old one no longer matters."""
         self._held_since_s.clear()
+        self._missed.clear()
         self._encoded.clear()
         self.on_step()
 
@@ -101,6 +106,17 @@ class Gossip:
     def _is_settled(self, key: Hashable) -> bool:
         since_s = self._held_since_s.get(key, float("-inf"))
         return self._clock.monotonic() - since_s >= self._genesis.waits.delta_s
+
+    def _gives(self, peer: Id, key: Hashable, author: Id) -> bool:
+        """Whether it is this node's turn to give `peer` an object that its status shows it lacks: the author always
+        does, of the others first those that follow it among the members."""
+        if not self._is_settled(key):
+            return False
+        me, first = self._genesis.index_of(self._transport.me), self._genesis.index_of(author)
+        assert me is not None and first is not None  # noqa: S101 - observers give nothing, and only members sign
+        missed = self._missed[peer, key]
+        self._missed[peer, key] += 1
+        return (me - first) % self._genesis.n >> missed <= FIRST_GIVERS
 
     # ---- status
 
@@ -160,15 +176,15 @@ class Gossip:
         members = self._genesis.member_ids
         for index, key in enumerate(members):
             contribution = None if status.contributions >> index & 1 else machine.contributions.get(key)
-            if contribution is not None and self._is_settled(contribution):
+            if contribution is not None and self._gives(peer, contribution, key):
                 self._post(peer, MessageKind.CONTRIBUTION, codec.encode_contribution(contribution))
         candidates = frozenset(status.candidates)
         for block_id, block in machine.candidates.items():
-            if block_id not in candidates and self._is_settled(block_id):
+            if block_id not in candidates and self._gives(peer, block_id, block.header.miner):
                 self._transport.post(peer, self._encode_candidate(block))
         held: dict[tuple[int, Phase], int] = {(entry.view, entry.phase): entry.members for entry in status.votes}
         for vote in machine.voting.get_missing(held):
-            if self._is_settled(vote.slot):
+            if self._gives(peer, vote.slot, vote.voter):
                 self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
 
     def _encode_candidate(self, block: Block) -> Message:

@@ -40,6 +40,8 @@ from support.cluster import Cluster, ScriptedTrainer, cluster
 from support.liar import Liar, lying, make_arrays
 from support.tapped import TappedNetwork, TappedTransport, read_slot
 
+# Of mining only what it does to the rounds: left to itself, difficulty would follow seven fast miners up.
+WORK = {"difficulty": 256, "min": 256, "max": 256, "target_ms": 100}
 NUM_NODES = 7
 STEADY = "node0"  # never restarted
 SHADY = "node6"  # lies now and then
@@ -403,7 +405,13 @@ def connect_without_sync(database: Path, *, readonly: bool) -> sqlite3.Connectio
 async def soaking(path: Path, seed: int, **genesis: Any) -> AsyncIterator[Soak]:
     trainers = [ForgetfulTrainer(i, TRAIN_S) for i in range(NUM_NODES)]
     async with cluster(
-        path, NUM_NODES, seed=seed, trainers=trainers, network=dict(CALM), network_class=WatchedNetwork, **genesis
+        path,
+        NUM_NODES,
+        seed=seed,
+        trainers=trainers,
+        network=dict(CALM),
+        network_class=WatchedNetwork,
+        **{"pow": WORK, **genesis},
     ) as net:
         assert isinstance(net.network, WatchedNetwork)
         net.network.shady = net.id(SHADY)
