@@ -238,15 +238,19 @@ class RoundService:
             raise Halted(
                 f"two blocks were certified at height {divergence['height']}; nothing is signed on top of that"
             )
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._c.transport.run(self.reception), name="transport")
-            group.create_task(self.learner.run(), name="learner")
-            group.create_task(self.gossip.run(), name="gossip")
-            group.create_task(self._run_sync(), name="sync")
-            group.create_task(self._stall.run(), name="stall")
-            group.create_task(self._auditor.run(), name="auditor")
-            group.create_task(self._audit_imported(), name="imported")
-            group.create_task(self._decide(), name="rounds")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._c.transport.run(self.reception), name="transport")
+                group.create_task(self.learner.run(), name="learner")
+                group.create_task(self.gossip.run(), name="gossip")
+                group.create_task(self._run_sync(), name="sync")
+                group.create_task(self._stall.run(), name="stall")
+                group.create_task(self._auditor.run(), name="auditor")
+                group.create_task(self._audit_imported(), name="imported")
+                group.create_task(self._decide(), name="rounds")
+        finally:
+            for blobs in self._behind:
+                blobs.abandon()
 
     async def _decide(self) -> None:
         try:

@@ -36,7 +36,7 @@ from node.transport.base import Message, MessageKind
 from node.transport.memory import MemoryTransport
 from support.census import take_census
 from support.chains import make_digest
-from support.cluster import Cluster, ScriptedTrainer, cluster
+from support.cluster import Cluster, Node, ScriptedTrainer, cluster
 from support.liar import Liar, lying, make_arrays
 from support.tapped import TappedNetwork, TappedTransport, read_slot
 
@@ -358,7 +358,7 @@ class Soak:
         loop = asyncio.get_running_loop()
         gc.collect()
         blocks = sys.getallocatedblocks()
-        files = [path for node in self.net.nodes.values() for path in node.path.rglob("*") if path.is_file()]
+        files, temporary, size = (sum(found) for found in zip(*map(_measure, self.net.nodes.values()), strict=True))
         wal = self.net[STEADY].path / "chain.db-wal"
         context = service._c
         rows = context.store._rows
@@ -370,9 +370,9 @@ class Soak:
             fds=len(os.listdir("/proc/self/fd")),
             tasks=len(asyncio.all_tasks()),
             timers=len(loop._scheduled),  # type: ignore[attr-defined]  # what call_later has put off
-            files=len(files),
-            temporary=sum(path.suffix in (".tmp", ".part") for path in files),
-            disk_mb=sum(path.stat().st_size for path in files) / MB,
+            files=files,
+            temporary=temporary,
+            disk_mb=size / MB,
             db_bytes=_read_size(rows),
             wal_bytes=wal.stat().st_size if wal.exists() else 0,
             entries=take_census(service, beyond=(self.net.network, context.genesis, context.trainer)),
@@ -387,6 +387,18 @@ def _read_size(rows: Rows) -> int:
     """Of a database, with what is only in its write-ahead log yet."""
     pages, size = (int(rows.read(what, f"PRAGMA {what}")[0][0]) for what in ("page_count", "page_size"))
     return pages * size
+
+
+def _measure(node: Node) -> tuple[int, int, int]:
+    """A data directory's files, how many of them are temporary, and bytes. One by one: a list of 100,000 paths would
+    be the largest thing in memory."""
+    files = temporary = size = 0
+    for directory, _, names in os.walk(node.path):
+        for name in names:
+            files += 1
+            temporary += name.endswith((".tmp", ".part"))
+            size += os.stat(os.path.join(directory, name)).st_size
+    return files, temporary, size
 
 
 def _read_rss_mb() -> float:
