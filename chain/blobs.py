@@ -214,10 +214,12 @@ class BlobFiles:
                 return False
             return True
 
-    def held_blobs(self) -> Iterator[Digest]:
-        """The digests of all blobs held, by the names of their files."""
+    def held_blobs(self, min_bytes: int = 0) -> Iterator[Digest]:
+        """The digests of all blobs held that have so many bytes, by the names of their files."""
         for directory in sorted(self._blobs.glob("[0-9a-f][0-9a-f]")):
-            for path in sorted(directory.iterdir()):
+            with os.scandir(directory) as entries:
+                found = [entry.path for entry in entries if min_bytes == 0 or entry.stat().st_size >= min_bytes]
+            for path in map(Path, sorted(found)):
                 with suppress(ValueError):  # a foreign file is not ours to touch
                     digest = bytes.fromhex(path.name)
                     if path == self.blob_path(digest):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ from node.machine import get_machine
 from node.made_chain import make_chain
 from node.pb import admin_pb2 as pb
 from node.process_usage import read_cpu_s
-from node.testnet import Testnet, TestnetNode, TestnetSpec, make_testnet
+from node.testnet import LOOPBACK, Testnet, TestnetNode, TestnetSpec, find_free_ports, make_testnet
 from node.yaml_source import dump_yaml, read_yaml
 
 NUM_NODES = 4
@@ -81,7 +80,7 @@ def add_observer(testnet: Testnet) -> TestnetNode:
     """Writes the configuration of an observer, and lets every member know of it."""
     directory = testnet.directory
     key = create_identity(directory / "keys" / f"{OBSERVER}.key")
-    address = f"127.0.0.1:{_find_free_port()}"
+    address = f"{LOOPBACK}:{find_free_ports(1)[0]}"
     peers = []
     for node in testnet.nodes:
         config = _read(node.config_file)
@@ -109,13 +108,6 @@ def add_observer(testnet: Testnet) -> TestnetNode:
 def _read(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = read_yaml(file).value
     return found
-
-
-def _find_free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
 
 
 # ---- the run

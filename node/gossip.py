@@ -24,6 +24,7 @@ from node.wire import Status, VoteBitmap, status_to_bytes
 
 MAX_EVIDENCE_PUSHED = 16  # on connect: the newest; older evidence has long been seen
 FIRST_GIVERS = 3  # holders besides the author that give what is missing in one status; twice as many in the next
+MAX_MISSED = 1 << 17  # of a height that goes on for long; what is forgotten is given as if it were missing anew
 MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
 
 
@@ -110,13 +111,14 @@ class Gossip:
     def _gives(self, peer: Id, key: Hashable, author: Id) -> bool:
         """Whether it is this node's turn to give `peer` an object that its status shows it lacks: the author always
         does, of the others first those that follow it among the members."""
-        if not self._is_settled(key):
+        me, first = self._genesis.index_of(self._transport.me), self._genesis.index_of(author)
+        if me is None or first is None or not self._is_settled(key):
             return False
-        members = self._genesis.member_ids  # of whom this node is one: observers give nothing
-        turn = (members.index(self._transport.me) - members.index(author)) % len(members)
         missed = self._missed[peer, key]
         self._missed[peer, key] += 1
-        return turn >> missed <= FIRST_GIVERS
+        if len(self._missed) > MAX_MISSED:
+            del self._missed[next(iter(self._missed))]
+        return (me - first) % self._genesis.n >> missed <= FIRST_GIVERS
 
     # ---- status
 

@@ -27,9 +27,10 @@ from node.errors import NodeUnreachable
 from node.exchange import Exchange
 from node.genesis_file import get_genesis_spec
 from node.miner import InlineMiner
+from node.no_trainer import NoTrainer
 from node.offload import InlineOffload, ThreadOffload
 from node.round_service import RoundService
-from node.trainer import NOTHING_TAKEN, OnProgress, Predicted, PredictionRefused, Trained, TrainerInfo
+from node.trainer import NOTHING_TAKEN, OnProgress, Trained
 from node.transport.memory import MemoryNetwork
 
 LATENCY_S = (0.0005, 0.002)  # one way, as in a network of one building
@@ -37,11 +38,8 @@ INITIAL_MODEL = b"nothing is trained"
 POLL_S = 0.02
 
 
-class IdleTrainer:
+class IdleTrainer(NoTrainer):
     """Has nothing to learn: a local phase of method `local` that is over at once."""
-
-    async def start(self) -> TrainerInfo:
-        return TrainerInfo(num_train=1, num_test=1, device="none", parameters=0, model_bytes=0)
 
     async def train(
         self,
@@ -53,20 +51,6 @@ class IdleTrainer:
         on_progress: OnProgress | None = None,
     ) -> Trained:
         return Trained(1, {}, {})
-
-    def abandon(self) -> bool:
-        return False
-
-    async def apply(
-        self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
-    ) -> Mapping[str, float]:
-        return {}
-
-    async def predict(self, samples: bytes) -> Predicted:
-        raise PredictionRefused("there is no model here")
-
-    async def close(self) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True)

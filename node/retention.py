@@ -78,14 +78,12 @@ class Retention:
         """Large blobs, whole or in part, that a node which went down has left: pulled or made for the height in hand,
         so that they may still come to be in its block, or for no block at all."""
         offered = self._store.referenced_blobs(self._store.head_height + 1)
-        return (self._choose_unnamed(self._store.held_blobs()) | {*self._store.partial_blobs()}) - offered
+        large = {*self._store.held_blobs(LARGE_BYTES + 1)}  # a look at every file, so not one by one
+        return ((large - self._get_kept()) | {*self._store.partial_blobs()}) - offered
 
     def _choose_unnamed(self, digests: Iterable[Digest]) -> set[Digest]:
         """The large ones among them that no block names whose blobs are kept."""
-        kept = self._get_kept()
-        return {
-            digest for digest in digests if digest not in kept and (self._store.blob_size(digest) or 0) > LARGE_BYTES
-        }
+        return {digest for digest in digests if (self._store.blob_size(digest) or 0) > LARGE_BYTES} - self._get_kept()
 
     def _get_kept(self) -> set[Digest]:
         return {self._genesis.initial_model}.union(*map(get_block_digests, (*self._old, *self._newest)))

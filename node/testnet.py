@@ -199,6 +199,8 @@ def _get_target(spec: TestnetSpec) -> Target:
         raise ConfigError(f"--target: expected one of {', '.join(TARGETS)} (got {spec.target!r})")
     if target.is_container and (spec.host, spec.base_port) != (LOOPBACK, BASE_PORT):
         raise ConfigError(f"--target {spec.target}: expected no --host and no --base-port: containers have their own")
+    if target.is_container and spec.http_port is not None:
+        raise ConfigError(f"--target {spec.target}: expected no --http-port: containers have one of their own")
     return target
 
 
@@ -226,16 +228,21 @@ def _validate_out(out: Path) -> None:
 def _choose_addresses(spec: TestnetSpec) -> list[str]:
     n = spec.num_nodes
     if spec.base_port == 0:
-        with ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-            for free in sockets:
-                free.bind(("127.0.0.1", 0))
-            ports = [free.getsockname()[1] for free in sockets]
+        ports = find_free_ports(n)
     elif 1 <= spec.base_port <= 65536 - n:
         ports = [spec.base_port + i for i in range(n)]
     else:
         raise ConfigError(f"--base-port: expected 0, or 1 to {65536 - n} for {n} nodes (got {spec.base_port})")
     return [f"{spec.host.replace('{i}', str(i))}:{port}" for i, port in enumerate(ports)]
+
+
+def find_free_ports(count: int) -> list[int]:
+    """So many of this machine's, free a moment ago."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for free in sockets:
+            free.bind((LOOPBACK, 0))
+        return [free.getsockname()[1] for free in sockets]
 
 
 def _choose_socket_dir(out: Path, names: Sequence[str], undo: ExitStack) -> Path:

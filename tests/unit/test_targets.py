@@ -242,6 +242,7 @@ def test_what_a_config_map_cannot_hold_is_refused_and_nothing_is_left(
         (replace(SMALL, target="nomad"), "--target: expected one of local, compose, k8s (got 'nomad')"),
         (replace(COMPOSE, host="10.0.0.1"), "--target compose: expected no --host and no --base-port"),
         (replace(K8S, base_port=9000), "--target k8s: expected no --host and no --base-port"),
+        (replace(COMPOSE, http_port=8080), "--target compose: expected no --http-port"),
     ],
 )
 def test_what_does_not_go_with_a_target_is_refused(tmp_path: Path, spec: TestnetSpec, message: str) -> None:
