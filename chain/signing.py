@@ -113,7 +113,8 @@ class SigningKey:
             state = "is encrypted and no passphrase was given" if passphrase is None else "is not encrypted"
             raise InvalidKey(f"private key: the PEM {state}") from error
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise InvalidKey("private key: expected PKCS#8 PEM that this passphrase opens") from error
+            needs = "" if passphrase is None else " that this passphrase opens"
+            raise InvalidKey(f"private key: expected PKCS#8 PEM{needs}") from error
         if not isinstance(key, Ed25519PrivateKey):
             raise InvalidKey.differs("private key", "Ed25519", type(key).__name__)
         return cls(key)

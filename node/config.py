@@ -21,7 +21,7 @@ from chain.errors import InvalidKey
 from chain.signing import decode_id
 from node.config_problems import Problem, describe_error, report
 from node.errors import ConfigError
-from node.yaml_source import Keys, YamlSource, parse_value, read_yaml, show_value
+from node.yaml_source import Keys, YamlSource, parse_value, read_sections, show_value
 
 if TYPE_CHECKING:
     from chain.genesis import Genesis
@@ -439,9 +439,9 @@ def load_config_source(
     env: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
     """As `load_config`, keeping the origin of each value."""
-    source = read_yaml(path)
-    if source.value is not None and not isinstance(source.value, dict):
-        raise ConfigError(f"{path}: expected keys and values (got {show_value(source.value)})")
+    source = read_sections(path, may_be_empty=True)
+    if {"members", "chain_name"} <= (source.value or {}).keys():
+        raise ConfigError(f"{path}: expected a node's configuration, which names its genesis_file (got a genesis)")
     for name, text in sorted((env or {}).items()):
         if name.startswith(ENV_PREFIX):
             keys = tuple(name.removeprefix(ENV_PREFIX).lower().split("__"))

@@ -27,7 +27,7 @@ from node.errors import ConfigError, NodeError
 from node.genesis_file import GenesisFile, check_initial_model, read_genesis, validate_user_model
 from node.peer_probe import Greeting, NotReached, ProbeFailed, Refused, identify_server, probe_peer
 from node.tokens import Tokens
-from node.transport.base import AddressInUse
+from node.transport.base import AddressInUse, CannotListen
 from node.transport.rpc import validate_free
 from node.unlock import open_identity
 from node.version import get_version
@@ -312,9 +312,9 @@ def _check_port(config: NodeConfig, key: SigningKey | None, node: pb.NodeStatus 
         validate_free(listen)
     except AddressInUse:
         yield _judge_listener(config, key, is_ours=is_ours)
-    except (OSError, ValueError) as error:
+    except CannotListen as error:
         advice = "choose an address of this machine for network.listen, and a port from 1024 on"
-        yield _fail("port", f"{listen}: cannot listen there ({getattr(error, 'strerror', None) or error})", advice)
+        yield _fail("port", str(error.strerror), advice)
     else:
         yield _ok("port", f"{listen} is free")
 
@@ -373,9 +373,8 @@ def _check_remote(address: str, data_dir: Path, *, runs: bool) -> Iterator[Findi
         if not runs:
             yield _fail("admin", f"{address}: another process listens there", "choose another admin.address")
             return
-    except (OSError, ValueError) as error:
-        found = f"{address}: cannot listen there ({getattr(error, 'strerror', None) or error})"
-        yield _fail("admin", found, "choose an address of this machine for admin.address")
+    except CannotListen as error:
+        yield _fail("admin", str(error.strerror), "choose an address of this machine for admin.address")
         return
     try:
         num_tokens = len(Tokens(data_dir).get_all())

@@ -22,7 +22,7 @@ from ml.specs import MethodSpec, add_kind, get_kind, get_spec
 from ml.specs.architectures import is_user_model
 from node.config_problems import Problem, report
 from node.errors import ConfigError, NodeError
-from node.yaml_source import YamlSource, dump_yaml, read_yaml, show_value
+from node.yaml_source import YamlSource, dump_yaml, read_sections
 
 INITIAL_MODEL = "initial_model.safetensors"
 WHAT_LEAVES = (
@@ -51,9 +51,11 @@ def load_genesis(path: Path) -> GenesisFile:
 
 def read_genesis(path: Path) -> tuple[YamlSource, Genesis, MethodSpec]:
     """Genesis alone, and its method's settings. Raises ConfigError."""
-    source = read_yaml(path)
-    if not isinstance(source.value, dict):
-        raise ConfigError(f"{path}: expected keys and values (got {show_value(source.value)})")
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file (take the other members' as it is, or make one: fednode genesis new)")
+    source = read_sections(path)
+    if "genesis_file" in source.value:
+        raise ConfigError(f"{path}: expected a genesis (got a node's configuration, which names it: genesis_file)")
     try:
         genesis = Genesis.from_mapping(source.value)
         return source, genesis, get_genesis_spec(genesis)

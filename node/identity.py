@@ -11,6 +11,7 @@ from chain.signing import SigningKey
 from node.errors import KeyFileError
 
 MAX_KEY_FILE_BYTES = 16 * 1024
+_HOW_TO_OPEN = " (node.identity_passphrase_file, or --passphrase-file, names the file that holds it)"
 
 
 def create_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
@@ -47,7 +48,8 @@ def load_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
     try:
         return SigningKey.from_pem(pem, passphrase)
     except InvalidKey as error:
-        raise KeyFileError(f"{path}: {error}") from error
+        hint = "" if passphrase or b"ENCRYPTED" not in pem else _HOW_TO_OPEN
+        raise KeyFileError(f"{path}: {error}{hint}") from error
 
 
 def _validate_access(path: Path, status: os.stat_result, *, read_only: bool) -> None:

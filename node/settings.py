@@ -76,7 +76,8 @@ def make_data(text: str) -> dict[str, Any]:
             raise ConfigError(f"--data: {error}") from error
     if not name or (colon and not path):
         raise ConfigError(f"--data: expected digits or FORMAT:PATH (got {text!r})")
-    if name not in FORMATS and (os.sep in text or Path(text).suffix or Path(text).is_symlink()):
+    is_path = os.sep in name or Path(name).suffix or Path(text).is_symlink()
+    if name not in FORMATS and is_path:
         raise ConfigError(f"--data: {text}: no such file or directory")
     if name not in FORMATS:
         raise ConfigError(f"--data: data.format: unknown format {name!r}: {suggest_word(name, FORMATS)}")

@@ -40,7 +40,7 @@ _HEADER = """\
 {hint}
 # The configuration of {name}; every key and its default: fednode config schema. Before it starts, see that
 #   - genesis.yaml and its initial model, which all members share, lie where genesis_file says
-#   - data is what this node has: it begins with bundled digits (fednode data inspect DATA looks at your own)
+#   - data is what this node has: digits come with the program, fednode data inspect FORMAT:PATH looks at others
 #   - fednode doctor --config node.yaml has nothing to complain of
 """
 

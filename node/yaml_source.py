@@ -99,6 +99,16 @@ def read_yaml(path: Path) -> YamlSource:
     return parse_yaml(text, path)
 
 
+def read_sections(path: Path, *, may_be_empty: bool = False) -> YamlSource:
+    """As `read_yaml`, for a file of keys and values. Raises ConfigError; what else a file holds is not repeated, since
+    a key or a token that is named by mistake comes this way too."""
+    source = read_yaml(path)
+    if isinstance(source.value, dict) or (may_be_empty and source.value is None):
+        return source
+    got = {list: "a list", type(None): "nothing"}.get(type(source.value), "text")
+    raise ConfigError(f"{path}: expected keys and values (got {got})")
+
+
 def parse_yaml(text: str, path: Path) -> YamlSource:
     """The document in `text`, `path` standing for it in messages. Raises ConfigError."""
     try:

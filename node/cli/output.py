@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(json.dumps(value), flush=True)
 
 
 def show_id(text: str) -> str:

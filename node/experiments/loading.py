@@ -13,7 +13,7 @@ from node.errors import ConfigError
 from node.experiments.contents import find_report_problems
 from node.experiments.plan import Experiment, expand
 from node.experiments.sections import ExperimentFile
-from node.yaml_source import YamlSource, parse_value, read_yaml, show_value
+from node.yaml_source import YamlSource, parse_value, read_sections
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -32,9 +32,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def _read(path: Path, overrides: Sequence[str]) -> YamlSource:
-    source = read_yaml(path)
-    if not isinstance(source.value, dict):
-        raise ConfigError(f"{path}: expected keys and values (got {show_value(source.value)})")
+    source = read_sections(path)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not all(key.split(".")):

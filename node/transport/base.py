@@ -8,7 +8,8 @@ blobs are pulled, and a pull says when it failed. A transport never calls out fr
      ├ BlobNotFound       the peer is there and does not hold the blob
      ├ BlobTooLong        the peer sent more than was declared: the transfer was broken off
      └ PeerFault          raised by a handler: the bytes or the signature are bad, refuse this peer for a while
-    AddressInUse          (an OSError) somebody else listens on our address
+    CannotListen          (an OSError) the address is not one this machine, or this user, can listen on
+     └ AddressInUse       somebody else listens there
 """
 
 from __future__ import annotations
@@ -85,8 +86,12 @@ class PeerFault(TransportError):
         self.reason = reason
 
 
-class AddressInUse(OSError):
-    """Somebody else listens on the address this node was told to listen on."""
+class CannotListen(OSError):
+    """The address this node was told to listen on is none it can have; `strerror` says which, and why."""
+
+
+class AddressInUse(CannotListen):
+    """Somebody else listens there."""
 
 
 @dataclass(slots=True)

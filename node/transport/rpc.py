@@ -23,6 +23,7 @@ from node.transport.address import is_loopback, split_address
 from node.transport.base import (
     MAX_BLOB_BYTES,
     AddressInUse,
+    CannotListen,
     Handler,
     Message,
     PeerFault,
@@ -178,7 +179,7 @@ class RpcTransport:
             await chunks.aclose()
 
     async def run(self, handler: Handler) -> None:
-        """Listens and dials until cancelled. Raises AddressInUse, another OSError when listening is not possible."""
+        """Listens and dials until cancelled. Raises CannotListen."""
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_failure(failure: Exception) -> None:
@@ -235,7 +236,7 @@ class RpcTransport:
 
 
 def validate_free(listen: str) -> None:
-    """Raises AddressInUse, or the OSError that says why one cannot listen there: gRPC says only that it failed."""
+    """Raises AddressInUse, or CannotListen with the reason: gRPC says only that it failed."""
     host, port = split_address(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -245,4 +246,4 @@ def validate_free(listen: str) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(error.errno, f"{listen} is in use by another process") from error
-            raise
+            raise CannotListen(error.errno, f"{listen}: cannot listen there ({error.strerror})") from error
