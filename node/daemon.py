@@ -56,7 +56,7 @@ from node.round_service import RoundService
 from node.sinks.opening import open_sinks, validate_sinks
 from node.tokens import Tokens
 from node.trainer import Trainer
-from node.transport.base import CannotListen
+from node.transport.base import AddressInUse, CannotListen
 from node.transport.intake import MIB, RateLimits
 from node.transport.rpc import RpcTransport
 from node.transport.timing import OnCall
@@ -242,8 +242,10 @@ async def _run_until_stopped(stopped: asyncio.Event, *parts: Coroutine[Any, Any,
 def _translate(error: BaseException) -> BaseException:
     """The first of a group's failures that means something to an operator, else the group itself."""
     for one in _flatten(error):
+        if isinstance(one, AddressInUse):
+            return ConfigError(f"network.listen: {one.strerror}; choose another port, or stop what is there")
         if isinstance(one, CannotListen):
-            return ConfigError(f"network.listen: {one.strerror}; choose another address or port")
+            return ConfigError(f"network.listen: {one.filename}: cannot listen there ({one.strerror})")
         if isinstance(one, ChainError):
             return one
         if isinstance(one, Halted):

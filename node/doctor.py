@@ -25,9 +25,9 @@ from chain.sqlite_store import SqliteStore
 from node.config import NodeConfig, load_config, parse_address
 from node.errors import ConfigError, NodeError
 from node.genesis_file import GenesisFile, check_initial_model, read_genesis, validate_user_model
-from node.peer_probe import Greeting, NotReached, ProbeFailed, Refused, identify_server, probe_peer
+from node.peer_probe import Greeting, NotReached, ProbeFailed, Refused, find_twin, identify_server, probe_peer
 from node.tokens import Tokens
-from node.transport.base import AddressInUse, CannotListen
+from node.transport.base import AddressInUse
 from node.transport.rpc import validate_free
 from node.unlock import open_identity
 from node.version import get_version
@@ -94,6 +94,8 @@ def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Ite
         yield from _check_data(config, path, read.genesis)
         if key is not None:
             yield from _check_peers(config, read.genesis, key)
+            if node is None:
+                yield from _check_twin(config, read.genesis, key)
 
 
 # ---- what the node is
@@ -312,9 +314,9 @@ def _check_port(config: NodeConfig, key: SigningKey | None, node: pb.NodeStatus 
         validate_free(listen)
     except AddressInUse:
         yield _judge_listener(config, key, is_ours=is_ours)
-    except CannotListen as error:
+    except (OSError, ValueError) as error:
         advice = "choose an address of this machine for network.listen, and a port from 1024 on"
-        yield _fail("port", str(error.strerror), advice)
+        yield _fail("port", f"{listen}: cannot listen there ({getattr(error, 'strerror', None) or error})", advice)
     else:
         yield _ok("port", f"{listen} is free")
 
@@ -373,8 +375,9 @@ def _check_remote(address: str, data_dir: Path, *, runs: bool) -> Iterator[Findi
         if not runs:
             yield _fail("admin", f"{address}: another process listens there", "choose another admin.address")
             return
-    except CannotListen as error:
-        yield _fail("admin", str(error.strerror), "choose an address of this machine for admin.address")
+    except (OSError, ValueError) as error:
+        found = f"{address}: cannot listen there ({getattr(error, 'strerror', None) or error})"
+        yield _fail("admin", found, "choose an address of this machine for admin.address")
         return
     try:
         num_tokens = len(Tokens(data_dir).get_all())
@@ -473,6 +476,19 @@ def _check_peers(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Itera
         yield _fail("quorum", shown, "nothing is finalised before: see the peers above")
     else:
         yield _ok("quorum", shown)
+
+
+def _check_twin(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterator[Finding]:
+    """Of two nodes with one key each signs what contradicts the other, and both are convicted by it."""
+    try:
+        validate_free(config.network.listen)
+    except OSError:
+        return  # what listens there is spoken of at the port
+    own = config.network.get_addresses(genesis).get(key.id)
+    twin = find_twin(key, dict.fromkeys(address for address in (config.network.advertise, own) if address))
+    if twin is not None:
+        advice = "stop that one first: two nodes with one key are convicted of signing twice"
+        yield Finding("key in use", Verdict.FAIL, f"{twin}: a node with this node's key runs already", advice)
 
 
 def _judge_peer(check: str, address: str, answer: Greeting | ProbeFailed | None, genesis: Genesis) -> Finding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import grpc
@@ -114,6 +115,17 @@ def identify_server(address: str) -> Id | None:
         return None if certificate is None else identify(ssl.DER_cert_to_PEM_cert(certificate).encode())
     except UnknownCaller:
         return None
+
+
+def find_twin(key: SigningKey, addresses: Iterable[str]) -> str | None:
+    """The first of `addresses` at which a node answers under our own key."""
+    for address in addresses:
+        try:
+            if identify_server(address) == key.id:
+                return address
+        except NotReached:
+            continue
+    return None
 
 
 def _greet(key: SigningKey, peer: Id, address: str, *, tls: bool) -> Greeting | None:

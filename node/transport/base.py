@@ -87,7 +87,7 @@ class PeerFault(TransportError):
 
 
 class CannotListen(OSError):
-    """The address this node was told to listen on is none it can have; `strerror` says which, and why."""
+    """The address this node was told to listen on is none it can have: `filename`, as OSError calls it."""
 
 
 class AddressInUse(CannotListen):

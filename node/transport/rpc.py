@@ -246,4 +246,4 @@ def validate_free(listen: str) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(error.errno, f"{listen} is in use by another process") from error
-            raise CannotListen(error.errno, f"{listen}: cannot listen there ({error.strerror})") from error
+            raise CannotListen(error.errno, error.strerror, listen) from error

@@ -7,9 +7,11 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from chain.sqlite_store import SqliteStore
@@ -18,6 +20,8 @@ from node.cli import main
 from node.cli.output import paint
 from node.genesis_file import load_genesis
 from node.peer_probe import Greeting, NotReached
+from node.tls import MutualTls
+from node.unlock import open_key
 from node.version import get_version
 
 Captured = pytest.CaptureFixture[str]
@@ -179,6 +183,24 @@ def test_whoever_holds_the_data_directory_or_the_port_is_named(capsys: Captured,
     assert f"process {os.getpid()} (" in found["data directory"][1]
     assert found["port"][1] == f"{listen}: another process listens there"
     assert examine(capsys, single, code=0)["data directory"][1].endswith("of this chain")
+
+
+def test_a_node_elsewhere_with_the_same_key_is_found_where_others_dial_it(capsys: Captured, single: Path) -> None:
+    key = open_key(single / "keys" / "node0.key")
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_secure_port("127.0.0.1:0", MutualTls(key, {key.id}).make_server_credentials())
+    server.start()
+    elsewhere = f"127.0.0.1:{port}"
+    try:
+        found = examine(capsys, single, "--set", f"network.advertise={elsewhere}", code=6)
+        assert get_failed(found) == ["key in use"]
+        assert found["key in use"][1] == f"{elsewhere}: a node with this node's key runs already"
+        here = examine(
+            capsys, single, "--set", f"network.advertise={elsewhere}", "--set", f"network.listen={elsewhere}", code=0
+        )
+        assert here["port"][1] == f"{elsewhere}: this node listens there"
+    finally:
+        server.stop(None).wait()
 
 
 def test_another_chains_data_directory_is_refused(capsys: Captured, single: Path, three: Path) -> None:
