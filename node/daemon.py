@@ -21,6 +21,7 @@ from chain.errors import (
     BlobCorrupted,
     ChainError,
     StoreCorrupted,
+    StoreError,
     StoreForbidden,
     StoreFull,
     StoreLocked,
@@ -123,6 +124,8 @@ def _explain(error: ChainError, config: NodeConfig) -> NodeError:
                 f"{error}; restore {directory} from a copy, or take the chain from the other members again: "
                 "fednode unsafe-reset, which keeps what this node signed"
             )
+        case StoreError():
+            return StorageFailed(f"{error} (node.data_dir)")
     return StorageFailed(f"{type(error).__name__}: {error}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -64,7 +65,9 @@ def show(
         _print_table(names, rows)
 
 
-def _read(socket: Any, config: Any, data_dir: Any, first: int, last: int | None) -> Iterator[_Row]:
+def _read(
+    socket: str | None, config: Path | None, data_dir: Path | None, first: int, last: int | None
+) -> Iterator[_Row]:
     from node.cli.target import open_ledger
 
     following: int | None = first

@@ -13,8 +13,6 @@ import typer
 from node.cli.options import AsJson
 from node.errors import NodeError, NotFound, VerificationFailed
 
-CHECKPOINTS = "checkpoints"
-
 
 def register(app: typer.Typer) -> None:
     app.command("unsafe-reset")(reset)
@@ -42,6 +40,7 @@ def reset(
     """
     from chain.errors import ChainError, StoreCorrupted, StoreLocked
     from chain.sqlite_store import SqliteStore
+    from node.checkpoint import CHECKPOINTS
     from node.cli.output import print_json
 
     if (config is None) == (data_dir is None):

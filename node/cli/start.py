@@ -75,6 +75,7 @@ def start(
     from node.notify import Notifier
 
     setup_logging(loaded.log.level, loaded.log.format, loaded.log.file)
+    os.umask(0o077)  # what a node keeps is its own, also in a data directory that others may enter
     raise typer.Exit(run_daemon(loaded, notifier=Notifier.from_env(os.environ)))
 
 

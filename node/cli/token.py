@@ -63,7 +63,11 @@ def make(
         raise NodeError(f"{output}: expected no such file")
     text = tokens.add(name, Role(role.value), format_time(time.time_ns() // 1_000_000))
     if output is not None:
-        write_private(output, text.encode() + b"\n")
+        try:
+            write_private(output, text.encode() + b"\n")
+        except NodeError:
+            tokens.revoke(name)  # nobody has it
+            raise
     if as_json:
         print_json({"name": name, "role": role.value, "token": None if output else text})
     elif output is None:

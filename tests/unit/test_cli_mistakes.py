@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from node import daemon
 from node.cli import main
 
 Captured = pytest.CaptureFixture[str]
@@ -126,8 +129,40 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
 signal.signal(signal.SIGINT, signal.default_int_handler)
+from node import daemon
 from node.cli import main
 sys.exit(main(["version"]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_what_a_node_writes_is_its_owners_whatever_the_umask(
+    capsys: Captured, cluster: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A data directory may have been made beforehand, for all to enter, and holds a model of private data."""
+
+    def run(*_: object, **__: object) -> int:
+        (tmp_path / "written").touch()
+        return 0
+
+    monkeypatch.setattr(daemon, "run_daemon", run)
+    handlers = logging.getLogger().handlers[:]
+    before = os.umask(0)
+    try:
+        assert main(["start", "--config", str(cluster / "node0.yaml")]) == 0
+    finally:
+        os.umask(before)
+        logging.getLogger().handlers[:] = handlers
+    assert stat.S_IMODE((tmp_path / "written").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(("place", "reason"), [("file", "File exists"), ("file/below", "Not a directory")])
+def test_a_data_directory_that_cannot_be_made_names_the_key(
+    capsys: Captured, cluster: Path, place: str, reason: str
+) -> None:
+    (cluster / "file").touch()
+    arguments = ["start", "--config", str(cluster / "node0.yaml"), "--set", f"node.data_dir={place}"]
+    said = subprocess.run([sys.executable, "-m", "node.cli", *arguments], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 1
+    assert said.stderr == f"fednode: {cluster / place}: {reason} (node.data_dir)\n"

@@ -105,6 +105,8 @@ def test_tokens_are_made_listed_and_revoked_by_command(capsys: Captured, tmp_pat
     assert Tokens(tmp_path).find_role(text) is None
     assert main(["token", "revoke", "a", *place]) == 3
     assert main(["token", "new", "b", *place]) == 1
+    assert main(["token", "new", "lost", *place, "-o", str(tmp_path / "none" / "lost.token")]) == 1
+    assert [token.name for token in Tokens(tmp_path).get_all()] == ["b"]
     assert main(["token", "list"]) == 2
     assert main(["token", "new", "c", "--data-dir", str(tmp_path / "none")]) == 3
 
