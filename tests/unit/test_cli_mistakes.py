@@ -107,7 +107,7 @@ def test_a_terminal_that_cannot_show_a_character_is_no_failure(tmp_path: Path) -
     """A testnet's ids end with an ellipsis, and a path may have any bytes."""
     out = os.fsencode(tmp_path) + b"/t\xfc\xc3\xbc"
     env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    command = [sys.executable, "-m", "node.cli", "testnet", "-n", "2", "--base-port", "0", "-o", out]
+    command: list[str | bytes] = [sys.executable, "-m", "node.cli", "testnet", "-n", "2", "--base-port", "0", "-o", out]
     done = subprocess.run(command, capture_output=True, env=env, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"\u2026" in done.stdout
@@ -115,7 +115,8 @@ def test_a_terminal_that_cannot_show_a_character_is_no_failure(tmp_path: Path) -
 
 def test_a_path_of_any_bytes_does_not_break_json(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONUTF8": "1"}
-    command = [sys.executable, "-m", "node.cli", "keygen", "--json", "-o", os.fsencode(tmp_path) + b"/t\xfc.key"]
+    key = os.fsencode(tmp_path) + b"/t\xfc.key"
+    command: list[str | bytes] = [sys.executable, "-m", "node.cli", "keygen", "--json", "-o", key]
     done = subprocess.run(command, capture_output=True, env=env, timeout=60, check=True)
     assert os.fsencode(json.loads(done.stdout)["key"]).endswith(b"/t\xfc.key")
 
