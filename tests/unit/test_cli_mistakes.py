@@ -83,7 +83,7 @@ def test_an_address_that_is_not_this_machines_is_one_line(
     capsys: Captured, cluster: Path, listen: str, reason: str
 ) -> None:
     arguments = ["start", "--config", str(cluster / "node0.yaml"), "--set", f"network.listen={listen}"]
-    said = subprocess.run([sys.executable, "-m", "node.cli", *arguments], capture_output=True, text=True, timeout=60)
+    said = subprocess.run([sys.executable, "-m", "node.cli", *arguments], capture_output=True, text=True, timeout=600)
     assert said.returncode == 78
     last = said.stderr.splitlines()[-1]
     assert last.startswith(f"fednode: network.listen: {listen}: cannot listen there ({reason}")
@@ -95,7 +95,7 @@ def test_a_port_that_is_taken_is_one_line(cluster: Path) -> None:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         arguments = ["start", "--config", str(cluster / "node1.yaml"), "--set", f"network.listen={listen}"]
         said = subprocess.run(
-            [sys.executable, "-m", "node.cli", *arguments], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "node.cli", *arguments], capture_output=True, text=True, timeout=600
         )
     assert said.returncode == 78
     assert said.stderr.splitlines()[-1] == (
@@ -108,7 +108,7 @@ def test_a_terminal_that_cannot_show_a_character_is_no_failure(tmp_path: Path) -
     out = os.fsencode(tmp_path) + b"/t\xfc\xc3\xbc"
     env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     command: list[str | bytes] = [sys.executable, "-m", "node.cli", "testnet", "-n", "2", "--base-port", "0", "-o", out]
-    done = subprocess.run(command, capture_output=True, env=env, timeout=60)
+    done = subprocess.run(command, capture_output=True, env=env, timeout=600)
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"\u2026" in done.stdout
 
@@ -117,7 +117,7 @@ def test_a_path_of_any_bytes_does_not_break_json(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONUTF8": "1"}
     key = os.fsencode(tmp_path) + b"/t\xfc.key"
     command: list[str | bytes] = [sys.executable, "-m", "node.cli", "keygen", "--json", "-o", key]
-    done = subprocess.run(command, capture_output=True, env=env, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, env=env, timeout=600, check=True)
     assert os.fsencode(json.loads(done.stdout)["key"]).endswith(b"/t\xfc.key")
 
 
@@ -134,7 +134,7 @@ from node import daemon
 from node.cli import main
 sys.exit(main(["version"]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
@@ -164,6 +164,6 @@ def test_a_data_directory_that_cannot_be_made_names_the_key(
 ) -> None:
     (cluster / "file").touch()
     arguments = ["start", "--config", str(cluster / "node0.yaml"), "--set", f"node.data_dir={place}"]
-    said = subprocess.run([sys.executable, "-m", "node.cli", *arguments], capture_output=True, text=True, timeout=60)
+    said = subprocess.run([sys.executable, "-m", "node.cli", *arguments], capture_output=True, text=True, timeout=600)
     assert said.returncode == 1
     assert said.stderr == f"fednode: {cluster / place}: {reason} (node.data_dir)\n"
