@@ -12,20 +12,19 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from node.bench_figures import Report, describe_spread
+from node.bench_testnet import DIFFICULTY, temporary_testnet
 from node.errors import NodeError
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine
 from node.process_usage import get_pss_mb
-from node.testnet import Testnet, TestnetSpec, make_testnet
+from node.testnet import Testnet, TestnetSpec
 
-DIFFICULTY = 16  # trivial: mining costs its messages and nothing else
 WARM_UP = 3  # rounds left out at the start: connections, caches, the first touch of everything
 TIMEOUT_S = 600.0
 POLL_S = 0.02
@@ -33,8 +32,6 @@ ROUNDS_AFTER_KILL = 8
 COLD_ROUNDS = 3
 COLD_TIMEOUT_S = 120.0
 PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
-
-Report = Callable[[str], None]
 
 
 def run_round_bench(spec: TestnetSpec, *, cold_starts: int, report: Report) -> dict[str, Any]:
@@ -49,7 +46,7 @@ def run_round_bench(spec: TestnetSpec, *, cold_starts: int, report: Report) -> d
     figures["start"] = _in_new_testnet(_alone(spec), _measure_start)
     figures["memory"] = _in_new_testnet(_alone(spec), _measure_memory)
     report("kill -9 of one node")
-    figures["kill"] = _in_new_testnet(_with_rounds(spec, 0), _measure_kill)
+    figures["kill"] = _in_new_testnet(replace(spec, rounds=0), _measure_kill)
     if cold_starts:
         report(f"{cold_starts} cold starts on one core")
         figures["cold_starts"] = measure_cold_starts(spec, cold_starts, report)
@@ -74,33 +71,13 @@ def _alone(spec: TestnetSpec) -> TestnetSpec:
         model=spec.model,
         partition="iid",
         rounds=1_000_000,  # no end of them, but a number: swim must have one
-        base_port=0,
         difficulty=DIFFICULTY,
     )
 
 
-def _with_rounds(spec: TestnetSpec, rounds: int) -> TestnetSpec:
-    return TestnetSpec(
-        num_nodes=spec.num_nodes,
-        method=spec.method,
-        model=spec.model,
-        partition=spec.partition,
-        rounds=rounds,
-        seed=spec.seed,
-        settings=spec.settings,
-        difficulty=spec.difficulty,
-        base_port=0,
-    )
-
-
 def _in_new_testnet(spec: TestnetSpec, measure: Callable[[Testnet], Any]) -> Any:
-    with tempfile.TemporaryDirectory(prefix="fednode-bench-") as directory:
-        made = make_testnet(Path(directory) / "cluster", replace(spec, i_understand=True))  # digits, on this machine
-        return measure(made)
-
-
-def describe_spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    with temporary_testnet(spec) as testnet:
+        return measure(testnet)
 
 
 # ---- a round
@@ -174,8 +151,7 @@ def _measure_memory(testnet: Testnet) -> dict[str, float]:
         async with LocalCluster(testnet) as cluster:
             await cluster.start()
             await cluster.wait_for_height(5, TIMEOUT_S)
-            status = await cluster.processes[0].get_status()
-            assert status is not None  # noqa: S101 - it has just answered
+            status = await cluster.processes[0].expect_status()
             return {
                 "daemon_mb": get_pss_mb(status["pid"]),
                 "worker_mb": get_pss_mb(status["worker_pid"]),
@@ -213,9 +189,7 @@ def _measure_kill(testnet: Testnet) -> dict[str, float]:
             others = [process.name for process in cluster.processes[:-1]]
             await cluster.wait_for_height(WARM_UP + ROUNDS_AFTER_KILL, TIMEOUT_S)
             await victim.kill()
-            status = await watched.get_status()
-            assert status is not None  # noqa: S101 - it has just answered
-            killed_at = status["height"]
+            killed_at = (await watched.expect_status())["height"]
             await cluster.wait_for_height(killed_at + ROUNDS_AFTER_KILL, TIMEOUT_S, others)
             walls = {record["round"]: record["seconds"]["wall"] for record in await watched.get_rounds()}
         before = [wall for height, wall in walls.items() if WARM_UP < height <= killed_at]
@@ -244,7 +218,7 @@ def measure_cold_starts(spec: TestnetSpec, count: int, report: Report) -> dict[s
     try:
         for attempt in range(1, count + 1):
             try:
-                seconds.append(_in_new_testnet(_with_rounds(spec, COLD_ROUNDS), _time_third_round))
+                seconds.append(_in_new_testnet(replace(spec, rounds=COLD_ROUNDS), _time_third_round))
             except NodeError as error:
                 failures.append(str(error))
             report(f"cold start {attempt} of {count}: {len(failures)} failed")

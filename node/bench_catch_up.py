@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,8 +24,8 @@ from chain.genesis import Genesis
 from chain.signing import encode_id
 from chain.sqlite_store import SqliteStore
 from node.admin_client import AdminClient
-from node.bench import DIFFICULTY, Report
-from node.config import load_config
+from node.bench_figures import Report
+from node.bench_testnet import DIFFICULTY, temporary_testnet
 from node.errors import NodeUnreachable
 from node.identity import create_identity
 from node.local_cluster import NodeProcess
@@ -34,7 +33,7 @@ from node.machine import get_machine
 from node.made_chain import make_chain
 from node.pb import admin_pb2 as pb
 from node.process_usage import read_cpu_s
-from node.testnet import LOOPBACK, Testnet, TestnetNode, TestnetSpec, find_free_ports, make_testnet
+from node.testnet import LOOPBACK, Testnet, TestnetNode, TestnetSpec, find_free_ports
 from node.yaml_source import dump_yaml, read_yaml
 
 NUM_NODES = 4
@@ -49,10 +48,11 @@ Condition = Callable[[pb.NodeStatus], bool]
 
 def run_catch_up_bench(*, rounds: int, seed: int, report: Report) -> dict[str, Any]:
     """Figures by name, in seconds, blocks and bytes."""
-    with tempfile.TemporaryDirectory(prefix="fednode-bench-") as directory:
-        net = _make_net(Path(directory) / "net", seed)
+    spec = TestnetSpec(num_nodes=NUM_NODES, rounds=0, seed=seed, settings=SETTINGS, difficulty=DIFFICULTY)
+    with temporary_testnet(spec) as testnet:
+        net = _Net(testnet, add_observer(testnet))
         report(f"making a chain of {rounds} rounds")
-        make_chain(net.testnet, rounds, net.testnet.nodes[: NUM_NODES - 1])
+        make_chain(testnet, rounds, testnet.nodes[: NUM_NODES - 1])
         figures = asyncio.run(_run(net, rounds, report))
     return {"machine": get_machine(), "job": {"nodes": NUM_NODES, "rounds": rounds, "seed": seed}, **figures}
 
@@ -65,15 +65,9 @@ class _Net:
     testnet: Testnet
     observer: TestnetNode
 
-    def get_data_dir(self, name: str) -> Path:
-        node = next(node for node in (*self.testnet.nodes, self.observer) if node.name == name)
-        return load_config(node.config_file).node.data_dir
-
-
-def _make_net(directory: Path, seed: int) -> _Net:
-    spec = TestnetSpec(num_nodes=NUM_NODES, rounds=0, seed=seed, settings=SETTINGS, difficulty=DIFFICULTY, base_port=0)
-    testnet = make_testnet(directory, spec)
-    return _Net(testnet, add_observer(testnet))
+    @property
+    def late(self) -> TestnetNode:
+        return next(node for node in self.testnet.nodes if node.name == LATE)
 
 
 def add_observer(testnet: Testnet) -> TestnetNode:
@@ -169,7 +163,7 @@ async def _join_in_two_lives(process: NodeProcess, rounds: int, *, after: int) -
     await process.start()
     first = await _watch(process, rounds // 2)
     await process.kill()
-    with SqliteStore.open(load_config(process.node.config_file).node.data_dir, first.genesis) as store:
+    with SqliteStore.open(process.node.data_dir, first.genesis) as store:
         resumed = store.head_height
     return {"killed_at": first.height, "resumed_at": resumed, **await _join(process, rounds, after=after)}
 
@@ -184,13 +178,13 @@ async def _come_back(process: NodeProcess, *, after: int) -> dict[str, Any]:
 
 
 def _reset(net: _Net) -> None:
-    data_dir = net.get_data_dir(LATE)
+    data_dir = net.late.data_dir
     SqliteStore.reset(data_dir)
     shutil.rmtree(data_dir / "checkpoints", ignore_errors=True)
 
 
 def _lose_model(net: _Net, *, newest_only: bool) -> None:
-    files = sorted((net.get_data_dir(LATE) / "checkpoints").iterdir(), key=lambda file: file.stat().st_mtime)
+    files = sorted((net.late.data_dir / "checkpoints").iterdir(), key=lambda file: file.stat().st_mtime)
     for file in files[-1:] if newest_only else files:
         file.unlink()
 

@@ -14,10 +14,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import math
 import statistics
 import sys
-import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -26,14 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from node.admin_client import AdminClient
-from node.bench import DIFFICULTY, Report
+from node.bench_figures import Report, get_quantile
+from node.bench_testnet import make_untrained_spec, temporary_testnet
 from node.errors import NodeError
 from node.flood import KINDS
 from node.json_view import to_json
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine
-from node.process_usage import read_cpu_s, read_memory
-from node.testnet import Testnet, TestnetSpec, make_testnet
+from node.process_usage import MB, read_cpu_s, read_memory
+from node.testnet import Testnet
 
 HONEST = 3
 SCENARIOS = ("silent", "honest", *KINDS)  # what the fourth member is
@@ -41,7 +40,6 @@ WARM_UP = 5  # blocks before anything is measured
 TIMEOUT_S = 300.0
 ATTACKER_STOP_S = 30.0
 NICE = 19
-MB = 1e6
 
 
 def run_flood_bench(
@@ -51,8 +49,7 @@ def run_flood_bench(
     found = {}
     for scenario in scenarios:
         report(f"{HONEST} honest members and one that is {_describe(scenario)}, for {seconds:g} s")
-        with tempfile.TemporaryDirectory(prefix="fednode-bench-") as directory:
-            testnet = _make_testnet(Path(directory) / "cluster", seed)
+        with temporary_testnet(make_untrained_spec(HONEST + 1, seed)) as testnet:
             found[scenario] = asyncio.run(_measure(testnet, scenario, seconds, nice))
     return {
         "machine": get_machine(),
@@ -63,19 +60,6 @@ def run_flood_bench(
 
 def _describe(scenario: str) -> str:
     return f"a flood of {scenario} traffic" if scenario in KINDS else scenario
-
-
-def _make_testnet(directory: Path, seed: int) -> Testnet:
-    spec = TestnetSpec(
-        num_nodes=HONEST + 1,
-        method="local",
-        partition="iid",
-        rounds=0,
-        seed=seed,
-        difficulty=DIFFICULTY,
-        base_port=0,
-    )
-    return make_testnet(directory, spec)
 
 
 async def _measure(testnet: Testnet, scenario: str, seconds: float, nice: int) -> dict[str, Any]:
@@ -133,11 +117,6 @@ def describe_finality(times: Sequence[float], began: float, ended: float) -> dic
     }
 
 
-def get_quantile(values: Sequence[float], share: float) -> float:
-    """The smallest of `values` that so large a share of them is not above."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
-
-
 # ---- the attacker
 
 
@@ -186,9 +165,7 @@ def _read_peer(process: NodeProcess, fourth: NodeProcess) -> Mapping[str, Any]:
 
 
 async def _get_pids(process: NodeProcess) -> Mapping[str, int]:
-    status = await process.get_status()
-    if status is None:
-        raise NodeError(f"{process.name} does not answer")
+    status = await process.expect_status()
     return {"daemon": status["pid"], "worker": status["worker_pid"]}
 
 

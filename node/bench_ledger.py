@@ -16,21 +16,21 @@ import itertools
 import logging
 import math
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from node.admin_client import AdminClient
-from node.bench import PHASES, TIMEOUT_S, WARM_UP, Report, describe_spread, mean_by_kind
-from node.errors import NodeError
+from node.bench import PHASES, TIMEOUT_S, WARM_UP, mean_by_kind
+from node.bench_figures import Report, describe_spread
+from node.bench_testnet import make_untrained_spec, temporary_directory, temporary_testnet
 from node.idle_federation import IdleFederation, idle_federation
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine
 from node.process_usage import read_cpu_s
-from node.testnet import Testnet, TestnetSpec, make_testnet
+from node.testnet import Testnet
 
 SETTINGS = ("local_iterations=1", "model.hidden=[1]")  # as good as no training
 GROWING = ("round_s", "messages_per_node", "bytes_per_node", "cpu_s_per_node")
@@ -96,8 +96,8 @@ class _Sample:
 
 async def _measure_memory(n: int, rounds: int, difficulty: int) -> dict[str, Any]:
     last = WARM_UP + rounds
-    with tempfile.TemporaryDirectory(prefix="fednode-bench-") as directory:
-        async with idle_federation(Path(directory), n, rounds=last, difficulty=difficulty) as federation:
+    with temporary_directory() as directory:
+        async with idle_federation(directory, n, rounds=last, difficulty=difficulty) as federation:
             following = asyncio.create_task(_follow(federation, last))
             await federation.wait_for_height(last, TIMEOUT_S)
             samples = await following
@@ -152,17 +152,9 @@ def _describe_records(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _measure_processes(n: int, rounds: int, difficulty: int) -> dict[str, Any]:
-    spec = TestnetSpec(
-        num_nodes=n,
-        method="local",
-        partition="iid",
-        rounds=WARM_UP + rounds,
-        settings=SETTINGS,
-        difficulty=difficulty,
-        base_port=0,
-    )
-    with tempfile.TemporaryDirectory(prefix="fednode-bench-") as directory:
-        return asyncio.run(_watch(make_testnet(Path(directory) / "cluster", spec)))
+    spec = replace(make_untrained_spec(n, seed=1), rounds=WARM_UP + rounds, settings=SETTINGS, difficulty=difficulty)
+    with temporary_testnet(spec) as testnet:
+        return asyncio.run(_watch(testnet))
 
 
 async def _watch(testnet: Testnet) -> dict[str, Any]:
@@ -201,9 +193,7 @@ class _Reading:
 
     @classmethod
     async def take(cls, process: NodeProcess) -> _Reading:
-        status = await process.get_status()
-        if status is None:
-            raise NodeError(f"{process.name} does not answer")
+        status = await process.expect_status()
         messages = await asyncio.to_thread(_count_messages, process.socket)
         daemon_s = sum(read_cpu_s(pid) for pid in (status["pid"], *status["miner_pids"]))
         return cls(status["height"], daemon_s, read_cpu_s(status["worker_pid"]), messages)

@@ -18,7 +18,8 @@ from ml.method import Client
 from ml.payload import Array, decode_arrays
 from ml.simulation import SimulationConfig, begin_simulation, use_threads
 from ml.specs import METHODS, AuthorPayloads, compute_aggregate
-from node.bench_train import Report, describe_spread, describe_torch, read_clock
+from node.bench_figures import Report, describe_spread
+from node.bench_train import describe_torch, read_clock
 from node.machine import get_machine
 
 BEACON = bytes(32)

@@ -47,7 +47,8 @@ from ml.reconstruction import (
 from ml.seeding import numpy_rng
 from ml.simulation import SimulationConfig, begin_simulation, use_threads
 from ml.specs.fededs import FedEdsHyperparameters
-from node.bench_train import Report, describe_spread, describe_torch
+from node.bench_figures import Report, describe_spread
+from node.bench_train import describe_torch
 from node.errors import ConfigError
 from node.machine import get_machine
 from node.reconstruction_picture import Panel

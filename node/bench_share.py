@@ -17,7 +17,6 @@ import asyncio
 import math
 import re
 import statistics
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,14 +26,14 @@ from typing import Any
 
 from ml.data import get_classes, open_dataset
 from node.admin_client import AdminClient
-from node.bench import DIFFICULTY, Report
+from node.bench_figures import Report
+from node.bench_testnet import DIFFICULTY, temporary_testnet
 from node.errors import ConfigError, NodeUnreachable
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine
-from node.process_usage import read_memory
-from node.testnet import Testnet, TestnetSpec, make_testnet
+from node.process_usage import MB, read_memory
+from node.testnet import Testnet, TestnetSpec
 
-MB = 1e6
 POLL_S = 0.05
 TIMEOUT_S = 600.0
 MOST_SETS = 2.0  # a process may grow by less than so many sets
@@ -59,8 +58,7 @@ _PULL = re.compile(
 def run_share_bench(*, nodes: int, set_mb: float, seed: int, report: Report) -> dict[str, Any]:
     """Figures by name, in MB and seconds. Raises ConfigError for a set that digits cannot be blown up to."""
     report(f"{nodes} nodes that share sets of {set_mb:g} MB")
-    with tempfile.TemporaryDirectory(prefix="fednode-bench-") as directory:
-        testnet = _make_testnet(Path(directory) / "cluster", nodes, set_mb, seed)
+    with temporary_testnet(_make_spec(nodes, set_mb, seed)) as testnet:
         watched = asyncio.run(_watch(testnet, report))
     sizes = watched.set_bytes
     largest = max(sizes.values())
@@ -91,7 +89,7 @@ def _judge(processes: Mapping[str, Mapping[str, Any]], set_bytes: int) -> bool |
     return all(found["growth_sets"] < MOST_SETS for found in processes.values())
 
 
-def _make_testnet(directory: Path, nodes: int, set_mb: float, seed: int) -> Testnet:
+def _make_spec(nodes: int, set_mb: float, seed: int) -> TestnetSpec:
     """Digits as large as it takes, and as few of them as a set then has room for."""
     train, _ = open_dataset({"format": "digits"}, shape=(1, 8, 8), classes=get_classes({"format": "digits"}))
     dealt = len(train.y) // nodes  # in equal parts, but for one sample
@@ -102,7 +100,7 @@ def _make_testnet(directory: Path, nodes: int, set_mb: float, seed: int) -> Test
         most = 4 * CHANNELS * LARGEST_SIDE**2 * dealt / MB
         raise ConfigError(f"--mb: expected up to {most:.0f} for sets of {nodes} nodes, and a sample (got {set_mb:g})")
     settings = (*SETTINGS, f"share_max={samples}", f"input.shape=[{CHANNELS},{side},{side}]")
-    spec = TestnetSpec(
+    return TestnetSpec(
         num_nodes=nodes,
         method="fededs",
         partition="iid",
@@ -110,10 +108,7 @@ def _make_testnet(directory: Path, nodes: int, set_mb: float, seed: int) -> Test
         seed=seed,
         settings=settings,
         difficulty=DIFFICULTY,
-        base_port=0,
-        i_understand=True,
     )
-    return make_testnet(directory, spec)
 
 
 # ---- memory

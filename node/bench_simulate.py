@@ -19,7 +19,8 @@ from ml.batched import explain_unbatchable, train_batched
 from ml.errors import DataError
 from ml.method import Client
 from ml.simulation import RoundResult, SimulationConfig, begin_simulation, simulate, use_threads
-from node.bench_train import Report, describe_spread, describe_torch, read_clock
+from node.bench_figures import Report, describe_spread
+from node.bench_train import describe_torch, read_clock
 from node.machine import get_machine
 
 WARM_UP = 1  # phases before the clock starts

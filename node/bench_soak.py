@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +22,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from node.bench import DIFFICULTY, Report
-from node.config import load_config
+from node.bench_figures import Report
+from node.bench_testnet import DIFFICULTY, temporary_testnet
 from node.errors import NodeError
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine
 from node.offline import verify_data_dir
 from node.process_usage import MB, Usage, get_usage, measure_directory
-from node.testnet import Testnet, TestnetSpec, make_testnet
+from node.testnet import Testnet, TestnetSpec
 
 POLL_S = 0.1
 TIMEOUT_S = 600.0  # for a node to come to the height of the others
@@ -103,15 +102,12 @@ def run_soak_bench(spec: TestnetSpec, *, faults: bool, every: int = EVERY, repor
     """All of it: `samples`, and figures by name. Raises NodeError where the nodes came to a halt."""
     schedule = draw_faults(spec.num_nodes, spec.rounds, spec.seed) if faults else ()
     report(f"{spec.num_nodes} real nodes over {spec.rounds} rounds with {len(schedule)} faults")
-    with tempfile.TemporaryDirectory(prefix="fednode-bench-") as directory:
-        made = make_testnet(
-            Path(directory) / "cluster", replace(spec, base_port=0, difficulty=DIFFICULTY, i_understand=True)
-        )
+    with temporary_testnet(replace(spec, difficulty=DIFFICULTY)) as made:
         began_s = time.monotonic()
         samples, heads = asyncio.run(_Run(made, schedule, every, report).watch())
         seconds = time.monotonic() - began_s
         report("chain verify --deep of every node")
-        verified = {node.name: _verify(_get_data_dir(node.config_file)) for node in made.nodes}
+        verified = {node.name: _verify(node.data_dir) for node in made.nodes}
     return {
         "machine": get_machine(),
         "job": {
@@ -130,10 +126,6 @@ def run_soak_bench(spec: TestnetSpec, *, faults: bool, every: int = EVERY, repor
         "slopes": {node.name: compute_slopes(samples, node.name, spec.rounds) for node in made.nodes},
         "samples": [sample.to_json() for sample in samples],
     }
-
-
-def _get_data_dir(config_file: Path) -> Path:
-    return load_config(config_file).node.data_dir
 
 
 def _verify(data_dir: Path) -> dict[str, Any]:
@@ -223,7 +215,7 @@ class _Run:
                     continue
 
     def _look(self, process: NodeProcess, status: Mapping[str, Any]) -> Sample:
-        files, size = measure_directory(_get_data_dir(process.node.config_file))
+        files, size = measure_directory(process.node.data_dir)
         return Sample(
             node=process.name,
             height=status["height"],

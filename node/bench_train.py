@@ -11,9 +11,8 @@ hold them, and on the images, with the encoder run in each step. The pass that c
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -32,6 +31,7 @@ from ml.models import build_model
 from ml.models.base import Model
 from ml.simulation import use_threads
 from ml.specs.architectures import complete_model
+from node.bench_figures import Report, describe_spread
 from node.errors import ConfigError
 from node.machine import get_machine
 
@@ -41,8 +41,6 @@ SEED = 1
 WARM_UP = 3  # steps before the clock starts: workers, caches, the first touch of everything
 NUM_WORKERS = (0, 2)
 DATA = {"format": "digits"}
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +104,6 @@ def describe_torch(device: torch.device, threads: int) -> dict[str, Any]:
     """What else than the machine the figures depend on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {"torch": torch.__version__, "threads": threads, "device": name}
-
-
-def describe_spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def read_clock(device: torch.device) -> float:

@@ -9,7 +9,7 @@ without a transfer and then beside it, over the same time:
   answer          of the sender to its operator, asked for its status ANSWERS_PER_S times a second
   heartbeat       there and back on a connection of its own, from the receiver to the sender
   votes' spread   at the receiver, between the first and the sender's vote of a height and phase: both ends' delay
-  receiver's lag  of its event loop, looked at LOOKS_PER_S times a second
+  receiver's lag  of its event loop, looked at `bench_lag.LOOKS_PER_S` times a second
 """
 
 from __future__ import annotations
@@ -35,21 +35,24 @@ from chain.block import Digest, Id
 from chain.sqlite_store import SqliteStore
 from ml.payload import CHUNK_BYTES
 from node.admin_client import AdminClient
-from node.bench import DIFFICULTY, Report
-from node.bench_flood import get_quantile
+from node.bench_figures import Report, describe_tail
+from node.bench_lag import watch_loop
+from node.bench_testnet import make_untrained_spec, temporary_testnet
 from node.blobs import BlobFetcher
 from node.clock import SystemClock
 from node.config import load_config
+from node.ears import Ears
 from node.errors import NodeError
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine
 from node.offload import ThreadOffload
 from node.partials import Partials
 from node.pb import peer_pb2 as pb
-from node.testnet import Testnet, TestnetSpec, make_testnet
+from node.process_usage import MB
+from node.testnet import Testnet
 from node.tls import MutualTls
 from node.transfers import Transfers
-from node.transport.base import BlobNotFound, Message, MessageKind
+from node.transport.base import Message, MessageKind
 from node.transport.calls import SERVICE
 from node.transport.channel import Caller
 from node.transport.rpc import RpcTransport
@@ -60,24 +63,12 @@ WARM_UP = 5  # blocks before anything is measured
 TIMEOUT_S = 300.0
 ANSWERS_PER_S = 20.0
 HEARTBEATS_PER_S = 3.0  # no more are answered at once
-LOOKS_PER_S = 100.0
-MB = 1e6
 
 
 def run_transfer_bench(*, mb: float, seconds: float, seed: int, report: Report) -> dict[str, Any]:
     """Figures without and beside the transfer. `seconds` are for each; one transfer is made in any case."""
-    with tempfile.TemporaryDirectory(prefix="fednode-bench-") as directory:
-        spec = TestnetSpec(
-            num_nodes=VOTERS + 1,
-            method="local",
-            partition="iid",
-            rounds=0,
-            seed=seed,
-            difficulty=DIFFICULTY,
-            base_port=0,
-        )
-        testnet = make_testnet(Path(directory) / "cluster", spec)
-        found = asyncio.run(_measure(testnet, Path(directory), round(mb * MB), seconds, report))
+    with temporary_testnet(make_untrained_spec(VOTERS + 1, seed)) as testnet:
+        found = asyncio.run(_measure(testnet, round(mb * MB), seconds, report))
     alone, beside = found["alone"], found["beside"]
     return {
         "machine": get_machine(),
@@ -89,7 +80,7 @@ def run_transfer_bench(*, mb: float, seconds: float, seed: int, report: Report) 
     }
 
 
-async def _measure(testnet: Testnet, directory: Path, size: int, seconds: float, report: Report) -> dict[str, Any]:
+async def _measure(testnet: Testnet, size: int, seconds: float, report: Report) -> dict[str, Any]:
     async with LocalCluster(testnet) as cluster:
         *voters, fourth = cluster.processes
         await asyncio.gather(*(process.start() for process in voters))
@@ -124,7 +115,7 @@ class _Blob:
 def _place_blob(sender: NodeProcess, size: int) -> _Blob:
     """Random bytes among the sender's blobs. Nothing on the chain names them; whoever asks for them gets them."""
     whole, chunk_digests, left = sha256(), b"", size
-    files = BlobFiles(load_config(sender.node.config_file).node.data_dir, readonly=True, faults=None)
+    files = BlobFiles(sender.node.data_dir, readonly=True, faults=None)
     with tempfile.NamedTemporaryFile(dir=files.blob_path(bytes(32)).parents[1], delete=False) as file:
         while left:
             chunk = os.urandom(min(CHUNK_BYTES, left))
@@ -141,8 +132,8 @@ def _place_blob(sender: NodeProcess, size: int) -> _Blob:
 # ---- the receiver
 
 
-class _Ears:
-    """The transport's handler of a member that only listens: when each vote came."""
+class _Ears(Ears):
+    """When each vote came."""
 
     def __init__(self) -> None:
         self.votes: dict[tuple[int, int, int], dict[Id, float]] = {}  # by height, view and phase; when, by voter
@@ -152,17 +143,6 @@ class _Ears:
             vote = codec.decode_vote(message.data)
             slot = self.votes.setdefault((vote.height, vote.view, int(vote.phase)), {})
             slot.setdefault(vote.voter, time.monotonic())
-
-    def on_peer_up(self, peer: Id) -> None: ...
-
-    def on_peer_down(self, peer: Id) -> None: ...
-
-    async def on_blocks_request(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
-        return []
-
-    async def on_blob_request(self, peer: Id, digest: bytes, offset: int) -> AsyncIterator[bytes]:
-        raise BlobNotFound(digest.hex())
-        yield b""
 
     def get_spreads(self, sender: Id, since_s: float) -> list[float]:
         """By how much the sender's vote came after the first, where it was not the first; 0 where it was."""
@@ -242,7 +222,7 @@ async def _watch(voters: Sequence[NodeProcess], receiver: _Receiver, work: Await
             for watch in (
                 _time(lambda: asyncio.to_thread(admin.get_status), ANSWERS_PER_S, seen.answers),
                 _time(receiver.beat, HEARTBEATS_PER_S, seen.heartbeats),
-                _watch_loop(seen.lags),
+                watch_loop(seen.lags),
             )
         ]
         try:
@@ -260,23 +240,12 @@ async def _watch(voters: Sequence[NodeProcess], receiver: _Receiver, work: Await
     if len(times) < 2:
         raise NodeError(f"expected some rounds in that time, got {len(times)}; give it more --seconds")
     return {
-        "vote_s": _describe([record["seconds"]["vote"] for record in inside]),
-        "round_s": _describe([after - before for before, after in itertools.pairwise(times)]),
-        "answer_s": _describe(seen.answers),
-        "heartbeat_s": _describe(seen.heartbeats),
-        "spread_s": _describe(receiver.ears.get_spreads(receiver.sender, since_s)),
-        "lag_s": _describe(seen.lags),
-    }
-
-
-def _describe(values: Sequence[float]) -> dict[str, float]:
-    if not values:
-        raise NodeError("expected something to have been seen in that time; give it more --seconds")
-    return {
-        "count": len(values),
-        "median": statistics.median(values),
-        "p99": get_quantile(values, 0.99),
-        "max": max(values),
+        "vote_s": describe_tail([record["seconds"]["vote"] for record in inside]),
+        "round_s": describe_tail([after - before for before, after in itertools.pairwise(times)]),
+        "answer_s": describe_tail(seen.answers),
+        "heartbeat_s": describe_tail(seen.heartbeats),
+        "spread_s": describe_tail(receiver.ears.get_spreads(receiver.sender, since_s)),
+        "lag_s": describe_tail(seen.lags),
     }
 
 
@@ -289,15 +258,5 @@ async def _time(ask: Callable[[], Awaitable[object]], per_s: float, took: list[f
         await asyncio.sleep(max(0.0, 1 / per_s - took[-1]))
 
 
-async def _watch_loop(lags: list[float]) -> None:
-    while True:
-        began_s = time.monotonic()
-        await asyncio.sleep(1 / LOOKS_PER_S)
-        lags.append(max(0.0, time.monotonic() - began_s - 1 / LOOKS_PER_S))
-
-
 async def _get_height(process: NodeProcess) -> int:
-    status = await process.get_status()
-    if status is None:
-        raise NodeError(f"{process.name} does not answer")
-    return int(status["height"])
+    return int((await process.expect_status())["height"])

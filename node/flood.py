@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,11 +33,12 @@ from chain.block import ZERO, Id, PayloadRef, Phase, Vote
 from chain.genesis import Genesis
 from chain.signing import SIGNATURE_BYTES, SigningKey
 from node.config import load_config
+from node.ears import Ears
 from node.genesis_file import load_genesis
 from node.pb import peer_pb2 as pb
 from node.tls import MutualTls
 from node.transport.address import split_address
-from node.transport.base import CHUNK_BYTES, MAX_MESSAGE_BYTES, BlobNotFound, Message, MessageKind
+from node.transport.base import CHUNK_BYTES, MAX_MESSAGE_BYTES, Message, MessageKind
 from node.transport.calls import SERVICE
 from node.transport.channel import Caller
 from node.transport.intake import MAX_BATCH_MESSAGES, to_pb
@@ -74,8 +75,8 @@ class Tally:
         self.num_bytes += len(data)
 
 
-class Ears:
-    """The transport's handler of a member that only listens: where the others are, and what they have signed."""
+class _Ears(Ears):
+    """Where the others are, and what they have signed."""
 
     def __init__(self, genesis: Genesis) -> None:
         self._genesis = genesis
@@ -97,24 +98,13 @@ class Ears:
             case _:
                 self.heard.append(message)
 
-    def on_peer_up(self, peer: Id) -> None: ...
-
-    def on_peer_down(self, peer: Id) -> None: ...
-
-    async def on_blocks_request(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
-        return []
-
-    async def on_blob_request(self, peer: Id, digest: bytes, offset: int) -> AsyncIterator[bytes]:
-        raise BlobNotFound(digest.hex())
-        yield b""
-
 
 class Flood:
     """One member's flood of `victims`, where each is dialled."""
 
     def __init__(self, key: SigningKey, genesis: Genesis, listen: str, victims: Mapping[Id, str]) -> None:
         self.tally = Tally()
-        self.ears = Ears(genesis)
+        self.ears = _Ears(genesis)
         self._transport = RpcTransport(key, listen, {}, members=victims)  # dials nobody, so that all calls are ours
         self._key = key
         self._genesis = genesis

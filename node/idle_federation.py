@@ -10,7 +10,6 @@ which is `node.transport.memory`, and the trainer, which has nothing to learn an
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from random import Random
 from typing import Any
 
 from chain.genesis import Genesis
-from chain.signing import SigningKey, encode_id
+from chain.signing import SigningKey
 from chain.sqlite_store import SqliteStore
 from node.clock import SystemClock
 from node.context import NodeContext
 from node.errors import NodeUnreachable
 from node.exchange import Exchange
 from node.genesis_file import get_genesis_spec
+from node.made_genesis import INITIAL_MODEL, make_genesis
 from node.miner import InlineMiner
 from node.no_trainer import NoTrainer
 from node.offload import InlineOffload, ThreadOffload
@@ -34,7 +34,6 @@ from node.trainer import NOTHING_TAKEN, OnProgress, Trained
 from node.transport.memory import MemoryNetwork
 
 LATENCY_S = (0.0005, 0.002)  # one way, as in a network of one building
-INITIAL_MODEL = b"nothing is trained"
 POLL_S = 0.02
 
 
@@ -103,7 +102,7 @@ async def idle_federation(
 ) -> AsyncIterator[IdleFederation]:
     """Members with stores below `directory`, running until the context is left. What ends one of them ends it."""
     keys = sorted((SigningKey.generate() for _ in range(num_nodes)), key=lambda key: key.id)
-    genesis = Genesis.from_mapping(_make_genesis(keys, rounds, difficulty))
+    genesis = make_genesis(keys, rounds=rounds, difficulty=difficulty, target_ms=50)
     network = MemoryNetwork(seed, latency_s=LATENCY_S)
     with ExitStack() as stack:
         contexts = tuple(_make_context(directory / key.id.hex()[:16], genesis, key, network, stack) for key in keys)
@@ -138,22 +137,3 @@ def _make_context(
         bulk=InlineOffload(),
         random=Random(),  # noqa: S311 - where nonces begin
     )
-
-
-def _make_genesis(keys: list[SigningKey], rounds: int, difficulty: int) -> dict[str, Any]:
-    return {
-        "protocol": 1,
-        "chain_name": "idle",
-        "created_at": "2026-01-01T00:00:00Z",
-        "members": [{"key": encode_id(key.id), "name": f"node{i}"} for i, key in enumerate(keys)],
-        "method": {"name": "local"},
-        "model": {"name": "mlp", "hidden": [1]},
-        "classes": ["0", "1"],
-        "input": {"shape": [1, 1, 1], "resize": None, "mean": [0.0], "std": [1.0]},
-        "initial_model": hashlib.sha256(INITIAL_MODEL).hexdigest(),
-        "rounds": rounds,
-        "quorum": "bft",
-        "profile": "local",
-        "pow": {"difficulty": difficulty, "min": difficulty, "max": difficulty, "target_ms": 50},
-        "limits": {"max_weight": 1, "payload_mib": 1},
-    }

@@ -87,6 +87,13 @@ class NodeProcess:
         except NodeUnreachable:
             return None
 
+    async def expect_status(self) -> dict[str, Any]:
+        """As `get_status`, of a node that has answered before. Raises NodeError where it does not answer now."""
+        status = await self.get_status()
+        if status is None:
+            raise NodeError(f"{self.name} does not answer")
+        return status
+
     def _read_status(self) -> dict[str, Any]:
         with AdminClient(self.socket) as admin:
             return to_json(admin.get_status())

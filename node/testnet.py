@@ -29,7 +29,7 @@ from ml.data.partition import ClientSplit, hash_splits, make_partition, parse_pa
 from ml.errors import DataError
 from ml.seeding import get_partition_seed
 from ml.specs.architectures import is_user_model
-from node.config import MAX_SOCKET_PATH_BYTES, is_loopback
+from node.config import MAX_SOCKET_PATH_BYTES, is_loopback, load_config
 from node.errors import ConfigError
 from node.genesis_draft import GenesisSpec, complete_genesis, draft_genesis
 from node.genesis_file import get_genesis_spec, write_genesis
@@ -80,6 +80,10 @@ class TestnetNode:
     num_train: int
     num_test: int
     classes: tuple[str, ...]
+
+    @property
+    def data_dir(self) -> Path:
+        return load_config(self.config_file).node.data_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from node.cli.bench_catch_up import bench_catch_up
-from node.cli.bench_figures import print_figures, report
+from node.cli.bench_chain import bench_chain
+from node.cli.bench_crypto import bench_crypto
+from node.cli.bench_figures import RepeatsOption, print_figures, report, show_ratio
 from node.cli.bench_flood import bench_flood
 from node.cli.bench_ledger import bench_ledger
+from node.cli.bench_pow import bench_pow
 from node.cli.bench_soak import bench_soak
 from node.cli.bench_transfer import bench_transfer
 from node.cli.options import AsJson, make_group
@@ -28,7 +31,6 @@ from node.errors import ConfigError, NodeError
 
 PRECISIONS = ("fp32", "bf16", "auto")
 
-RepeatsOption = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="How often each is measured.")]
 ThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Torch's threads on a CPU.")]
 
 
@@ -45,6 +47,9 @@ def register(app: typer.Typer) -> None:
     group.command("transfer")(bench_transfer)
     group.command("catch-up")(bench_catch_up)
     group.command("soak")(bench_soak)
+    group.command("chain")(bench_chain)
+    group.command("crypto")(bench_crypto)
+    group.command("pow")(bench_pow)
     group.callback()(lambda: None)
     app.add_typer(group, name="bench")
 
@@ -66,7 +71,8 @@ def bench_round(
 
     Example: fednode bench round -n 4 --rounds 60 --json
     """
-    from node.bench import DIFFICULTY, run_round_bench
+    from node.bench import run_round_bench
+    from node.bench_testnet import DIFFICULTY
     from node.testnet import TestnetSpec
 
     spec = TestnetSpec(
@@ -336,12 +342,12 @@ def _show_train(figures: dict[str, Any]) -> None:
     if figures["models"]:
         print("samples/s      engine, loader without workers, loader with 2; ratios are the engine's speed over theirs")
     for name, found in figures["models"].items():
-        ratios = "  ".join(_show_ratio(ratio) for ratio in found["ratio"].values())
+        ratios = "  ".join(show_ratio(ratio) for ratio in found["ratio"].values())
         print(f"{name:14} {_show_speeds(found)}   {ratios}")
     if figures["frozen"]:
         print("samples/s      engine on features computed once, on images with the encoder in each step; the ratio")
     for name, found in figures["frozen"].items():
-        print(f"{name:14} {_show_speeds(found)}   {_show_ratio(found['ratio'])}")
+        print(f"{name:14} {_show_speeds(found)}   {show_ratio(found['ratio'])}")
         print(
             f"{'':14} computing the features of {found['samples']:,} samples takes {found['pass_s']['median']:.2f} s, "
             f"which pays for itself in {found['paid_after_epochs']['median']:.1f} epochs"
@@ -381,7 +387,7 @@ def _show_methods(figures: dict[str, Any]) -> None:
     print("phase          in ms and times fedavg's; then where it goes: preparing, steps, what is sent, the rest")
     for name, found in figures["methods"].items():
         parts = "  ".join(f"{1000 * seconds:7.1f}" for seconds in found["parts_s"].values())
-        print(f"{name:22} {1000 * found['phase_s']['median']:8.1f}  {_show_ratio(found['ratio']):22} {parts}")
+        print(f"{name:22} {1000 * found['phase_s']['median']:8.1f}  {show_ratio(found['ratio']):22} {parts}")
 
 
 def _show_reconstruct(figures: dict[str, Any]) -> None:
@@ -437,10 +443,6 @@ def _show_share(figures: dict[str, Any]) -> None:
 def _show_scores(scores: dict[str, dict[str, float]]) -> str:
     psnr, ssim, told_apart = (scores[name]["median"] for name in ("psnr", "ssim", "told_apart"))
     return f"{psnr:.1f}  {ssim:.2f}  {told_apart:4.0%}"
-
-
-def _show_ratio(ratio: dict[str, float]) -> str:
-    return f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
 
 
 def _show_round(figures: dict[str, Any]) -> None:

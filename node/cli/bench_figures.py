@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+
+RepeatsOption = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="How often each is measured.")]
 
 
 def report(what: str) -> None:
@@ -22,3 +26,7 @@ def print_figures(figures: dict[str, Any], show: Callable[[dict[str, Any]], None
 
 def show_machine(machine: dict[str, Any]) -> None:
     print(f"machine        {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")
+
+
+def show_ratio(ratio: dict[str, float]) -> str:
+    return f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from node.bench_flood import describe_finality, get_quantile
+from node.bench_figures import get_quantile
+from node.bench_flood import describe_finality
 from node.cli import main
 from node.errors import NodeError
 from node.process_usage import read_cpu_s, read_memory

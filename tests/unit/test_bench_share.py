@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from node import bench_share
-from node.bench_share import JUDGED_MB, MB, _Answers, _judge, _Pull, _read_pulls, _Watched, run_share_bench
+from node.bench_share import JUDGED_MB, _Answers, _judge, _Pull, _read_pulls, _Watched, run_share_bench
 from node.cli import main
 from node.errors import ConfigError
+from node.process_usage import MB
 
 LOG = """\
 2026-11-22T10:00:00.000Z INFO    node.transfers: encrypted set of node1 from node1  began at 0.0 of 5.5 MB
@@ -63,7 +64,7 @@ def test_answers_count_as_given_while_sharing_if_any_part_of_them_was() -> None:
 
 
 def test_sets_that_digits_cannot_be_blown_up_to_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_share, "make_testnet", lambda *_: pytest.fail("a testnet was made"))
+    monkeypatch.setattr(bench_share, "temporary_testnet", lambda *_: pytest.fail("a testnet was made"))
     with pytest.raises(ConfigError, match=r"--mb: expected up to \d+ for sets of 2 nodes"):
         run_share_bench(nodes=2, set_mb=100_000, seed=1, report=lambda _: None)
 

@@ -1,0 +1,32 @@
+"""How the benchmarks say what they have seen: many values of one thing in a few."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+from node.errors import NodeError
+
+Report = Callable[[str], None]  # is told what is being measured
+
+
+def describe_spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def describe_tail(values: Sequence[float]) -> dict[str, float]:
+    """Of what has a long tail, as delays have. Raises NodeError where nothing was seen."""
+    if not values:
+        raise NodeError("expected something to have been seen in that time; give it more --seconds")
+    return {
+        "count": len(values),
+        "median": statistics.median(values),
+        "p99": get_quantile(values, 0.99),
+        "max": max(values),
+    }
+
+
+def get_quantile(values: Sequence[float], share: float) -> float:
+    """The smallest of `values` that so large a share of them is not above."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

@@ -1,0 +1,33 @@
+"""The federations of real nodes that benchmarks measure: on digits, on this machine, and gone afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from node.testnet import Testnet, TestnetSpec, make_testnet
+
+DIFFICULTY = 16  # trivial: mining costs its messages and nothing else
+PREFIX = "fednode-bench-"
+
+
+@contextmanager
+def temporary_directory(parent: Path | None = None) -> Iterator[Path]:
+    """Below `parent`, by default where temporary files go."""
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent) as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def temporary_testnet(spec: TestnetSpec) -> Iterator[Testnet]:
+    """On ports that are free now; its directory goes when the context is left."""
+    with temporary_directory() as directory:
+        yield make_testnet(directory / "cluster", replace(spec, base_port=0, i_understand=True))
+
+
+def make_untrained_spec(num_nodes: int, seed: int) -> TestnetSpec:
+    """Without end, and as good as without training: what is left of a round is the ledger's."""
+    return TestnetSpec(num_nodes=num_nodes, method="local", partition="iid", rounds=0, seed=seed, difficulty=DIFFICULTY)
