@@ -13,6 +13,7 @@ from node.cli.bench_crypto import bench_crypto
 from node.cli.bench_figures import RepeatsOption, print_figures, report, show_ratio
 from node.cli.bench_flood import bench_flood
 from node.cli.bench_ledger import bench_ledger
+from node.cli.bench_net import bench_net
 from node.cli.bench_pow import bench_pow
 from node.cli.bench_soak import bench_soak
 from node.cli.bench_transfer import bench_transfer
@@ -48,6 +49,7 @@ def register(app: typer.Typer) -> None:
     group.command("catch-up")(bench_catch_up)
     group.command("soak")(bench_soak)
     group.command("chain")(bench_chain)
+    group.command("net")(bench_net)
     group.command("crypto")(bench_crypto)
     group.command("pow")(bench_pow)
     group.callback()(lambda: None)
