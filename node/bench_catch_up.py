@@ -25,15 +25,17 @@ from chain.signing import encode_id
 from chain.sqlite_store import SqliteStore
 from node.admin_client import AdminClient
 from node.bench_figures import Report
-from node.bench_testnet import DIFFICULTY, temporary_testnet
+from node.bench_place import DIFFICULTY
+from node.bench_testnet import temporary_testnet
 from node.errors import NodeUnreachable
+from node.free_ports import LOOPBACK, find_free_ports
 from node.identity import create_identity
 from node.local_cluster import NodeProcess
 from node.machine import get_machine
 from node.made_chain import make_chain
 from node.pb import admin_pb2 as pb
 from node.process_usage import read_cpu_s
-from node.testnet import LOOPBACK, Testnet, TestnetNode, TestnetSpec, find_free_ports
+from node.testnet import Testnet, TestnetNode, TestnetSpec
 from node.yaml_source import dump_yaml, read_yaml
 
 NUM_NODES = 4

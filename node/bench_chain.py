@@ -34,8 +34,8 @@ from chain.rows import DATABASE
 from chain.sqlite_store import SqliteStore
 from node.bench_calls import Call, compare_calls
 from node.bench_figures import Report, describe_tail
+from node.bench_place import DIFFICULTY, temporary_directory
 from node.bench_signed import list_candidate, list_certificate, make_bare_check
-from node.bench_testnet import DIFFICULTY, temporary_directory
 from node.errors import VerificationFailed
 from node.importing import import_chain
 from node.machine import get_machine

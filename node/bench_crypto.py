@@ -34,8 +34,8 @@ from ml.payload import Arrays, decode_arrays, kind_name
 from node.bans import Bans
 from node.bench_calls import Call, compare_calls
 from node.bench_figures import Report
+from node.bench_place import DIFFICULTY, temporary_directory
 from node.bench_signed import Signed, list_candidate, list_certificate, make_bare_check
-from node.bench_testnet import DIFFICULTY, temporary_directory
 from node.ears import Ears
 from node.genesis_file import get_genesis_spec
 from node.machine import get_machine

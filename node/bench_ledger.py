@@ -25,7 +25,8 @@ from typing import Any
 from node.admin_client import AdminClient
 from node.bench import PHASES, TIMEOUT_S, WARM_UP, mean_by_kind
 from node.bench_figures import Report, describe_spread
-from node.bench_testnet import make_untrained_spec, temporary_directory, temporary_testnet
+from node.bench_place import temporary_directory
+from node.bench_testnet import make_untrained_spec, temporary_testnet
 from node.idle_federation import IdleFederation, idle_federation
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine

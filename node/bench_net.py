@@ -21,13 +21,13 @@ import grpc
 
 from chain.block import ZERO, Id
 from node.bench_figures import Report, describe_spread, describe_tail
-from node.bench_net_peer import BARE, LOOPBACK, End
+from node.bench_net_peer import BARE, End
 from node.ears import Ears
 from node.errors import NodeError
+from node.free_ports import LOOPBACK, find_free_ports
 from node.machine import get_machine
 from node.pb import peer_pb2 as pb
 from node.process_usage import MB
-from node.testnet import find_free_ports
 from node.tls import MutualTls, get_server_name
 from node.transport.base import Message, MessageKind
 from node.transport.calls import SERVICE

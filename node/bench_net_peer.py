@@ -20,13 +20,13 @@ from chain.block import ZERO, Digest, Id, Phase, Vote
 from chain.genesis import Genesis
 from chain.signing import SigningKey
 from node.ears import Ears
+from node.free_ports import LOOPBACK
 from node.made_genesis import make_prototype_genesis
 from node.transport.base import CHUNK_BYTES, Message, MessageKind
 from node.transport.intake import RateLimits
 from node.transport.rpc import RpcTransport
 
 BARE = "fednode.bench.Bare"
-LOOPBACK = "127.0.0.1"
 NUM_MEMBERS = 2
 BOUNDLESS = 1e12  # a second: how fast the transport is, not how fast a peer may be
 LIMITS = RateLimits(

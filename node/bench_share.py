@@ -27,7 +27,8 @@ from typing import Any
 from ml.data import get_classes, open_dataset
 from node.admin_client import AdminClient
 from node.bench_figures import Report
-from node.bench_testnet import DIFFICULTY, temporary_testnet
+from node.bench_place import DIFFICULTY
+from node.bench_testnet import temporary_testnet
 from node.errors import ConfigError, NodeUnreachable
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine

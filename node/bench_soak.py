@@ -23,7 +23,8 @@ from random import Random
 from typing import Any
 
 from node.bench_figures import Report
-from node.bench_testnet import DIFFICULTY, temporary_testnet
+from node.bench_place import DIFFICULTY
+from node.bench_testnet import temporary_testnet
 from node.errors import NodeError
 from node.local_cluster import LocalCluster, NodeProcess
 from node.machine import get_machine

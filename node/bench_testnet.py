@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
+from node.bench_place import DIFFICULTY, temporary_directory
 from node.testnet import Testnet, TestnetSpec, make_testnet
-
-DIFFICULTY = 16  # trivial: mining costs its messages and nothing else
-PREFIX = "fednode-bench-"
-
-
-@contextmanager
-def temporary_directory(parent: Path | None = None) -> Iterator[Path]:
-    """Below `parent`, by default where temporary files go."""
-    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent) as directory:
-        yield Path(directory)
 
 
 @contextmanager

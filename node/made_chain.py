@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,8 +24,10 @@ from ml.payload import Arrays, encode_arrays, kind_code
 from node.config import load_config
 from node.errors import ConfigError
 from node.genesis_file import get_genesis_spec, load_genesis
-from node.testnet import Testnet, TestnetNode
 from node.unlock import open_identity
+
+if TYPE_CHECKING:
+    from node.testnet import Testnet, TestnetNode  # which loads torch
 
 KIND = "prototypes"
 BLOCK_MS = 1  # between two blocks: the chain must have ended before it is gone on with

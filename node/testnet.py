@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -31,6 +30,7 @@ from ml.seeding import get_partition_seed
 from ml.specs.architectures import is_user_model
 from node.config import MAX_SOCKET_PATH_BYTES, is_loopback, load_config
 from node.errors import ConfigError
+from node.free_ports import LOOPBACK, find_free_ports
 from node.genesis_draft import GenesisSpec, complete_genesis, draft_genesis
 from node.genesis_file import get_genesis_spec, write_genesis
 from node.identity import create_identity
@@ -40,7 +40,6 @@ from node.targets.kubernetes import write_kustomization
 from node.yaml_source import YamlSource, dump_yaml
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 (a node dialled by name listens on every interface; TLS admits members only)
-LOOPBACK = "127.0.0.1"
 BASE_PORT = 7050
 
 
@@ -238,15 +237,6 @@ def _choose_addresses(spec: TestnetSpec) -> list[str]:
     else:
         raise ConfigError(f"--base-port: expected 0, or 1 to {65536 - n} for {n} nodes (got {spec.base_port})")
     return [f"{spec.host.replace('{i}', str(i))}:{port}" for i, port in enumerate(ports)]
-
-
-def find_free_ports(count: int) -> list[int]:
-    """So many of this machine's, free a moment ago."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for free in sockets:
-            free.bind((LOOPBACK, 0))
-        return [free.getsockname()[1] for free in sockets]
 
 
 def _choose_socket_dir(out: Path, names: Sequence[str], undo: ExitStack) -> Path:

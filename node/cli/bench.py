@@ -74,7 +74,7 @@ def bench_round(
     Example: fednode bench round -n 4 --rounds 60 --json
     """
     from node.bench import run_round_bench
-    from node.bench_testnet import DIFFICULTY
+    from node.bench_place import DIFFICULTY
     from node.testnet import TestnetSpec
 
     spec = TestnetSpec(

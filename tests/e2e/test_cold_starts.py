@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from node.bench import measure_cold_starts
-from node.bench_testnet import DIFFICULTY
+from node.bench_place import DIFFICULTY
 from node.testnet import TestnetSpec
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
