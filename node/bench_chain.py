@@ -36,7 +36,7 @@ from node.bench_calls import Call, compare_calls
 from node.bench_figures import Report, describe_tail
 from node.bench_place import DIFFICULTY, temporary_directory
 from node.bench_signed import list_candidate, list_certificate, make_bare_check
-from node.errors import VerificationFailed
+from node.errors import NodeError, VerificationFailed
 from node.importing import import_chain
 from node.machine import get_machine
 from node.made_chain import extend_chain
@@ -55,7 +55,7 @@ def run_chain_bench(
     *, blocks: int, members: int, one_by_one: int, parent: Path | None, seed: int, report: Report
 ) -> dict[str, Any]:
     """Figures by name. Of the chain's `blocks`, `one_by_one` are appended each for itself; all is kept below `parent`.
-    Raises VerificationFailed where the store does not verify."""
+    Raises VerificationFailed where the store does not verify, NodeError where it has not kept them all."""
     genesis, keys = make_prototype_genesis(members, seed=seed, difficulty=DIFFICULTY)
     with temporary_directory(parent) as directory:
         report(f"making a chain of {blocks} blocks")
@@ -108,6 +108,11 @@ class _Chain:
 
     def cut(self, count: int) -> _Chain:
         return _Chain(self.genesis, self.blocks[:count], self.rows[:count])
+
+    def validate_height(self, height: int) -> None:
+        """Raises NodeError unless all of it is there."""
+        if height != len(self.rows):
+            raise NodeError(f"expected {len(self.rows)} blocks to be kept, got {height}")
 
     @property
     def num_bytes(self) -> int:
@@ -177,6 +182,8 @@ def _measure_append(chain: _Chain, path: Path, batch: int) -> dict[str, float]:
             append = partial(store.append, *blocks[0]) if batch == 1 else partial(store.append_all, blocks)
             took_s += _time(append)
             bare_s += _time(partial(table.append, chain.rows[start : start + batch]))
+        chain.validate_height(store.head_height)
+        chain.validate_height(table.read_height())
     return chain.describe(took_s, bare_s)
 
 
@@ -252,6 +259,7 @@ def _measure_export(
     ):
         took_s = _time(partial(import_chain, chain.genesis, store, stream))
         imported = chain.describe(took_s, verify_s + _time(partial(table.append, chain.rows)))
+        chain.validate_height(store.head_height)
     return {**exported, "bytes": file.stat().st_size}, imported
 
 

@@ -19,7 +19,9 @@ def test_real_nodes_agree_and_are_measured_all_along(tmp_path: Path) -> None:
     names = {f"node{i}" for i in range(4)}
     assert figures["heads_agree"]
     assert figures["heads"].keys() == figures["slopes"].keys() == names
-    assert all(found["ok"] and found["recomputed"] == 40 for found in figures["verified"].values())
+    verified = figures["verified"].values()
+    assert all(found["ok"] for found in verified)
+    assert sum(found["recomputed"] for found in verified) >= 3 * 40  # three vote; who is away may miss a blob
     assert sum(figures["num_faults"].values()) == len(figures["faults"]) > 0
     assert {sample["node"] for sample in figures["samples"]} == names
     assert all(sample["daemon"]["pss_mb"] > 10 and sample["daemon"]["fds"] > 10 for sample in figures["samples"])
