@@ -26,7 +26,7 @@ def bench_crypto(
     ] = 4,
     seconds: Annotated[
         float, typer.Option("--seconds", metavar="S", min=0.0001, help="For each call in one repetition.")
-    ] = 0.05,
+    ] = 0.03,
     repeats: RepeatsOption = 7,
     seed: SeedOption = 1,
     as_json: AsJson = False,
