@@ -189,7 +189,7 @@ async def _run(
         if config.http.is_on:
             from node.http_server import HttpServer  # not loaded where nobody is served
 
-            await stack.enter_async_context(HttpServer(config.http, view.describe_unready, metrics))
+            await stack.enter_async_context(HttpServer(config.http, partial(_describe_unready, stopped, view), metrics))
         if config.admin.socket is not None or config.admin.address is not None:
             predictor = Predictor(context, service.learner)
             operator = Operator(
@@ -215,6 +215,10 @@ async def _run(
 def _describe(service: RoundService) -> str:
     """A line for `systemctl status`."""
     return f"height {service.tip.height}" + (f", {service.stall}" if service.stall else "")
+
+
+def _describe_unready(stopped: asyncio.Event, view: NodeView) -> str | None:
+    return "the node is stopping" if stopped.is_set() else view.describe_unready()
 
 
 def _describe_position(service: RoundService) -> dict[str, int]:

@@ -24,6 +24,7 @@ from chain.signing import encode_id
 from node.context import NodeContext
 from node.events import NodeEvent
 from node.peers import Peer
+from node.process_metrics import ProcessMetrics
 from node.refusals import Reason, Refusals
 from node.round_events import Absence
 from node.round_record import PHASE_ENDS
@@ -105,6 +106,7 @@ class NodeMetrics(Collector):
             registry=registry,
         )
         registry.register(self)
+        registry.register(ProcessMetrics(context))
 
     def _make_histogram(self, name: str, text: str) -> Histogram:
         return Histogram(name, text, buckets=_SECONDS, registry=self._registry)
@@ -233,11 +235,20 @@ class NodeMetrics(Collector):
         for state, count in states.items():
             peers.add_metric((state,), count)
         yield peers
+        in_sight = GaugeMetricFamily(
+            "fednode_peer_in_sight",
+            "1 for another member that is connected and was heard of, 0 for one that is not.",
+            labels=("peer", "name"),
+        )
+        for peer in self._service.peers:
+            if peer.is_member:
+                in_sight.add_metric((_shorten(peer.id), peer.name), self._get_state(peer) == "connected")
+        yield in_sight
         traffic = CounterMetricFamily(
             "fednode_peer_bytes", "Bytes exchanged with each peer.", labels=("peer", "direction")
         )
-        for peer, counters in self._c.transport.counters().items():
-            short = _shorten(peer)
+        for key, counters in self._c.transport.counters().items():
+            short = _shorten(key)
             traffic.add_metric((short, "sent"), counters.bytes_sent)
             traffic.add_metric((short, "received"), counters.bytes_received)
         yield traffic

@@ -101,3 +101,21 @@ class Peers:
             return None
         missing = ", ".join(sorted(peer.name for peer in self if peer.is_member and not self.is_alive(peer.id)))
         return f"{alive} of {self._genesis.n} members in sight, {quorum} needed; missing {missing}"
+
+    def describe_lag(self, height: int) -> str | None:
+        """How far a chain of this height is behind, or None: so many members say so that one of them does not lie.
+
+        One block is what comes next anyway.
+        """
+        heights = sorted(
+            (
+                peer.status.head_height
+                for peer in self
+                if peer.is_member and peer.status is not None and self.is_alive(peer.id)
+            ),
+            reverse=True,
+        )
+        num_liars = self._genesis.n - self._genesis.q
+        if len(heights) <= num_liars or heights[num_liars] <= height + 1:
+            return None
+        return f"catching up: at height {height} of {heights[num_liars]}"

@@ -85,13 +85,15 @@ class NodeView:
 
     def describe_unready(self) -> str | None:
         """Why this node takes no part in finalising blocks now, or None."""
-        if self._service.learner.info is None:
-            return "the worker is not ready yet"
-        return self._service.peers.describe_stall()
+        learner, height = self._service.learner, self._service.tip.height
+        if learner.info is None:
+            return learner.failure or "the worker is not ready yet"
+        return self._service.peers.describe_stall() or self._service.peers.describe_lag(height)
 
     async def get_status(self) -> pb.NodeStatus:
         c, service, genesis = self._c, self._service, self._c.genesis
         tip, machine = service.tip, service.machine
+        unready_reason = self.describe_unready()
         counters = c.transport.counters().values()
         status = pb.NodeStatus(
             id=encode_id(c.key.id),
@@ -117,7 +119,8 @@ class NodeView:
             quorum=genesis.q,
             stalled=service.stall is not None,
             stall_reason=service.stall,
-            ready=self.is_ready,
+            ready=unready_reason is None,
+            unready_reason=unready_reason,
             bytes_sent=sum(traffic.bytes_sent for traffic in counters),
             bytes_received=sum(traffic.bytes_received for traffic in counters),
             hashes=c.miner.hashes,

@@ -28,7 +28,11 @@ def check(
     socket: Socket = None,
     config: NodeConfigFile = None,
     ready: Annotated[
-        bool, typer.Option("--ready", help="Also ask whether a quorum is in sight and the worker is ready.")
+        bool,
+        typer.Option(
+            "--ready",
+            help="Also ask whether it can take part: its worker is ready, a quorum in sight, its chain caught up.",
+        ),
     ] = False,
     wait_s: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait this long for a good answer.")
@@ -72,7 +76,4 @@ def ask(node: AdminClient) -> tuple[bool, bool, str | None]:
     status = node.get_status()
     if status.ready:  # since the question before
         return live, live, None
-    if status.members_in_sight < status.quorum:
-        reason = f"{status.members_in_sight} of {status.members} members in sight, {status.quorum} needed"
-        return live, False, status.stall_reason or reason
-    return live, False, "the worker is not ready yet"
+    return live, False, status.unready_reason

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import time
 from pathlib import Path
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow would report its use to its makers
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")  # for a minute, in which other points wait
 
 import requests
 from mlflow import MlflowClient
@@ -14,7 +15,9 @@ from mlflow.entities import Metric, RunStatus
 from mlflow.exceptions import MlflowException
 
 from node.sinks.base import Point, SinkFailed
-from node.sinks.point import list_scalars
+from node.sinks.point import get_time_s, list_scalars
+
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # each try is no news
 
 RUN_FILE = "mlflow_run"  # in the data directory: the id of this node's run
 
@@ -30,11 +33,11 @@ class MlflowSink:
         self._run_id: str | None = None
 
     def write(self, point: Point) -> None:
-        now_ms = int(time.time() * 1000)
+        at_ms = int(get_time_s(point) * 1000)
         try:
             if self._run_id is None:
                 self._run_id = self._open_run()
-            metrics = [Metric(name, value, now_ms, point["round"]) for name, value in list_scalars(point)]
+            metrics = [Metric(name, value, at_ms, point["round"]) for name, value in list_scalars(point)]
             self._client.log_batch(self._run_id, metrics=metrics)
         except (MlflowException, requests.RequestException, OSError) as error:
             raise SinkFailed(str(error).partition("\n")[0]) from error

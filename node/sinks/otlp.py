@@ -14,7 +14,20 @@ from node.sinks.point import list_scalars
 
 SEND_S = 10.0
 
-logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.CRITICAL)  # said here, and not every round
+_LOG = logging.getLogger("opentelemetry.exporter.otlp")
+_UNITS = {"beta_s": "s", "train/seconds": "s", "train/alpha_s": "s", "payload_bytes": "By", "pulled_bytes": "By"}
+_UNITS_BELOW = {"seconds": "s", "bytes_sent": "By"}  # by the first part of the place
+
+
+class _Reasons(logging.Handler):
+    """Keeps why the exporter failed, which it only logs: here it is said once, and not every round."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.last: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()
 
 
 class OtlpSink:
@@ -31,16 +44,26 @@ class OtlpSink:
         )
         self._reader = InMemoryMetricReader()
         self._exporter = OTLPMetricExporter(timeout=SEND_S)
+        self._reasons = _Reasons()
+        _LOG.propagate = False
+        _LOG.addHandler(self._reasons)
         self._provider = MeterProvider(resource=resource, metric_readers=[self._reader], shutdown_on_exit=False)
         self._meter = self._provider.get_meter("fednode")
 
     def write(self, point: Point) -> None:
         for name, value in [("number", float(point["round"])), *list_scalars(point)]:
-            self._meter.create_gauge(f"fednode.round.{name.replace('/', '.')}").set(value)
+            self._meter.create_gauge(f"fednode.round.{name.replace('/', '.')}", _get_unit(name)).set(value)
         measured = self._reader.get_metrics_data()
+        self._reasons.last = None
         if measured is not None and self._exporter.export(measured) is not MetricExportResult.SUCCESS:
-            raise SinkFailed("the collector does not answer, or refuses")
+            raise SinkFailed(self._reasons.last or "the collector does not answer, or refuses")
 
     def close(self) -> None:
         self._provider.shutdown(timeout_millis=1000)
         self._exporter.shutdown(timeout_millis=1000)
+        _LOG.removeHandler(self._reasons)
+
+
+def _get_unit(name: str) -> str:
+    """In UCUM, as OpenTelemetry has it; nothing for what is counted, or is a share."""
+    return _UNITS.get(name) or _UNITS_BELOW.get(name.partition("/")[0], "")

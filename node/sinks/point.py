@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from chain.fields import format_time
@@ -39,6 +40,11 @@ def list_scalars(point: Point, prefix: str = "") -> Iterator[tuple[str, float]]:
             yield from list_scalars(value, f"{prefix}{key}/")
         elif isinstance(value, int | float) and not isinstance(value, bool) and prefix + key not in ("round", "height"):
             yield prefix + key, float(value)
+
+
+def get_time_s(point: Point) -> float:
+    """When the round ended, in Unix seconds: a sink may come to write it much later."""
+    return datetime.fromisoformat(point["time"]).timestamp()
 
 
 def _finite(value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tensorboardX import SummaryWriter
 
 from node.sinks.base import Point, SinkFailed
-from node.sinks.point import list_scalars
+from node.sinks.point import get_time_s, list_scalars
 
 FLUSH_S = 10
 
@@ -32,7 +32,7 @@ class TensorBoardSink:
                     filename_suffix=f".{time.time_ns()}",  # a life that began in the same second has a file of its own
                 )
             for name, value in list_scalars(point):
-                self._writer.add_scalar(name, value, point["round"])
+                self._writer.add_scalar(name, value, point["round"], walltime=get_time_s(point))
             self._writer.flush()
         except OSError as error:
             raise SinkFailed(f"{self._directory}: {error.strerror}") from error

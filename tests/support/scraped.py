@@ -27,11 +27,16 @@ NAMES: Mapping[str, tuple[str, frozenset[str]]] = {  # type and labels of every 
     "fednode_eval_accuracy": ("gauge", frozenset({"split"})),
     "fednode_train_samples_total": ("counter", frozenset()),
     "fednode_peers": ("gauge", frozenset({"state"})),
+    "fednode_peer_in_sight": ("gauge", frozenset({"peer", "name"})),
     "fednode_peer_bytes_total": ("counter", frozenset({"peer", "direction"})),
     "fednode_rpc_seconds": ("histogram", frozenset({"method", "code"})),
     "fednode_messages_rejected_total": ("counter", frozenset({"reason"})),
     "fednode_evidence_total": ("counter", frozenset({"kind"})),
     "fednode_event_loop_lag_seconds": ("histogram", frozenset()),
+    "fednode_process_cpu_seconds_total": ("counter", frozenset({"process"})),
+    "fednode_process_resident_bytes": ("gauge", frozenset({"process"})),
+    "fednode_disk_free_bytes": ("gauge", frozenset()),
+    "fednode_database_bytes": ("gauge", frozenset()),
     "fednode_build_info": ("gauge", frozenset({"version", "protocol", "python"})),
 }
 SCRAPED = {"up": frozenset[str]()}  # what Prometheus adds by itself
@@ -68,14 +73,19 @@ class Scraped:
         return sum(value for (found, has), value in self.values.items() if found == name and wanted <= has)
 
 
+def read_dashboard() -> dict[str, Any]:
+    dashboard: dict[str, Any] = json.loads((MONITORING / "grafana" / "dashboards" / "fednode.json").read_text())
+    return dashboard
+
+
 def list_expressions() -> Iterator[tuple[str, str]]:
     """Every expression of the rules and the dashboard, with where it stands."""
     for group in yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"]:
         for rule in group["rules"]:
             yield rule["alert"], rule["expr"]
-    dashboard: dict[str, Any] = json.loads((MONITORING / "grafana" / "dashboards" / "fednode.json").read_text())
+    dashboard = read_dashboard()
     for panel in dashboard["panels"]:
-        for target in panel["targets"]:
+        for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":

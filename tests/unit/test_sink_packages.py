@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import gzip
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import pytest
 
 from node.sinks.base import Point, SinkFailed
+from node.sinks.point import get_time_s
+from support.ports import find_free_ports
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of packages that are not ours
 
 
 def make(number: int, accuracy: float) -> Point:
     return {
+        "time": f"2026-11-20T14:0{number}:00Z",
         "round": number,
         "height": number,
         "node": "a",
@@ -39,6 +50,7 @@ def test_tensorboard_reads_the_curves_of_every_life(tmp_path: Path) -> None:
         sink.write(make(number, number / 4))
         sink.close()
     curves: dict[str, list[tuple[int, float]]] = {}
+    times: dict[int, float] = {}
     for file in sorted((tmp_path / "tb").iterdir()):
         data = file.read_bytes()
         while data:
@@ -47,10 +59,27 @@ def test_tensorboard_reads_the_curves_of_every_life(tmp_path: Path) -> None:
             data = data[16 + length :]
             for value in event.summary.value:
                 curves.setdefault(value.tag, []).append((event.step, value.simple_value))
+                times[event.step] = event.wall_time
     assert {name: sorted(curve) for name, curve in curves.items()} == {
         "accuracy": [(1, 0.25), (2, 0.5)],
         "seconds/train": [(1, 2.0), (2, 2.0)],
     }
+    assert times == {number: get_time_s(make(number, 0)) for number in (1, 2)}  # not when they were written
+
+
+def test_tensorboard_itself_shows_one_run(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    pytest.importorskip("tensorboardX")
+    from node.sinks.tensorboard import TensorBoardSink
+
+    for number in (1, 2):
+        sink = TensorBoardSink(tmp_path)
+        sink.write(make(number, number / 4))
+        sink.close()
+    shown = accumulator.EventAccumulator(str(tmp_path))
+    shown.Reload()
+    assert sorted(shown.Tags()["scalars"]) == ["accuracy", "seconds/train"]
+    assert [(one.step, one.value) for one in shown.Scalars("accuracy")] == [(1, 0.25), (2, 0.5)]
 
 
 @contextmanager
@@ -98,21 +127,27 @@ def test_a_collector_is_sent_each_round(monkeypatch: pytest.MonkeyPatch) -> None
         )
         [scope] = resource.scope_metrics
         sent.append({metric.name: metric.gauge.data_points[0].as_double for metric in scope.metrics})
+        assert {metric.name: metric.unit for metric in scope.metrics} == {
+            "fednode.round.number": "",
+            "fednode.round.accuracy": "",
+            "fednode.round.seconds.train": "s",
+        }
     assert sent == [
         {"fednode.round.number": n, "fednode.round.accuracy": n / 4, "fednode.round.seconds.train": 2} for n in (1, 2)
     ]
 
 
-def test_a_collector_that_refuses_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_that_refuses_is_a_failure_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     from node.sinks.otlp import OtlpSink
 
-    with collector(answer=400) as (place, _):
+    with collector(answer=404) as (place, _):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", place)
         sink = OtlpSink(node="a", node_id="b", chain_id="c")
-        with pytest.raises(SinkFailed):
+        with pytest.raises(SinkFailed, match="404"):
             sink.write(make(1, 0.25))
         sink.close()
+    assert not logging.getLogger("opentelemetry.exporter.otlp").propagate  # it is said once, by whoever asked
 
 
 def test_mlflow_has_one_run_for_all_lives_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +167,7 @@ def test_mlflow_has_one_run_for_all_lives_of_a_node(tmp_path: Path, monkeypatch:
     history = client.get_metric_history(run.info.run_id, "accuracy")
     assert [(metric.step, metric.value) for metric in history] == [(1, 0.25), (2, 0.5)]
     assert run.data.metrics["seconds/train"] == 2.0
+    assert [metric.timestamp for metric in history] == [1000 * get_time_s(make(number, 0)) for number in (1, 2)]
 
 
 def test_an_mlflow_that_is_away_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,3 +178,55 @@ def test_an_mlflow_that_is_away_is_a_failure(tmp_path: Path, monkeypatch: pytest
     sink = MlflowSink("http://127.0.0.1:1", experiment="e", node="a", data_dir=tmp_path)
     with pytest.raises(SinkFailed):
         sink.write(make(1, 0.25))
+
+
+@pytest.mark.slow
+def test_mlflow_has_the_rounds_also_of_the_time_before_its_server_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own server over HTTP: first away, then there, at last hanging, when nobody waits for it."""
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("flask", reason="mlflow-skinny has no server: it comes with the whole mlflow")
+    from node.sinks.base import SinkThread
+    from node.sinks.mlflow import MlflowSink
+
+    [port] = find_free_ports(1)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "9")  # on a busy machine its start takes minutes
+    uri = f"http://127.0.0.1:{port}"
+    thread = SinkThread("mlflow", MlflowSink(uri, experiment="fednode demo", node="hospital-a", data_dir=tmp_path))
+    thread.put(make(1, 0.25))
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{tmp_path}/mlflow.db", "--artifacts-destination", str(tmp_path)]
+    env = os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"}
+    with subprocess.Popen(command, env=env, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True) as server:
+        try:
+            await_port(port)
+            for number in (2, 3):
+                thread.put(make(number, number / 4))
+            client = mlflow.MlflowClient(tracking_uri=uri)
+            deadline_s = time.monotonic() + 480
+            found: list[tuple[int, float]] = []
+            while found != [(1, 0.25), (2, 0.5), (3, 0.75)]:
+                assert time.monotonic() < deadline_s, found
+                time.sleep(0.2)
+                if (experiment := client.get_experiment_by_name("fednode demo")) is not None:
+                    for run in client.search_runs([experiment.experiment_id]):
+                        history = client.get_metric_history(run.info.run_id, "accuracy")
+                        found = sorted((metric.step, metric.value) for metric in history)
+            os.killpg(server.pid, signal.SIGSTOP)
+            thread.put(make(4, 1.0))
+            thread.close(0.1)  # returns
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+def await_port(port: int) -> None:
+    deadline_s = time.monotonic() + 480
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline_s, "the server does not listen"
+            time.sleep(0.2)
+        else:
+            return
