@@ -180,7 +180,7 @@ def test_an_mlflow_that_is_away_is_a_failure(tmp_path: Path, monkeypatch: pytest
         sink.write(make(1, 0.25))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mlflow_has_the_rounds_also_of_the_time_before_its_server_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
