@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from node.errors import NotFound
+from node.local_cluster import NodeProcess
 from node.sinks.jsonl import METRICS
 from support.ports import find_free_ports
 from support.real_nodes import Federation, make_federation, run_command
@@ -30,6 +31,8 @@ class Scrapable(Federation):
     def __init__(self, directory: Path, http_port: int) -> None:
         super().__init__(directory)
         self._http_port = http_port
+        for name, node in self.nodes.items():
+            self.nodes[name] = NodeProcess(node.node, options=("--log-format", "json"))
 
     async def get(self, name: str, path: str) -> tuple[int, str]:
         """Status and body."""
@@ -125,6 +128,11 @@ async def test_each_round_is_a_line_and_the_log_says_where_the_node_stood(net: S
         lines = [json.loads(line) for line in (net.get_data_dir(name) / METRICS).read_text().splitlines()]
         assert [(line["node"], line["round"]) for line in lines] == [(name, n + 1) for n in range(ROUNDS)]
         assert lines[-1]["accuracy"] == (await net.get_status(name))["accuracy"]
+        logged = [json.loads(line) for line in net.nodes[name].log_file.read_text().splitlines()]
+        assert any(entry["message"].startswith(f"block {ROUNDS} ") for entry in logged)
+        for entry in logged:
+            assert entry.keys() >= {"time", "level", "logger", "message", "node", "height", "round"}, entry
+            assert entry["node"] == name
 
 
 async def test_a_node_that_has_lost_its_quorum_lives_and_is_not_ready(net: Scrapable) -> None:
