@@ -58,6 +58,10 @@ class AddressBook:
         """Back to what is configured."""
         self._added.pop(peer, None)
 
+    def configure(self, addresses: Mapping[Id, str]) -> None:
+        """The configuration says otherwise from now on."""
+        self._configured = dict(addresses)
+
     def save(self) -> None:
         """Durable when it returns. Raises NodeError."""
         addresses = {encode_id(peer): address for peer, address in self._added.items()}

@@ -28,6 +28,7 @@ from chain.errors import ChainError, StoreCorrupted
 from node.admin_access import RemoteAccess
 from node.admin_client import REFUSED, is_served
 from node.admin_decoding import Decoding
+from node.control import Control
 from node.errors import (
     ConfigError,
     InvalidRequest,
@@ -73,8 +74,8 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
 
 
 class AdminServer:
-    """Serves `view`, the answers of `predictor` and the changes of `operator` on `socket`, and to `remote` callers,
-    while it is entered. `on_call` hears of every call that has ended.
+    """Serves `view`, the answers of `predictor` and the changes of `operator` and `control` on `socket`, and to
+    `remote` callers, while it is entered. `on_call` hears of every call that has ended.
 
     Raises PermissionRefused when others could reach the socket, ConfigError when the place is taken.
     """
@@ -85,6 +86,7 @@ class AdminServer:
         view: NodeView,
         predictor: Predictor,
         operator: Operator,
+        control: Control,
         remote: RemoteAccess | None = None,
         on_call: OnCall | None = None,
     ) -> None:
@@ -92,7 +94,7 @@ class AdminServer:
         self._remote = remote
         self._timing = () if on_call is None else (CallTiming(on_call),)
         self._view = view
-        self._servicer = _Admin(view, predictor, operator)
+        self._servicer = _Admin(view, predictor, operator, control)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._stack = AsyncExitStack()
         self.port = 0  # where remote callers are served, once entered
@@ -232,10 +234,11 @@ async def _refusing(context: Context) -> AsyncIterator[None]:
 class _Admin(admin_pb2_grpc.AdminServicer):
     """Requests in, views out."""
 
-    def __init__(self, view: NodeView, predictor: Predictor, operator: Operator) -> None:
+    def __init__(self, view: NodeView, predictor: Predictor, operator: Operator, control: Control) -> None:
         self._view = view
         self._predictor = predictor
         self._operator = operator
+        self._control = control
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.NodeStatus:
         return await _answer(context, self._view.get_status())
@@ -275,6 +278,9 @@ class _Admin(admin_pb2_grpc.AdminServicer):
     async def GetRound(self, request: pb.GetRoundRequest, context: Context) -> pb.Round:
         return await _answer(context, self._view.get_round(request.round))
 
+    async def QueryMetrics(self, request: pb.QueryMetricsRequest, context: Context) -> pb.Metrics:
+        return await _answer(context, self._view.query_metrics(request))
+
     async def ListEvidence(self, request: pb.ListEvidenceRequest, context: Context) -> pb.ListEvidenceReply:
         return await _answer(context, self._view.list_evidence())
 
@@ -292,6 +298,39 @@ class _Admin(admin_pb2_grpc.AdminServicer):
 
     async def RemovePeer(self, request: pb.RemovePeerRequest, context: Context) -> pb.PeerView:
         return self._view.show_peer(await _answer(context, self._operator.remove(request.peer)))
+
+    async def PauseTraining(self, request: pb.PauseTrainingRequest, context: Context) -> pb.TakingPart:
+        return await _answer(context, self._control.pause())
+
+    async def ResumeTraining(self, request: pb.ResumeTrainingRequest, context: Context) -> pb.TakingPart:
+        return await _answer(context, self._control.resume())
+
+    async def StopAfterRound(self, request: pb.StopAfterRoundRequest, context: Context) -> pb.TakingPart:
+        if request.withdraw:
+            return await _answer(context, self._control.withdraw_stop())
+        return await _answer(context, self._control.stop_after(request.round))
+
+    async def Shutdown(self, request: pb.ShutdownRequest, context: Context) -> pb.TakingPart:
+        asked_s = request.grace_s if request.HasField("grace_s") else None
+        try:
+            grace_s = self._control.order_end(asked_s)
+        except InvalidRequest as error:
+            await _refuse(context, error)
+
+        def end(done: object) -> None:
+            self._control.end(grace_s)
+
+        context.add_done_callback(end)  # type: ignore[arg-type]  # once the answer is out, or nobody waits for it
+        return self._control.show()
+
+    async def SetLogLevel(self, request: pb.SetLogLevelRequest, context: Context) -> pb.LogLevel:
+        try:
+            return self._control.set_log_level(request.level)
+        except InvalidRequest as error:
+            await _refuse(context, error)
+
+    async def Reload(self, request: pb.ReloadRequest, context: Context) -> pb.ReloadReply:
+        return await _answer(context, self._control.reload())
 
     async def VerifyChain(self, request: pb.VerifyChainRequest, context: Context) -> AsyncIterator[pb.VerifyUpdate]:
         updates = self._view.verify(request.first, deep=request.deep, require_all=request.require_all)

@@ -37,6 +37,7 @@ ROLES: Mapping[str, Role] = {
     "ListBlocks": Role.READ,
     "ListRounds": Role.READ,
     "GetRound": Role.READ,
+    "QueryMetrics": Role.READ,
     "VerifyChain": Role.READ,
     "ExportChain": Role.READ,
     "Predict": Role.READ,
@@ -49,6 +50,12 @@ ROLES: Mapping[str, Role] = {
     "UnbanPeer": Role.ADMIN,
     "AddPeer": Role.ADMIN,
     "RemovePeer": Role.ADMIN,
+    "PauseTraining": Role.ADMIN,
+    "ResumeTraining": Role.ADMIN,
+    "StopAfterRound": Role.ADMIN,
+    "Shutdown": Role.ADMIN,
+    "SetLogLevel": Role.ADMIN,
+    "Reload": Role.ADMIN,
 }
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither ar
 CONNECT_S = 5.0
 CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
 MODEL_S = 60.0  # for a file to be made of a large one
+METRICS_S = 300.0  # for a long chain to be read through
 COMPARE_S = 120.0  # a peer answers four requests for blocks a second
 REFUSED = "fednode-refused"  # beside a refusal that is the node's own words, and not gRPC's about the connection
 
@@ -160,6 +161,10 @@ class AdminClient:
         with self._translated():
             return self._admin.GetRound(pb.GetRoundRequest(round=number), timeout=CALL_S)
 
+    def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
+        with self._translated(METRICS_S):
+            return self._admin.QueryMetrics(request, timeout=METRICS_S)
+
     def list_evidence(self) -> pb.ListEvidenceReply:
         with self._translated():
             return self._admin.ListEvidence(pb.ListEvidenceRequest(), timeout=CALL_S)
@@ -185,6 +190,39 @@ class AdminClient:
     def unban_peer(self, peer: str) -> pb.PeerView:
         with self._translated():
             return self._admin.UnbanPeer(pb.UnbanPeerRequest(peer=peer), timeout=CALL_S)
+
+    # ---- what it does
+
+    def pause(self) -> pb.TakingPart:
+        with self._translated():
+            return self._admin.PauseTraining(pb.PauseTrainingRequest(), timeout=CALL_S)
+
+    def resume(self) -> pb.TakingPart:
+        with self._translated():
+            return self._admin.ResumeTraining(pb.ResumeTrainingRequest(), timeout=CALL_S)
+
+    def stop_after(self, number: int) -> pb.TakingPart:
+        """Ends the daemon after round `number`, 0 for the one in hand."""
+        with self._translated():
+            return self._admin.StopAfterRound(pb.StopAfterRoundRequest(round=number), timeout=CALL_S)
+
+    def withdraw_stop(self) -> pb.TakingPart:
+        with self._translated():
+            return self._admin.StopAfterRound(pb.StopAfterRoundRequest(withdraw=True), timeout=CALL_S)
+
+    def shut_down(self, grace_s: float | None = None) -> pb.TakingPart:
+        """Ends the daemon, cutting off what has not ended after `grace_s`."""
+        with self._translated():
+            return self._admin.Shutdown(pb.ShutdownRequest(grace_s=grace_s), timeout=CALL_S)
+
+    def set_log_level(self, level: str) -> pb.LogLevel:
+        with self._translated():
+            return self._admin.SetLogLevel(pb.SetLogLevelRequest(level=level), timeout=CALL_S)
+
+    def reload(self) -> pb.ReloadReply:
+        """Has the node read its configuration again; `problems` say why nothing of it was applied."""
+        with self._translated():
+            return self._admin.Reload(pb.ReloadRequest(), timeout=CALL_S)
 
     def verify(
         self,

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chain.errors import (
     BlobCorrupted,
@@ -41,8 +42,11 @@ from node.checkpoint import CHECKPOINTS
 from node.clock import SystemClock
 from node.config import NetworkSection, NodeConfig
 from node.context import NodeContext
+from node.control import Control
+from node.ending import Ending
 from node.errors import ConfigError, NodeError, PermissionRefused
 from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
+from node.hangup import has_terminal
 from node.log import logging_values
 from node.membership import validate_membership
 from node.miner import MinerProcess
@@ -53,6 +57,7 @@ from node.offload import ThreadOffload
 from node.open_files import make_room
 from node.operator import Operator, restore_bans
 from node.predictor import Predictor
+from node.reloading import Load, Reloading
 from node.round_service import RoundService
 from node.sinks.opening import open_sinks, validate_sinks
 from node.tokens import Tokens
@@ -65,6 +70,9 @@ from node.unlock import open_identity
 from node.view import NodeView
 from node.worker import WorkerConfig, WorkerProcess
 
+if TYPE_CHECKING:
+    from node.http_server import HttpServer
+
 log = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -74,10 +82,13 @@ class StorageFailed(NodeError):
     """The store cannot be trusted or written any more: nothing is signed, what is there can still be read."""
 
 
-def run_daemon(config: NodeConfig, faults: Faults | None = None, notifier: Notifier | None = None) -> int:
+def run_daemon(
+    config: NodeConfig, faults: Faults | None = None, notifier: Notifier | None = None, load: Load | None = None
+) -> int:
     """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's.
 
-    `faults` hears of every durable step of the store; nothing in production does. `notifier` tells systemd.
+    `faults` hears of every durable step of the store; nothing in production does. `notifier` tells systemd. `load`
+    reads the configuration again.
     """
     key = open_identity(config)
     genesis, initial_model = load_genesis(config.genesis_file)
@@ -87,7 +98,7 @@ def run_daemon(config: NodeConfig, faults: Faults | None = None, notifier: Notif
     validate_sinks(config.sinks)
     try:
         with logging_values(lambda: {"node": config.node.name}):
-            return asyncio.run(_run(config, genesis, initial_model, key, faults, notifier or Notifier()))
+            return asyncio.run(_run(config, genesis, initial_model, key, faults, notifier or Notifier(), load))
     except ChainError as error:
         raise _explain(error, config) from error
 
@@ -136,12 +147,15 @@ async def _run(
     key: SigningKey,
     faults: Faults | None,
     notifier: Notifier,
+    load: Load | None,
 ) -> int:
     began_s = time.monotonic()
-    stopped = asyncio.Event()
+    stopped, hung_up = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+    had_terminal = has_terminal()
     async with AsyncExitStack() as stack:
         store = _open_store(config, genesis, initial_model, faults)
         disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
@@ -179,6 +193,8 @@ async def _run(
             slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
         )
         service = RoundService(context)
+        ending = Ending(service, stopped, partial(_cut_off, trainer, miner))
+        stack.callback(ending.close)
         stack.enter_context(logging_values(partial(_describe_position, service)))
         metrics = make_metrics(calls, service, context, config)
         sinks = open_sinks(config, genesis, key.id)
@@ -186,10 +202,16 @@ async def _run(
             stack.callback(sink.close)
         monitor = Monitor(service.events, metrics, sinks, config.node.name)
         view = NodeView(service, context, config, book)
+        http: HttpServer | None = None
         if config.http.is_on:
             from node.http_server import HttpServer  # not loaded where nobody is served
 
-            await stack.enter_async_context(HttpServer(config.http, partial(_describe_unready, stopped, view), metrics))
+            http = await stack.enter_async_context(
+                HttpServer(config.http, partial(_describe_unready, stopped, view), metrics)
+            )
+        reloading = Reloading(
+            config, load, context, service, book, redial=transport.redial, http=http, on_config=view.on_config
+        )
         if config.admin.socket is not None or config.admin.address is not None:
             predictor = Predictor(context, service.learner)
             operator = Operator(
@@ -203,13 +225,40 @@ async def _run(
                 transport.redial,
             )
             remote = _make_remote_access(config, key)
-            admin = AdminServer(config.admin.socket, view, predictor, operator, remote, on_call)
+            control = Control(service, context, ending, reloading, config.node.name)
+            admin = AdminServer(config.admin.socket, view, predictor, operator, control, remote, on_call)
             await stack.enter_async_context(admin)
         await stack.enter_async_context(notifier.telling(transport.ready, partial(_describe, service)))
         _greet(config, genesis, key, service, time.monotonic() - began_s)
-        await _run_until_stopped(stopped, service.run(), monitor.run())
+        hangups = _follow_hangups(hung_up, stopped, reloading, had_terminal=had_terminal)
+        await _run_until_stopped(stopped, service.run(), monitor.run(), ending.run(), hangups)
         log.info("stopped at height %d", service.tip.height)
     return 0
+
+
+async def _follow_hangups(
+    hung_up: asyncio.Event, stopped: asyncio.Event, reloading: Reloading, *, had_terminal: bool
+) -> None:
+    while True:
+        await hung_up.wait()
+        hung_up.clear()
+        if had_terminal and not has_terminal():
+            log.warning("the terminal is gone: the node ends")
+            stopped.set()
+        else:
+            await reloading.reload()
+
+
+def _cut_off(trainer: Trainer, miner: MinerProcess) -> None:
+    """Ends what is left of the node when a shutdown has taken longer than it may. What is durable stays whole."""
+    log.warning("the node has not ended in time and is cut off")
+    pids = [*miner.pids, *([trainer.pid] if isinstance(trainer, WorkerProcess) else [])]
+    for pid in pids:
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    logging.shutdown()
+    os._exit(0)  # as told: whoever restarts what has failed must not restart this
 
 
 def _describe(service: RoundService) -> str:
@@ -355,3 +404,5 @@ def _greet(config: NodeConfig, genesis: Genesis, key: SigningKey, service: Round
     log.info("fednode %s  id %s  chain %s", config.node.name, encode_id(key.id)[:8], chain)
     log.info("peer %s  tls %s  %d members, quorum %d", config.network.listen, config.network.tls, genesis.n, genesis.q)
     log.info("chain height %d  head %s  opened in %.2f s", service.tip.height, service.tip.id.hex()[:8], seconds)
+    if service.participation.is_paused:
+        log.warning("training is paused, since before this start: nothing is contributed until fednode resume")

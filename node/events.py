@@ -15,7 +15,7 @@ KEPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """One thing that happened. `cursor` counts from 1; `kind` is block, round, peer, rejected, evidence or stall."""
+    """One thing that happened. `cursor` counts from 1; `kind` as in admin.proto."""
 
     cursor: int
     at_ms: int

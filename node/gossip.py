@@ -163,6 +163,7 @@ class Gossip:
             height=machine.height,
             view=machine.view,
             contributes=position.contributes,
+            abstains=machine.abstains,
             contributions=sum(1 << i for i, key in enumerate(members) if key in machine.contributions),
             candidates=tuple(candidates),
             votes=tuple(VoteBitmap(*held) for held in machine.voting.get_bitmaps()),

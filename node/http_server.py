@@ -101,6 +101,11 @@ class HttpServer:
             self._server.should_exit = True
             await asyncio.wait({self._serving})
 
+    def replace_token(self, token: bytes | None) -> bool:
+        """What metrics need from now on. Whether that is something else."""
+        is_other, self._token = token != self._token, token
+        return is_other
+
     def _bind(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:

@@ -7,7 +7,7 @@ what is not as it was written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -172,7 +172,7 @@ class Ledger:
         if height == 0:
             raise NotFound("round 0: block 0 is genesis; rounds begin at 1")
         self._check_height(height, what="round")
-        return next(self._read_rounds(height, height))
+        return self.read_rounds(height, height)[0]
 
     def read_agreed(self, height: int, standing: int | None = None) -> tuple[Block, bytes | None, Block | None]:
         """A block and its aggregate, None when that is not held or there is none; and the block at `standing`."""
@@ -193,7 +193,7 @@ class Ledger:
         if self._store.head_height == 0:
             return pb.ListRoundsReply()
         heights, following = self._choose_heights(first, limit, lowest=1, reverse=reverse)
-        shown = {entry.round: entry for entry in self._read_rounds(min(heights), max(heights))}
+        shown = {entry.round: entry for entry in self.read_rounds(min(heights), max(heights))}
         reply = pb.ListRoundsReply(rounds=[shown[height] for height in heights])
         if following is not None:
             reply.next = following
@@ -205,16 +205,17 @@ class Ledger:
         records = list(self._store.rounds(max(1, head - NEWEST_ROUNDS + 1), head))
         return _show_record(records[-1][1]) if records else None
 
-    def _read_rounds(self, first: int, last: int) -> Iterator[pb.Round]:
+    def read_rounds(self, first: int, last: int) -> list[pb.Round]:
+        """Every one of heights that are there."""
         records = dict(self._store.rounds(first, last))
-        height = first
+        shown: list[pb.Round] = []
         for stored in self._store.blocks(first, last):
-            if stored.block.height != height:
+            if stored.block.height != first + len(shown):
                 break
-            yield self._show_round(stored.block, stored.certificate, records.get(height))
-            height += 1
-        if height <= last:
-            raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
+            shown.append(self._show_round(stored.block, stored.certificate, records.get(stored.block.height)))
+        if first + len(shown) <= last:
+            raise StoreCorrupted(f"{self._store.path}: block {first + len(shown)}: missing from the store")
+        return shown
 
     def _show_round(self, block: Block, certificate: Certificate | None, record: Mapping[str, Any] | None) -> pb.Round:
         """What the chain says of the round, and what this node measured of it, if it took part."""

@@ -191,6 +191,9 @@ class NodeMetrics(Collector):
             evidence.add_metric((kind,), count)
         yield evidence
         yield _gauge("fednode_stalled", "1 while no quorum is in sight.", service.stall is not None)
+        yield _gauge(
+            "fednode_paused", "1 while the operator has this node contribute nothing.", service.participation.is_paused
+        )
         yield _gauge("fednode_rounds_done", "1 once the rounds that genesis sets are over.", service.is_done)
         yield from self._collect_facts()
 

@@ -21,6 +21,7 @@ from node.comparison import Pair, StoredBytes, compare_chains, run_comparison
 from node.errors import NodeError, NotFound, PermissionRefused, VerificationFailed
 from node.genesis_file import get_genesis_spec
 from node.ledger import Ledger
+from node.metrics_query import MetricsQuery
 from node.model_file import ModelFile, is_initial_needed, read_model
 from node.pb import admin_pb2 as pb
 from node.peering import explain_round, is_explained
@@ -100,6 +101,13 @@ class OfflineNode:
                 read = self._ledger.read_agreed(number, spec.get_standing(number))
                 shown.MergeFrom(explain_round(self.genesis, spec, *read))
             return shown
+
+    def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
+        with _translated(self._data_dir):
+            query = MetricsQuery(request, self._store.head_height)
+            for first, last in query.get_pages():
+                query.add(self._ledger.read_rounds(first, last))
+            return query.answer()
 
     def get_model_info(self) -> pb.ModelInfo:
         return self._read_model().info

@@ -43,6 +43,15 @@ def read_private(path: Path) -> bytes | None:
     return data
 
 
+def remove_private(path: Path) -> None:
+    """Durable when it returns, also where there is no such file. Raises NodeError."""
+    try:
+        path.unlink(missing_ok=True)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise NodeError(f"{path}: cannot be removed ({error.strerror})") from error
+
+
 def make_private_folder(path: Path) -> None:
     """Raises NodeError."""
     try:

@@ -86,14 +86,14 @@ class Reception:
         self._events = events
         self._transfers = transfers
         self._next: dict[Hashable, Contribution | Block | Vote] = {}
-        self._alive: set[Id] = set()
+        self._heard: set[tuple[Id, bool]] = set()  # who has said of this height that it contributes, or does not
 
     # ---- a height begins
 
     def on_height(self, height: int) -> None:
         """Objects below `height` no longer matter, nor who was seen at work on the one before."""
         self.inbox.on_height(height)
-        self._alive.clear()
+        self._heard.clear()
 
     def release(self) -> None:
         """What was kept for this height goes into it now."""
@@ -145,9 +145,14 @@ class Reception:
         self._gossip.on_status(peer, status)
         self._sync.on_status()
         height = self._floor.tip.height + 1
-        if status.contributes and status.height == height and peer not in self._alive:
-            self._alive.add(peer)  # at work on our height: worth awaiting
-            self._floor.post(height, round_events.MemberAlive(peer))
+        if status.height != height or not (status.contributes or status.abstains):
+            return
+        said = (peer, status.contributes)
+        if said not in self._heard:
+            self._heard.add(said)
+            contributes = status.contributes  # at work on our height: worth awaiting
+            event = round_events.MemberAlive(peer) if contributes else round_events.MemberAbstains(peer)
+            self._floor.post(height, event)
 
     def _on_signed(self, sender: Peer, message: Message) -> None:
         height = self._floor.tip.height + 1

@@ -37,6 +37,7 @@ class Absence(StrEnum):
     NOT_SENT = "no contribution came"
     NOT_FETCHED = "its payloads did not come"
     SIGNED_TWICE = "it has signed twice"
+    ABSTAINED = "it said that it would not contribute"
     LATE = "its contribution came late, or was left out by the miner"
 
 
@@ -96,6 +97,18 @@ class MemberAlive:
     """A member says that it takes part in this height."""
 
     member: Id
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAbstains:
+    """A member says that it will not contribute to this height. It votes, and may mine."""
+
+    member: Id
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """This node contributes to this height after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +180,8 @@ Event = (
     | PayloadsVerified
     | PayloadsRefused
     | MemberAlive
+    | MemberAbstains
+    | Resumed
     | TrainingFailed
     | AggregateComputed
     | Mined

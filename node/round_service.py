@@ -34,6 +34,7 @@ from node.mining import mine_block
 from node.on_demand import Loss, OnDemand, get_kinds
 from node.pace import BETA_ROUNDS, Pace
 from node.partials import Partials
+from node.participation import Participation
 from node.payloads import Aggregate, PayloadRefused, Payloads
 from node.peers import Peers
 from node.quiet import Quiet, Work
@@ -110,6 +111,8 @@ class RoundService:
         self.pace = Pace.from_records(context.spec.hyperparameters.budget_s, (record for _, record in records))
         self._lacks_time = False  # the time that genesis sets is too short for one iteration
         self.num_iterations = context.spec.get_local_work(head.height + 1)  # E of the round in hand
+        self.participation = Participation(context.store.path)
+        self.mines = context.mines  # from the next round on
         self.events = Events(context.clock)
         self.peers = Peers(context.genesis, self._me, context.observers, context.clock)
         self.gossip = Gossip(context.genesis, context.transport, self.peers, context.clock, self._get_position)
@@ -320,7 +323,8 @@ class RoundService:
             height=height,
             awaited=parent_authors if self._tip.height else self._genesis.member_ids,
             accused=self._get_accused(height),
-            mine=self._c.mines,
+            mine=self.mines,
+            contributes=self.participation.contributes_to(height),
             collect_s=self._get_collect_s(height),
         )
         payloads = Payloads(
@@ -351,12 +355,29 @@ class RoundService:
         self.learner.set_target(
             Target(
                 self._tip.block,
-                trains=speaks and not is_over,
+                trains=machine.contributes and not is_over,
                 has_contributed=has_contributed,
                 num_iterations=chosen,
             )
         )
         self._publish_phase()
+
+    async def resume(self) -> None:
+        """Has the round in hand contributed to, if it is not already: while all pause there is none after it."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(partial(self._resume, done))
+        await done
+
+    async def _resume(self, done: asyncio.Future[None]) -> None:
+        machine = self.machine
+        if machine is not None and machine.abstains and self.participation.contributes_to(machine.height):
+            await self._handle(round_events.Resumed())
+            chosen = self._choose_iterations()
+            self.num_iterations = chosen or self._c.spec.get_local_work(machine.height)
+            self.learner.set_target(Target(self._tip.block, trains=True, num_iterations=chosen))
+            self.gossip.on_step()
+        if not done.done():
+            done.set_result(None)
 
     def _measure_alpha(self, record: RoundRecord) -> float | None:
         """Seconds of a local iteration in the round that ends, also if it ended before this node's training did."""

@@ -34,6 +34,7 @@ from node.round_events import (
     FetchPayloads,
     Finalise,
     Halt,
+    MemberAbstains,
     MemberAlive,
     Mine,
     Mined,
@@ -41,6 +42,7 @@ from node.round_events import (
     Objection,
     PayloadsRefused,
     PayloadsVerified,
+    Resumed,
     RoundPhase,
     Started,
     StartTimer,
@@ -60,7 +62,7 @@ class RoundMachine:
 
     `awaited` are the members worth waiting for, `collect_s` at most (genesis' own by default): the parent's authors,
     and those seen alive since. `accused` are the authors with evidence, left out of the body built here. `me` is None
-    for an observer.
+    for an observer. A member that does not contribute (`contributes`) collects, mines and votes like any other.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class RoundMachine:
         awaited: Collection[Id],
         accused: Collection[Id] = (),
         mine: bool = True,
+        contributes: bool = True,
         collect_s: float | None = None,
     ) -> None:
         self.height = height
@@ -80,8 +83,9 @@ class RoundMachine:
         self._collect_s = genesis.waits.collect_s if collect_s is None else collect_s
         self._me = me
         self._mines = mine and me is not None
-        self._contributes = me is not None
-        self._awaited = {member for member in awaited if member in genesis.member_ids}
+        self._contributes = contributes and me is not None
+        self._awaited = {member for member in awaited if member in genesis.member_ids and (contributes or member != me)}
+        self._abstaining: set[Id] = set()  # others that are not to be waited for, as they say
         self._accused = set(accused)
         self._contributions: dict[Id, Contribution] = {}
         self._verified_at_s: dict[Id, float] = {}
@@ -116,6 +120,11 @@ class RoundMachine:
     def contributes(self) -> bool:
         """Whether others have reason to await this node's contribution."""
         return self._contributes
+
+    @property
+    def abstains(self) -> bool:
+        """Whether others need not wait for this node's contribution, since there will be none."""
+        return self._me is not None and not self._contributes
 
     @property
     def view(self) -> int:
@@ -176,7 +185,8 @@ class RoundMachine:
 
     def _explain_absence(self, member: Id) -> str:
         if member not in self._contributions:
-            return Absence.NOT_SENT
+            is_known = member in self._abstaining or (member == self._me and not self._contributes)
+            return Absence.ABSTAINED if is_known else Absence.NOT_SENT
         if member in self.refused:
             return self.refused[member]
         if member not in self._verified_at_s:
@@ -210,6 +220,10 @@ class RoundMachine:
                 return self._on_payloads_refused(contribution, reason, now)
             case MemberAlive(member):
                 return self._on_alive(member)
+            case MemberAbstains(member):
+                return self._on_abstains(member, now)
+            case Resumed():
+                return self._on_resumed()
             case TrainingFailed():
                 return self._on_training_failed(now)
             case AggregateComputed(digest):
@@ -242,6 +256,7 @@ class RoundMachine:
             self._mines = False  # one candidate per miner and height, also across a crash
             actions += self._on_candidate(event.candidate, now)
         if event.contribution is not None:
+            self._contributes = self._me is not None
             actions += self._on_contribution(event.contribution, now)
         return actions
 
@@ -283,7 +298,20 @@ class RoundMachine:
     def _on_alive(self, member: Id) -> list[Action]:
         if member in self._genesis.member_ids and member not in self.refused:
             self._awaited.add(member)
+            self._abstaining.discard(member)
         return []
+
+    def _on_abstains(self, member: Id, now: Now) -> list[Action]:
+        if member not in self._genesis.member_ids or member in self._contributions:
+            return []
+        self._abstaining.add(member)
+        return self._stop_awaiting(member, now)
+
+    def _on_resumed(self) -> list[Action]:
+        if self._me is None:
+            return []
+        self._contributes = True
+        return self._on_alive(self._me)
 
     def _on_training_failed(self, now: Now) -> list[Action]:
         self._contributes = False
@@ -371,7 +399,9 @@ class RoundMachine:
         seeing the other candidates first: the best of them is then everybody's.
         """
         authors = {contribution.author for contribution in block.contributions}
-        here = self._accused | self.refused.keys() | {self._me}  # they vote, whatever became of their contributions
+        here = (
+            self._accused | self.refused.keys() | self._abstaining | {self._me}
+        )  # they vote, whatever became of their contributions
         return authors >= set(self._genesis.member_ids) - here
 
     def _find_objection(self, block: Block, now: Now) -> Objection | None:

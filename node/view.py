@@ -34,6 +34,7 @@ from node.config import NodeConfig
 from node.context import NodeContext
 from node.errors import InvalidRequest, NodeUnreachable, NotFound
 from node.ledger import Ledger, get_member_name
+from node.metrics_query import MetricsQuery
 from node.miner import MinerProcess
 from node.model_file import ModelFile, is_initial_needed, read_model
 from node.pb import admin_pb2 as pb
@@ -48,7 +49,7 @@ from node.transfers import Transfer
 from node.transport.base import PeerUnavailable
 from node.worker import WorkerProcess
 
-EVENT_KINDS = ("block", "round", "training", "peer", "rejected", "evidence", "stall")
+EVENT_KINDS = ("block", "round", "training", "peer", "rejected", "evidence", "stall", "operator")
 LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
 PROGRESS_S = 0.25  # between two messages about an audit under way
 PAUSE_S = 0.0005  # an audit rests this long after each block, or its thread would hold the interpreter
@@ -73,9 +74,14 @@ class NodeView:
         self._ledger = Ledger(context.genesis, context.store)
         self._auditing = asyncio.Lock()
         self._exporting = asyncio.Lock()
+        self._querying = asyncio.Lock()
         self._started_ms = context.clock.now_ms()
         self._started_s = context.clock.monotonic()
         self._book = book
+
+    def on_config(self, config: NodeConfig) -> None:
+        """The operator has had another configuration taken."""
+        self._config = config
 
     # ---- the node
 
@@ -135,6 +141,9 @@ class NodeView:
             budget_s=service.pace.budget_s,
             alpha_s=service.pace.alpha_s,
             beta_s=service.pace.beta_s,
+            paused=service.participation.is_paused,
+            contributes=machine is not None and machine.contributes,
+            stops_after=service.participation.last_round,
         )
         status.transfers.extend(self._show_transfer(transfer) for transfer in service.transfers)
         if (info := service.learner.info) is not None:
@@ -220,6 +229,7 @@ class NodeView:
         )
         if peer.status is not None:
             shown.height, shown.head = peer.status.head_height, peer.status.head_id.hex()
+            shown.abstains = peer.status.abstains
             if peer.status.height:
                 shown.round, shown.view = peer.status.height, peer.status.view
         if (left_s := self._c.bans.get_remaining_s(peer.id)) > 0:
@@ -257,6 +267,14 @@ class NodeView:
             read = await self._c.disk.run(self._ledger.read_agreed, number, self._c.spec.get_standing(number))
             shown.MergeFrom(await asyncio.to_thread(explain_round, self._c.genesis, self._c.spec, *read))
         return shown
+
+    async def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
+        """One at a time, and a page at a time: votes wait for the store's thread too."""
+        query = MetricsQuery(request, self._service.tip.height)
+        async with self._querying:
+            for first, last in query.get_pages():
+                query.add(await self._c.disk.run(self._ledger.read_rounds, first, last))
+        return query.answer()
 
     async def list_evidence(self) -> pb.ListEvidenceReply:
         return await self._c.disk.run(self._ledger.list_evidence)

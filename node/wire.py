@@ -34,7 +34,8 @@ class VoteBitmap:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a node stands and what it holds at the height it works on (0: none, the set rounds are done)."""
+    """Where a node stands and what it holds at the height it works on (0: none, the set rounds are done). One that
+    neither `contributes` nor `abstains` is not ready yet."""
 
     chain_id: bytes
     head_height: int
@@ -45,6 +46,7 @@ class Status:
     contributions: int = 0  # bit i: the contribution of the member of index i
     candidates: tuple[Id, ...] = ()
     votes: tuple[VoteBitmap, ...] = ()
+    abstains: bool = False
 
 
 def status_to_bytes(status: Status) -> bytes:
@@ -61,6 +63,7 @@ def status_to_bytes(status: Status) -> bytes:
             pb.VoteBitmap(view=votes.view, phase=votes.phase, members=_bitmap_to_bytes(votes.members))
             for votes in sorted(status.votes, key=lambda votes: (votes.view, votes.phase))
         ],
+        abstains=status.abstains,
     ).SerializeToString(deterministic=True)
 
 
@@ -89,6 +92,7 @@ def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
         contributions=_bitmap_from_bytes("contributions", message.contributions, num_members),
         candidates=candidates,
         votes=_votes_from_pb(message, num_members),
+        abstains=message.abstains,
     )
 
 

@@ -35,6 +35,7 @@ MODULES = (
     "node.cli.doctor",
     "node.cli.reset",
     "node.cli.token",
+    "node.cli.control",
     "node.cli.peers",
     "node.cli.chain",
     "node.cli.rounds",

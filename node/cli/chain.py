@@ -264,7 +264,10 @@ def watch(
     socket: Socket = None,
     config: NodeConfigFile = None,
     events: Annotated[
-        str, typer.Option("--events", metavar="KIND,…", help="block, round, training, peer, rejected, evidence, stall.")
+        str,
+        typer.Option(
+            "--events", metavar="KIND,…", help="block, round, training, peer, rejected, evidence, stall, operator."
+        ),
     ] = "block",
     since: Annotated[
         str, typer.Option("--since", metavar="CURSOR", help="Go on after this event; 0-0 for all that are kept.")

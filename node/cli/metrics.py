@@ -12,11 +12,10 @@ import typer
 
 from node.cli.options import MAX_HEIGHT, AsJson
 from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.series import COUNTS, DEFAULT_SERIES, flatten, get_names
 
 if TYPE_CHECKING:
-    from node.pb import admin_pb2 as pb
-
-DEFAULT_SERIES = ("accuracy", "local_accuracy", "loss", "seconds.wall", "bytes_sent")
+    pass
 
 _Row = dict[str, Any]
 
@@ -34,6 +33,15 @@ def show(
     last: Annotated[
         int | None, typer.Option("--to", metavar="R", min=1, max=MAX_HEIGHT, help="End with this round.")
     ] = None,
+    max_points: Annotated[
+        int | None,
+        typer.Option(
+            "--max-points",
+            metavar="N",
+            min=4,
+            help="At most so many rounds: lows and highs remain, and first and last.",
+        ),
+    ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header.")] = False,
     socket: Socket = None,
     config: NodeConfigFile = None,
@@ -44,7 +52,9 @@ def show(
 
     accuracy and local_accuracy (before the exchange), loss (mean over the local steps), beta_s (seconds of mining),
     contributors, votes, payload_bytes, bytes_sent, seconds.PHASE, train.NAME and apply.NAME. Rounds that the node only
-    caught up with have no measurements and are left out; an empty cell is what was not measured in a round.
+    caught up with have no measurements and are left out; an empty cell is what was not measured in a round. With
+    --max-points a long chain is cut into equal spans, and of each the first and the last round remain, and those where
+    a series is lowest or highest.
 
     Examples: fednode metrics --series accuracy,loss --csv --config node.yaml > run.csv, or with --data-dir data
     """
@@ -52,8 +62,12 @@ def show(
 
     if as_csv and as_json:
         raise typer.BadParameter("expected --csv or --json")
-    rows = list(_read(socket, config, data_dir, first, last))
-    names = _choose(series, rows)
+    names: Sequence[str]
+    if max_points is None:
+        rows = list(_read(socket, config, data_dir, first, last))
+        names = _choose(series, rows)
+    else:
+        names, rows = _query(socket, config, data_dir, series, first, last, max_points)
     if as_json:
         shown = [{name: row.get(name) for name in ("round", "time", *names)} for row in rows]
         print_json({"series": list(names), "rounds": shown})
@@ -80,23 +94,28 @@ def _read(
             following = page.next if page.HasField("next") else None
 
 
-def flatten(record: pb.Round) -> _Row:
-    """One round as a row of named numbers; what it has not is not there."""
-    row: _Row = {"round": record.round, "time": record.time}
-    for name in ("accuracy", "local_accuracy", "beta_s"):
-        if record.HasField(name):
-            row[name] = getattr(record, name)
-    if "loss" in record.train:
-        row["loss"] = record.train["loss"]
-    row |= {"contributors": len(record.contributors), "votes": record.votes, "payload_bytes": record.payload_bytes}
-    row["bytes_sent"] = sum(record.bytes_sent.values())
-    for group in ("seconds", "train", "apply"):
-        row |= {f"{group}.{name}": value for name, value in sorted(getattr(record, group).items())}
-    return row
+def _query(
+    socket: Any, config: Any, data_dir: Any, series: str | None, first: int, last: int | None, max_points: int
+) -> tuple[Sequence[str], list[_Row]]:
+    """The series and the rounds that remain, as whoever holds them chooses."""
+    from node.cli.target import open_ledger
+    from node.pb import admin_pb2 as pb
+
+    names: Sequence[str] = () if series is None or series == "all" else series.split(",")
+    with open_ledger(socket, config, data_dir) as node:
+        if series == "all":
+            names = node.query_metrics(pb.QueryMetricsRequest(first=first, last=last)).known
+        request = pb.QueryMetricsRequest(series=names, first=first, last=last, max_points=max_points)
+        found = node.query_metrics(request)
+    return found.series, [
+        {"round": point.round, "time": point.time}
+        | {name: int(value) if name in COUNTS else value for name, value in point.values.items()}
+        for point in found.rounds
+    ]
 
 
 def _choose(asked: str | None, rows: Sequence[_Row]) -> tuple[str, ...]:
-    known = dict.fromkeys(name for row in rows for name in row if name not in ("round", "time"))
+    known = dict.fromkeys(name for row in rows for name in get_names(row))
     if asked is None:
         return DEFAULT_SERIES
     if asked == "all":

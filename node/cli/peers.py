@@ -56,6 +56,8 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
     rows = []
     for peer in peers:
         state = "up" if peer.connected and peer.alive else "silent" if peer.connected else "away"
+        if state == "up" and peer.abstains:
+            state = "up, abstains"
         if peer.HasField("banned_s"):
             state = f"banned {show_seconds(peer.banned_s)}"
         rows.append(

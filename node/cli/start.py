@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,7 +77,8 @@ def start(
 
     setup_logging(loaded.log.level, loaded.log.format, loaded.log.file)
     os.umask(0o077)  # what a node keeps is its own, also in a data directory that others may enter
-    raise typer.Exit(run_daemon(loaded, notifier=Notifier.from_env(os.environ)))
+    load = partial(load_config, config.absolute(), settings, os.environ)
+    raise typer.Exit(run_daemon(loaded, notifier=Notifier.from_env(os.environ), load=load))
 
 
 def check_node(config: NodeConfig, path: Path) -> None:

@@ -114,6 +114,10 @@ def describe(status: pb.NodeStatus) -> _Facts:
     if status.transfers:
         at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
         facts[at:at] = _list_transfers(status)
+    if status.HasField("stops_after"):
+        facts.insert(0, ("ENDS", f"after round {status.stops_after}"))
+    if status.paused:
+        facts.insert(0, ("PAUSED", _describe_pause(status)))
     if status.stalled:
         facts.insert(0, ("STALLED", status.stall_reason))
     return facts
@@ -167,6 +171,11 @@ def _describe_phase(status: pb.NodeStatus) -> str:
     return f"{status.phase}{steps}"
 
 
+def _describe_pause(status: pb.NodeStatus) -> str:
+    since = f"from round {status.round + 1} on, " if status.contributes else ""
+    return f"{since}it contributes nothing and goes on voting; fednode resume ends that"
+
+
 def _describe_round(status: pb.NodeStatus) -> str:
     of = f" of {status.rounds}" if status.rounds else ""
     if status.done:
@@ -187,6 +196,8 @@ def describe_in_a_line(status: pb.NodeStatus) -> str:
         f"accuracy {show_number(status.accuracy if status.HasField('accuracy') else None)}",
         f"peers {status.peers_connected}",
     ]
+    if status.paused:
+        parts.append("PAUSED")
     if status.stalled:
         parts.append(f"STALLED {status.stall_reason}")
     return "  ".join(parts)

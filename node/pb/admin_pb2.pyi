@@ -12,7 +12,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
+    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "paused", "contributes", "stops_after", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,9 @@ class NodeStatus(_message.Message):
     TRAIN_S_FIELD_NUMBER: _ClassVar[int]
     MINE_S_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    STOPS_AFTER_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
@@ -121,13 +124,16 @@ class NodeStatus(_message.Message):
     train_s: float
     mine_s: float
     transfers: _containers.RepeatedCompositeFieldContainer[Transfer]
+    paused: bool
+    contributes: bool
+    stops_after: int
     time: str
     started_at: str
     uptime_s: float
     pid: int
     worker_pid: int
     miner_pids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Transfer(_message.Message):
     __slots__ = ("incoming", "peer", "peer_name", "digest", "kind", "author", "author_name", "bytes", "resumed", "total_bytes", "seconds")
@@ -211,7 +217,7 @@ class ListPeersReply(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerView, _Mapping]]] = ...) -> None: ...
 
 class PeerView(_message.Message):
-    __slots__ = ("id", "name", "address", "added", "member", "connected", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "dropped", "refused", "banned_s", "banned_for", "waits", "not_taken")
+    __slots__ = ("id", "name", "address", "added", "member", "connected", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "dropped", "refused", "banned_s", "banned_for", "abstains", "waits", "not_taken")
     class NotTakenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +246,7 @@ class PeerView(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     BANNED_S_FIELD_NUMBER: _ClassVar[int]
     BANNED_FOR_FIELD_NUMBER: _ClassVar[int]
+    ABSTAINS_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     NOT_TAKEN_FIELD_NUMBER: _ClassVar[int]
     id: str
@@ -263,9 +270,10 @@ class PeerView(_message.Message):
     refused: int
     banned_s: float
     banned_for: str
+    abstains: bool
     waits: int
     not_taken: _containers.ScalarMap[str, int]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., added: _Optional[bool] = ..., member: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ..., waits: _Optional[int] = ..., not_taken: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., added: _Optional[bool] = ..., member: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ..., abstains: _Optional[bool] = ..., waits: _Optional[int] = ..., not_taken: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class GetHeadRequest(_message.Message):
     __slots__ = ("include_payloads",)
@@ -875,3 +883,112 @@ class ModelChunk(_message.Message):
     info: ModelInfo
     data: bytes
     def __init__(self, info: _Optional[_Union[ModelInfo, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class PauseTrainingRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResumeTrainingRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StopAfterRoundRequest(_message.Message):
+    __slots__ = ("round", "withdraw")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    withdraw: bool
+    def __init__(self, round: _Optional[int] = ..., withdraw: _Optional[bool] = ...) -> None: ...
+
+class ShutdownRequest(_message.Message):
+    __slots__ = ("grace_s",)
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    grace_s: float
+    def __init__(self, grace_s: _Optional[float] = ...) -> None: ...
+
+class TakingPart(_message.Message):
+    __slots__ = ("paused", "height", "round", "contributes", "stops_after", "stopping", "name")
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    STOPS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    STOPPING_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    paused: bool
+    height: int
+    round: int
+    contributes: bool
+    stops_after: int
+    stopping: bool
+    name: str
+    def __init__(self, paused: _Optional[bool] = ..., height: _Optional[int] = ..., round: _Optional[int] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., stopping: _Optional[bool] = ..., name: _Optional[str] = ...) -> None: ...
+
+class SetLogLevelRequest(_message.Message):
+    __slots__ = ("level",)
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: str
+    def __init__(self, level: _Optional[str] = ...) -> None: ...
+
+class LogLevel(_message.Message):
+    __slots__ = ("before", "level")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    before: str
+    level: str
+    def __init__(self, before: _Optional[str] = ..., level: _Optional[str] = ...) -> None: ...
+
+class ReloadRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReloadReply(_message.Message):
+    __slots__ = ("applied", "needs_restart", "problems")
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_RESTART_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    applied: _containers.RepeatedScalarFieldContainer[str]
+    needs_restart: _containers.RepeatedScalarFieldContainer[str]
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, applied: _Optional[_Iterable[str]] = ..., needs_restart: _Optional[_Iterable[str]] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class QueryMetricsRequest(_message.Message):
+    __slots__ = ("series", "first", "last", "max_points")
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    MAX_POINTS_FIELD_NUMBER: _ClassVar[int]
+    series: _containers.RepeatedScalarFieldContainer[str]
+    first: int
+    last: int
+    max_points: int
+    def __init__(self, series: _Optional[_Iterable[str]] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., max_points: _Optional[int] = ...) -> None: ...
+
+class Metrics(_message.Message):
+    __slots__ = ("series", "known", "measured", "rounds")
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    series: _containers.RepeatedScalarFieldContainer[str]
+    known: _containers.RepeatedScalarFieldContainer[str]
+    measured: int
+    rounds: _containers.RepeatedCompositeFieldContainer[MetricsPoint]
+    def __init__(self, series: _Optional[_Iterable[str]] = ..., known: _Optional[_Iterable[str]] = ..., measured: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[MetricsPoint, _Mapping]]] = ...) -> None: ...
+
+class MetricsPoint(_message.Message):
+    __slots__ = ("round", "time", "values")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    time: str
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, round: _Optional[int] = ..., time: _Optional[str] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...

@@ -85,6 +85,11 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.GetRoundRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.Round.FromString,
                 _registered_method=True)
+        self.QueryMetrics = channel.unary_unary(
+                '/fednode.v1.Admin/QueryMetrics',
+                request_serializer=node_dot_pb_dot_admin__pb2.QueryMetricsRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.Metrics.FromString,
+                _registered_method=True)
         self.VerifyChain = channel.unary_stream(
                 '/fednode.v1.Admin/VerifyChain',
                 request_serializer=node_dot_pb_dot_admin__pb2.VerifyChainRequest.SerializeToString,
@@ -134,6 +139,36 @@ class AdminStub:
                 '/fednode.v1.Admin/RemovePeer',
                 request_serializer=node_dot_pb_dot_admin__pb2.RemovePeerRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.PeerView.FromString,
+                _registered_method=True)
+        self.PauseTraining = channel.unary_unary(
+                '/fednode.v1.Admin/PauseTraining',
+                request_serializer=node_dot_pb_dot_admin__pb2.PauseTrainingRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.TakingPart.FromString,
+                _registered_method=True)
+        self.ResumeTraining = channel.unary_unary(
+                '/fednode.v1.Admin/ResumeTraining',
+                request_serializer=node_dot_pb_dot_admin__pb2.ResumeTrainingRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.TakingPart.FromString,
+                _registered_method=True)
+        self.StopAfterRound = channel.unary_unary(
+                '/fednode.v1.Admin/StopAfterRound',
+                request_serializer=node_dot_pb_dot_admin__pb2.StopAfterRoundRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.TakingPart.FromString,
+                _registered_method=True)
+        self.Shutdown = channel.unary_unary(
+                '/fednode.v1.Admin/Shutdown',
+                request_serializer=node_dot_pb_dot_admin__pb2.ShutdownRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.TakingPart.FromString,
+                _registered_method=True)
+        self.SetLogLevel = channel.unary_unary(
+                '/fednode.v1.Admin/SetLogLevel',
+                request_serializer=node_dot_pb_dot_admin__pb2.SetLogLevelRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.LogLevel.FromString,
+                _registered_method=True)
+        self.Reload = channel.unary_unary(
+                '/fednode.v1.Admin/Reload',
+                request_serializer=node_dot_pb_dot_admin__pb2.ReloadRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ReloadReply.FromString,
                 _registered_method=True)
         self.GetModelInfo = channel.unary_unary(
                 '/fednode.v1.Admin/GetModelInfo',
@@ -211,6 +246,14 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def QueryMetrics(self, request, context):
+        """What was measured over many rounds, in few enough of them for a chart. INVALID_ARGUMENT for a series that no round
+        has, and for more values than one answer holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def VerifyChain(self, request, context):
         """Checks the stored chain while the node goes on: progress a few times a second, then the verdict.
         """
@@ -282,6 +325,50 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseTraining(self, request, context):
+        """Contributes nothing from the next round on, also after a restart, and goes on voting, mining, syncing and taking in
+        aggregates; or contributes again, to the round in hand if that is still without. Both are idempotent and return
+        what holds then, as the next two do. INVALID_ARGUMENT of an observer, which contributes nothing anyway.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeTraining(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopAfterRound(self, request, context):
+        """Ends the daemon once a round is finalised here, with exit code 0; a restart before that forgets it.
+        INVALID_ARGUMENT for a round that is over already, or that genesis does not have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Shutdown(self, request, context):
+        """Ends the daemon as SIGTERM does, after this answer has gone out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetLogLevel(self, request, context):
+        """How much is logged, until the daemon ends. INVALID_ARGUMENT for what is no level.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reload(self, request, context):
+        """Reads node.yaml again, as SIGHUP does. One with problems changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetModelInfo(self, request, context):
         """The node's own model after the newest aggregate it has taken in, as the last checkpoint has it: what is in it, and
         that with the file behind it. NOT_FOUND before the first, DATA_LOSS where the checkpoint is damaged.
@@ -349,6 +436,11 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=node_dot_pb_dot_admin__pb2.GetRoundRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.Round.SerializeToString,
             ),
+            'QueryMetrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryMetrics,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.QueryMetricsRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.Metrics.SerializeToString,
+            ),
             'VerifyChain': grpc.unary_stream_rpc_method_handler(
                     servicer.VerifyChain,
                     request_deserializer=node_dot_pb_dot_admin__pb2.VerifyChainRequest.FromString,
@@ -398,6 +490,36 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RemovePeer,
                     request_deserializer=node_dot_pb_dot_admin__pb2.RemovePeerRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.PeerView.SerializeToString,
+            ),
+            'PauseTraining': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseTraining,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.PauseTrainingRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.TakingPart.SerializeToString,
+            ),
+            'ResumeTraining': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeTraining,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ResumeTrainingRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.TakingPart.SerializeToString,
+            ),
+            'StopAfterRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopAfterRound,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.StopAfterRoundRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.TakingPart.SerializeToString,
+            ),
+            'Shutdown': grpc.unary_unary_rpc_method_handler(
+                    servicer.Shutdown,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ShutdownRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.TakingPart.SerializeToString,
+            ),
+            'SetLogLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetLogLevel,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.SetLogLevelRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.LogLevel.SerializeToString,
+            ),
+            'Reload': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reload,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ReloadRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ReloadReply.SerializeToString,
             ),
             'GetModelInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModelInfo,
@@ -691,6 +813,33 @@ class Admin:
             _registered_method=True)
 
     @staticmethod
+    def QueryMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/QueryMetrics',
+            node_dot_pb_dot_admin__pb2.QueryMetricsRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.Metrics.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def VerifyChain(request,
             target,
             options=(),
@@ -950,6 +1099,168 @@ class Admin:
             '/fednode.v1.Admin/RemovePeer',
             node_dot_pb_dot_admin__pb2.RemovePeerRequest.SerializeToString,
             node_dot_pb_dot_admin__pb2.PeerView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseTraining(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/PauseTraining',
+            node_dot_pb_dot_admin__pb2.PauseTrainingRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.TakingPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeTraining(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/ResumeTraining',
+            node_dot_pb_dot_admin__pb2.ResumeTrainingRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.TakingPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopAfterRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/StopAfterRound',
+            node_dot_pb_dot_admin__pb2.StopAfterRoundRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.TakingPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Shutdown(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/Shutdown',
+            node_dot_pb_dot_admin__pb2.ShutdownRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.TakingPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetLogLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/SetLogLevel',
+            node_dot_pb_dot_admin__pb2.SetLogLevelRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.LogLevel.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/Reload',
+            node_dot_pb_dot_admin__pb2.ReloadRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ReloadReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,10 @@ class AdminStub:
     ListBlocks: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRequest, _admin_pb2.ListBlocksReply]
     ListRounds: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRequest, _admin_pb2.ListRoundsReply]
     GetRound: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetRoundRequest, _admin_pb2.Round]
+    QueryMetrics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueryMetricsRequest, _admin_pb2.Metrics]
+    """What was measured over many rounds, in few enough of them for a chart. INVALID_ARGUMENT for a series that no round
+    has, and for more values than one answer holds.
+    """
     VerifyChain: _grpc.UnaryStreamMultiCallable[_admin_pb2.VerifyChainRequest, _admin_pb2.VerifyUpdate]
     """Checks the stored chain while the node goes on: progress a few times a second, then the verdict."""
     ExportChain: _grpc.UnaryStreamMultiCallable[_admin_pb2.ExportChainRequest, _common_pb2.FinalisedBlock]
@@ -70,6 +74,22 @@ class AdminStub:
     holds then.
     """
     RemovePeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemovePeerRequest, _admin_pb2.PeerView]
+    PauseTraining: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseTrainingRequest, _admin_pb2.TakingPart]
+    """Contributes nothing from the next round on, also after a restart, and goes on voting, mining, syncing and taking in
+    aggregates; or contributes again, to the round in hand if that is still without. Both are idempotent and return
+    what holds then, as the next two do. INVALID_ARGUMENT of an observer, which contributes nothing anyway.
+    """
+    ResumeTraining: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeTrainingRequest, _admin_pb2.TakingPart]
+    StopAfterRound: _grpc.UnaryUnaryMultiCallable[_admin_pb2.StopAfterRoundRequest, _admin_pb2.TakingPart]
+    """Ends the daemon once a round is finalised here, with exit code 0; a restart before that forgets it.
+    INVALID_ARGUMENT for a round that is over already, or that genesis does not have.
+    """
+    Shutdown: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ShutdownRequest, _admin_pb2.TakingPart]
+    """Ends the daemon as SIGTERM does, after this answer has gone out."""
+    SetLogLevel: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetLogLevelRequest, _admin_pb2.LogLevel]
+    """How much is logged, until the daemon ends. INVALID_ARGUMENT for what is no level."""
+    Reload: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReloadRequest, _admin_pb2.ReloadReply]
+    """Reads node.yaml again, as SIGHUP does. One with problems changes nothing."""
     GetModelInfo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetModelInfoRequest, _admin_pb2.ModelInfo]
     """The node's own model after the newest aggregate it has taken in, as the last checkpoint has it: what is in it, and
     that with the file behind it. NOT_FOUND before the first, DATA_LOSS where the checkpoint is damaged.
@@ -90,6 +110,10 @@ class AdminAsyncStub(AdminStub):
     ListBlocks: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRequest, _admin_pb2.ListBlocksReply]  # type: ignore[assignment]
     ListRounds: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRequest, _admin_pb2.ListRoundsReply]  # type: ignore[assignment]
     GetRound: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetRoundRequest, _admin_pb2.Round]  # type: ignore[assignment]
+    QueryMetrics: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueryMetricsRequest, _admin_pb2.Metrics]  # type: ignore[assignment]
+    """What was measured over many rounds, in few enough of them for a chart. INVALID_ARGUMENT for a series that no round
+    has, and for more values than one answer holds.
+    """
     VerifyChain: _aio.UnaryStreamMultiCallable[_admin_pb2.VerifyChainRequest, _admin_pb2.VerifyUpdate]  # type: ignore[assignment]
     """Checks the stored chain while the node goes on: progress a few times a second, then the verdict."""
     ExportChain: _aio.UnaryStreamMultiCallable[_admin_pb2.ExportChainRequest, _common_pb2.FinalisedBlock]  # type: ignore[assignment]
@@ -113,6 +137,22 @@ class AdminAsyncStub(AdminStub):
     holds then.
     """
     RemovePeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemovePeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
+    PauseTraining: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseTrainingRequest, _admin_pb2.TakingPart]  # type: ignore[assignment]
+    """Contributes nothing from the next round on, also after a restart, and goes on voting, mining, syncing and taking in
+    aggregates; or contributes again, to the round in hand if that is still without. Both are idempotent and return
+    what holds then, as the next two do. INVALID_ARGUMENT of an observer, which contributes nothing anyway.
+    """
+    ResumeTraining: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeTrainingRequest, _admin_pb2.TakingPart]  # type: ignore[assignment]
+    StopAfterRound: _aio.UnaryUnaryMultiCallable[_admin_pb2.StopAfterRoundRequest, _admin_pb2.TakingPart]  # type: ignore[assignment]
+    """Ends the daemon once a round is finalised here, with exit code 0; a restart before that forgets it.
+    INVALID_ARGUMENT for a round that is over already, or that genesis does not have.
+    """
+    Shutdown: _aio.UnaryUnaryMultiCallable[_admin_pb2.ShutdownRequest, _admin_pb2.TakingPart]  # type: ignore[assignment]
+    """Ends the daemon as SIGTERM does, after this answer has gone out."""
+    SetLogLevel: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetLogLevelRequest, _admin_pb2.LogLevel]  # type: ignore[assignment]
+    """How much is logged, until the daemon ends. INVALID_ARGUMENT for what is no level."""
+    Reload: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReloadRequest, _admin_pb2.ReloadReply]  # type: ignore[assignment]
+    """Reads node.yaml again, as SIGHUP does. One with problems changes nothing."""
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetModelInfoRequest, _admin_pb2.ModelInfo]  # type: ignore[assignment]
     """The node's own model after the newest aggregate it has taken in, as the last checkpoint has it: what is in it, and
     that with the file behind it. NOT_FOUND before the first, DATA_LOSS where the checkpoint is damaged.
@@ -190,6 +230,16 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetRoundRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.Round, _abc.Awaitable[_admin_pb2.Round]]: ...
+
+    @_abc_1.abstractmethod
+    def QueryMetrics(
+        self,
+        request: _admin_pb2.QueryMetricsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Metrics, _abc.Awaitable[_admin_pb2.Metrics]]:
+        """What was measured over many rounds, in few enough of them for a chart. INVALID_ARGUMENT for a series that no round
+        has, and for more values than one answer holds.
+        """
 
     @_abc_1.abstractmethod
     def VerifyChain(
@@ -273,6 +323,58 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RemovePeerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PeerView, _abc.Awaitable[_admin_pb2.PeerView]]: ...
+
+    @_abc_1.abstractmethod
+    def PauseTraining(
+        self,
+        request: _admin_pb2.PauseTrainingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TakingPart, _abc.Awaitable[_admin_pb2.TakingPart]]:
+        """Contributes nothing from the next round on, also after a restart, and goes on voting, mining, syncing and taking in
+        aggregates; or contributes again, to the round in hand if that is still without. Both are idempotent and return
+        what holds then, as the next two do. INVALID_ARGUMENT of an observer, which contributes nothing anyway.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeTraining(
+        self,
+        request: _admin_pb2.ResumeTrainingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TakingPart, _abc.Awaitable[_admin_pb2.TakingPart]]: ...
+
+    @_abc_1.abstractmethod
+    def StopAfterRound(
+        self,
+        request: _admin_pb2.StopAfterRoundRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TakingPart, _abc.Awaitable[_admin_pb2.TakingPart]]:
+        """Ends the daemon once a round is finalised here, with exit code 0; a restart before that forgets it.
+        INVALID_ARGUMENT for a round that is over already, or that genesis does not have.
+        """
+
+    @_abc_1.abstractmethod
+    def Shutdown(
+        self,
+        request: _admin_pb2.ShutdownRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TakingPart, _abc.Awaitable[_admin_pb2.TakingPart]]:
+        """Ends the daemon as SIGTERM does, after this answer has gone out."""
+
+    @_abc_1.abstractmethod
+    def SetLogLevel(
+        self,
+        request: _admin_pb2.SetLogLevelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.LogLevel, _abc.Awaitable[_admin_pb2.LogLevel]]:
+        """How much is logged, until the daemon ends. INVALID_ARGUMENT for what is no level."""
+
+    @_abc_1.abstractmethod
+    def Reload(
+        self,
+        request: _admin_pb2.ReloadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReloadReply, _abc.Awaitable[_admin_pb2.ReloadReply]]:
+        """Reads node.yaml again, as SIGHUP does. One with problems changes nothing."""
 
     @_abc_1.abstractmethod
     def GetModelInfo(

@@ -23,7 +23,7 @@ from node.cli import main
 from node.errors import NodeUnreachable, PermissionRefused
 from node.predictor import Predictor
 from node.tokens import Role, Tokens
-from support.asked_nodes import Running, make_book, make_operator, running
+from support.asked_nodes import Running, make_book, make_control, make_operator, running
 from support.recording import PATIENCE_S
 
 CREATED = "2026-11-20T14:02:16.000Z"
@@ -57,7 +57,9 @@ async def remote(tmp_path: Path) -> AsyncIterator[Remote]:
         assert service is not None
         access = RemoteAccess("127.0.0.1:0", tokens, context.key)
         operator = make_operator(context, service, make_book(), tmp_path)
-        async with AdminServer(None, one.view, Predictor(context, service.learner), operator, access) as server:
+        control = make_control(context, service, view=one.view, book=make_book())
+        predictor = Predictor(context, service.learner)
+        async with AdminServer(None, one.view, predictor, operator, control, access) as server:
             yield Remote(one, tokens, server.port, context.key)
 
 
@@ -106,7 +108,9 @@ async def test_every_method_of_every_service_asks_for_a_token(tmp_path: Path) ->
         assert await get_code("/grpc.health.v1.Health/Check") is UNKNOWN_CALLER
         assert await get_code("/grpc.health.v1.Health/Watch") is UNKNOWN_CALLER
         reader = (("authorization", f"Bearer {there.reader}"),)
-        for name in ("BanPeer", "UnbanPeer", "AddPeer", "RemovePeer"):
+        changing = [name for name, role in ROLES.items() if role is Role.ADMIN]
+        assert {"BanPeer", "AddPeer", "PauseTraining", "Shutdown", "Reload"} <= set(changing)
+        for name in changing:
             assert await get_code(f"/fednode.v1.Admin/{name}", reader) is DENIED
         assert await get_code("/fednode.v1.Admin/GetStatus", reader) is OK
         for wrong in ("", "Bearer", f"bearer {there.reader}", f"Basic {there.reader}", "Bearer " + "x" * 5000):

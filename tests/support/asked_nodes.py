@@ -20,8 +20,11 @@ from node.admin import AdminServer
 from node.admin_client import AdminClient
 from node.config import NodeConfig
 from node.context import NodeContext
+from node.control import Control
+from node.ending import Ending
 from node.operator import Operator
 from node.predictor import Predictor
+from node.reloading import Load, Reloading
 from node.round_service import RoundService
 from node.trainer import Trainer
 from node.view import NodeView
@@ -75,6 +78,26 @@ def make_operator(context: NodeContext, service: RoundService, book: AddressBook
     return Operator(context.bans, book, service.peers, path, context.clock, context.disk, lambda _: None, redial)
 
 
+def make_control(
+    context: NodeContext,
+    service: RoundService,
+    *,
+    view: NodeView,
+    book: AddressBook,
+    stopped: asyncio.Event | None = None,
+    load: Load | None = None,
+) -> Control:
+    """Of a node that nobody ends when it should end, but for who waits for `stopped`."""
+
+    async def redial(peer: Id, address: str | None) -> None:
+        pass
+
+    config = make_config(Path("nowhere"))
+    reloading = Reloading(config, load, context, service, book, redial=redial, http=None, on_config=view.on_config)
+    ending = Ending(service, stopped or asyncio.Event(), lambda: None)
+    return Control(service, context, ending, reloading, config.node.name)
+
+
 @asynccontextmanager
 async def running(
     tmp_path: Path,
@@ -107,5 +130,6 @@ async def running(
         view = NodeView(service, contexts[0], make_config(tmp_path), book)
         path = tmp_path / "run" / "node0.sock"
         operator = make_operator(contexts[0], service, book, tmp_path)
-        async with AdminServer(path, view, Predictor(contexts[0], service.learner), operator):
+        control = make_control(contexts[0], service, view=view, book=book)
+        async with AdminServer(path, view, Predictor(contexts[0], service.learner), operator, control):
             yield Running(net, contexts[0], view, path)
