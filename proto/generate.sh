@@ -9,3 +9,5 @@ scripts=$("$python" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')
 "$python" -m grpc_tools.protoc -Inode/pb=proto \
     --plugin=protoc-gen-mypy_grpc="$scripts/protoc-gen-mypy_grpc" \
     --python_out="$out" --grpc_python_out="$out" --pyi_out="$out" --mypy_grpc_out="quiet:$out" proto/*.proto
+# What is new is remembered; what has changed under an old number is refused.
+[ "$out" != . ] || PYTHONPATH=. "$python" proto/fields.py --add
