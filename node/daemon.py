@@ -43,7 +43,7 @@ from node.clock import SystemClock
 from node.config import NetworkSection, NodeConfig
 from node.context import NodeContext
 from node.control import Control
-from node.ending import Ending
+from node.ending import Deadline, Ending
 from node.errors import ConfigError, NodeError, PermissionRefused
 from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
 from node.hangup import has_terminal
@@ -157,6 +157,8 @@ async def _run(
     loop.add_signal_handler(signal.SIGHUP, hung_up.set)
     had_terminal = has_terminal()
     async with AsyncExitStack() as stack:
+        deadline = Deadline()
+        stack.callback(deadline.close)  # after all that may take time
         store = _open_store(config, genesis, initial_model, faults)
         disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
         stack.callback(store.close)
@@ -193,8 +195,7 @@ async def _run(
             slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
         )
         service = RoundService(context)
-        ending = Ending(service, stopped, partial(_cut_off, trainer, miner))
-        stack.callback(ending.close)
+        ending = Ending(service, stopped, deadline, partial(_cut_off, trainer, miner))
         stack.enter_context(logging_values(partial(_describe_position, service)))
         metrics = make_metrics(calls, service, context, config)
         sinks = open_sinks(config, genesis, key.id)

@@ -21,15 +21,35 @@ LINGER_S = 10.0
 LOOK_S = 0.05
 
 
-class Ending:
-    """Sets `stopped`, upon which the daemon ends. `cut_off` is called on a thread of its own when that takes longer
-    than an operator would wait."""
+class Deadline:
+    """Calls for something on a thread of its own unless it is closed in time: last of all, where it is to hold."""
 
-    def __init__(self, service: RoundService, stopped: asyncio.Event, cut_off: Callable[[], None]) -> None:
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def set(self, seconds: float, call: Callable[[], None]) -> None:
+        """Takes the place of what was set before."""
+        self.close()
+        self._timer = threading.Timer(seconds, call)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class Ending:
+    """Sets `stopped`, upon which the daemon ends. `cut_off` is what `deadline` calls when that takes longer than an
+    operator would wait."""
+
+    def __init__(
+        self, service: RoundService, stopped: asyncio.Event, deadline: Deadline, cut_off: Callable[[], None]
+    ) -> None:
         self._service = service
         self._stopped = stopped
+        self._deadline = deadline
         self._cut_off = cut_off
-        self._timer: threading.Timer | None = None
         self._is_ordered = False
 
     @property
@@ -43,16 +63,8 @@ class Ending:
     def begin(self, grace_s: float) -> None:
         """Ends the daemon now; what has not ended after `grace_s` is cut off."""
         self.order()
-        self.close()
-        self._timer = threading.Timer(grace_s, self._cut_off)
-        self._timer.daemon = True
-        self._timer.start()
+        self._deadline.set(grace_s, self._cut_off)
         self._stopped.set()
-
-    def close(self) -> None:
-        """There is nothing left to cut off."""
-        if self._timer is not None:
-            self._timer.cancel()
 
     async def run(self) -> None:
         """Ends the daemon once the last round is final here. Until cancelled."""

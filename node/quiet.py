@@ -145,7 +145,18 @@ class Quiet:
         return f"votes that agree, in view {machine.view}"
 
     def _name(self, keys: set[Id]) -> str:
-        return ", ".join(sorted(member.name for member in self._genesis.members if member.key in keys))
+        named = (
+            f"{member.name} (paused)" if self._abstains(member.key) else member.name
+            for member in self._genesis.members
+            if member.key in keys
+        )
+        return ", ".join(sorted(named))
+
+    def _abstains(self, member: Id) -> bool:
+        peer, machine = self._peers.get(member), self._get_work().machine
+        if member == self._me:
+            return machine is not None and machine.abstains
+        return peer is not None and peer.status is not None and peer.status.abstains
 
 
 def _show(seconds: float) -> str:

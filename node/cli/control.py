@@ -25,7 +25,7 @@ def pause(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson 
     """Have a node contribute nothing from the next round on, also after a restart, until fednode resume.
 
     It goes on voting, mining (unless consensus.mine is off), syncing, and taking in what the others agree on. Rounds go
-    on as long as as many members contribute as genesis asks for, a quorum by default.
+    on while a quorum of members contributes; with fewer they wait until one resumes.
 
     Example: fednode pause --config node.yaml
     """

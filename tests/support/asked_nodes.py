@@ -21,7 +21,7 @@ from node.admin_client import AdminClient
 from node.config import NodeConfig
 from node.context import NodeContext
 from node.control import Control
-from node.ending import Ending
+from node.ending import Deadline, Ending
 from node.operator import Operator
 from node.predictor import Predictor
 from node.reloading import Load, Reloading
@@ -43,6 +43,7 @@ class Running:
     context: NodeContext
     view: NodeView
     path: Path
+    stopped: asyncio.Event  # set once the first member has been told to end
 
     async def ask(self, question: Callable[[AdminClient], T]) -> T:
         """As a command asks: from another thread here, from another process there."""
@@ -92,9 +93,9 @@ def make_control(
     async def redial(peer: Id, address: str | None) -> None:
         pass
 
-    config = make_config(Path("nowhere"))
+    config = make_config(Path("nowhere")) if load is None else load()
     reloading = Reloading(config, load, context, service, book, redial=redial, http=None, on_config=view.on_config)
-    ending = Ending(service, stopped or asyncio.Event(), lambda: None)
+    ending = Ending(service, stopped or asyncio.Event(), Deadline(), lambda: None)
     return Control(service, context, ending, reloading, config.node.name)
 
 
@@ -105,6 +106,7 @@ async def running(
     n: int = 3,
     waits: Mapping[str, float] = WAITS,
     trainers: Sequence[Trainer] | None = None,
+    load: Load | None = None,
 ) -> AsyncIterator[Running]:
     contexts: list[NodeContext] = []
 
@@ -130,6 +132,7 @@ async def running(
         view = NodeView(service, contexts[0], make_config(tmp_path), book)
         path = tmp_path / "run" / "node0.sock"
         operator = make_operator(contexts[0], service, book, tmp_path)
-        control = make_control(contexts[0], service, view=view, book=book)
+        stopped = asyncio.Event()
+        control = make_control(contexts[0], service, view=view, book=book, stopped=stopped, load=load)
         async with AdminServer(path, view, Predictor(contexts[0], service.learner), operator, control):
-            yield Running(net, contexts[0], view, path)
+            yield Running(net, contexts[0], view, path, stopped)

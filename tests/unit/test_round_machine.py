@@ -33,7 +33,13 @@ class Story:
     """A machine, the time it is told, and every action so far. Member 0 tells it."""
 
     def __init__(
-        self, *, me: int | None = 0, awaited: Iterable[int] = range(4), accused: Iterable[int] = (), mine: bool = True
+        self,
+        *,
+        me: int | None = 0,
+        awaited: Iterable[int] = range(4),
+        accused: Iterable[int] = (),
+        mine: bool = True,
+        contributes: bool = True,
     ) -> None:
         self.now_s = 0.0
         self.actions: list[round_events.Action] = []
@@ -44,6 +50,7 @@ class Story:
             awaited=[IDS[i] for i in awaited],
             accused=[IDS[i] for i in accused],
             mine=mine,
+            contributes=contributes,
         )
 
     def on(self, *events: round_events.Event) -> list[round_events.Action]:
@@ -183,6 +190,63 @@ def test_a_member_seen_alive_is_awaited_again() -> None:
     assert not story.machine.is_cut_off
     story.verify(3)
     assert story.machine.is_cut_off
+
+
+def test_who_says_that_it_will_not_contribute_is_not_waited_for_and_its_vote_still_comes() -> None:
+    story = Story()
+    story.start()
+    story.verify(0, 1, 2)
+    assert not story.machine.is_cut_off
+    (compute,) = pick(story.on(round_events.MemberAbstains(IDS[3])), ComputeAggregate)
+    assert get_authors(compute.contributions) == [0, 1, 2]
+    block = make_block(miner=1, authors=[0, 1, 2])
+    assert pick(story.validate(block), round_events.CastVote)  # at once: nobody's contribution is missing
+    assert story.machine.explain_left_out(block) == {IDS[3]: round_events.Absence.ABSTAINED}
+
+
+def test_abstaining_is_taken_back_by_contributing_and_comes_too_late_after_it() -> None:
+    story = Story()
+    story.start()
+    story.verify(0, 1)
+    story.on(round_events.MemberAbstains(IDS[3]), round_events.MemberAlive(IDS[3]))
+    story.verify(2)
+    assert not story.machine.is_cut_off
+    story.on(round_events.ContributionSeen(make_contribution(GENESIS, KEYS[3])))
+    story.on(round_events.MemberAbstains(IDS[3]), round_events.MemberAbstains(b"\7" * 32))
+    assert IDS[3] in story.machine.awaited
+    story.verify(3)
+    assert story.machine.is_cut_off
+
+
+def test_a_member_that_does_not_contribute_waits_for_the_others_mines_and_votes() -> None:
+    story = Story(contributes=False)
+    story.start()
+    assert (story.machine.phase, story.machine.abstains) == (RoundPhase.COLLECT, True)
+    story.verify(1, 2)
+    assert pick(story.verify(3), ComputeAggregate)
+    assert pick(story.validate(make_block(miner=1, authors=[1, 2, 3])), round_events.CastVote)
+
+
+def test_one_that_resumes_waits_for_itself_again() -> None:
+    story = Story(contributes=False)
+    story.start()
+    story.verify(1, 2)
+    story.on(round_events.Resumed())
+    assert (story.machine.phase, story.machine.abstains) == (RoundPhase.TRAIN, False)
+    assert not pick(story.verify(3), ComputeAggregate)
+    assert pick(story.verify(0), ComputeAggregate)
+
+
+def test_an_observer_does_not_abstain_for_it_has_nothing_to_abstain_from() -> None:
+    story = Story(me=None)
+    story.on(round_events.Started(), round_events.Resumed())
+    assert (story.machine.contributes, story.machine.abstains) == (False, False)
+
+
+def test_what_was_signed_before_is_contributed_by_one_that_does_not_contribute_now() -> None:
+    story = Story(contributes=False)
+    story.start(contribution=make_contribution(GENESIS, KEYS[0]))
+    assert (story.machine.contributes, story.machine.abstains) == (True, False)
 
 
 def test_who_is_accused_is_neither_awaited_nor_taken_in() -> None:

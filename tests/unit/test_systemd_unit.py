@@ -21,7 +21,7 @@ needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reas
 def unit(tmp_path: Path) -> Path:
     """The unit with a program that this machine has."""
     text = UNIT.read_text()
-    assert text.count("/opt/fednode/bin/fednode ") == 1
+    assert text.count("/opt/fednode/bin/fednode ") == 2
     path = tmp_path / UNIT.name
     path.write_text(text.replace("/opt/fednode/bin/fednode ", f"{shutil.which('true')} "))
     return path
@@ -47,3 +47,9 @@ def test_what_a_restart_cannot_mend_is_not_restarted() -> None:
     assert found
     usage = 2
     assert {int(code) for code in found[1].split()} == {usage, PermissionRefused.exit_code, ConfigError.exit_code}
+
+
+def test_a_reload_asks_the_socket_that_the_node_has() -> None:
+    """Unlike a signal the command waits, and fails where the configuration has problems."""
+    found = dict(re.findall(r"^(ExecReload|Environment=FEDNODE__ADMIN__SOCKET)=(.*)$", UNIT.read_text(), re.MULTILINE))
+    assert found["ExecReload"].endswith(f"fednode reload --socket {found['Environment=FEDNODE__ADMIN__SOCKET']}")

@@ -59,6 +59,7 @@ def test_a_status_of_a_finished_federation_survives() -> None:
         height=st.integers(0, 2**63 - 1),
         view=st.integers(0, 2**32 - 1),
         contributes=st.booleans(),
+        abstains=st.booleans(),
         contributions=BITMAP,
         candidates=st.sets(HASH, max_size=2 * MEMBERS).map(lambda ids: tuple(sorted(ids))),
         votes=st.dictionaries(
