@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, TextIO
 
 from node.errors import ConfigError
+from node.journal import JournalFormatter, is_journal
 
 LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
@@ -106,14 +108,20 @@ def logging_values(get: Callable[[], Mapping[str, object]]) -> Iterator[None]:
 
 
 def setup_logging(
-    level: str = "info", log_format: LogFormat = "auto", file: Path | None = None, stream: TextIO | None = None
+    level: str = "info",
+    log_format: LogFormat = "auto",
+    file: Path | None = None,
+    stream: TextIO | None = None,
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Sends the process's log to `file`, or else to `stream` (stderr); `auto` is text on a terminal, JSON elsewhere.
+    Where `env` says that the stream is systemd's journal, each line has its priority.
 
     Replaces whatever was set up before. The file is reopened when it was rotated away. Raises ConfigError if it
     cannot be written.
     """
     handler: logging.Handler
+    is_journalled = False
     if file is not None:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +133,9 @@ def setup_logging(
         out = stream or sys.stderr
         handler = logging.StreamHandler(out)
         as_text = log_format == "text" or (log_format == "auto" and out.isatty())
-    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+        is_journalled = is_journal(out, env)
+    formatter = TextFormatter() if as_text else JsonFormatter()
+    handler.setFormatter(JournalFormatter(formatter) if is_journalled else formatter)
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)

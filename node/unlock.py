@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from chain.signing import SigningKey
@@ -19,8 +20,9 @@ def open_identity(config: NodeConfig) -> SigningKey:
 
 def open_key(key_file: Path, passphrase_file: Path | None = None) -> SigningKey:
     """The key in `key_file`. Raises as `open_identity`."""
-    if not key_file.exists():
-        raise ConfigError(f"{key_file}: no such file (fednode keygen -o makes an identity key)")
+    with suppress(OSError):  # in a folder that is not ours to look into: loading it says so
+        if not key_file.exists():
+            raise ConfigError(f"{key_file}: no such file (fednode keygen -o makes an identity key)")
     return load_identity(key_file, read_passphrase(passphrase_file) if passphrase_file else None)
 
 

@@ -8,6 +8,8 @@ not wait for torch, grpc or pydantic.
 from __future__ import annotations
 
 import importlib
+import logging
+import os
 import sys
 
 import typer
@@ -16,6 +18,7 @@ import typer.main
 from node.cli.options import make_group
 from node.cli.target import offer_token_file
 from node.errors import NodeError
+from node.journal import is_journal, mark_lines
 
 MODULES = (
     "node.cli.start",
@@ -66,7 +69,8 @@ def run(arguments: list[str]) -> int:
         offer_token_file(command)
         command(arguments, prog_name="fednode")
     except NodeError as error:
-        print(error.describe(), file=sys.stderr)
+        told = error.describe()
+        print(mark_lines(told, logging.ERROR) if is_journal(sys.stderr, os.environ) else told, file=sys.stderr)
         return error.exit_code
     except SystemExit as done:  # how typer ends every command, a good one too
         return done.code if isinstance(done.code, int) else 1

@@ -75,7 +75,7 @@ def start(
     from node.log import setup_logging
     from node.notify import Notifier
 
-    setup_logging(loaded.log.level, loaded.log.format, loaded.log.file)
+    setup_logging(loaded.log.level, loaded.log.format, loaded.log.file, env=os.environ)
     os.umask(0o077)  # what a node keeps is its own, also in a data directory that others may enter
     load = partial(load_config, config.absolute(), settings, os.environ)
     raise typer.Exit(run_daemon(loaded, notifier=Notifier.from_env(os.environ), load=load))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from node.errors import KeyFileError
 from node.identity import _validate_access, create_identity, load_identity
+from node.unlock import open_key
 
 
 def fake_stat(mode: int, uid: int, gid: int) -> os.stat_result:
@@ -103,3 +106,15 @@ def test_a_credential_that_systemd_lets_us_read_by_an_access_list_is_accepted(mo
 def test_a_file_of_another_owner_is_refused() -> None:
     with pytest.raises(KeyFileError, match="expected owner uid"):
         _validate_access(Path("node.key"), fake_stat(0o600, os.geteuid() + 1, os.getegid()), read_only=False)
+
+
+def test_a_key_in_a_folder_that_is_not_ours_to_look_into_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object, *_: object, **__: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "stat", refuse)  # as for anyone but root; root may look everywhere
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(KeyFileError, match="Permission denied"):
+        open_key(tmp_path / "node.key")
