@@ -140,7 +140,7 @@ def test_the_journal_has_what_a_node_says_and_how_grave_it_is(machine: Machine) 
     assert any(entry["node"] == "node1" and entry["height"] > 0 for entry in entries)
 
     worker: int = ask(machine, "node1", "status")["worker_pid"]
-    machine.run("kill", "-KILL", worker)
+    machine.sh(f"kill -KILL {worker}")
     machine.wait_for(lambda: bool(find_messages(machine, "fednode@node1", "died and is replaced")), "a warning")
     assert {e["PRIORITY"] for e in find_messages(machine, "fednode@node1", "died and is replaced")} == {WARNING}
     wait_for_progress(machine)
