@@ -191,19 +191,18 @@ def test_a_frozen_node_is_started_again_while_the_others_go_on(machine: Machine)
     assert machine.show("fednode@node2", "ActiveState") == "active"
 
 
-@pytest.mark.parametrize(
-    ("instance", "spoil", "code", "why"),
-    [
-        ("usage", "sed -i 's/--config/--confg/' {unit}", 2, "No such option"),
-        ("badkey", "echo no key > {key}", 77, "identity.key: "),
-        ("badconfig", "echo 'version: one' > {config}", 78, "badconfig.yaml:1:"),
-        ("nokey", "rm {key}", 243, "CREDENTIALS"),
-        ("noprogram", "sed -i 's,bin/fednode,bin/none,' {unit}", 203, "No such file or directory"),
-    ],
-)
-def test_what_a_restart_cannot_mend_is_tried_once_and_told(
-    machine: Machine, instance: str, spoil: str, code: int, why: str
-) -> None:
+SPOILED = {  # by instance: what is done to its files, the exit code, and what the journal has of it
+    "usage": ("sed -i 's/--config/--confg/' {unit}", 2, "No such option"),
+    "badkey": ("echo no key > {key}", 77, "identity.key: "),
+    "badconfig": ("echo 'version: one' > {config}", 78, "badconfig.yaml:1:"),
+    "nokey": ("rm {key}", 243, "CREDENTIALS"),
+    "noprogram": ("sed -i 's,bin/fednode,bin/none,' {unit}", 203, "No such file or directory"),
+}
+
+
+@pytest.mark.parametrize("instance", SPOILED)
+def test_what_a_restart_cannot_mend_is_tried_once_and_told(machine: Machine, instance: str) -> None:
+    spoil, code, why = SPOILED[instance]
     unit = f"fednode@{instance}"
     own = f"/etc/systemd/system/{unit}.service"  # goes before the template
     key, config = f"/etc/fednode/{instance}.key", f"/etc/fednode/{instance}.yaml"
