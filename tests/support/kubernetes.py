@@ -127,10 +127,10 @@ class ControlPlane:
 
 
 @contextmanager
-def control_plane(directory: Path, address: str = "127.0.0.1") -> Iterator[ControlPlane]:
+def control_plane(directory: Path) -> Iterator[ControlPlane]:
     """Raises AssertionError with the ends of the programs' logs if it does not come up."""
     client, peer, secure = find_free_ports(3)
-    etcd, server = f"http://127.0.0.1:{client}", f"https://{address}:{secure}"
+    etcd, server = f"http://127.0.0.1:{client}", f"https://127.0.0.1:{secure}"
     kubeconfig = write_kubeconfig(directory / "kubeconfig", server, directory / "certs/apiserver.crt")
     key, public = _write_service_account_key(directory)
     (directory / "tokens.csv").write_text(f"{TOKEN},tests,tests,system:masters\n", encoding="utf-8")
@@ -144,7 +144,9 @@ def control_plane(directory: Path, address: str = "127.0.0.1") -> Iterator[Contr
         ),
         "kube-apiserver": (
             f"--etcd-servers={etcd}",
-            f"--bind-address={address}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",  # it has no address that others could reach
             f"--secure-port={secure}",
             f"--cert-dir={directory / 'certs'}",
             f"--token-auth-file={directory / 'tokens.csv'}",

@@ -27,6 +27,9 @@ ROOT = Path(__file__).parents[2]
 NODES = ("node0", "node1", "node2", "node3")
 SMALL = TestnetSpec(num_nodes=4, rounds=0, settings=("model.hidden=[8]",))
 COMPOSE, K8S = replace(SMALL, target="compose"), replace(SMALL, target="k8s")
+VOLUMES_OF_RESTRICTED = {
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret")
+}
 OVERLAYS = ("base", "overlays/gpu", "overlays/observability", "overlays/multi-site")
 
 
@@ -200,6 +203,31 @@ def test_a_pod_has_its_own_key_mounted_and_is_restricted() -> None:
     (keys,) = (mount for mount in container["volumeMounts"] if mount["name"] == "keys")
     assert (keys["subPathExpr"], keys["readOnly"]) == ("$(POD_NAME).key", True)
     assert keys["mountPath"] == "/run/secrets/identity.key"
+
+
+@needs_kubectl
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_pod_keeps_to_kubernetes_restricted_standard(name: str) -> None:
+    objects = list(yaml.safe_load_all(render_overlay(name)))
+    pods = [one["spec"]["template"]["spec"] for one in objects if one["kind"] in ("StatefulSet", "Deployment")]
+    assert pods
+    for pod in pods:
+        assert not {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & pod.keys()
+        assert {kind for volume in pod["volumes"] for kind in volume.keys() - {"name"}} <= VOLUMES_OF_RESTRICTED
+        shared = pod["securityContext"]
+        assert shared["runAsNonRoot"] is True
+        assert shared["runAsUser"] != 0
+        assert shared["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"sysctls", "seLinuxOptions", "appArmorProfile", "windowsOptions"} & shared.keys()
+        for container in [*pod["containers"], *pod.get("initContainers", ())]:
+            own = container["securityContext"]
+            assert own["allowPrivilegeEscalation"] is False
+            assert own["capabilities"] == {"drop": ["ALL"]}
+            assert not own.keys() - {"allowPrivilegeEscalation", "capabilities", "readOnlyRootFilesystem"}, "weakened"
+            assert not any("hostPort" in port for port in container["ports"])
+            probes = [container[probe] for probe in container if probe.endswith("Probe")]
+            assert probes
+            assert not any("host" in probe["httpGet"] for probe in probes)
 
 
 @needs_kubectl
