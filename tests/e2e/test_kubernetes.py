@@ -238,8 +238,9 @@ def get_versions(kubectl: Kubectl, directory: Path) -> dict[tuple[str, str], str
 
 def get_names(kubectl: Kubectl) -> set[str]:
     """Under which the headless service is to give addresses, of pods that are ready or not."""
-    subsets = kubectl.get("endpoints", "fednode").get("subsets", [])
-    return {address["hostname"] for subset in subsets for address in subset.get("addresses", [])}
+    slices = kubectl.get("endpointslices", "-l", "kubernetes.io/service-name=fednode")["items"]
+    found = [endpoint for one in slices for endpoint in one["endpoints"] or ()]
+    return {endpoint["hostname"] for endpoint in found if endpoint["conditions"]["ready"]}
 
 
 def get_allowed_disruptions(kubectl: Kubectl) -> int:
