@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import time
+import tomllib
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 UP = ("up", "-d")
@@ -20,6 +25,20 @@ NODES = ("node0", "node1", "node2", "node3")
 BUILD_S = 1800  # torch is fetched on the first build
 COMMAND_S = 180
 PATIENCE_S = 120
+PROMETHEUS_PORT = 9090
+
+# As the image that docker-compose.yml names is laid out, which a machine without a registry cannot have.
+PROMETHEUS_IMAGE = """\
+FROM fednode
+USER root
+COPY prometheus /bin/prometheus
+RUN install -d -o 65534 -g 65534 /prometheus
+USER 65534:65534
+WORKDIR /prometheus
+VOLUME /prometheus
+HEALTHCHECK NONE
+ENTRYPOINT ["/bin/prometheus"]
+"""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -35,6 +54,10 @@ class Engine:
     def run(self, *arguments: str, timeout_s: float = COMMAND_S) -> str:
         return check([self.program, *arguments], timeout_s)
 
+    def has_image(self, name: str) -> bool:
+        probe = (self.program, "image", "inspect", name)
+        return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -43,14 +66,26 @@ class Federation:
     engine: Engine
     project: str
     directory: Path
+    files: tuple[str, ...] = ("docker-compose.yml",)
 
     def compose(self, *arguments: str) -> str:
         settings = {"FEDNODE_DIR": str(self.directory)}
-        return check([*self.engine.compose, "-p", self.project, *arguments], COMMAND_S, settings)
+        files = [part for file in self.files for part in ("-f", file)]
+        return check([*self.engine.compose, "-p", self.project, *files, *arguments], COMMAND_S, settings)
 
     def ask(self, node: str, *command: str) -> Any:
         """What a command of fednode prints inside the container of `node`."""
         return json.loads(self.compose("exec", "-T", node, "fednode", *command, "--json"))
+
+    def shell(self, node: str, script: str) -> str:
+        return self.compose("exec", "-T", node, "/bin/sh", "-c", script)
+
+    def inspect(self, node: str, template: str) -> str:
+        """What the engine knows of the container of `node`, which may have ended."""
+        labels = {"project": self.project, "service": node}
+        filters = [part for key, of in labels.items() for part in ("--filter", f"label=com.docker.compose.{key}={of}")]
+        (container,) = self.engine.run("ps", "--all", "--quiet", *filters).split()
+        return self.engine.run("inspect", "--format", template, container).strip()
 
     def get_heights(self, nodes: Sequence[str] = NODES) -> list[int]:
         return [self.ask(node, "status")["height"] for node in nodes]
@@ -112,11 +147,7 @@ def engine() -> Engine:
 
 @pytest.fixture
 def federation(engine: Engine, tmp_path: Path) -> Iterator[Federation]:
-    # As root of a container, so that the keys become those of the image's user, whoever runs this.
-    make = ("run", "--rm", "--user", "0", "-v", f"{tmp_path}:/out", "fednode", "testnet", "--target", "compose")
-    # Until stopped: how fast rounds go is no part of what is asked here.
-    engine.run(*make, "-n", str(len(NODES)), "-o", "/out/cluster", "--rounds", "0")
-    made = Federation(engine, f"fednode-test-{os.getpid()}", tmp_path / "cluster")
+    made = make_federation(engine, tmp_path)
     try:
         made.compose(*UP)
         yield made
@@ -124,26 +155,106 @@ def federation(engine: Engine, tmp_path: Path) -> Iterator[Federation]:
         made.compose("down", "-v")
 
 
+@pytest.fixture
+def watched(engine: Engine, tmp_path: Path) -> Iterator[Federation]:
+    """With Prometheus, in the image that docker-compose.yml names or one of this machine's own program."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", PROMETHEUS_PORT))
+        except OSError:
+            pytest.skip(f"port {PROMETHEUS_PORT}, which docker-compose.yml publishes, is taken")
+    made = make_federation(engine, tmp_path)
+    image = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["prometheus"]["image"]
+    own = f"{made.project}-prometheus"
+    if not engine.has_image(image):
+        made = replace(made, files=(*made.files, str(make_prometheus(engine, own, tmp_path))))
+    try:
+        made.compose("--profile", "observability", *UP, *NODES, "prometheus")
+        yield made
+    finally:
+        made.compose("--profile", "observability", "down", "-v")
+        if engine.has_image(own):
+            engine.run("image", "rm", own)
+
+
+def make_federation(engine: Engine, directory: Path) -> Federation:
+    # As root of a container, so that the keys become those of the image's user, whoever runs this.
+    make = ("run", "--rm", "--user", "0", "-v", f"{directory}:/out", "fednode", "testnet", "--target", "compose")
+    # Until stopped: how fast rounds go is no part of what is asked here.
+    engine.run(*make, "-n", str(len(NODES)), "-o", "/out/cluster", "--rounds", "0")
+    return Federation(engine, f"fednode-test-{os.getpid()}", directory / "cluster")
+
+
+def make_prometheus(engine: Engine, name: str, directory: Path) -> Path:
+    """Builds the image `name`; the Compose file that puts it in its place."""
+    program = shutil.which("prometheus")
+    if program is None:
+        pytest.skip("no image of Prometheus, and no program `prometheus` to make one of")
+    context = directory / "prometheus"
+    context.mkdir()
+    shutil.copy(program, context / "prometheus")
+    (context / "Dockerfile").write_text(PROMETHEUS_IMAGE)
+    engine.run(*engine.build, "-t", name, str(context))
+    override = directory / "prometheus.yml"
+    override.write_text(f"services: {{prometheus: {{image: {name}}}}}\n")
+    return override
+
+
+def ask_prometheus(query: str) -> list[dict[str, Any]]:
+    url = f"http://127.0.0.1:{PROMETHEUS_PORT}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+    with urllib.request.urlopen(url, timeout=COMMAND_S) as answer:
+        result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    return result
+
+
 def test_image_runs_as_nobody_and_holds_no_key(engine: Engine) -> None:
     look = "id -u; find / -xdev -name '*.key' 2>/dev/null; find /data -type f"
     found = engine.run("run", "--rm", "--read-only", "--entrypoint", "/bin/sh", "fednode", "-c", look)
 
     assert found.split() == ["10001"]
-    assert engine.run("run", "--rm", "--read-only", "fednode", "version").startswith("fednode ")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    label = '{{index .Config.Labels "org.opencontainers.image.version"}}'
+    assert engine.run("image", "inspect", "--format", label, "fednode").strip() == version
+    assert engine.run("run", "--rm", "--read-only", "fednode", "version").startswith(f"fednode {version}")
 
 
-def test_four_containers_agree_through_a_kill_and_a_stop(federation: Federation) -> None:
+def test_image_holds_all_that_its_libraries_import(engine: Engine) -> None:
+    modules = "torch, torch.func, torchgen, pyarrow.parquet, sklearn.datasets, scipy.stats, sympy, networkx, PIL.Image"
+    python = ("run", "--rm", "--read-only", "--tmpfs", "/tmp", "--entrypoint", "python", "fednode")
+    engine.run(*python, "-c", f"import {modules}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--profile", "observability"),
+        ("-f", "docker-compose.yml", "-f", "deploy/docker-compose.gpu.yml"),
+    ],
+)
+def test_compose_reads_every_combination(engine: Engine, arguments: tuple[str, ...]) -> None:
+    read = yaml.safe_load(check([*engine.compose, *arguments, "config"], COMMAND_S))
+    assert set(NODES) <= set(read["services"])
+
+
+def test_four_containers_agree_through_a_crash_a_kill_and_a_stop(federation: Federation) -> None:
     others = [node for node in NODES if node != "node2"]
     federation.wait_for_height(3)
     federation.assert_one_chain()
     keys = "find / -name '*.key' -not -path '/proc/*' 2>/dev/null || true"
-    assert federation.compose("exec", "-T", "node0", "/bin/sh", "-c", keys).split() == ["/run/secrets/identity.key"]
-    root = "touch /usr/written 2>&1; cat /proc/1/status"
-    seen = federation.compose("exec", "-T", "node0", "/bin/sh", "-c", root)
+    assert federation.shell("node0", keys).split() == ["/run/secrets/identity.key"]
+    secrets = federation.shell("node0", "stat -c '%a %u' /run/secrets/identity.key /run/secrets/metrics/token")
+    assert secrets.splitlines() == ["600 10001", "640 10001"]
+    seen = federation.shell("node0", "touch /usr/written 2>&1; cat /proc/1/status")
     assert "Read-only file system" in seen
     assert "CapEff:\t0000000000000000" in seen
     assert "NoNewPrivs:\t1" in seen
 
+    # From within, as by want of memory: the engine starts it again. What it is told to kill stays down.
+    federation.shell("node2", "(sleep 1; kill -KILL -1) >/dev/null 2>&1 &")
+    federation.wait_for(lambda: int(federation.inspect("node2", "{{.RestartCount}}")) > 0, "a restart of node2")
+    federation.wait_for_height(max(federation.get_heights(others)) + 2)
     federation.compose("kill", "-s", "SIGKILL", "node2")
     federation.wait_for_height(max(federation.get_heights(others)) + 2, others)
     federation.compose("start", "node2")
@@ -152,9 +263,33 @@ def test_four_containers_agree_through_a_kill_and_a_stop(federation: Federation)
 
     before = max(federation.get_heights())
     federation.compose("stop")
+    assert [federation.inspect(node, "{{.State.ExitCode}}") for node in NODES] == ["0"] * len(NODES)
+    federation.compose("down")
     federation.compose(*UP)
     federation.wait_for_height(before + 2)
     federation.assert_one_chain()
     for node in NODES:
         federation.compose("exec", "-T", node, "fednode", "health", "--ready", "--wait", "30")
     assert federation.ask("node2", "chain", "verify")["ok"]
+
+
+def test_engine_finds_the_nodes_healthy(federation: Federation) -> None:
+    if federation.engine.program == "podman" and not Path("/run/systemd/system").is_dir():
+        pytest.skip("podman leaves it to systemd to time health checks")
+
+    def all_healthy() -> bool:
+        return {federation.inspect(node, "{{.State.Health.Status}}") for node in NODES} == {"healthy"}
+
+    federation.wait_for(all_healthy, "every node healthy")
+
+
+def test_prometheus_reads_its_token_and_sees_every_node(watched: Federation) -> None:
+    def sees_all() -> bool:
+        try:
+            return [float(one["value"][1]) for one in ask_prometheus("up")] == [1.0] * len(NODES)
+        except OSError:  # it does not listen yet
+            return False
+
+    watched.wait_for(sees_all, "up == 1 for each node")
+    watched.wait_for(lambda: bool(ask_prometheus("min(fednode_chain_height) > 1")), "heights in Prometheus")
+    assert "Read-only file system" in watched.shell("prometheus", "touch /etc/prometheus/written 2>&1 || true")

@@ -75,3 +75,8 @@ def test_every_library_but_torch_is_locked_by_version_and_hash() -> None:
 def test_torch_is_locked_by_version_for_each_device(device: str, build: str) -> None:
     (version,) = set(re.findall(r"torch==([\d.]+)", (ROOT / "Makefile").read_text()))
     assert (ROOT / f"deploy/torch-{device}.txt").read_text() == f"torch=={version}{build}\n"
+
+
+def test_the_image_names_the_version_that_it_holds() -> None:
+    labelled = re.findall(r'org\.opencontainers\.image\.version="(.*)"', (ROOT / "deploy" / "Dockerfile").read_text())
+    assert labelled == [PROJECT["version"]]
