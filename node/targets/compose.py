@@ -51,7 +51,7 @@ x-node: &node
   healthcheck:
     test: [CMD, fednode, health]
     interval: 15s
-    timeout: 10s
+    timeout: 30s
     start_period: 60s
     retries: 3
 
