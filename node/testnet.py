@@ -37,6 +37,7 @@ from node.identity import create_identity
 from node.targets import DATA_DIR, KEY_FILE, SOCKET_DIR, TARGETS, Target
 from node.targets.compose import write_compose
 from node.targets.kubernetes import write_kustomization
+from node.transport.address import split_address
 from node.yaml_source import YamlSource, dump_yaml
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 (a node dialled by name listens on every interface; TLS admits members only)
@@ -51,6 +52,8 @@ class TestnetSpec(GenesisSpec):
     `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
     are free now. From `http_port` on the nodes answer HTTP, each at a port of its own. Containers are dialled by the
     names that their `target` gives them, so `host` and `base_port` are not theirs to choose.
+
+    So many `gpus` are dealt out in turn: node i trains on number i modulo `gpus`, whatever `device` is.
     """
 
     __test__ = False  # the name is not a test's
@@ -63,7 +66,14 @@ class TestnetSpec(GenesisSpec):
     base_port: int = BASE_PORT
     http_port: int | None = None
     device: str = "cpu"
+    gpus: int | None = None
     target: str = "local"
+
+    def get_device(self, i: int) -> str:
+        """What node i trains on: a container has its GPU alone, so there it is the first."""
+        if self.gpus is None:
+            return self.device
+        return "cuda" if _get_target(self).is_container else f"cuda:{i % self.gpus}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +130,9 @@ class _Plan:
         target = _get_target(spec)
         names = target.name_nodes(n)
         addresses = target.dial_nodes(n) if target.is_container else _choose_addresses(spec)
-        if spec.http_port is not None and not 1 <= spec.http_port <= 65536 - n:
-            raise ConfigError(f"--http-port: expected 1 to {65536 - n} for {n} nodes (got {spec.http_port})")
+        if spec.http_port is not None:
+            same_host = () if "{i}" in spec.host else addresses
+            _validate_http_ports(range(spec.http_port, spec.http_port + n), same_host)
         asked, data = draft_genesis(spec)
         if spec.target == "k8s" and data.get("path") is not None:
             raise ConfigError(f"--data: expected digits, which the image brings, with --target k8s (got {spec.data!r})")
@@ -204,6 +215,13 @@ def _get_target(spec: TestnetSpec) -> Target:
         raise ConfigError(f"--target {spec.target}: expected no --host and no --base-port: containers have their own")
     if target.is_container and spec.http_port is not None:
         raise ConfigError(f"--target {spec.target}: expected no --http-port: containers have one of their own")
+    if spec.gpus is not None and spec.gpus < 1:
+        raise ConfigError(f"--gpus: expected at least 1 (got {spec.gpus})")
+    if spec.target == "k8s" and spec.gpus is not None and spec.gpus < spec.num_nodes:
+        raise ConfigError(
+            f"--gpus: expected at least {spec.num_nodes} with --target k8s, as each pod has one of its own "
+            f"(got {spec.gpus})"
+        )
     return target
 
 
@@ -214,9 +232,9 @@ def _write_target(directory: Path, plan: _Plan) -> None:
             file.chmod(0o644)
     if plan.spec.target == "compose":
         path = plan.data.get("path")
-        write_compose(directory, plan.names, None if path is None else Path(path))
+        write_compose(directory, plan.names, None if path is None else Path(path), plan.spec.gpus)
     else:
-        write_kustomization(directory, plan.names)
+        write_kustomization(directory, plan.names, has_gpus=plan.spec.gpus is not None)
 
 
 def _validate_out(out: Path) -> None:
@@ -237,6 +255,17 @@ def _choose_addresses(spec: TestnetSpec) -> list[str]:
     else:
         raise ConfigError(f"--base-port: expected 0, or 1 to {65536 - n} for {n} nodes (got {spec.base_port})")
     return [f"{spec.host.replace('{i}', str(i))}:{port}" for i, port in enumerate(ports)]
+
+
+def _validate_http_ports(ports: range, addresses: Sequence[str]) -> None:
+    if ports.start < 1 or ports.stop > 65536:
+        raise ConfigError(f"--http-port: expected 1 to {65536 - len(ports)} for {len(ports)} nodes (got {ports.start})")
+    for address in addresses:
+        if split_address(address)[1] in ports:
+            raise ConfigError(
+                f"--http-port: expected {len(ports)} ports of their own (got {ports.start} to {ports.stop - 1}, and a "
+                f"node listens at {address})"
+            )
 
 
 def _choose_socket_dir(out: Path, names: Sequence[str], undo: ExitStack) -> Path:
@@ -274,7 +303,7 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
             "peers": [f"{encode_id(plan.keys[j].id)}@{plan.addresses[j]}" for j in others],
         },
         "training": {
-            "device": spec.device,
+            "device": spec.get_device(i),
             "precision": "auto",
             "seed": get_client_seed(spec.seed, i),
             "threads": 1,

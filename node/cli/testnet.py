@@ -113,7 +113,18 @@ def make(
             "--http-port", metavar="P", min=1, help="Node i serves metrics and probes on loopback at this plus i."
         ),
     ] = None,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME", help="cpu (the default), auto, cuda or cuda:N.")
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            "--gpus",
+            metavar="N",
+            min=1,
+            help="Deal this machine's N GPUs out: node i trains on GPU i modulo N. Of k8s each pod has one of its own.",
+        ),
+    ] = None,
     pretrained: PretrainedOption = None,
     i_understand: UnderstandOption = False,
     target: Annotated[
@@ -131,6 +142,8 @@ def make(
     from chain.signing import encode_id
     from node.testnet import TestnetSpec, make_testnet
 
+    if gpus is not None and device is not None:
+        raise typer.BadParameter(f"expected either --gpus or --device (got --gpus {gpus} and --device {device})")
     made = make_testnet(
         out,
         TestnetSpec(
@@ -149,7 +162,8 @@ def make(
             host=host,
             base_port=base_port,
             http_port=http_port,
-            device=device,
+            device=device or "cpu",
+            gpus=gpus,
             pretrained=pretrained,
             i_understand=i_understand,
             target=target,
@@ -177,16 +191,17 @@ def make(
         print(f"  {node.name}  {encode_id(node.key)[:8]}…  {node.address}  {samples}")
     if made.pretrained is not None:
         print(made.pretrained)
-    print(_explain_start(target, out, made.nodes[0].config_file.name))
+    print(_explain_start(target, out, made.nodes[0].config_file.name, has_gpus=gpus is not None))
 
 
-def _explain_start(target: str, out: Path, config: str) -> str:
+def _explain_start(target: str, out: Path, config: str, *, has_gpus: bool) -> str:
     from node.targets import UID
-    from node.targets.compose import TOKEN_FILE, needs_owner
+    from node.targets.compose import COMPOSE_FILE, GPU_FILE, TOKEN_FILE, needs_owner
 
     if target == "k8s":
         return f"start them with: kubectl apply -k {out}"
     if target == "local":
         return f"start each with: fednode --config {out / config}"
     owner = f"sudo chown {UID}:{UID} {out}/keys/*.key {out}/{TOKEN_FILE} && " if needs_owner() else ""
-    return f"start them with: {owner}docker compose -f {out}/docker-compose.yml up -d"
+    files = " ".join(f"-f {out}/{name}" for name in (COMPOSE_FILE, *([GPU_FILE] if has_gpus else [])))
+    return f"start them with: {owner}docker compose {files} up -d"

@@ -101,17 +101,23 @@ _OBSERVABILITY = f"""\
       - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/grafana/dashboards:/var/lib/grafana/dashboards:ro
 """
 
-_GPU_HEAD = """\
+
+def _reserve(which: str) -> str:
+    """Of the machine's GPUs, as Compose asks for them."""
+    return f"{{resources: {{reservations: {{devices: [{{driver: nvidia, {which}, capabilities: [gpu]}}]}}}}}}"
+
+
+_GPU_HEAD = f"""\
 # Over docker-compose.yml, for a machine with NVIDIA's container toolkit; the nodes share its GPUs:
 #
 #   docker build -t fednode:cuda --build-arg DEVICE=cuda -f deploy/Dockerfile .
 #   docker compose -f docker-compose.yml -f deploy/docker-compose.gpu.yml up -d
 
 x-gpu: &gpu
-  image: ${FEDNODE_CUDA_IMAGE:-fednode:cuda}
+  image: ${{FEDNODE_CUDA_IMAGE:-fednode:cuda}}
   mem_limit: 8g  # what CUDA maps counts
-  environment: {FEDNODE__TRAINING__DEVICE: cuda}
-  deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}
+  environment: {{FEDNODE__TRAINING__DEVICE: cuda}}
+  deploy: {_reserve("count: all")}
 
 services:
 """
@@ -131,16 +137,25 @@ def render_compose(nodes: Sequence[str], data: Path | None = None) -> str:
     return text + "\nvolumes:\n" + "".join(f"  {name}:\n" for name in (*nodes, "prometheus", "grafana"))
 
 
-def render_gpu_override(nodes: Sequence[str]) -> str:
-    return _GPU_HEAD + "".join(f"  {name}: *gpu\n" for name in nodes)
+def render_gpu_override(nodes: Sequence[str], gpus: int | None = None) -> str:
+    """What is laid over the Compose file of `nodes`: each of them sees all of the machine's GPUs, or its own of so many
+    that are dealt out in turn."""
+    if gpus is None:
+        return _GPU_HEAD + "".join(f"  {name}: *gpu\n" for name in nodes)
+    own = [_reserve(f'device_ids: ["{i % gpus}"]') for i in range(len(nodes))]
+    return _GPU_HEAD + "".join(
+        f"  {name}: {{<<: *gpu, deploy: {deploy}}}\n" for name, deploy in zip(nodes, own, strict=True)
+    )
 
 
-def write_compose(directory: Path, nodes: Sequence[str], data: Path | None = None) -> None:
-    """Adds to a test network's directory what Compose needs, and makes its keys the container's user's."""
+def write_compose(directory: Path, nodes: Sequence[str], data: Path | None = None, gpus: int | None = None) -> None:
+    """Adds to a test network's directory what Compose needs, and makes its keys the container's user's. With `gpus` the
+    nodes have these wherever Compose is called in that directory."""
     write_token(directory / TOKEN_FILE)
     (directory / COMPOSE_FILE).write_text(render_compose(nodes, data), encoding="utf-8")
-    (directory / GPU_FILE).write_text(render_gpu_override(nodes), encoding="utf-8")
-    (directory / ".env").write_text("# Compose reads this beside docker-compose.yml.\nFEDNODE_DIR=.\n")
+    (directory / GPU_FILE).write_text(render_gpu_override(nodes, gpus), encoding="utf-8")
+    files = "" if gpus is None else f"COMPOSE_FILE={COMPOSE_FILE}:{GPU_FILE}\n"
+    (directory / ".env").write_text(f"# Compose reads this beside docker-compose.yml.\n{files}FEDNODE_DIR=.\n")
     if os.geteuid() == 0:
         for name in nodes:
             os.chown(directory / "keys" / f"{name}.key", UID, UID)

@@ -1,6 +1,6 @@
 """A Kustomize directory for a test network: `kubectl apply -k DIR` starts it.
 
-The manifests are the same for all (`kubernetes_base/`, which `deploy/kubernetes/base` stands on); written here is what
+The manifests are the same for all (`kubernetes_base/`, which `deploy/kubernetes/base` stands on, and `kubernetes_gpu/`); written here is what
 makes them this network: how many pods, their configurations, genesis, and a Secret for each key. The pods of a
 StatefulSet are made from one template, so all keys are one volume's, of which each container has its own file mounted.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from node.targets.compose import TOKEN_FILE, write_token
 from node.yaml_source import dump_yaml
 
 BASE = files("node.targets") / "kubernetes_base"
+GPU = files("node.targets") / "kubernetes_gpu"
 MAX_CONFIG_BYTES = 1_000_000  # a ConfigMap holds 1 MiB of all its files; binary ones are a third longer in base64
 _MODEL_FILE = "initial_model.safetensors"
 _HEAD = """\
@@ -25,8 +27,11 @@ _HEAD = """\
 """
 
 
-def write_kustomization(directory: Path, nodes: Sequence[str]) -> None:
-    """Adds to a test network's directory what Kustomize needs. Raises ConfigError if it is too large for that."""
+def write_kustomization(directory: Path, nodes: Sequence[str], *, has_gpus: bool = False) -> None:
+    """Adds to a test network's directory what Kustomize needs. Raises ConfigError if it is too large for that.
+
+    With `has_gpus` each pod asks for one, and runs the image that can use it.
+    """
     configs = [f"{name}.yaml" for name in nodes]
     shared = ["genesis.yaml", _MODEL_FILE]
     size = sum((directory / name).stat().st_size for name in (*configs, *shared[:1]))
@@ -37,13 +42,19 @@ def write_kustomization(directory: Path, nodes: Sequence[str]) -> None:
             f"which a ConfigMap has to hold (got {size}); name a smaller --model, or fewer nodes"
         )
     write_token(directory / TOKEN_FILE)
-    base = directory / "base"
-    base.mkdir()
-    for file in BASE.iterdir():
-        (base / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    _copy(BASE, directory / "base")
     mapping = _make_kustomization(nodes, configs + shared)
+    if has_gpus:
+        _copy(GPU, directory / "gpu")
+        mapping["components"] = ["gpu"]
     text = _HEAD.format(n=len(nodes)) + dump_yaml(mapping)
     (directory / "kustomization.yaml").write_text(text, encoding="utf-8")
+
+
+def _copy(manifests: Traversable, directory: Path) -> None:
+    directory.mkdir()
+    for file in manifests.iterdir():
+        (directory / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _make_kustomization(nodes: Sequence[str], configs: Sequence[str]) -> dict[str, Any]:

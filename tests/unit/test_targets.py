@@ -73,14 +73,15 @@ def test_the_compose_files_of_this_repository_are_what_is_written_for_four() -> 
 @needs_schema
 @pytest.mark.parametrize("data", [None, Path("/srv/it's $5/scans")])
 def test_compose_files_are_what_the_specification_has(tmp_path: Path, data: Path | None) -> None:
-    files = [tmp_path / name for name in ("docker-compose.yml", "docker-compose.gpu.yml", "wrong.yml")]
-    texts = (render_compose(NODES, data), render_gpu_override(NODES), "services: {node0: {imag: fednode}}\n")
+    files = [tmp_path / name for name in ("compose.yml", "gpu.yml", "dealt.yml", "wrong.yml")]
+    overrides = (render_gpu_override(NODES), render_gpu_override(NODES, 2))
+    texts = (render_compose(NODES, data), *overrides, "services: {node0: {imag: fednode}}\n")
     for file, text in zip(files, texts, strict=True):
         file.write_text(text)
     command = ["check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = subprocess.run([*command, *files[:2]], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, *files[:3]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-    assert subprocess.run([*command, files[2]], capture_output=True, check=False).returncode != 0
+    assert subprocess.run([*command, files[3]], capture_output=True, check=False).returncode != 0
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -138,6 +139,26 @@ def test_a_compose_network_loads_as_its_containers_see_it(tmp_path: Path) -> Non
     token = made.directory / "metrics.token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o640
     assert len(token.read_text().strip()) >= 32
+
+
+def test_gpus_are_dealt_out_to_the_containers_in_turn(tmp_path: Path) -> None:
+    made = make_testnet(tmp_path / "c", replace(COMPOSE, gpus=3))
+    services = yaml.safe_load((made.directory / "docker-compose.gpu.yml").read_text())["services"]
+    reserved = [services[name]["deploy"]["resources"]["reservations"]["devices"] for name in NODES]
+    assert reserved == [
+        [{"driver": "nvidia", "device_ids": [i], "capabilities": ["gpu"]}] for i in ("0", "1", "2", "0")
+    ]
+    for name in NODES:
+        assert services[name]["image"] == "${FEDNODE_CUDA_IMAGE:-fednode:cuda}"
+        assert load_config(made.directory / f"{name}.yaml").training.device == "cuda"  # the one that it sees
+    assert "COMPOSE_FILE=docker-compose.yml:docker-compose.gpu.yml\n" in (made.directory / ".env").read_text()
+    assert (made.directory / "docker-compose.yml").read_text() == render_compose(NODES)
+
+
+def test_gpus_are_dealt_out_to_processes_in_turn(tmp_path: Path) -> None:
+    made = make_testnet(tmp_path / "c", replace(SMALL, gpus=3, base_port=0))
+    devices = [load_config(node.config_file).training.device for node in made.nodes]
+    assert devices == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
 
 
 def test_data_of_this_machine_are_mounted_where_they_are() -> None:
@@ -243,11 +264,21 @@ def test_the_overlays_change_what_they_are_for() -> None:
 
 
 @needs_kubectl
+def test_each_pod_of_a_network_with_gpus_asks_for_one(tmp_path: Path) -> None:
+    made = make_testnet(tmp_path / "c", replace(K8S, gpus=4))
+    (container,) = find(render(made.directory), "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "fednode:cuda"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert {load_config(node.config_file).training.device for node in made.nodes} == {"cuda"}
+
+
+@needs_kubectl
 @needs_validator
-@pytest.mark.parametrize("name", [*OVERLAYS, "testnet"])
+@pytest.mark.parametrize("name", [*OVERLAYS, "testnet", "testnet with gpus"])
 def test_kubernetes_takes_the_manifests(tmp_path: Path, name: str) -> None:
-    is_testnet = name == "testnet"
-    manifests = render(make_testnet(tmp_path / "c", K8S).directory) if is_testnet else render_overlay(name)
+    is_testnet = name.startswith("testnet")
+    spec = replace(K8S, gpus=4) if "gpus" in name else K8S
+    manifests = render(make_testnet(tmp_path / "c", spec).directory) if is_testnet else render_overlay(name)
     for text, is_right in ((manifests, True), (manifests.replace("\nspec:", "\nspek:"), False)):
         (tmp_path / "manifests.yaml").write_text(text)
         command = ["kubernetes-validate", "--strict", str(tmp_path / "manifests.yaml")]
@@ -271,6 +302,8 @@ def test_what_a_config_map_cannot_hold_is_refused_and_nothing_is_left(
         (replace(COMPOSE, host="10.0.0.1"), "--target compose: expected no --host and no --base-port"),
         (replace(K8S, base_port=9000), "--target k8s: expected no --host and no --base-port"),
         (replace(COMPOSE, http_port=8080), "--target compose: expected no --http-port"),
+        (replace(K8S, gpus=3), "--gpus: expected at least 4 with --target k8s, as each pod has one of its own (got 3)"),
+        (replace(SMALL, gpus=0), "--gpus: expected at least 1 (got 0)"),
     ],
 )
 def test_what_does_not_go_with_a_target_is_refused(tmp_path: Path, spec: TestnetSpec, message: str) -> None:
