@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 ENV_PREFIX = "FEDNODE__"
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of unix(7) holds 108 with its closing zero
+ANY_HOSTS = ("0.0.0.0", "::")  # noqa: S104 (compared with, not listened at)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -466,6 +468,22 @@ def load_config_source(
     return LoadedConfig(config, source)
 
 
+def _find_shared_ports(config: NodeConfig) -> list[tuple[Keys, str]]:
+    """Where the node would listen twice, and so be in its own way."""
+    listeners = {"network.listen": config.network.listen, "admin.address": config.admin.address}
+    listeners["http.listen"] = config.http.listen
+    found: list[tuple[Keys, str]] = []
+    for (first, at), (second, address) in combinations(listeners.items(), 2):
+        if at is not None and address is not None and _are_the_same(parse_address(at), parse_address(address)):
+            found.append((tuple(second.split(".")), f"expected another port than that of {first} (got {address!r})"))
+    return found
+
+
+def _are_the_same(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    hosts = {one[0], other[0]}
+    return one[1] == other[1] != 0 and (len(hosts) == 1 or not hosts.isdisjoint(ANY_HOSTS))
+
+
 def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
     """What is wrong between keys that are each right."""
     found: list[tuple[Keys, str]] = []
@@ -487,6 +505,7 @@ def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
     if is_open and http.token_file is None:
         said = f"expected a loopback address, or http.token_file as well (got {http.listen!r})"
         found.append((("http", "listen"), said))
+    found += _find_shared_ports(config)
     limits = network.limits
     needed = limits.block_requests + limits.blob_streams
     if limits.max_streams < needed:

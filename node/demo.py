@@ -6,14 +6,18 @@ import asyncio
 import statistics
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from chain.signing import encode_id
+from node.config import load_config
 from node.errors import NodeError
 from node.local_cluster import LocalCluster
 from node.testnet import Testnet
 
 REFRESH_S = 0.2
+STAY_S = 1.0  # between looks at nodes that are left running
+NUM_SAMPLES = 10  # to try a prediction on
 PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
 
 Statuses = Mapping[str, Mapping[str, Any] | None]
@@ -58,13 +62,16 @@ async def run_demo(
     *,
     on_statuses: Callable[[Statuses], None],
     on_round: Callable[[int, Accuracies], None],
+    on_result: Callable[[DemoResult], None] = lambda _: None,
+    stay: bool = False,
     stall_after_s: float = 120.0,
 ) -> DemoResult:
     """Starts every node, waits until all have applied the last round, gathers what they measured, and stops them.
 
     `on_statuses` is told several times a second where the nodes are, `on_round` of each round that all have applied
-    with every node's accuracy then (None where it only caught up). Raises NodeExited when one ends by itself, and
-    DemoStalled when none gets any further for `stall_after_s`, in the rounds or in a local phase.
+    with every node's accuracy then (None where it only caught up), `on_result` of what came of it, while the nodes
+    still run. To `stay` is to leave them running then, until this is cancelled. Raises NodeExited when one ends by
+    itself, and DemoStalled when none gets any further for `stall_after_s`, in the rounds or in a local phase.
     """
     async with LocalCluster(testnet) as cluster:
         await cluster.start()
@@ -75,7 +82,12 @@ async def run_demo(
         statuses = await cluster.get_statuses()
         on_statuses(statuses)
         rounds = await asyncio.gather(*(process.get_rounds() for process in cluster.processes))
-    return _summarise(testnet, statuses, rounds)
+        result = _summarise(testnet, statuses, rounds)
+        on_result(result)
+        while stay:
+            await asyncio.sleep(STAY_S)
+            await asyncio.gather(*(process.get_status() for process in cluster.processes))
+    return result
 
 
 async def _follow(
@@ -133,6 +145,22 @@ def _summarise(testnet: Testnet, statuses: Statuses, rounds: Sequence[Sequence[M
         model_bytes=next(status["model_bytes"] for status in statuses.values() if status is not None),
         seconds={phase: statistics.median(record["seconds"][phase] for record in everything) for phase in PHASES},
     )
+
+
+def write_samples(testnet: Testnet) -> Path:
+    """Beside the configurations, an archive of what all nodes are tested on, for `fednode predict`."""
+    import numpy as np
+
+    from ml.data import open_dataset
+    from ml.data.base import InputFormat
+
+    config = load_config(testnet.nodes[0].config_file)
+    shape = InputFormat.from_mapping(testnet.genesis.input).shape
+    _, test = open_dataset(config.data.model_dump(mode="json"), shape=shape, classes=testnet.genesis.classes)
+    path = testnet.directory / "samples.npz"
+    few = slice(NUM_SAMPLES)
+    np.savez(path, x=np.asarray(test.x[few]), y=np.asarray(test.y[few]))
+    return path
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -31,11 +31,12 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class DemoNode:
-    """A node's files. Its log lies beside its configuration."""
+    """A node's files, and where it answers HTTP. Its log lies beside its configuration."""
 
     name: str
     socket: Path
     log_file: Path
+    http: str | None = None
 
     def get_status(self) -> pb.NodeStatus | None:
         """What it says of itself, None where nobody answers."""
@@ -94,7 +95,8 @@ def read_demo(directory: Path) -> Demo:
         except ConfigError as error:
             raise NotFound(f"{directory}: expected the directory of a demo ({error})") from error
         if config.admin.socket is not None:
-            nodes.append(DemoNode(config.node.name, config.admin.socket, file.with_suffix(".log")))
+            http = config.http.listen if config.http.is_on else None
+            nodes.append(DemoNode(config.node.name, config.admin.socket, file.with_suffix(".log"), http))
     if not nodes:
         raise NotFound(f"{directory}: expected the directory of a demo, but there are no configurations in it")
     return Demo(directory, _read_pid(directory / LOCK), tuple(nodes))

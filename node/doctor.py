@@ -13,8 +13,6 @@ import statistics
 import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +20,13 @@ from chain.errors import ChainError, StoreLocked, StoreMismatch
 from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.signing import SigningKey, encode_id
 from chain.sqlite_store import SqliteStore
-from node.config import NodeConfig, load_config, parse_address
+from node.config import NodeConfig, load_config
+from node.doctor_listeners import check_admin, check_http, check_port, find_existing
 from node.errors import ConfigError, NodeError
+from node.findings import Finding, Verdict, fail, ok, warn
 from node.genesis_file import GenesisFile, check_initial_model, read_genesis, validate_user_model
-from node.peer_probe import Greeting, NotReached, ProbeFailed, Refused, find_twin, identify_server, probe_peer
-from node.tokens import Tokens
-from node.transport.base import AddressInUse
+from node.holders import describe_process, find_lock_holder
+from node.peer_probe import Greeting, NotReached, ProbeFailed, Refused, find_twin, probe_peer
 from node.transport.rpc import validate_free
 from node.unlock import open_identity
 from node.version import get_version
@@ -42,43 +41,15 @@ MODELS_KEPT = 20  # of each member: what a few rounds of blobs and checkpoints c
 PROBES_AT_ONCE = 16
 
 
-class Verdict(StrEnum):
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line: what was looked at, what was found, and what to do unless it is ok."""
-
-    check: str
-    verdict: Verdict
-    found: str
-    advice: str | None = None
-
-
-def _ok(check: str, found: str) -> Finding:
-    return Finding(check, Verdict.OK, found)
-
-
-def _warn(check: str, found: str, advice: str) -> Finding:
-    return Finding(check, Verdict.WARN, found, advice)
-
-
-def _fail(check: str, found: str, advice: str) -> Finding:
-    return Finding(check, Verdict.FAIL, found, advice)
-
-
 def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Iterator[Finding]:
     """Every finding about the node that `path` configures, as soon as it is known."""
     try:
         config = load_config(path, overrides, env)
     except ConfigError as error:
         for problem in error.problems or (str(error),):
-            yield _fail("configuration", problem, "correct it; fednode config schema describes every key")
+            yield fail("configuration", problem, "correct it; fednode config schema describes every key")
         return
-    yield _ok("configuration", str(path))
+    yield ok("configuration", str(path))
     key = yield from _check_key(config)
     read = yield from _check_genesis(config)
     node = _ask_running(config)
@@ -86,8 +57,9 @@ def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Ite
         yield from _check_running(node, key)
     yield from _check_data_dir(config, read, node)
     yield from _check_disk(config, read)
-    yield from _check_port(config, key, node)
-    yield from _check_admin(config, node)
+    yield from check_port(config, key, node)
+    yield from check_admin(config, node)
+    yield from check_http(config.http, node)
     yield from _check_device(config)
     if read is not None:
         yield from _check_membership(config, path, read.genesis, key)
@@ -107,14 +79,14 @@ def _check_key(config: NodeConfig) -> Generator[Finding, None, SigningKey | None
         key = open_identity(config)
         mode = stat.S_IMODE(file.stat().st_mode)
     except NodeError as error:
-        yield _fail("key", str(error), "fednode keygen -o makes one, and chmod 600 makes one private")
+        yield fail("key", str(error), "fednode keygen -o makes one, and chmod 600 makes one private")
         return None
     passphrase = config.node.identity_passphrase_file
     if passphrase is not None and stat.S_IMODE(passphrase.stat().st_mode) & 0o077:
-        yield _warn("key", f"{passphrase}: others can read the passphrase", f"chmod 600 {passphrase}")
+        yield warn("key", f"{passphrase}: others can read the passphrase", f"chmod 600 {passphrase}")
     if stat.S_IMODE(file.parent.stat().st_mode) & 0o022:
-        yield _warn("key", f"{file.parent}: others can put another key there", f"chmod 700 {file.parent}")
-    yield _ok("key", f"{file}, mode {mode:04o}, id {encode_id(key.id)}")
+        yield warn("key", f"{file.parent}: others can put another key there", f"chmod 700 {file.parent}")
+    yield ok("key", f"{file}, mode {mode:04o}, id {encode_id(key.id)}")
     return key
 
 
@@ -123,16 +95,16 @@ def _check_genesis(config: NodeConfig) -> Generator[Finding, None, GenesisFile |
         source, genesis, spec = read_genesis(config.genesis_file)
     except ConfigError as error:
         for problem in error.problems or (str(error),):
-            yield _fail("genesis", problem, "take the file that the other members have, as it is")
+            yield fail("genesis", problem, "take the file that the other members have, as it is")
         return None
     shown = f"{config.genesis_file}: chain {genesis.chain_name} ({genesis.chain_id.hex()})"
-    yield _ok("genesis", f"{shown}, {genesis.method['name']}, {genesis.n} members, quorum {genesis.q}")
+    yield ok("genesis", f"{shown}, {genesis.method['name']}, {genesis.n} members, quorum {genesis.q}")
     try:
         model = check_initial_model(config.genesis_file, source, genesis, spec)
     except ConfigError as error:
-        yield _fail("initial model", str(error), "copy it anew from a member, with its genesis.yaml")
+        yield fail("initial model", str(error), "copy it anew from a member, with its genesis.yaml")
         return None
-    yield _ok("initial model", f"{model}, SHA-256 {genesis.initial_model.hex()}")
+    yield ok("initial model", f"{model}, SHA-256 {genesis.initial_model.hex()}")
     return GenesisFile(genesis, model)
 
 
@@ -143,14 +115,14 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
         if index is None and config.node.observer:
             found = 0
         elif index is None:
-            yield _fail(
+            yield fail(
                 "members",
                 f"{config.genesis_file}: expected this node's key {encode_id(key.id)} among its members",
                 "use the key that genesis names, or ask for a genesis that names this one",
             )
             return
         elif config.node.observer:
-            yield _fail(
+            yield fail(
                 "members",
                 f"{path}: node.observer is true, and this node's key {encode_id(key.id)} is a member's",
                 "take node.observer out, or give the observer a key of its own",
@@ -159,7 +131,7 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
         else:
             found = index + 1
     for peer in config.network.find_strangers(genesis):
-        yield _fail(
+        yield fail(
             "members",
             f"{path}: network.peers names {encode_id(peer)}, which is no member",
             f"take the entry out, or name an observer under network.observers too; {genesis.chain_name} has "
@@ -168,20 +140,20 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
     try:
         validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     except ConfigError as error:
-        yield _fail("members", str(error), "read that module, and then allow it or stay out")
+        yield fail("members", str(error), "read that module, and then allow it or stay out")
     addresses = config.network.get_addresses(genesis)
     me = None if key is None else key.id
     missing = [member.name for member in genesis.members if member.key not in addresses and member.key != me]
     if missing:
-        yield _warn(
+        yield warn(
             "members",
             f"no address is known of {', '.join(missing)}",
             "name it under network.peers, unless those dial this node",
         )
     if me is not None and found == 0:
-        yield _ok("members", f"{config.node.name} observes the {genesis.n} members of {genesis.chain_name}")
+        yield ok("members", f"{config.node.name} observes the {genesis.n} members of {genesis.chain_name}")
     elif me is not None:
-        yield _ok("members", f"{config.node.name} is {genesis.members[found - 1].name}, member {found} of {genesis.n}")
+        yield ok("members", f"{config.node.name} is {genesis.members[found - 1].name}, member {found} of {genesis.n}")
 
 
 # ---- whether it runs, and where
@@ -205,189 +177,78 @@ def _ask_running(config: NodeConfig) -> pb.NodeStatus | None:
 def _check_running(node: pb.NodeStatus, key: SigningKey | None) -> Iterator[Finding]:
     shown = f"process {node.pid}, fednode {node.version}, height {node.height}, round {node.round}"
     if key is not None and node.id != encode_id(key.id):
-        yield _fail(
+        yield fail(
             "node",
             f"another node answers at the admin socket: {node.name} ({node.id})",
             "give each node an admin.socket of its own",
         )
     elif node.version != get_version():
-        yield _warn("node", f"running: {shown}; {get_version()} is installed", "start it anew to run what is installed")
+        yield warn("node", f"running: {shown}; {get_version()} is installed", "start it anew to run what is installed")
     elif node.stalled:
-        yield _warn("node", f"running: {shown}; stalled: {node.stall_reason}", "see the peers below")
+        yield warn("node", f"running: {shown}; stalled: {node.stall_reason}", "see the peers below")
     else:
-        yield _ok("node", f"running: {shown}")
+        yield ok("node", f"running: {shown}")
 
 
 def _check_data_dir(config: NodeConfig, read: GenesisFile | None, node: pb.NodeStatus | None) -> Iterator[Finding]:
     path = config.node.data_dir
-    existing = _find_existing(path)
+    existing = find_existing(path)
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"x")
             file.flush()
     except OSError as error:
         advice = f"let user {os.geteuid()} write there, or choose another node.data_dir"
-        yield _fail("data directory", f"{existing}: cannot be written ({error.strerror})", advice)
+        yield fail("data directory", f"{existing}: cannot be written ({error.strerror})", advice)
         return
     if existing != path:
-        yield _ok("data directory", f"{path}: will be made")
+        yield ok("data directory", f"{path}: will be made")
         return
     if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o022:
-        yield _warn("data directory", f"{path}: mode {mode:04o}, others can write there", f"chmod 700 {path}")
+        yield warn("data directory", f"{path}: mode {mode:04o}, others can write there", f"chmod 700 {path}")
     try:
         stored = SqliteStore.stored_genesis(path)
     except StoreLocked:
         holder = find_lock_holder(path / "lock")
         if node is not None and holder in (None, node.pid):
-            yield _ok("data directory", f"{path}: in use by this node, process {node.pid}")
+            yield ok("data directory", f"{path}: in use by this node, process {node.pid}")
             return
         who = "another process" if holder is None else f"process {holder} ({describe_process(holder)})"
-        yield _fail("data directory", f"{path}: locked by {who}", "stop it, or choose another node.data_dir")
+        yield fail("data directory", f"{path}: locked by {who}", "stop it, or choose another node.data_dir")
         return
     except StoreMismatch as error:
-        yield _fail("data directory", str(error), "this directory belongs to another version: choose another")
+        yield fail("data directory", str(error), "this directory belongs to another version: choose another")
         return
     except ChainError as error:
-        yield _fail("data directory", str(error), "fednode chain verify says more; fednode unsafe-reset begins anew")
+        yield fail("data directory", str(error), "fednode chain verify says more; fednode unsafe-reset begins anew")
         return
     except OSError as error:
-        yield _fail("data directory", f"{path}: cannot be read ({error.strerror})", "let this user read it")
+        yield fail("data directory", f"{path}: cannot be read ({error.strerror})", "let this user read it")
         return
     if stored is not None and read is not None and Genesis.from_mapping(stored) != read.genesis:
         other = Genesis.from_mapping(stored).chain_id.hex()
-        yield _fail(
+        yield fail(
             "data directory",
             f"{path}: expected chain {read.genesis.chain_id.hex()}, got {other}",
             "choose another node.data_dir for this genesis: a chain and its keys stay together",
         )
         return
-    yield _ok("data directory", f"{path}: writable, {'not used yet' if stored is None else 'of this chain'}")
-
-
-def find_lock_holder(lock: Path) -> int | None:
-    """The process that holds a file by flock, None where that cannot be told (no Linux, another pid namespace)."""
-    try:
-        inode = lock.stat().st_ino
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        words = line.split()
-        if len(words) >= 6 and words[1] == "FLOCK" and words[3] == "WRITE" and words[5].endswith(f":{inode}"):
-            return int(words[4]) if int(words[4]) > 0 else None
-    return None
-
-
-def describe_process(pid: int) -> str:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return "of another user"
-    return " ".join(word.decode(errors="replace") for word in words if word)[:80] or "without a name"
-
-
-def _find_existing(path: Path) -> Path:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path
+    yield ok("data directory", f"{path}: writable, {'not used yet' if stored is None else 'of this chain'}")
 
 
 def _check_disk(config: NodeConfig, read: GenesisFile | None) -> Iterator[Finding]:
-    place = _find_existing(config.node.data_dir)
+    place = find_existing(config.node.data_dir)
     free = shutil.disk_usage(place).free
     wanted = LITTLE_BYTES
     if read is not None:
         wanted = max(wanted, MODELS_KEPT * read.genesis.n * read.initial_model.stat().st_size)
     shown = f"{free / 1e9:.1f} GB free at {place}"
     if free < FEW_BYTES:
-        yield _fail("disk", shown, "make room: a node that cannot write stops")
+        yield fail("disk", shown, "make room: a node that cannot write stops")
     elif free < wanted:
-        yield _warn("disk", f"{shown}, {wanted / 1e9:.1f} GB would be comfortable", "make room")
+        yield warn("disk", f"{shown}, {wanted / 1e9:.1f} GB would be comfortable", "make room")
     else:
-        yield _ok("disk", shown)
-
-
-def _check_port(config: NodeConfig, key: SigningKey | None, node: pb.NodeStatus | None) -> Iterator[Finding]:
-    listen = config.network.listen
-    is_ours = node is not None and key is not None and node.id == encode_id(key.id)
-    try:
-        validate_free(listen)
-    except AddressInUse:
-        yield _judge_listener(config, key, is_ours=is_ours)
-    except (OSError, ValueError) as error:
-        advice = "choose an address of this machine for network.listen, and a port from 1024 on"
-        yield _fail("port", f"{listen}: cannot listen there ({getattr(error, 'strerror', None) or error})", advice)
-    else:
-        yield _ok("port", f"{listen} is free")
-
-
-def _judge_listener(config: NodeConfig, key: SigningKey | None, *, is_ours: bool) -> Finding:
-    listen = config.network.listen
-    if config.network.tls == "off":
-        if is_ours:
-            return _ok("port", f"{listen}: this node listens there")
-    else:
-        host, port = parse_address(listen)
-        local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (what listens there is asked)
-        try:
-            found = identify_server(f"[{local}]:{port}" if ":" in local else f"{local}:{port}")
-        except NotReached:
-            found = None
-        if found is not None and key is not None and found == key.id:
-            return _ok("port", f"{listen}: this node listens there")
-        if found is not None:
-            return _fail("port", f"{listen}: node {encode_id(found)} listens there", "choose another network.listen")
-    return _fail("port", f"{listen}: another process listens there", "stop it, or choose another network.listen")
-
-
-def _check_admin(config: NodeConfig, node: pb.NodeStatus | None) -> Iterator[Finding]:
-    if config.admin.address is not None:
-        yield from _check_remote(config.admin.address, config.node.data_dir, runs=node is not None)
-    path = config.admin.socket
-    if path is None and config.admin.address is not None:
-        return
-    if path is None:
-        yield _ok("admin", "no socket: this node cannot be asked by commands")
-        return
-    directory = path.parent
-    if not directory.exists():
-        existing = _find_existing(directory)
-        if os.access(existing, os.W_OK | os.X_OK):
-            yield _ok("admin", f"{path}: its directory will be made")
-        else:
-            yield _fail("admin", f"{existing}: no directory can be made there", "choose another admin.socket")
-        return
-    status = directory.stat()
-    mode = stat.S_IMODE(status.st_mode)
-    if status.st_uid != os.geteuid() or mode & 0o077:
-        found = f"{directory}: expected mode 0700 and user {os.geteuid()}, got {mode:04o} and user {status.st_uid}"
-        yield _fail("admin", found, f"chmod 700 {directory}, or choose another admin.socket")
-    elif path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
-        yield _fail("admin", f"{path}: expected a socket or nothing there", "move the file, or choose another socket")
-    else:
-        yield _ok("admin", str(path))
-
-
-def _check_remote(address: str, data_dir: Path, *, runs: bool) -> Iterator[Finding]:
-    try:
-        validate_free(address)
-    except AddressInUse:
-        if not runs:
-            yield _fail("admin", f"{address}: another process listens there", "choose another admin.address")
-            return
-    except (OSError, ValueError) as error:
-        found = f"{address}: cannot listen there ({getattr(error, 'strerror', None) or error})"
-        yield _fail("admin", found, "choose an address of this machine for admin.address")
-        return
-    try:
-        num_tokens = len(Tokens(data_dir).get_all())
-    except NodeError as error:
-        yield _fail("admin", str(error), "chmod 600 it, or remove it and make tokens anew")
-        return
-    if num_tokens:
-        yield _ok("admin", f"{address}, {num_tokens} tokens")
-    else:
-        yield _warn("admin", f"{address}: there is no token to call it with", "fednode token new makes one")
+        yield ok("disk", shown)
 
 
 # ---- what it trains on
@@ -401,23 +262,23 @@ def _check_device(config: NodeConfig) -> Iterator[Finding]:
         from ml.clients import get_device
         from ml.errors import MlError
     except ImportError as error:
-        yield _fail("device", f"torch cannot be loaded ({error})", "install fednode with its dependencies")
+        yield fail("device", f"torch cannot be loaded ({error})", "install fednode with its dependencies")
         return
     try:
         device = get_device(asked)
         torch.ones(8, 8, device=device).matmul(torch.ones(8, 8, device=device)).sum().item()
     except MlError as error:
-        yield _fail("device", str(error), "choose a training.device that is there; auto takes what there is")
+        yield fail("device", str(error), "choose a training.device that is there; auto takes what there is")
         return
     except RuntimeError as error:
-        yield _fail("device", f"{asked}: {str(error).splitlines()[0]}", "look at its driver, and at who else uses it")
+        yield fail("device", f"{asked}: {str(error).splitlines()[0]}", "look at its driver, and at who else uses it")
         return
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         shown = f"{device} {torch.cuda.get_device_name(device)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
     else:
         shown = f"cpu, {torch.get_num_threads()} threads"
-    yield _ok("device", f"{shown} (training.device: {asked})")
+    yield ok("device", f"{shown} (training.device: {asked})")
 
 
 def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Finding]:
@@ -438,13 +299,13 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
             num_train, num_test = len(split.train), len(split.test)
     except DataError as error:
         advice = "fednode data inspect shows what is there; genesis says which classes and which shape are wanted"
-        yield _fail("data", f"{path}: {error}", advice)
+        yield fail("data", f"{path}: {error}", advice)
         return
     for finding in findings:
         if finding.level == "warning":
-            yield _warn("data", finding.text, "fednode data inspect shows more")
+            yield warn("data", finding.text, "fednode data inspect shows more")
     fits = f"{len(genesis.classes)} classes and shape {'x'.join(map(str, shape))} as genesis has them"
-    yield _ok("data", f"{config.data.format}: {num_train} train / {num_test} test samples; {fits}")
+    yield ok("data", f"{config.data.format}: {num_train} train / {num_test} test samples; {fits}")
 
 
 # ---- whom it talks to
@@ -473,9 +334,9 @@ def _check_peers(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Itera
         yield from _check_clock(skews)
     shown = f"{reached} of {genesis.n} members in reach, {genesis.q} needed"
     if reached < genesis.q:
-        yield _fail("quorum", shown, "nothing is finalised before: see the peers above")
+        yield fail("quorum", shown, "nothing is finalised before: see the peers above")
     else:
-        yield _ok("quorum", shown)
+        yield ok("quorum", shown)
 
 
 def _check_twin(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterator[Finding]:
@@ -488,41 +349,41 @@ def _check_twin(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterat
     twin = find_twin(key, dict.fromkeys(address for address in (config.network.advertise, own) if address))
     if twin is not None:
         advice = "stop that one first: two nodes with one key are convicted of signing twice"
-        yield Finding("key in use", Verdict.FAIL, f"{twin}: a node with this node's key runs already", advice)
+        yield fail("key in use", f"{twin}: a node with this node's key runs already", advice)
 
 
 def _judge_peer(check: str, address: str, answer: Greeting | ProbeFailed | None, genesis: Genesis) -> Finding:
     if isinstance(answer, NotReached | Refused):
-        return _warn(check, str(answer), answer.advice)
+        return warn(check, str(answer), answer.advice)
     if isinstance(answer, ProbeFailed):
-        return _fail(check, str(answer), answer.advice)
+        return fail(check, str(answer), answer.advice)
     if answer is None:
-        return _warn(check, f"{address}: it runs a version that does not tell", "bring it up to date")
+        return warn(check, f"{address}: it runs a version that does not tell", "bring it up to date")
     if answer.chain_id and answer.chain_id != genesis.chain_id:
         found = f"{address}: expected chain {genesis.chain_id.hex()}, it is on {answer.chain_id.hex()}"
-        return _fail(check, found, "both need the same genesis file")
+        return fail(check, found, "both need the same genesis file")
     if answer.protocol != PROTOCOL_VERSION:
         found = f"{address}: expected protocol {PROTOCOL_VERSION}, it speaks {answer.protocol}"
-        return _fail(check, found, "install the same version on both")
+        return fail(check, found, "install the same version on both")
     shown = f"{address}, fednode {answer.version}, {answer.rtt_s * 1000:.1f} ms"
     if answer.version != get_version():
-        return _warn(check, f"{shown}; this is fednode {get_version()}", "install the same version on both")
+        return warn(check, f"{shown}; this is fednode {get_version()}", "install the same version on both")
     if abs(answer.skew_s) > MAX_SKEW_S + answer.rtt_s / 2:
         ahead = "ahead of" if answer.skew_s > 0 else "behind"
         found = f"{shown}; its clock is {abs(answer.skew_s):.1f} s {ahead} ours"
-        return _warn(check, found, "one of the two is wrong: see the line on the clock")
-    return _ok(check, shown)
+        return warn(check, found, "one of the two is wrong: see the line on the clock")
+    return ok(check, shown)
 
 
 def _check_clock(skews: Sequence[float]) -> Iterator[Finding]:
     """Against the median of the peers, so that one that is wrong does not accuse us."""
     if not skews:
-        yield _warn("clock", "no peer could be asked for the time", "see the peers above")
+        yield warn("clock", "no peer could be asked for the time", "see the peers above")
         return
     skew_s = statistics.median(skews)
     shown = f"{abs(skew_s):.3f} s {'behind' if skew_s > 0 else 'ahead of'} the median of {len(skews)} peers"
     if abs(skew_s) > MAX_SKEW_S:
         advice = f"set it by NTP: beyond {MAX_SKEW_S:g} s the others take no block of this node at first"
-        yield _fail("clock", shown, advice)
+        yield fail("clock", shown, advice)
     else:
-        yield _ok("clock", shown)
+        yield ok("clock", shown)

@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -18,6 +18,7 @@ from node.cli import demo_control
 from node.cli.options import AsJson, make_group
 from node.cli.testnet import (
     DataOption,
+    HttpPortOption,
     MethodOption,
     MethodSettings,
     ModelOption,
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     group = make_group(
         "Run a federation of real processes, on bundled data unless told otherwise, and show what came of it.\n\n"
-        "Examples: fednode demo -n 4 --rounds 5 --method mpfedcl, or fednode demo --keep cluster --json; from another "
-        "terminal fednode demo ps, logs and down"
+        "Examples: fednode demo -n 4 --rounds 5 --method mpfedcl, or fednode demo --stay --http-port 8080, or fednode demo "
+        "--keep cluster --json; from another terminal fednode demo ps, logs and down"
     )
     group.callback(invoke_without_command=True, no_args_is_help=False)(run)
     demo_control.register(group)
@@ -60,6 +61,11 @@ def run(
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Leave the cluster in DIR; its nodes start again.")
     ] = None,
+    stay: Annotated[
+        bool,
+        typer.Option("--stay", help="Keep the nodes running after the last round, until Ctrl-C or fednode demo down."),
+    ] = False,
+    http_port: HttpPortOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a federation of real processes, on bundled data unless told otherwise, and show what came of it."""
@@ -85,20 +91,75 @@ def run(
         seed=seed,
         settings=tuple(settings or ()),
         base_port=0,
+        http_port=http_port,
         i_understand=i_understand,
     )
+    if http_port is not None:
+        _validate_free(http_port, nodes)
+    results: list[DemoResult] = []
     with _get_directory(keep) as directory, _interrupted_by_sigterm():
         testnet = make_testnet(directory, spec)
-        with announced(testnet.directory):
-            result = _watch(testnet, spec, to_stderr=as_json)
-    if as_json:
-        print(json.dumps(result.to_json()))
-    else:
-        _show_result(result, testnet)
-        if keep is not None:
-            print(f"start a node again with: fednode --config {keep / 'node0.yaml'}")
-    if not result.heads_agree:
+
+        def on_result(result: DemoResult) -> None:
+            results.append(result)
+            if as_json:
+                print(json.dumps(result.to_json()), flush=True)
+            else:
+                _show_result(result, testnet)
+            if stay:
+                _explain_stay(testnet, keep, to_stderr=as_json)
+
+        with announced(testnet.directory), _until_interrupted_after(results):
+            _watch(testnet, spec, on_result, stay=stay, to_stderr=as_json)
+    if keep is not None and not as_json:
+        print(f"start a node again with: fednode --config {keep / 'node0.yaml'}")
+    if not results[0].heads_agree:
         raise typer.Exit(5)
+
+
+def _validate_free(first: int, count: int) -> None:
+    """Raises ConfigError where a port for HTTP is taken."""
+    from node.errors import ConfigError
+    from node.transport.rpc import validate_free
+
+    for port in range(first, first + count):
+        try:
+            validate_free(f"127.0.0.1:{port}")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"--http-port: cannot listen at 127.0.0.1:{port} ({why})") from error
+
+
+def _explain_stay(testnet: Testnet, keep: Path | None, *, to_stderr: bool) -> None:
+    """How to look at the nodes from another terminal."""
+    from shlex import quote
+
+    from node.demo import write_samples
+    from node.demos import read_demo
+
+    node = read_demo(testnet.directory).nodes[0]
+    samples = write_samples(testnet)
+    place = f"--socket {quote(str(node.socket))}"
+    down = "fednode demo down" + ("" if keep is None else f" --dir {quote(str(testnet.directory))}")
+    lines = [
+        f"the nodes keep running until Ctrl-C, or {down}. From another terminal:",
+        f"  fednode status {place}",
+        f"  fednode chain list {place}",
+        f"  fednode predict {quote(str(samples))} {place}",
+        *([] if node.http is None else [f"  curl http://{node.http}/metrics"]),
+    ]
+    out = sys.stderr if to_stderr else sys.stdout
+    print("", *lines, sep="\n", file=out, flush=True)
+
+
+@contextmanager
+def _until_interrupted_after(results: list[DemoResult]) -> Iterator[None]:
+    """Ctrl-C is how a demo that stays is ended, once there is a result; before, it breaks the demo off."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not results:
+            raise
 
 
 @contextmanager
@@ -122,7 +183,9 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _watch(testnet: Testnet, spec: TestnetSpec, *, to_stderr: bool) -> DemoResult:
+def _watch(
+    testnet: Testnet, spec: TestnetSpec, on_result: Callable[[DemoResult], None], *, stay: bool, to_stderr: bool
+) -> None:
     import asyncio
 
     from rich.console import Console
@@ -140,18 +203,28 @@ def _watch(testnet: Testnet, spec: TestnetSpec, *, to_stderr: bool) -> DemoResul
     what = "digits" if spec.data == "digits" else "classes"
     for node in testnet.nodes:
         samples = f"{node.num_train} train / {node.num_test} test, {what} {' '.join(node.classes)}"
-        print(f"  {node.name}  {samples}", file=out)
+        print(f"  {node.name}  {samples}", file=out, flush=True)
     if console.is_terminal:
         with Live(console=console, refresh_per_second=8) as live:
-            return asyncio.run(
+
+            def on_end(result: DemoResult) -> None:
+                live.stop()
+                on_result(result)
+
+            asyncio.run(
                 run_demo(
                     testnet,
                     on_statuses=lambda statuses: live.update(_make_table(statuses)),
                     on_round=lambda number, accuracies: None,
+                    on_result=on_end,
+                    stay=stay,
                 )
             )
+        return
     lines = _Lines(out)
-    return asyncio.run(run_demo(testnet, on_statuses=lines.on_statuses, on_round=lines.on_round))
+    asyncio.run(
+        run_demo(testnet, on_statuses=lines.on_statuses, on_round=lines.on_round, on_result=on_result, stay=stay)
+    )
 
 
 class _Lines:

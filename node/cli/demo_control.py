@@ -49,6 +49,7 @@ def list_nodes(directory: _Directory = None, as_json: AsJson = False) -> None:
                 "name": node.name,
                 "socket": str(node.socket),
                 "log": str(node.log_file),
+                "http": None if node.http is None else f"http://{node.http}",
                 "status": None if status is None else to_json(status),
             }
             for demo, node, status in asked
@@ -61,13 +62,14 @@ def list_nodes(directory: _Directory = None, as_json: AsJson = False) -> None:
     rows = []
     for demo, node, status in asked:
         place = str(demo.directory) if demo.pid is not None else f"{demo.directory} (its demo is gone)"
+        http = "-" if node.http is None else f"http://{node.http}"
         if status is None:
-            rows.append((node.name, "-", "-", "-", "no answer", "-", place))
+            rows.append((node.name, "-", "-", "-", "no answer", "-", http, place))
             continue
         accuracy = show_number(status.accuracy if status.HasField("accuracy") else None, 3)
         head = f"{status.height} {show_id(status.head)}"
-        rows.append((node.name, str(status.pid), head, str(status.round), status.phase, accuracy, place))
-    print_table(("NODE", ">PID", "HEAD", ">ROUND", "PHASE", ">ACCURACY", "DEMO"), rows)
+        rows.append((node.name, str(status.pid), head, str(status.round), status.phase, accuracy, http, place))
+    print_table(("NODE", ">PID", "HEAD", ">ROUND", "PHASE", ">ACCURACY", "HTTP", "DEMO"), rows)
 
 
 def show_logs(

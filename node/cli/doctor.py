@@ -11,7 +11,7 @@ from node.cli.options import AsJson, ConfigFile, Overrides
 from node.errors import HealthProblem
 
 if TYPE_CHECKING:
-    from node.doctor import Finding
+    from node.findings import Finding
 
 CHECK_CHARS = 16
 _COLORS = {"ok": 32, "warn": 33, "fail": 31}
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def examine(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Look at all that a node needs: key, genesis, data directory, disk, port, device, data, peers, clock, versions.
+    """Look at all that a node needs: key, genesis, data directory, disk, ports, device, data, peers, clock, versions.
 
     Changes nothing, and works whether or not the node runs. Exit code 0 when nothing failed, else 6.
 
@@ -31,13 +31,14 @@ def examine(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = F
     """
     from node import doctor
     from node.cli.output import print_json
+    from node.findings import Verdict
 
     findings = []
     for finding in doctor.examine(config, overrides or (), os.environ):
         findings.append(finding)
         if not as_json:
             _print(finding)
-    failed = sum(finding.verdict is doctor.Verdict.FAIL for finding in findings)
+    failed = sum(finding.verdict is Verdict.FAIL for finding in findings)
     if as_json:
         checks = [
             {"check": f.check, "verdict": f.verdict.value, "found": f.found, "advice": f.advice} for f in findings

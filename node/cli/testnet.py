@@ -67,6 +67,12 @@ UnderstandOption = Annotated[
         "obfuscation and not cryptography. Their configurations then say fededs.i_understand: true.",
     ),
 ]
+HttpPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--http-port", metavar="P", min=1, help="Node i serves metrics and probes on loopback at this plus i."
+    ),
+]
 MethodSettings = Annotated[
     list[str] | None,
     typer.Option(
@@ -107,12 +113,7 @@ def make(
     base_port: Annotated[
         int, typer.Option("--base-port", metavar="P", min=0, help="Node i listens on this plus i; 0 takes free ports.")
     ] = 7050,
-    http_port: Annotated[
-        int | None,
-        typer.Option(
-            "--http-port", metavar="P", min=1, help="Node i serves metrics and probes on loopback at this plus i."
-        ),
-    ] = None,
+    http_port: HttpPortOption = None,
     device: Annotated[
         str | None, typer.Option("--device", metavar="NAME", help="cpu (the default), auto, cuda or cuda:N.")
     ] = None,

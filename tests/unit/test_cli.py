@@ -64,16 +64,14 @@ def test_every_listed_module_has_commands(capsys: Captured) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(
-            [],
-            ["--bogus"],
-            ["bogus"],
-            ["start"],
-            ["testnet", "-n", "0", "-o", "x"],
-            ["--config", "x", "version"],
-            ["id"],
-        ),
+        [],
+        ["--bogus"],
+        ["bogus"],
+        ["start"],
+        ["testnet", "-n", "0", "-o", "x"],
         ["testnet", "-o", "x", "--gpus", "2", "--device", "cpu"],
+        ["--config", "x", "version"],
+        ["id"],
     ],
 )
 def test_usage_errors_exit_with_2_and_keep_stdout_clean(capsys: Captured, arguments: list[str]) -> None:

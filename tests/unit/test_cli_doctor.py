@@ -14,12 +14,15 @@ from typing import Any
 import grpc
 import pytest
 
+from chain.signing import SigningKey, encode_id
 from chain.sqlite_store import SqliteStore
 from node import doctor
 from node.cli import main
 from node.cli.output import paint
+from node.free_ports import find_free_ports
 from node.genesis_file import load_genesis
-from node.peer_probe import Greeting, NotReached
+from node.pb import admin_pb2 as pb
+from node.peer_probe import Greeting, NotReached, ProbeFailed, WrongPeer
 from node.tls import MutualTls
 from node.unlock import open_key
 from node.version import get_version
@@ -66,7 +69,17 @@ def test_a_node_that_lacks_nothing_passes_and_is_left_as_it_was(capsys: Captured
     before = sorted(single.rglob("*"))
     found = examine(capsys, single, code=0)
     assert {verdict for verdict, _, _ in found.values()} == {"ok"}
-    assert {"configuration", "key", "genesis", "initial model", "data directory", "disk", "port", "admin"} <= set(found)
+    assert {
+        "configuration",
+        "key",
+        "genesis",
+        "initial model",
+        "data directory",
+        "disk",
+        "port",
+        "admin",
+        "http",
+    } <= set(found)
     assert {"device", "members", "data", "quorum"} <= set(found)
     assert sorted(single.rglob("*")) == before
     assert main(["doctor", "-c", str(single / "node0.yaml")]) == 0
@@ -181,7 +194,7 @@ def test_whoever_holds_the_data_directory_or_the_port_is_named(capsys: Captured,
         found = examine(capsys, single, "--set", f"network={{listen: '{listen}', tls: off}}", code=6)
     assert get_failed(found) == ["data directory", "port"]
     assert f"process {os.getpid()} (" in found["data directory"][1]
-    assert found["port"][1] == f"{listen}: another process listens there"
+    assert found["port"][1].startswith(f"{listen}: process {os.getpid()} (")
     assert examine(capsys, single, code=0)["data directory"][1].endswith("of this chain")
 
 
@@ -203,6 +216,66 @@ def test_a_node_elsewhere_with_the_same_key_is_found_where_others_dial_it(capsys
         server.stop(None).wait()
 
 
+def test_the_http_port_is_free_taken_or_the_nodes_own(
+    capsys: Captured, single: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(capsys, single, code=0)["http"][:2] == ("ok", "off: no metrics, no probes")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listen = f"127.0.0.1:{server.getsockname()[1]}"
+        option = ("--set", f"http={{listen: '{listen}'}}")
+        found = examine(capsys, single, *option, code=6)
+        assert get_failed(found) == ["http"]
+        assert found["http"][1].startswith(f"{listen}: process {os.getpid()} (")
+        for pid, verdict in ((os.getpid(), "ok"), (1, "fail")):  # of the node that answers at the admin socket
+            status = pb.NodeStatus(id=encode_id(SigningKey.generate().id), version=get_version(), pid=pid)
+            monkeypatch.setattr(doctor, "_ask_running", lambda _, status=status: status)
+            found = examine(capsys, single, *option, code=6)  # as it is another node
+            assert found["http"][0] == verdict
+    monkeypatch.setattr(doctor, "_ask_running", lambda _: None)
+    assert examine(capsys, single, *option, code=0)["http"][1] == f"{listen}, without a token: free"
+
+
+def test_the_http_token_has_to_be_readable_and_no_other_users(capsys: Captured, single: Path, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    option = ("--set", f"http={{listen: '127.0.0.1:{find_free_ports(1)[0]}', token_file: {token}}}")
+    assert "cannot be read (No such file" in examine(capsys, single, *option, code=6)["http"][1]
+    token.write_text("short\n")
+    assert "at least 16 characters" in examine(capsys, single, *option, code=6)["http"][1]
+    token.write_text("long enough for a token\n")
+    token.chmod(0o644)
+    verdict, _, advice = examine(capsys, single, *option, code=0)["http"]
+    assert (verdict, advice) == ("warn", f"chmod o= {token}")
+    token.chmod(0o640)
+    assert examine(capsys, single, *option, code=0)["http"][0] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["http={listen: '0.0.0.0:9100'}"], "expected a loopback address, or http.token_file as well"),
+        (["network={listen: '127.0.0.1:9100', tls: off}", "http={listen: '127.0.0.1:9100'}"], "that of network.listen"),
+        (["http={listen: '127.0.0.1:9100'}", "admin={address: '127.0.0.1:9100'}"], "that of admin.address"),
+    ],
+)
+def test_listeners_that_cannot_be_are_seen_in_the_configuration(
+    capsys: Captured, single: Path, options: list[str], what: str
+) -> None:
+    found = examine(capsys, single, *(word for option in options for word in ("--set", option)), code=6)
+    assert get_failed(found) == ["configuration"]
+    assert what in found["configuration"][1]
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "verdict"), [(doctor.FEW_BYTES - 1, "fail"), (doctor.LITTLE_BYTES - 1, "warn"), (10**12, "ok")]
+)
+def test_a_disk_is_held_to_what_a_node_writes(
+    capsys: Captured, single: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, verdict: str
+) -> None:
+    usage = shutil.disk_usage("/")._replace(free=free_bytes)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    assert examine(capsys, single, code=6 if verdict == "fail" else 0)["disk"][0] == verdict
+
+
 def test_another_chains_data_directory_is_refused(capsys: Captured, single: Path, three: Path) -> None:
     genesis, _ = load_genesis(three / "genesis.yaml")
     SqliteStore.open(single / "data" / "node0", genesis).close()
@@ -216,18 +289,18 @@ def test_peers_are_held_to_chain_protocol_version_and_clock(
 ) -> None:
     chain_id = load_genesis(three / "genesis.yaml").genesis.chain_id
     good = Greeting(get_version(), 1, chain_id, skew_s=0.1, rtt_s=0.001)
-    answers: list[Greeting | NotReached | None] = []
+    answers: list[Greeting | ProbeFailed | None] = []
 
     def probe(*_: object, **__: object) -> Greeting | None:
         answer = answers.pop()
-        if isinstance(answer, NotReached):
+        if isinstance(answer, ProbeFailed):
             raise answer
         return answer
 
     monkeypatch.setattr(doctor, "probe_peer", probe)
     monkeypatch.setattr(doctor, "PROBES_AT_ONCE", 1)
 
-    def ask(*given: Greeting | NotReached | None, code: int) -> tuple[list[str], str]:
+    def ask(*given: Greeting | ProbeFailed | None, code: int) -> tuple[list[str], str]:
         answers[:] = reversed(given)
         found = examine(capsys, three, code=code)
         peers = sorted((found[f"peer node{i}"][0] for i in (1, 2)), key=["ok", "warn", "fail"].index)
@@ -240,6 +313,8 @@ def test_peers_are_held_to_chain_protocol_version_and_clock(
     assert ask(good, other, code=6)[0] == ["ok", "fail", "ok", "fail"]
     assert ask(good, Greeting("0.0.1", 1, chain_id, 0.1, 0.001), code=0)[0] == ["ok", "warn", "ok", "ok"]
     assert ask(good, Greeting(get_version(), 2, chain_id, 0.1, 0.001), code=6)[0] == ["ok", "fail", "ok", "fail"]
+    somebody_else = WrongPeer("127.0.0.1:1: expected a, b answers", "correct it")
+    assert ask(good, somebody_else, code=6)[0] == ["ok", "fail", "ok", "fail"]
     ahead = Greeting(get_version(), 1, chain_id, 5.0, 0.001)
     states, clock = ask(ahead, ahead, code=6)
     assert states == ["warn", "warn", "fail", "ok"]

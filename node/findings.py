@@ -1,0 +1,34 @@
+"""What a look at a node's preconditions finds: good, worth a warning, or what keeps it from running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked at, what was found, and what to do unless it is ok."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    advice: str | None = None
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check, Verdict.OK, found)
+
+
+def warn(check: str, found: str, advice: str) -> Finding:
+    return Finding(check, Verdict.WARN, found, advice)
+
+
+def fail(check: str, found: str, advice: str) -> Finding:
+    return Finding(check, Verdict.FAIL, found, advice)
