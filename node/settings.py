@@ -80,7 +80,8 @@ def make_data(text: str) -> dict[str, Any]:
     if name not in FORMATS and is_path:
         raise ConfigError(f"--data: {text}: no such file or directory")
     if name not in FORMATS:
-        raise ConfigError(f"--data: data.format: unknown format {name!r}: {suggest_word(name, FORMATS)}")
+        what = "unknown format" if colon else "no such file or directory, and unknown format"
+        raise ConfigError(f"--data: data.format: {what} {name!r}: {suggest_word(name, FORMATS)}")
     return {"format": name} | ({"path": path} if path else {})
 
 

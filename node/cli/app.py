@@ -16,6 +16,7 @@ import typer
 import typer.main
 
 from node.cli.options import make_group
+from node.cli.output import RED, paint
 from node.cli.target import offer_token_file
 from node.errors import NodeError
 from node.journal import is_journal, mark_lines
@@ -65,13 +66,37 @@ def make_app() -> typer.Typer:
 def run(arguments: list[str]) -> int:
     """Runs one command line. Errors that are the user's to mend are one line; others show where they arose."""
     try:
+        code = _run(arguments)
+        sys.stdout.flush()  # here, as at the interpreter's end nobody would catch what comes of it
+    except BrokenPipeError:  # whoever read it has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
         command = typer.main.get_command(make_app())
         offer_token_file(command)
         command(arguments, prog_name="fednode")
     except NodeError as error:
-        told = error.describe()
-        print(mark_lines(told, logging.ERROR) if is_journal(sys.stderr, os.environ) else told, file=sys.stderr)
+        _complain(error.describe())
         return error.exit_code
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # of a file that no command has looked at more closely
+        _complain(f"fednode: {error.filename or 'this machine'}: {error.strerror or error}")
+        return 1
     except SystemExit as done:  # how typer ends every command, a good one too
         return done.code if isinstance(done.code, int) else 1
     return 0
+
+
+def _complain(text: str) -> None:
+    """On stderr, where the last line is the error's own and begins with the program's name."""
+    if is_journal(sys.stderr, os.environ):
+        print(mark_lines(text, logging.ERROR), file=sys.stderr)
+        return
+    *problems, line = text.splitlines() or [""]
+    name, colon, what = line.partition(": ")
+    print(*problems, f"{paint(name, RED, sys.stderr)}{colon}{what}", sep="\n", file=sys.stderr)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     group = make_group(
         "Run a federation of real processes, on bundled data unless told otherwise, and show what came of it.\n\n"
-        "Examples: fednode demo -n 4 --rounds 5 --method mpfedcl, or fednode demo --stay --http-port 8080, or fednode demo "
-        "--keep cluster --json; from another terminal fednode demo ps, logs and down"
+        "Examples: fednode demo -n 4 --rounds 5 --method mpfedcl, or fednode demo --stay --http-port 8080, or fednode "
+        "demo --keep cluster --json; from another terminal fednode demo ps, logs and down"
     )
     group.callback(invoke_without_command=True, no_args_is_help=False)(run)
     demo_control.register(group)
@@ -120,14 +120,16 @@ def run(
 def _validate_free(first: int, count: int) -> None:
     """Raises ConfigError where a port for HTTP is taken."""
     from node.errors import ConfigError
+    from node.transport.base import AddressInUse
     from node.transport.rpc import validate_free
 
     for port in range(first, first + count):
         try:
             validate_free(f"127.0.0.1:{port}")
+        except AddressInUse as error:
+            raise ConfigError(f"--http-port: {error.strerror}") from error
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise ConfigError(f"--http-port: cannot listen at 127.0.0.1:{port} ({why})") from error
+            raise ConfigError(f"--http-port: {port}: cannot listen there ({error})") from error
 
 
 def _explain_stay(testnet: Testnet, keep: Path | None, *, to_stderr: bool) -> None:
@@ -287,9 +289,10 @@ def _show_result(result: DemoResult, testnet: Testnet) -> None:
 def _show_traffic(result: DemoResult, num_peers: int) -> None:
     sent = sum(node["bytes_sent_per_round"] for node in result.nodes) / len(result.nodes)
     payload, model = result.payload_bytes_per_round, result.model_bytes
+    peers = "1 peer" if num_peers == 1 else f"{num_peers} peers"
     print(
         f"a node sent {_show_bytes(sent)} a round, everything included; what it shares weighs {_show_bytes(payload)}. "
-        f"Its whole model weighs {_show_bytes(model)}: to {num_peers} peers {_show_bytes(model * num_peers)} a round"
+        f"Its whole model weighs {_show_bytes(model)}: to {peers} {_show_bytes(model * num_peers)} a round"
     )
 
 

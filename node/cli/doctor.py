@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from node.findings import Finding
 
 CHECK_CHARS = 16
-_COLORS = {"ok": 32, "warn": 33, "fail": 31}
 
 
 def register(app: typer.Typer) -> None:
@@ -49,9 +48,10 @@ def examine(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = F
 
 
 def _print(finding: Finding) -> None:
-    from node.cli.output import paint
+    from node.cli.output import GREEN, RED, YELLOW, paint
 
+    colors = {"ok": GREEN, "warn": YELLOW, "fail": RED}
     verdict = finding.verdict.value
-    print(f"{paint(f'{verdict:<4}', _COLORS[verdict])}  {finding.check:<{CHECK_CHARS}}  {finding.found}", flush=True)
+    print(f"{paint(f'{verdict:<4}', colors[verdict])}  {finding.check:<{CHECK_CHARS}}  {finding.found}", flush=True)
     if finding.advice is not None:
         print(f"{'':<{CHECK_CHARS + 8}}{finding.advice}", flush=True)

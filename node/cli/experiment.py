@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from node.experiments.plan import Experiment, Run
     from node.experiments.runner import Progress, Stock
 
-INTERRUPTED = 130
 ESTIMATE_S = 600.0  # what the time left is estimated from
 
 
@@ -46,8 +45,11 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file, as in base.rounds=2."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and start nothing.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run what FILE describes and is not finished yet. Ctrl-C loses only the runs under way; call it again to go on.
+
+    With --json how far it is goes to stderr, and stdout has one object when it ends, well or not.
 
     Example: fednode experiment run deploy/experiments/dfpl-table1-digits.yaml --set base.rounds=2 --dry-run
     """
@@ -58,7 +60,7 @@ def run(
     directory = out or Path("results") / experiment.file.name
     stock = take_stock(experiment, directory)
     if dry_run:
-        _list_runs(experiment, stock)
+        _list_runs(experiment, directory, stock, as_json)
         return
     for reason in stock.broken.values():
         print(f"{reason}; it is run again", file=sys.stderr)
@@ -76,10 +78,13 @@ def run(
             should_stop=lambda: bool(interrupts),
         )
         done = 0
-        for news in _shown(progress, pending):
+        for news in _shown(progress, pending, to_stderr=as_json):
             done += news.done
             failed += [news] if news.error is not None else []
-    _summarise(experiment, directory, stock, done, failed)
+    if as_json:
+        _print_summary(experiment, directory, stock, done, failed)
+    else:
+        _summarise(experiment, directory, stock, done, failed)
     if interrupts:
         print(f"stopped: {len(pending) - done} runs are left; the same command goes on with them", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
@@ -122,14 +127,15 @@ def _until_interrupted() -> Iterator[list[int]]:
             signal.signal(name, handler)
 
 
-def _shown(progress: Iterator[Progress], pending: Sequence[Run]) -> Iterator[Progress]:
-    """All of `progress`, with a bar on a terminal, and a line for each run that ends where stdout is a pipe."""
+def _shown(progress: Iterator[Progress], pending: Sequence[Run], *, to_stderr: bool) -> Iterator[Progress]:
+    """All of `progress`, with a bar on a terminal, and a line for each run that ends where the output is a pipe."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
-    lines = not sys.stdout.isatty()
+    out = sys.stderr if to_stderr else sys.stdout
+    lines = not out.isatty()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -156,7 +162,7 @@ def _shown(progress: Iterator[Progress], pending: Sequence[Run]) -> Iterator[Pro
                 suffix = f", {failures} failed" if failures else ""
                 bar.update(task, description=f"{done} of {len(pending)} runs{suffix}")
                 if lines:
-                    print(f"{done:{len(str(len(pending)))}}/{len(pending)}  {_describe(news)}", flush=True)
+                    print(f"{done:{len(str(len(pending)))}}/{len(pending)}  {_describe(news)}", file=out, flush=True)
                 elif news.error is not None:
                     console.print(f"{news.run.label}: {_first_line(news.error)}", highlight=False, markup=False)
             yield news
@@ -172,18 +178,40 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _list_runs(experiment: Experiment, stock: Stock) -> None:
-    from node.cli.output import print_table
+def _list_runs(experiment: Experiment, directory: Path, stock: Stock, as_json: bool) -> None:
+    from node.cli.output import print_json, print_table
 
     rows = []
     pending = {one.id for one in stock.list_pending(experiment)}
     for one in experiment.runs.values():
         state = "done" if one.id not in pending else "failed" if one.id in stock.failed else "to run"
         rows.append((one.id, "broken" if one.id in stock.broken else state, one.label))
+    if as_json:
+        runs = [{"id": name, "state": state, "run": label} for name, state, label in rows]
+        print_json({"directory": str(directory), "runs": runs, "misfits": _list_misfits(experiment)})
+        return
     print_table(("ID", "STATE", "RUN"), rows)
     for misfit in _list_misfits(experiment):
         print(f"does not fit: {misfit}")
     print(_count(experiment, stock))
+
+
+def _print_summary(
+    experiment: Experiment, directory: Path, stock: Stock, done: int, failed: Sequence[Progress]
+) -> None:
+    from node.cli.output import print_json
+
+    pending = len(stock.list_pending(experiment))
+    facts = {
+        "directory": str(directory),
+        "runs": len(experiment.runs),
+        "done_before": len(experiment.runs) - pending,
+        "done_now": done - len(failed),
+        "failed": [{"id": news.run.id, "run": news.run.label, "error": news.error} for news in failed],
+        "left": pending - done,
+        "misfits": _list_misfits(experiment),
+    }
+    print_json(facts)
 
 
 def _summarise(experiment: Experiment, directory: Path, stock: Stock, done: int, failed: Sequence[Progress]) -> None:

@@ -6,9 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 SHORT_CHARS = 8
+RED, GREEN, YELLOW = 31, 32, 33
 
 MOST_AT_ONCE = 1 << 20  # items that a request can ask for; a page has fewer
 
@@ -52,10 +53,11 @@ def show_number(value: float | None, digits: int = 4) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def paint(text: str, color: int) -> str:
-    """`text` for stdout in one of the terminal's colours (31 red, 32 green, 33 yellow), unless NO_COLOR is set or
-    nobody looks."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty():
+def paint(text: str, color: int, stream: TextIO | None = None) -> str:
+    """`text` for stdout, or another stream, in one of the terminal's colours, unless NO_COLOR is set or nobody
+    looks."""
+    stream = sys.stdout if stream is None else stream
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
         return text
     return f"\x1b[{color}m{text}\x1b[0m"
 

@@ -1,14 +1,15 @@
 """Which node a command is about: a running one, by its admin socket or over TCP, or a stopped one's data directory.
 
 In this order: `--socket` (or `--address`; `host:port` on this machine, `ID@host:port` on another), FEDNODE_ADDRESS, the
-admin section of `--config`, the only socket in `./run`. Whatever takes `--socket` also takes `--token-file`, which
-counts before FEDNODE_TOKEN_FILE. The commands that read the ledger also take `--data-dir`, and
-under `--config` they read the data directory it names when no daemon answers, saying so on stderr.
+admin section of `--config`, the only socket in `./run` (of several the only one that is served). Whatever takes
+`--socket` also takes `--token-file`, which counts before FEDNODE_TOKEN_FILE. The commands that read the ledger also take
+`--data-dir`, and under `--config` they read the data directory it names when no daemon answers, saying so on stderr.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 import typer.main
 
-from node.errors import ConfigError, NodeUnreachable
+from node.errors import ConfigError, NodeUnreachable, PermissionRefused
 
 if TYPE_CHECKING:
     from chain.blockchain import ExportedBlock
@@ -129,7 +130,12 @@ def find_socket(socket: str | None, config: Path | None) -> AdminAddress:
             f"expected --socket PATH, --config FILE or {ADDRESS_VARIABLE}: there is no socket in {Path.cwd() / 'run'}"
         )
     if len(found) > 1:
-        names = ", ".join(str(path) for path in found)
+        from node.admin_client import is_served
+
+        served = [path for path in found if is_served(path)]
+        if len(served) == 1:
+            return served[0]
+        names = ", ".join(str(path) for path in served or found)
         raise typer.BadParameter(f"expected --socket PATH or --config FILE, as there are several sockets here: {names}")
     return found[0]
 
@@ -180,8 +186,24 @@ def open_node(socket: str | None, config: Path | None) -> Iterator[AdminClient]:
     """A running node."""
     from node.admin_client import AdminClient
 
-    with AdminClient(find_socket(socket, config)) as client:
+    place = find_socket(socket, config)
+    if isinstance(place, Path):
+        _validate_socket(place)
+    with AdminClient(place) as client:
         yield client
+
+
+def _validate_socket(path: Path) -> None:
+    """Raises NodeUnreachable, saying what is there instead of a socket."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        why = "no such socket; is the node running?" if isinstance(error, FileNotFoundError) else error.strerror
+        kind = PermissionRefused if isinstance(error, PermissionError) else NodeUnreachable
+        raise kind(f"{path}: {why}") from error
+    if not stat.S_ISSOCK(mode):
+        what = "a directory" if stat.S_ISDIR(mode) else "a file; a configuration is named by --config"
+        raise NodeUnreachable(f"{path}: expected a node's socket, got {what}")
 
 
 @contextmanager

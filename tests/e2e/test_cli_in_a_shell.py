@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from node.cli import main
 from node.demos import announced, read_demo
+from support.real_nodes import WAIT_S, DemoRun, make_federation, run_command
 
 pytestmark = pytest.mark.e2e
 
@@ -24,13 +30,125 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("command", [("config", "schema"), ("version", "--json")])
-def test_a_reader_who_has_enough_is_no_accident(command: tuple[str, ...]) -> None:
+DATA = "DATA"  # stands for a stopped node's data directory
+TERMINAL = {"TERM": "xterm", "COLUMNS": "100"}
+COLORED = (
+    ("status", "--socket", "none.sock"),
+    ("doctor", "-c", "none.yaml"),
+    ("chain", "verify", "--data-dir", DATA),
+)
+PLAIN = (("--help",), ("chain", "--help"), ("doctor", "--help"), ("version",), ("status", "--bogus"))
+
+
+def fill(command: Sequence[str], demo: DemoRun) -> list[str]:
+    return [str(demo.directory / "data/node0") if word == DATA else word for word in command]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("config", "schema"),
+        ("version", "--json"),
+        ("version",),
+        ("chain", "list", "--data-dir", DATA),
+        ("chain", "export", "-", "--format", "jsonl", "--data-dir", DATA),
+        ("chain", "verify", "--data-dir", DATA),
+        ("rounds", "list", "--json", "--data-dir", DATA),
+        ("metrics", "--csv", "--data-dir", DATA),
+        ("data", "inspect", "digits"),
+    ],
+)
+def test_a_reader_who_has_enough_is_no_accident(command: tuple[str, ...], demo: DemoRun) -> None:
     read, write = os.pipe()
     os.close(read)  # before anything was written
     with os.fdopen(write, "wb") as stdout:
-        done = subprocess.run([*FEDNODE, *command], stdout=stdout, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([*FEDNODE, *fill(command, demo)], stdout=stdout, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of a lone node that makes blocks."""
+    directory = make_federation(tmp_path_factory.mktemp("busy") / "net", num_nodes=1, rounds=0, difficulty=4096)
+    command = [*FEDNODE, "--config", str(directory / "node0.yaml")]
+    with (directory / "node0.log").open("wb") as log, subprocess.Popen(command, stderr=log) as node:
+        try:
+            waited = run_command("health", "--ready", "--wait", WAIT_S, "--socket", directory / "run/node0.sock")
+            assert waited.code == 0, waited.err
+            yield directory
+        finally:
+            node.terminate()
+
+
+STREAMS = (
+    ("chain", "watch"),
+    ("chain", "watch", "--json", "--events", "round,block"),
+    ("status", "--watch", "--interval", "0.1"),
+    ("status", "--watch", "--interval", "0.1", "--json"),
+    ("demo", "logs", "--follow"),
+)
+
+
+def watch(busy: Path, command: Sequence[str]) -> subprocess.Popen[str]:
+    where = ("--dir", str(busy)) if command[0] == "demo" else ("--socket", str(busy / "run/node0.sock"))
+    return subprocess.Popen([*FEDNODE, *command, *where], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", STREAMS)
+def test_what_goes_on_ends_quietly_when_its_reader_has_enough(busy: Path, command: tuple[str, ...]) -> None:
+    with watch(busy, command) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert (process.wait(WAIT_S), process.stderr.read()) == (1, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", STREAMS)
+def test_what_goes_on_ends_quietly_by_an_interrupt(busy: Path, command: tuple[str, ...]) -> None:
+    with watch(busy, command) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=WAIT_S)
+        assert (process.returncode, err) == (130, "")
+
+
+def run_on_a_terminal(command: Sequence[str], **variables: str) -> str:
+    """All that a command shows there."""
+    ours, theirs = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | TERMINAL | variables
+    with subprocess.Popen([*FEDNODE, *command], stdin=theirs, stdout=theirs, stderr=theirs, env=environment):
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # nobody has the terminal any more
+            while piece := os.read(ours, 65536):
+                shown += piece
+    os.close(ours)
+    return shown.decode()
+
+
+def find_colors(text: str) -> list[str]:
+    """The escape sequences that choose one."""
+    found = re.findall(r"\x1b\[([0-9;]*)m", text)
+    return [codes for codes in found if any(30 <= int(code or 0) <= 107 for code in codes.split(";"))]
+
+
+@pytest.mark.parametrize("command", COLORED)
+def test_colours_are_on_terminals_unless_no_color_is_set(command: tuple[str, ...], demo: DemoRun) -> None:
+    words = fill(command, demo)
+    assert find_colors(run_on_a_terminal(words))
+    assert find_colors(run_on_a_terminal(words, NO_COLOR=""))  # set to nothing is not set, as no-color.org has it
+    assert not find_colors(run_on_a_terminal(words, NO_COLOR="1"))
+    piped = run_command(*words)
+    assert "\x1b" not in piped.out + piped.err
+
+
+@pytest.mark.parametrize("command", PLAIN)
+def test_help_and_plain_answers_have_no_colours_anywhere(command: tuple[str, ...]) -> None:
+    assert "\x1b" not in run_on_a_terminal(command)
 
 
 def test_completion_needs_nothing_but_the_shell() -> None:

@@ -54,6 +54,9 @@ def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
         assert document["machine"]["torch"]
         assert document["config"]["method"]["lr"] == 0.1
 
+    listed = json.loads(run(tmp_path, TEXT, "--dry-run", "--json").out)
+    assert {(one["id"], one["state"]) for one in listed["runs"]} == {(Path(name).stem, "done") for name in runs}
+
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").iterdir()}
     again = run(tmp_path, TEXT)
     assert (again.code, again.out.splitlines()[0]) == (0, "4 runs, 4 of them done before; now 0 more done, 0 failed")
@@ -73,6 +76,22 @@ def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
     assert reported.code == 0, reported.err
     assert "4 of 4 runs are done" in reported.out
     assert "A little sweep" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_programs_get_one_object_and_people_the_progress_of_runs_that_fail(tmp_path: Path) -> None:
+    text = TEXT.replace("[local, dfpl]", "[local]") + "  method.lr: [0.1, 1.0e+30]\n"
+    done = run(tmp_path, text, "--json", "--jobs", 1)
+    assert done.code == 1
+    (shown,) = (json.loads(line) for line in done.out.splitlines())
+    counts = {key: shown[key] for key in ("directory", "runs", "done_before", "done_now", "left", "misfits")}
+    assert counts == {
+        **{"directory": str(tmp_path / "out"), "runs": 4, "done_before": 0, "done_now": 2, "left": 0, "misfits": []}
+    }
+    assert len(shown["failed"]) == 2
+    for failed in shown["failed"]:
+        assert failed["id"]
+        assert "finite" in failed["error"]
+    assert "4/4  " in done.err
 
 
 @pytest.mark.slow

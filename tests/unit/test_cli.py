@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -294,7 +295,7 @@ def test_simulate_shows_the_branches_of_uapdfl(capsys: Captured) -> None:
         ),
         (["--method", "fedavgg"], "--method: method.name: unknown method 'fedavgg': did you mean 'fedavg'?"),
         (["--partition", "iid:3"], "partition: expected iid, got 'iid:3'"),
-        (["--data", "mnist"], "--data: data.format: unknown format 'mnist'"),
+        (["--data", "mnist"], "--data: data.format: no such file or directory, and unknown format 'mnist'"),
         (["--batched", "yes"], "batched: expected auto, on, off, got 'yes'"),
         (["--batched", "on", "--model", "cnn_mnist"], "batched: model cnn_mnist: expected one without dropout"),
     ],
@@ -318,3 +319,22 @@ def test_version_is_the_same_by_option_and_by_command(capsys: Captured) -> None:
     _, as_json, _ = run(capsys, "version", "--json")
     assert by_option == by_command == f"fednode {json.loads(as_json)['version']}\n"
     assert json.loads(as_json)["libraries"]["torch"]
+
+
+def test_a_file_that_no_command_looked_at_is_still_one_line(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(distribution: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/srv/secret")
+
+    monkeypatch.setattr("node.cli.version.get_version", fail)
+    code, out, err = run(capsys, "version", "--json")
+    assert (code, out, err) == (1, "", "fednode: /srv/secret: Permission denied\n")
+
+
+def test_an_interrupt_before_a_command_has_begun_is_no_accident(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("node.cli.app.make_app", interrupt)
+    assert run(capsys, "version") == (130, "", "")

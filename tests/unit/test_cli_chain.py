@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket as sockets
 import subprocess
 import sys
 from io import BytesIO
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from chain.blockchain import read_export
 from chain.genesis import Genesis
@@ -20,6 +22,7 @@ from chain.sqlite_store import SqliteStore
 from node.cli import main
 from node.cli.chain import describe_event
 from node.cli.output import format_table, gather_pages, show_bytes, show_seconds
+from node.cli.target import find_socket
 from support.ledgers import flip_byte, make_ledgers, read_cell
 
 ROUNDS = 4
@@ -215,8 +218,28 @@ def test_a_command_says_which_node_it_cannot_find(capsys: Captured, tmp_path: Pa
     assert "run/node1.sock" in err
     code, _, err = run(capsys, "status", "--socket", tmp_path / "none.sock")
     assert code == 4
-    assert "no node answers there" in err
+    assert "none.sock: no such socket; is the node running?" in err
     assert run_json(capsys, "health", "--socket", tmp_path / "none.sock", code=4)["live"] is False
+    code, _, err = run(capsys, "status", "--socket", tmp_path / "run" / "node0.sock")
+    assert (code, "expected a node's socket, got a file" in err) == (4, True)
+    code, _, err = run(capsys, "status", "--socket", tmp_path / "run")
+    assert (code, "expected a node's socket, got a directory" in err) == (4, True)
+
+
+def test_of_several_sockets_the_one_that_is_served_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDNODE_ADDRESS", raising=False)
+    (tmp_path / "run").mkdir()
+    with sockets.socket(sockets.AF_UNIX) as dead, sockets.socket(sockets.AF_UNIX) as alive:
+        dead.bind("run/node0.sock")
+        alive.bind("run/node1.sock")
+        with pytest.raises(typer.BadParameter):
+            find_socket(None, None)
+        alive.listen()
+        assert find_socket(None, None) == Path("run/node1.sock")
+        dead.listen()
+        with pytest.raises(typer.BadParameter, match=r"run/node0.sock, run/node1.sock"):
+            find_socket(None, None)
 
 
 def test_a_stopped_node_is_read_by_its_configuration(capsys: Captured, tmp_path: Path) -> None:

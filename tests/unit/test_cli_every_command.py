@@ -18,7 +18,6 @@ WITHOUT_JSON = {
     "": "it starts a node, whose log has --log-format json",
     "start": "it starts a node, whose log has --log-format json",
     "config schema": "it prints JSON anyway",
-    "experiment run": "it only says how far it is; what came of it is in results.json, and in experiment report --json",
 }
 
 # Not pydantic: typer itself takes it where an option is a number.
