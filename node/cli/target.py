@@ -2,8 +2,9 @@
 
 In this order: `--socket` (or `--address`; `host:port` on this machine, `ID@host:port` on another), FEDNODE_ADDRESS, the
 admin section of `--config`, the only socket in `./run` (of several the only one that is served). Whatever takes
-`--socket` also takes `--token-file`, which counts before FEDNODE_TOKEN_FILE. The commands that read the ledger also take
-`--data-dir`, and under `--config` they read the data directory it names when no daemon answers, saying so on stderr.
+`--socket` also takes `--token-file`, which counts before FEDNODE_TOKEN_FILE. The commands that read the ledger also
+take `--data-dir`, and under `--config` they read the data directory it names when no daemon answers, saying so on
+stderr.
 """
 
 from __future__ import annotations
