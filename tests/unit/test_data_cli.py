@@ -82,7 +82,7 @@ def test_broken_data_are_a_failure_that_names_the_place(capsys: Captured, archiv
     [
         ([], "expected either DATA, such as digits or npz:scans.npz, or --config FILE"),
         (["no/such.csv"], "--data: no/such.csv: no such file or directory"),
-        (["mnist"], "--data: data.format: unknown format 'mnist'"),
+        (["mnist"], "--data: data.format: no such file or directory, and unknown format 'mnist'"),
         (["npz:"], "--data: expected digits or FORMAT:PATH (got 'npz:')"),
         (["digits", "--set", "data.columns.lable=x"], "data.columns.lable: unknown key: did you mean 'label'?"),
         (["digits", "--set", "method.lr=1"], "--set method.lr: unknown section 'method'. Known: data"),
