@@ -184,7 +184,7 @@ def test_the_current_directory_is_not_replaced_under_the_callers_feet(
         (replace(SMALL, model="mpl", settings=()), "--model: model.name: unknown model 'mpl'"),
         (replace(SMALL, model="cnn_mnist", size=32, settings=()), "--size: input.shape: cnn_mnist expects [1, 28, 28]"),
         (replace(SMALL, size=0), "--size: expected 1 to 1024 pixels (got 0)"),
-        (replace(SMALL, data="mnist"), "--data: data.format: unknown format 'mnist'"),
+        (replace(SMALL, data="mnist"), "--data: data.format: no such file or directory, and unknown format 'mnist'"),
         (replace(SMALL, partition="classes:1,1"), "partition: classes:AVG,STD expects AVG >= 2"),
         (replace(SMALL, partition="clases:3,1"), "partition: unknown scheme 'clases'"),
         (replace(SMALL, shots=0), "partition: expected at least 1 shot per class"),
