@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli import INTERRUPTED
 from node.cli.options import AsJson, make_group
 from node.errors import NodeError
 
