@@ -62,7 +62,9 @@ def test_a_reader_who_has_enough_is_no_accident(command: tuple[str, ...], demo: 
     read, write = os.pipe()
     os.close(read)  # before anything was written
     with os.fdopen(write, "wb") as stdout:
-        done = subprocess.run([*FEDNODE, *fill(command, demo)], stdout=stdout, stderr=subprocess.PIPE, text=True)
+        buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+        words = [*FEDNODE, *fill(command, demo)]
+        done = subprocess.run(words, stdout=stdout, stderr=subprocess.PIPE, text=True, env=buffered)
     assert (done.returncode, done.stderr) == (1, "")
 
 
