@@ -80,8 +80,9 @@ def test_every_method_has_a_role_and_one_that_is_forgotten_needs_admin() -> None
     methods = {method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods}
     assert set(ROLES) == methods
     changes = {name for name in methods if get_role(f"/fednode.v1.Admin/{name}") is Role.ADMIN}
-    assert changes == {"BanPeer", "UnbanPeer", "AddPeer", "RemovePeer"}
-    assert get_role("/fednode.v1.Admin/Shutdown") is Role.ADMIN
+    peers, runs = {"BanPeer", "UnbanPeer", "AddPeer", "RemovePeer"}, {"Reload", "SetLogLevel", "Shutdown"}
+    assert changes == peers | runs | {"PauseTraining", "ResumeTraining", "StopAfterRound"}
+    assert get_role("/fednode.v1.Admin/Forgotten") is Role.ADMIN
     assert get_role("/grpc.health.v1.Health/Check") is Role.READ
     assert Role.ADMIN.allows(Role.READ)
     assert not Role.READ.allows(Role.ADMIN)
