@@ -59,7 +59,7 @@ print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 def test_every_listed_module_has_commands(capsys: Captured) -> None:
     _, out, _ = run(capsys, "--help")
     for name in MODULES:
-        shown = {"keys": "keygen", "control": "pause"}
+        shown = {"keys": "keygen", "control": "pause", "reset": "unsafe-reset"}
         module = name.rsplit(".", 1)[1]
         assert f"  {shown.get(module, module)}  " in out
 
