@@ -399,9 +399,8 @@ class RoundMachine:
         seeing the other candidates first: the best of them is then everybody's.
         """
         authors = {contribution.author for contribution in block.contributions}
-        here = (
-            self._accused | self.refused.keys() | self._abstaining | {self._me}
-        )  # they vote, whatever became of their contributions
+        # These vote, whatever became of their contributions.
+        here = self._accused | self.refused.keys() | self._abstaining | {self._me}
         return authors >= set(self._genesis.member_ids) - here
 
     def _find_objection(self, block: Block, now: Now) -> Objection | None:
