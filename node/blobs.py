@@ -129,7 +129,8 @@ class BlobFetcher:
         keep the blob from those for whom it is right.
         """
         if self._store.has_blob(digest):
-            return await self._disk.run(self._store.get_blob, digest)
+            with suppress(BlobMissing):  # let go since
+                return await self._disk.run(self._store.get_blob, digest)
         pull = self._running.setdefault(digest, _Pull())
         pull.max_bytes = max(pull.max_bytes, max_bytes)
         pull.sources.update(dict.fromkeys(sources))

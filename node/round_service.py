@@ -18,6 +18,7 @@ from typing import Any
 from chain import codec, validation
 from chain.block import ZERO, Block, Contribution, Digest, Evidence, Id, PayloadRef, Phase, Vote
 from chain.errors import SlotTaken, StoreFull, ValidationError
+from chain.signed import get_block_digests
 from chain.tip import Tip
 from ml import payload
 from node import round_events, rounds
@@ -146,6 +147,7 @@ class RoundService:
         late_blobs = BlobFetcher(  # not abandoned with the round
             context.transport, context.store, context.disk, partials, self.transfers, context.slowness
         )
+        self._just_named = get_block_digests(head)  # by the blocks that were appended last
         self._behind = (demanded_blobs, late_blobs)  # what they pull is of blocks that are final
         self._auditor = Auditor(
             context.genesis,
@@ -725,12 +727,16 @@ class RoundService:
 
     async def _append(self, blocks: Sequence[FinalBlock], aggregate: Aggregate | None = None) -> None:
         """Commit: the aggregate of the last, if it was computed here, then blocks, certificates and head in one
-        transaction. `blocks` follow the tip."""
+        transaction. `blocks` follow the tip.
+
+        What came from peers while the blocks before these were written is those blocks', and stays, if they name it.
+        """
         machine, first = self.machine, blocks[0].block.height
         seen = machine.contributions.values() if machine is not None and machine.height == first else ()
-        pulled = self.blobs.take_pulled()
+        pulled = self.blobs.take_pulled() - self._just_named
         late = frozenset[Digest]().union(*(blobs.take_pulled() for blobs in self._behind))
         await self._c.disk.run(self._put_blocks, blocks, aggregate, tuple(seen), pulled, late)
+        self._just_named = set[Digest]().union(*(get_block_digests(final.block) for final in blocks))
         if aggregate is not None:
             self._aggregates.on_new(aggregate)
         for final in blocks:

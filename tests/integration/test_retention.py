@@ -162,6 +162,24 @@ def test_a_blob_that_came_after_its_height_was_old_goes_unless_it_is_small(tmp_p
         assert [store.has_blob(digest) for digest in late] == [True, False]
 
 
+def test_a_blob_that_came_while_its_block_was_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "LARGE_BYTES", 1 << 20)
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4) as net:
+            await net.wait_for_height(2)
+            service, store = net["node0"].service, net["node0"].store
+            assert service is not None
+            assert store is not None
+            block = service.tip.block
+            digests = get_block_digests(block)
+            service.blobs._pulled |= digests  # the pull ended once the block was no longer to be asked about it
+            await net.wait_for_height(block.height + net.genesis.keep_heights + 3)
+            assert all(map(store.has_blob, digests))
+
+    run_virtual(story())
+
+
 def test_whoever_says_that_a_small_blob_is_large_does_not_take_it_from_others(tmp_path: Path) -> None:
     keys, genesis, store = make_store(tmp_path)
     with store:

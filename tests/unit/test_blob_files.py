@@ -142,6 +142,26 @@ def test_a_blob_comes_chunk_by_chunk_however_the_transport_cuts_it(tmp_path: Pat
     run(story())
 
 
+def test_a_blob_that_is_let_go_before_it_is_read_comes_from_a_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        with home(tmp_path, Peers({ALICE: serve(BLOB)})) as node:
+            node.store.put_blob(BLOB)
+            read = node.store.get_blob
+
+            def let_go_and_read(digest: Digest) -> bytes:
+                if not node.peers.given:
+                    node.store.delete_blob(digest)
+                return read(digest)
+
+            monkeypatch.setattr(node.store, "get_blob", let_go_and_read)
+            assert await node.fetcher.fetch(DIGEST, len(BLOB)) == BLOB
+            assert [peer for peer, *_ in node.peers.given] == [ALICE]
+
+    run(story())
+
+
 def test_of_a_wrong_chunk_what_came_before_is_kept_and_the_rest_comes_from_another_peer(tmp_path: Path) -> None:
     async def story() -> None:
         peers = Peers({ALICE: serve(flip(BLOB, CHUNK_BYTES + 5)), BOB: serve(BLOB)})
