@@ -30,6 +30,7 @@ from ml.models.base import copy_model
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed, get_partition_seed
 from ml.specs import MethodSpec, add_kind, get_kind, get_spec
+from ml.specs.base import MAX_ABS
 from ml.training import Engine
 
 _Part = Literal["train", "test"]
@@ -46,6 +47,7 @@ def make_client(
     initial: Arrays,
     device: str = "auto",
     max_weight: int = MAX_WEIGHT,
+    max_abs: float = MAX_ABS,
     rounds: int = 0,
     engine: Mapping[str, Any] | None = None,
     user_models: bool = False,
@@ -57,7 +59,7 @@ def make_client(
     model is imported only with `user_models`. Raises SpecError, DataError, or MlError for a device that is not there.
     """
     where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
-    spec = get_spec(method, model, len(classes), input["shape"], max_weight=max_weight, rounds=rounds)
+    spec = get_spec(method, model, len(classes), input["shape"], max_weight=max_weight, rounds=rounds, max_abs=max_abs)
     (net,) = _make_models(1, spec, initial, own, where, user_models=user_models)
     source = _Source(*opened, net, own)
     partition = data.get("partition")

@@ -8,9 +8,10 @@ members' ids and its block ids, the aggregate digests of every round are the fed
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,18 @@ import torch
 from ml.batched import explain_unbatchable, train_batched
 from ml.clients import make_clients, make_initial_aggregate
 from ml.data import forget_opened, get_classes, get_default_input, open_once
-from ml.errors import DataError
+from ml.errors import DataError, Spoiled
 from ml.exchange import Exchange
-from ml.method import Client, Metrics
+from ml.method import Blobs, Client, Metrics, Trained
 from ml.metrics import compute_mean
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import Array, Arrays, decode_arrays
 from ml.snapshot import Snapshot, take_snapshot
-from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate
+from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate
 from ml.specs.architectures import MLP_HIDDEN
+from ml.training import Diverged
+
+log = logging.getLogger(__name__)
 
 BATCHED = ("auto", "on", "off")
 PEER_METRICS = ("peers", "similar", "dropout", "divergence")
@@ -188,13 +192,7 @@ def simulate(
             standing = kept.get(spec.get_standing(height) or 0)
             offers = standing.offers if standing else ()
             blobs = [standing.take_for_training(height, beacon, me) if standing else {} for me in ids]
-            if batched:
-                trained = train_batched(clients, height, beacon, ids=ids, offers=offers, blobs=blobs)
-            else:
-                trained = [
-                    client.train(height, beacon, me=me, offers=offers, blobs=own)
-                    for me, client, own in zip(ids, clients, blobs, strict=True)
-                ]
+            trained = _train(clients, height, beacon, ids, offers, blobs, batched=batched)
             exchange = Exchange.make(spec, height, ids, trained)
             kept = {made: old for made, old in {**kept, height: exchange}.items() if _is_read_after(height, made, spec)}
             contributions = [
@@ -206,7 +204,7 @@ def simulate(
             taken = {me: exchange.take(beacon, me, parent) for me in ids}
             sent, received = exchange.measure(taken)
             matched = [
-                client.apply(height, parent, beacon=beacon, me=me, offers=exchange.offers, blobs=taken[me])
+                _apply(client, height, parent, beacon, me, exchange.offers, taken[me])
                 for me, client in zip(ids, clients, strict=True)
             ]
             everyone = [client.evaluate("global") for client in clients]
@@ -269,6 +267,44 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
         )
         forget_opened()  # also where somebody further out has it remembered
     return clients, initial, pretrained
+
+
+def _train(
+    clients: Sequence[Client],
+    height: int,
+    beacon: bytes,
+    ids: Sequence[bytes],
+    offers: Sequence[Offer],
+    blobs: Sequence[Blobs],
+    *,
+    batched: bool,
+) -> list[Trained]:
+    """The local phases of all. Where those of all at once diverge, one after the other: each may have a state to go
+    back to."""
+    if batched:
+        with suppress(Diverged):
+            return train_batched(clients, height, beacon, ids=ids, offers=offers, blobs=blobs)
+    return [
+        client.train(height, beacon, me=me, offers=offers, blobs=own)
+        for me, client, own in zip(ids, clients, blobs, strict=True)
+    ]
+
+
+def _apply(
+    client: Client,
+    height: int,
+    aggregate: Arrays | None,
+    beacon: bytes,
+    me: bytes,
+    offers: Sequence[Offer],
+    blobs: Blobs,
+) -> Metrics:
+    """What a client measures after a round: where that would spoil it, as it was."""
+    try:
+        return client.apply(height, aggregate, beacon=beacon, me=me, offers=offers, blobs=blobs)
+    except Spoiled as error:
+        log.warning("%s goes on from its own model after height %d: %s", me.hex()[:8], height, error)
+        return client.evaluate()
 
 
 def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:

@@ -394,6 +394,7 @@ def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path
             "deterministic": training.deterministic,
         },
         max_weight=genesis.limits.max_weight,
+        max_abs=genesis.limits.max_abs,
         rounds=genesis.rounds,
         checkpoint_every=training.checkpoint_every,
         user_models=training.user_models,

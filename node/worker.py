@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.aggregation import MAX_WEIGHT
+from ml.specs.base import MAX_ABS
 from node.checkpoint import Position
 from node.exchange import AGGREGATE, Exchange
 from node.frames import Frame, FrameError, await_frame, post_frame
@@ -89,6 +90,7 @@ class WorkerConfig:
     threads: int | None = 1
     engine: Mapping[str, Any] = field(default_factory=dict)
     max_weight: int = MAX_WEIGHT
+    max_abs: float = MAX_ABS
     rounds: int = 0
     checkpoint_every: int = 1
     user_models: bool = False
@@ -98,7 +100,7 @@ class WorkerConfig:
 
     def encode(self) -> Frame:
         """The call that starts a worker."""
-        genesis = ("method", "model", "classes", "input", "max_weight", "rounds")
+        genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds")
         own = ("data", "seed", "device", "threads", "engine", "checkpoint_every", "user_models", "niceness")
         config = {name: getattr(self, name) for name in (*genesis, *own)}
         config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
