@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from chain.block import ZERO, Block
+from chain.errors import BlobMissing
 from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
 from ml import payload, specs
@@ -54,6 +55,18 @@ class Aggregates:
                 await self._try_compute(block)
             self._newest = Aggregate(await self._blobs.fetch(digest, self._max_bytes), digest)
         return self._newest.data
+
+    async def find(self, block: Block) -> bytes | None:
+        """Its bytes, if they are held here or can be computed from what is; None else, and where there are none."""
+        digest = block.header.aggregate
+        if digest == ZERO:
+            return None
+        if not self._store.has_blob(digest):
+            await self._try_compute(block)
+        try:
+            return await self._disk.run(self._store.get_blob, digest)
+        except BlobMissing:
+            return None
 
     async def _try_compute(self, block: Block) -> None:
         """Puts the aggregate into the store if that needs no peer."""

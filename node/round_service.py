@@ -52,6 +52,7 @@ from node.transfers import Transfers
 log = logging.getLogger(__name__)
 
 IMPORT_BATCH = 64  # heights read at once of what was imported
+RECALLED_HEIGHTS = 64  # below the head, in which an older aggregate is looked for
 DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
 ITERATIONS = "iterations"  # the meta value that holds what the newest contribution signed here was trained with
 
@@ -140,7 +141,7 @@ class RoundService:
             is_alone=lambda: self.peers.describe_stall() is not None,
             on_loss=self._on_loss,
         )
-        self.learner = Learner(context.trainer, self._gather, self, prepare=self._prepare)
+        self.learner = Learner(context.trainer, self._gather, self, prepare=self._prepare, recall=self._recall)
         quiet = Quiet(context.genesis, self._me, self.peers, context.clock, self._get_work)
         self._stall = StallWatch(self.peers, quiet, context.clock, self.events, context.genesis.waits.status_s)
         self._sync = Sync(context.genesis, context.transport, self.peers, lambda: self._tip, self._adopt)
@@ -595,7 +596,8 @@ class RoundService:
         tip = self._tip
         if self._round is None or tip.height + 1 != height:
             return
-        self._round.record.train = dict(trained.metrics)
+        record = self._round.record
+        record.train, record.went_back, record.failure = dict(trained.metrics), trained.went_back, None
         try:
             adopted = await self._adopt_files(trained)
         except StoreFull as error:
@@ -655,6 +657,8 @@ class RoundService:
         return contribution
 
     async def on_training_failed(self, height: int, reason: str) -> None:
+        if self._round is not None and self._round.machine.height == height:
+            self._round.record.failure = reason
         self.events.publish("rejected", height=height, author=self._me.hex(), reason=f"training failed: {reason}")
         self.post(height, round_events.TrainingFailed())
 
@@ -821,6 +825,21 @@ class RoundService:
             record.on_taken(taken.pulled_bytes, taken.reasons)
         return Given(aggregate, taken.exchange)
 
+    async def _recall(self, below: int) -> tuple[int, bytes] | None:
+        """The newest aggregate below a height that is held here, with its own."""
+        for height in range(below - 1, max(0, self._tip.height - RECALLED_HEIGHTS), -1):
+            for block in await self._c.disk.run(self._read_blocks, height, height):
+                if (aggregate := await self._aggregates.find(block)) is not None:
+                    return height, aggregate
+        return None
+
+    def on_spoiled(self, height: int, reason: str) -> None:
+        log.warning("round %d: its aggregate is spoiled, and this node goes on from its own model: %s", height, reason)
+        record = self._records.get(height)
+        if record is not None:
+            record.spoiled = reason
+        self.events.publish("spoiled", height=height, reason=reason)
+
     def _on_loss(self, loss: Loss) -> None:
         log.warning("round %d goes on without %s: %s", loss.height, self._c.get_name(loss.author), loss.why)
         if loss.is_fault:
@@ -842,7 +861,7 @@ class RoundService:
             "round %d  accuracy %s  loss %s  %.2f s, of which training %.2f",
             height,
             show_measure(told["accuracy"]),
-            show_measure(record.train.get("loss")),
+            show_measure(told["train"].get("loss")),
             told["seconds"]["wall"],
             told["seconds"]["train"],
         )

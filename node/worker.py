@@ -8,10 +8,12 @@ stands in that line, so that training is never behind two. What passes, all JSON
     to the worker      {call: "start", config} [initial_model]
                        {call: "train", number, height, num_iterations, beacon, me, offers, gone, files} [blobs]
                        {call: "apply", number, height, beacon, me, offers, gone, files} [aggregate, and blobs by digest]
+                       {call: "pass_over", number, height}
                        {call: "predict", number} [samples]
                        {call: "cancel", number}    {call: "abandon", number}
-    from the worker    {number, saved, result} [payloads, or answer]  {number, saved, failed: why}
-                       of a training the result has weight, metrics and files: the paths of payloads too large to pass
+    from the worker    {number, saved, result} [payloads, or answer]  {number, saved, failed: why, spoiled}
+                       of a training the result has weight, metrics, went_back and files: the paths of payloads too
+                       large to pass
                        {number, saved, stopped: true}      {number, saved, abandoned: true}
                        {number, progress: {step, steps, seconds}} before the answer to a training that takes long
 
@@ -45,6 +47,7 @@ from node.exchange import AGGREGATE, Exchange
 from node.frames import Frame, FrameError, await_frame, post_frame
 from node.trainer import (
     NOTHING_TAKEN,
+    AggregateSpoiled,
     Metrics,
     OnProgress,
     Predicted,
@@ -171,7 +174,7 @@ class WorkerProcess:
         reply = await self._request(_Call(header, standing.to_attachments(), (height, False)), on_progress)
         result = reply.header["result"]
         files = {kind: Path(path) for kind, path in result["files"].items()}
-        return Trained(result["weight"], reply.attachments, result["metrics"], files)
+        return Trained(result["weight"], reply.attachments, result["metrics"], files, result["went_back"])
 
     def abandon(self) -> bool:
         child = self._get_ready_child()
@@ -181,6 +184,11 @@ class WorkerProcess:
         header = {"call": "apply", "height": height, **exchange.to_header()}
         attachments = exchange.to_attachments() | ({} if aggregate is None else {AGGREGATE: aggregate})
         reply = await self._request(_Call(header, attachments, (height, True)))
+        metrics: Metrics = reply.header["result"]["metrics"]
+        return metrics
+
+    async def pass_over(self, height: int) -> Metrics:
+        reply = await self._request(_make_pass_over(height))
         metrics: Metrics = reply.header["result"]["metrics"]
         return metrics
 
@@ -267,9 +275,14 @@ class WorkerProcess:
                 try:
                     await child.request(call)
                 except TrainingFailed as error:
+                    _log.warning(
+                        "What %s height %d is lost: %s",
+                        "was taken in of" if position[1] else "was trained for",
+                        position[0],
+                        error,
+                    )
                     if position[1]:
-                        raise
-                    _log.warning("What was trained for height %d is lost: %s", position[0], error)
+                        await child.request(_make_pass_over(position[0]))
                 child.has_served = False
 
     def _set_ready(self, child: _Child) -> None:
@@ -285,6 +298,10 @@ class WorkerProcess:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # nobody may be waiting for it
+
+
+def _make_pass_over(height: int) -> _Call:
+    return _Call({"call": "pass_over", "height": height}, {}, (height, True))
 
 
 def _show_tail(tail: deque[str]) -> str:
@@ -380,7 +397,8 @@ class _Child:
             raise PredictionRefused(reply.header["failed"])
         self.has_served = self.has_served or call.position is not None
         if "failed" in reply.header:
-            raise TrainingFailed(reply.header["failed"])
+            kind = AggregateSpoiled if reply.header["spoiled"] else TrainingFailed
+            raise kind(reply.header["failed"])
         if "abandoned" in reply.header:
             raise TrainingAbandoned("the training was broken off, its round being over")
         if (

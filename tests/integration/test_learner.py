@@ -62,6 +62,9 @@ class SlowTrainer:
         self.log.append(f"apply {height}")
         return {"accuracy": 0.5}
 
+    async def pass_over(self, height: int) -> Mapping[str, float]:
+        raise AssertionError
+
     async def predict(self, samples: bytes) -> Predicted:
         raise AssertionError
 
@@ -75,6 +78,9 @@ class Silent:
 
     def on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
         pass
+
+    def on_spoiled(self, height: int, reason: str) -> None:
+        raise AssertionError
 
     async def on_training_failed(self, height: int, reason: str) -> None:
         raise AssertionError

@@ -92,6 +92,7 @@ class ScriptedTrainer:
         self.alpha_s = alpha_s
         self.applied: dict[int, bytes | None] = {}
         self.trained: list[int] = []
+        self.passed_over: list[int] = []
         self.iterations: dict[int, int] = {}  # by height
 
     async def start(self) -> TrainerInfo:
@@ -129,6 +130,10 @@ class ScriptedTrainer:
         self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
     ) -> Mapping[str, float]:
         self.applied[height] = aggregate
+        return {"accuracy": 0.5}
+
+    async def pass_over(self, height: int) -> Mapping[str, float]:
+        self.passed_over.append(height)
         return {"accuracy": 0.5}
 
     async def predict(self, samples: bytes) -> Predicted:

@@ -10,7 +10,7 @@ import pytest
 
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
-from ml.payload import encode_arrays
+from ml.payload import decode_arrays, encode_arrays
 from ml.specs.architectures import parameter_shapes
 from node.errors import ConfigError
 from node.genesis_file import INITIAL_MODEL, get_genesis_spec, load_genesis, write_genesis

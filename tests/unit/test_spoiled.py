@@ -16,10 +16,10 @@ from ml.errors import Spoiled
 from ml.method import Client, Round
 from ml.methods import METHODS
 from ml.metrics import Prediction, evaluate
-from ml.payload import Array, Arrays, encode_arrays
+from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.probe import find_fault
 from ml.simulation import SimulationConfig, SimulationResult, simulate
-from ml.specs import get_kind
+from ml.specs import compute_aggregate, get_kind
 from ml.training import Diverged
 from support.federations import BEACON, aggregate_round, make_digit_clients, run_round
 
@@ -248,12 +248,11 @@ def test_a_simulated_client_goes_on_from_its_own_model_too(
     batched: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The aggregate of height 2 is spoiled for all, that of height 3 cannot be trained from."""
-    combine = simulation_module.compute_aggregate
 
     def compute(spec: Any, height: int, contributions: Any, parent: Any) -> bytes | None:
-        encoded = combine(spec, height, contributions, parent)
+        encoded = compute_aggregate(spec, height, contributions, parent)
         assert encoded is not None
-        arrays = simulation_module.decode_arrays(encoded, len(encoded))
+        arrays = decode_arrays(encoded, len(encoded))
         if height == 2:
             return encode_arrays(spoil(arrays, 1e38))
         return encode_arrays({name: x * np.float32(3e3) for name, x in arrays.items()}) if height == 3 else encoded
