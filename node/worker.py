@@ -121,6 +121,12 @@ class _Call:
     attachments: Mapping[str, bytes]
     position: Position | None = None
 
+    def supersedes(self, earlier: _Call) -> bool:
+        """Whether `earlier` need not be repeated before this one: an aggregate is complete state, passing one over
+        leaves what was there."""
+        kind, other = self.header["call"], earlier.header["call"]
+        return kind == other or (kind, other) == ("apply", "pass_over")
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -226,10 +232,10 @@ class WorkerProcess:
             if call.header["call"] == "train":
                 self._sweep()
             reply = await child.request(call, on_progress)
-            if (position := call.position) is not None:
+            if call.position is not None:
                 saved = tuple(reply.header["saved"] or ())
-                is_kept = {at: other for at, other in self._unsaved.items() if at > saved and at[1] != position[1]}
-                self._unsaved = is_kept | {position: call}
+                kept = {at: other for at, other in self._unsaved.items() if at > saved and not call.supersedes(other)}
+                self._unsaved = kept | {call.position: call}
             return reply
 
     def _sweep(self) -> None:
