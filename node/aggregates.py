@@ -10,6 +10,7 @@ from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
 from ml import payload, specs
 from node.blobs import BlobFetcher
+from node.boundary import Boundary
 from node.offload import Offload
 from node.payloads import Aggregate, PayloadRefused, Payloads
 
@@ -32,6 +33,7 @@ class Aggregates:
         *,
         disk: Offload,
         arithmetic: Offload,
+        boundary: Boundary | None = None,
     ) -> None:
         self._max_bytes = genesis.limits.payload_bytes * genesis.n
         self._spec = spec
@@ -39,6 +41,7 @@ class Aggregates:
         self._blobs = blobs
         self._disk = disk
         self._arithmetic = arithmetic
+        self._boundary = boundary or Boundary()
         self._newest: Aggregate | None = None
 
     def on_new(self, aggregate: Aggregate) -> None:
@@ -69,7 +72,11 @@ class Aggregates:
             return None
 
     async def _try_compute(self, block: Block) -> None:
-        """Puts the aggregate into the store if that needs no peer."""
+        """Puts the aggregate into the store if that needs no peer, and nothing goes wrong with it."""
+        with self._boundary.around("aggregate"):
+            await self._compute(block)
+
+    async def _compute(self, block: Block) -> None:
         parent = await self._disk.run(self._store.get_block, block.height - 1)
         if parent is None or not self._is_all_held(block, parent.block):
             return

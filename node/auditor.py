@@ -19,6 +19,7 @@ from ml import specs
 from ml.payload import kind_name
 from node.aggregates import Aggregates
 from node.blobs import BlobFetcher
+from node.boundary import UNFORESEEN, Boundary
 from node.errors import NodeError
 from node.offload import Offload
 from node.payloads import PayloadRefused, Payloads
@@ -43,12 +44,14 @@ class Auditor:
         blobs: BlobFetcher,
         aggregates: Aggregates,
         arithmetic: Offload,
+        boundary: Boundary | None = None,
     ) -> None:
         self._genesis = genesis
         self._spec = spec
         self._blobs = blobs
         self._aggregates = aggregates
         self._arithmetic = arithmetic
+        self._boundary = boundary or Boundary()
         self._waiting: deque[tuple[Block, Block]] = deque(maxlen=MAX_WAITING)
         self._added = asyncio.Event()
         self._idle = asyncio.Event()
@@ -71,8 +74,11 @@ class Auditor:
             self._added.clear()
             while self._waiting:
                 block, parent = self._waiting.popleft()
-                if self._is_worth_asking_for(block):
-                    await self._audit(block, parent)
+                with self._boundary.around("audit") as crossing:
+                    if self._is_worth_asking_for(block):
+                        await self._audit(block, parent)
+                if crossing.failure is not None:  # which says nothing of the block
+                    log.warning("height %d stays unaudited: %s", block.height, UNFORESEEN)
             self._idle.set()
 
     def _is_worth_asking_for(self, block: Block) -> bool:

@@ -192,6 +192,7 @@ async def _run(
             observers=config.network.get_observer_ids(),
             mines=config.consensus.mine,
             bans=transport.bans,
+            boundary=transport.boundary,
             slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
         )
         service = RoundService(context)
@@ -201,7 +202,7 @@ async def _run(
         sinks = open_sinks(config, genesis, key.id)
         for sink in sinks:
             stack.callback(sink.close)
-        monitor = Monitor(service.events, metrics, sinks, config.node.name)
+        monitor = Monitor(service.events, metrics, sinks, config.node.name, context.boundary)
         view = NodeView(service, context, config, book)
         http: HttpServer | None = None
         if config.http.is_on:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from chain.block import Block
+from node.boundary import UNFORESEEN, Boundary
 from node.exchange import Exchange
 from node.trainer import (
     NOTHING_TAKEN,
@@ -110,6 +111,7 @@ class Learner:
         *,
         prepare: Callable[[int, Block], Coroutine[Any, Any, Exchange]] = prepare_nothing,
         recall: Callable[[int], Coroutine[Any, Any, tuple[int, bytes] | None]] = recall_nothing,
+        boundary: Boundary | None = None,
     ) -> None:
         self.info: TrainerInfo | None = None
         self.failure: str | None = None  # why there is no worker any more
@@ -122,6 +124,7 @@ class Learner:
         self._prepare = prepare
         self._recall = recall
         self._listener = listener
+        self._boundary = boundary or Boundary()
         self._target: Target | None = None
         self._given: tuple[Block, Given] | None = None  # what is being applied: the same again if the worker dies of it
         self._standing: tuple[Block, Exchange] | None = None  # what is trained with, likewise
@@ -231,7 +234,7 @@ class Learner:
             self._on_spoiled(head.height, f"{self._deaths[1]} workers have died over it")
             return await self._trainer.pass_over(head.height)
         try:
-            metrics = await self._trainer.apply(head.height, given.aggregate, given.exchange)
+            metrics = await self._ask(self._trainer.apply(head.height, given.aggregate, given.exchange))
         except TrainingFailed as error:
             self._on_spoiled(head.height, str(error))
             if not self._has_model:
@@ -252,7 +255,7 @@ class Learner:
                 return
             below, aggregate = recalled
             try:
-                await self._trainer.apply(below, aggregate)
+                await self._ask(self._trainer.apply(below, aggregate))
             except TrainingFailed as error:
                 log.debug("nor is the aggregate of round %d taken in: %s", below, error)
             else:
@@ -278,12 +281,14 @@ class Learner:
     async def _train(self, target: Target) -> None:
         head, height = target.head, target.head.height + 1
         training = asyncio.create_task(
-            self._trainer.train(
-                height,
-                head.id,
-                num_iterations=target.num_iterations,
-                standing=NOTHING_TAKEN if self._standing is None else self._standing[1],
-                on_progress=self._on_progress,
+            self._ask(
+                self._trainer.train(
+                    height,
+                    head.id,
+                    num_iterations=target.num_iterations,
+                    standing=NOTHING_TAKEN if self._standing is None else self._standing[1],
+                    on_progress=self._on_progress,
+                )
             )
         )
         try:
@@ -299,6 +304,13 @@ class Learner:
             if trained.went_back is not None:
                 self._on_spoiled(head.height, f"training from it diverges: {trained.went_back}")
             await self._listener.on_trained(height, trained)
+
+    async def _ask(self, work: Coroutine[Any, Any, T]) -> T:
+        """The trainer's answer to what others' bytes are in. An error that nobody foresaw is a failure of it: what is
+        asked may be asked again."""
+        with self._boundary.around("training"):
+            return await work
+        raise TrainingFailed(UNFORESEEN)
 
     def _is_final(self, height: int) -> bool:
         return self._target is not None and self._target.head.height >= height

@@ -281,6 +281,14 @@ class NodeMetrics(Collector):
         for reason in Reason:
             rejected.add_metric((reason.value,), totals[reason])
         yield rejected
+        failures = CounterMetricFamily(
+            "fednode_unforeseen_failures",
+            "Errors that nobody foresaw in work that a peer's bytes had caused, by what was being done.",
+            labels=("what",),
+        )
+        for what, count in sorted(self._c.boundary.failures.items()):
+            failures.add_metric((what,), count)
+        yield failures
 
     def _get_state(self, peer: Peer) -> str | None:
         if not peer.is_member:

@@ -232,7 +232,7 @@ class NodeView:
             connected=peer.connected,
             alive=self._service.peers.is_alive(peer.id),
             silent_s=silent_s if silent_s < float("inf") else None,
-            rejected=peer.num_rejected,
+            rejected=peer.num_rejected + self._c.boundary.by_peer[peer.id],
         )
         if peer.status is not None:
             shown.height, shown.head = peer.status.head_height, peer.status.head_id.hex()
