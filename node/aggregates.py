@@ -99,9 +99,9 @@ class Aggregates:
 
     def _is_all_held(self, block: Block, parent: Block) -> bool:
         """Whether every blob that the aggregate is computed from is in the store."""
-        voted = self._spec.rules(block.height)
+        voted = {payload.kind_code(kind) for kind in self._spec.rules(block.height)}
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
-        needed = {ref.digest for ref in refs if payload.kind_name(ref.kind) in voted}
+        needed = {ref.digest for ref in refs if ref.kind in voted}
         if self._spec.reads_parent(block.height) and parent.header.aggregate != ZERO:
             needed.add(parent.header.aggregate)
         return all(self._store.has_blob(digest) for digest in needed)

@@ -16,7 +16,7 @@ from chain.block import Block, Digest
 from chain.errors import InvalidAggregate
 from chain.genesis import Genesis
 from ml import specs
-from ml.payload import kind_name
+from ml.payload import kind_code
 from node.aggregates import Aggregates
 from node.blobs import BlobFetcher
 from node.boundary import UNFORESEEN, Boundary
@@ -86,9 +86,9 @@ class Auditor:
         needed_until = self._spec.needed_until(block.height)
         newest = self._waiting[-1][0].height if self._waiting else block.height
         is_needed = needed_until is None or needed_until > newest
-        voted = self._spec.rules(block.height)
+        voted = {kind_code(kind) for kind in self._spec.rules(block.height)}
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
-        is_small = all(ref.size <= LARGE_BYTES for ref in refs if kind_name(ref.kind) in voted)
+        is_small = all(ref.size <= LARGE_BYTES for ref in refs if ref.kind in voted)
         return is_recent or is_needed or (is_small and not self._spec.get_streamed(block.height))
 
     async def _audit(self, block: Block, parent: Block) -> None:

@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 
 IMPORT_BATCH = 64  # heights read at once of what was imported
 RECALLED_HEIGHTS = 64  # below the head, in which an older aggregate is looked for
+AGAIN_S = 1.0  # between two attempts at what failed for an error that nobody foresaw
 DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
 ITERATIONS = "iterations"  # the meta value that holds what the newest contribution signed here was trained with
 
@@ -319,7 +320,7 @@ class RoundService:
         while True:
             with self._c.boundary.around(what):
                 await run()
-            await asyncio.sleep(self._genesis.waits.status_s)
+            await asyncio.sleep(AGAIN_S)
 
     async def _decide(self) -> None:
         try:
@@ -512,6 +513,7 @@ class RoundService:
         is_own = isinstance(event, round_events.Started)  # of what is durable here: in doubt nothing is signed
         with self._c.boundary.around("event", _get_source(event), passing=(Exception,) if is_own else ()):
             actions = current.machine.on(event, now)
+        with self._c.boundary.around("record"):
             self._note(event)
         if current.machine.phase is not phase:
             self._publish_phase()
@@ -614,12 +616,18 @@ class RoundService:
             self.post(height, round_events.PayloadsVerified(contribution))
 
     async def _compute_aggregate(self, current: _Round, contributions: tuple[Contribution, ...]) -> None:
-        height = current.machine.height
-        with self._c.boundary.around("own aggregate") as crossing:  # whose fault it is nobody can say
-            aggregate = await current.payloads.aggregate(contributions)
-            self.post(height, round_events.AggregateComputed(aggregate.digest))
-        if crossing.failure is not None:
-            log.warning("round %d goes on without a candidate of this node: %s", height, UNFORESEEN)
+        """For a candidate of this node. Where that fails, whose fault it is nobody can say: it is tried again for as
+        long as the round lasts."""
+        height, has_failed = current.machine.height, False
+        while True:
+            with self._c.boundary.around("own aggregate"):
+                aggregate = await current.payloads.aggregate(contributions)
+                self.post(height, round_events.AggregateComputed(aggregate.digest))
+                return
+            if not has_failed:
+                log.warning("round %d goes on without a candidate of this node: %s", height, UNFORESEEN)
+            has_failed = True
+            await asyncio.sleep(AGAIN_S)
 
     async def _mine(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
         block = await mine_block(
