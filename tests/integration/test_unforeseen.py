@@ -459,11 +459,11 @@ def test_a_kind_that_nobody_knows_is_refused_where_sets_are_shared(tmp_path: Pat
     """Named as a transfer before it was looked at, it ended every node."""
 
     async def story() -> None:
-        async with (
-            sharing(tmp_path, 4, num_samples=2000, start=("node0", "node1", "node2")) as net,
-            lying(net, LIAR) as liar,
-        ):
-            await net.wait_for(lambda: len(liar.get_contributions()) == 3, "the honest to contribute")
+        async with sharing(tmp_path, 4, num_samples=2000, start=()) as net, lying(net, LIAR) as liar:
+            for name in FOUR[:3]:
+                net.start(name)
+            await net.wait_for(lambda: len(liar.transport.connected()) == 3, "the liar to be connected")
+            assert liar.height == 1  # at which sets are shared
             liar.send(liar.make_contribution(kind=200))
             await net.wait_for(
                 lambda: all(get_service(net, name).get_refusals().get(liar.key.id) for name in FOUR[:3]), "refusals"
