@@ -152,8 +152,9 @@ class Gossip:
     def get_status(self) -> Status:
         position = self._position()
         machine = position.machine
+        now_ms = self._clock.now_ms()
         if machine is None:
-            return Status(self._genesis.chain_id, position.head_height, position.head_id)
+            return Status(self._genesis.chain_id, position.head_height, position.head_id, time_ms=now_ms)
         members = self._genesis.member_ids
         candidates = sorted(machine.candidates)[: 2 * len(members)]  # no peer takes a longer list
         return Status(
@@ -167,6 +168,7 @@ class Gossip:
             contributions=sum(1 << i for i, key in enumerate(members) if key in machine.contributions),
             candidates=tuple(candidates),
             votes=tuple(VoteBitmap(*held) for held in machine.voting.get_bitmaps()),
+            time_ms=now_ms,
         )
 
     # ---- repair

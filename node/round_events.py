@@ -25,7 +25,8 @@ class RoundPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The instant an event is handled: seconds on a steady clock, and milliseconds of Unix time."""
+    """The instant an event is handled: seconds on a steady clock, and the milliseconds of Unix time that candidates are
+    judged by (`node.member_clocks`)."""
 
     monotonic_s: float
     wall_ms: int
@@ -54,7 +55,12 @@ class CollectTimer:
     """Fires `collect_s` after the q-th verified contribution."""
 
 
-Timer = finality.Timer | CollectTimer
+@dataclass(frozen=True, slots=True)
+class ClockTimer:
+    """Fires when the time of a candidate that was held may have come."""
+
+
+Timer = finality.Timer | CollectTimer | ClockTimer
 
 
 # ---- events

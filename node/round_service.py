@@ -31,6 +31,7 @@ from node.exchange import Exchange
 from node.gossip import Gossip, Position
 from node.importing import IMPORTED
 from node.learner import Given, Learner, Metrics, Target
+from node.member_clocks import MemberClocks
 from node.mining import mine_block
 from node.on_demand import Loss, OnDemand, get_kinds
 from node.pace import BETA_ROUNDS, Pace
@@ -116,6 +117,7 @@ class RoundService:
         self.mines = context.mines  # from the next round on
         self.events = Events(context.clock)
         self.peers = Peers(context.genesis, self._me, context.observers, context.clock)
+        self.clocks = MemberClocks(context.genesis, self._me, context.clock)
         self.gossip = Gossip(context.genesis, context.transport, self.peers, context.clock, self._get_position)
         self.transfers = Transfers(
             context.clock, context.get_name, on_wrong=lambda peer: self.peers.refuse(peer, Reason.BLOB)
@@ -171,6 +173,7 @@ class RoundService:
             context,
             self,
             peers=self.peers,
+            clocks=self.clocks,
             gossip=self.gossip,
             sync=self._sync,
             events=self.events,
@@ -323,6 +326,7 @@ class RoundService:
             self._genesis,
             me=self._me if speaks else None,
             height=height,
+            parent_ms=self._tip.header.time_ms,
             awaited=parent_authors if self._tip.height else self._genesis.member_ids,
             accused=self._get_accused(height),
             mine=self.mines,
@@ -442,7 +446,7 @@ class RoundService:
         current = self._round
         if current is None:
             return
-        now = round_events.Now(self._c.clock.monotonic(), self._c.clock.now_ms())
+        now = round_events.Now(self._c.clock.monotonic(), self.clocks.now_ms())
         phase = current.machine.phase
         actions = current.machine.on(event, now)
         self._note(event)

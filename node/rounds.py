@@ -10,6 +10,7 @@ socket, clock, disk and process. The same events give the same actions.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import inf
 
 from chain import codec, finality
 from chain.block import Block, Certificate, Contribution, Id, Vote
@@ -26,6 +27,7 @@ from node.round_events import (
     CandidateValidated,
     CastVote,
     CheckCandidate,
+    ClockTimer,
     CollectTimer,
     ComputeAggregate,
     ContributionSeen,
@@ -52,13 +54,14 @@ from node.round_events import (
     VoteSeen,
 )
 
-FUTURE_MS = 2000  # how far a candidate's clock may be ahead of mine in view 0 (PROTOCOL §3)
-ABSURD_MS = 3_600_000  # in any view: later blocks must have later times, so one from the far future would end the chain
+FUTURE_MS = 2_000  # how far a candidate's time may be ahead of the clock to be acceptable in view 0 (PROTOCOL §3)
+EARLY_MS = 10_000  # and to be valid at all: one that is further ahead is held until its time comes, never refused
+LOOK_S = 1.0  # between two looks at what is held, at most: clocks are set
 MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only where votes name them
 
 
 class RoundMachine:
-    """The rules of one height for one node.
+    """The rules of one height for one node, on a parent of the time `parent_ms`.
 
     `awaited` are the members worth waiting for, `collect_s` at most (genesis' own by default): the parent's authors,
     and those seen alive since. `accused` are the authors with evidence, left out of the body built here. `me` is None
@@ -71,6 +74,7 @@ class RoundMachine:
         *,
         me: Id | None,
         height: int,
+        parent_ms: int,
         awaited: Collection[Id],
         accused: Collection[Id] = (),
         mine: bool = True,
@@ -80,6 +84,7 @@ class RoundMachine:
         self.height = height
         self.refused: dict[Id, str] = {}  # authors whose payloads did not fit, and why
         self._genesis = genesis
+        self._parent_ms = parent_ms
         self._collect_s = genesis.waits.collect_s if collect_s is None else collect_s
         self._me = me
         self._mines = mine and me is not None
@@ -93,7 +98,9 @@ class RoundMachine:
         self._cutoff_s: float | None = None
         self._body: tuple[Contribution, ...] = ()
         self._candidates: dict[Id, Block] = {}
-        self._valid: set[Id] = set()
+        self._recomputed: set[Id] = set()  # candidates that are valid, once their time has come
+        self._early: set[Id] = set()  # of these, those that the clock still speaks against
+        self._look_at_s = inf  # when they are looked at again
         self._refusals: dict[Id, CandidateRefused] = {}
         self._objections: dict[Id, Objection] = {}
         self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
@@ -243,9 +250,13 @@ class RoundMachine:
             case Accused(member):
                 return self._leave_out(member, now)
             case TimerFired(timer):
-                if isinstance(timer, CollectTimer):
-                    return self._on_collect_timer(now)
-                return self._from_voting(self._voting.on_timer(timer), now)
+                match timer:
+                    case CollectTimer():
+                        return self._on_collect_timer(now)
+                    case ClockTimer():
+                        return self._on_clock_timer(now)
+                    case _:
+                        return self._from_voting(self._voting.on_timer(timer), now)
 
     def _on_started(self, event: Started, now: Now) -> list[Action]:
         if event.votes:
@@ -379,18 +390,51 @@ class RoundMachine:
         return actions
 
     def _on_validated(self, block: Block, now: Now) -> list[Action]:
-        self._valid.add(block.id)
-        if block.header.time_ms > now.wall_ms + ABSURD_MS:
-            refusal = CandidateRefused(block, "its time is far in the future", wrong=False, kind=Reason.CLOCK)
-            return self.on(refusal, now)
-        self._objections.pop(block.id, None)  # its blobs have come since
+        self._recomputed.add(block.id)
+        return self._judge(block, now)
+
+    def _judge(self, block: Block, now: Now) -> list[Action]:
+        """Takes a recomputed candidate into the vote once its time has come, and holds it until then. What hangs on a
+        clock is looked at again, never refused: two could else lock on a block that a third refuses for ever."""
+        self._objections.pop(block.id, None)  # its blobs have come since, or its time
+        self._early.discard(block.id)
         objection = self._find_objection(block, now)
-        acceptable = objection is None
+        actions: list[Action] = []
         if objection is not None:
             self._objections[block.id] = objection
-        self._satisfied |= acceptable
-        voting = self._voting.on_candidate(block.id, acceptable=acceptable, complete=self._is_complete(block))
-        return (self._stop_mining() if acceptable else []) + self._from_voting(voting, now)
+            if objection.kind is Reason.CLOCK:
+                self._early.add(block.id)
+                actions += self._look_again(block, now)
+        if self._is_held(block, now):
+            return actions + self._follow_certificate()
+        if objection is None:
+            self._satisfied = True
+            actions += self._stop_mining()
+        complete = self._is_complete(block)
+        voting = self._voting.on_candidate(block.id, acceptable=objection is None, complete=complete)
+        return actions + self._from_voting(voting, now)
+
+    def _is_held(self, block: Block, now: Now) -> bool:
+        """Whether its time is too far ahead for it to be valid yet. A time that the parent forces never is."""
+        time_ms = block.header.time_ms
+        return time_ms > self._parent_ms + 1 and time_ms > now.wall_ms + EARLY_MS
+
+    def _look_again(self, block: Block, now: Now) -> list[Action]:
+        """A timer for when its time comes, unless one runs that fires before."""
+        limit_ms = EARLY_MS if self._is_held(block, now) else FUTURE_MS
+        after_s = min(LOOK_S, (block.header.time_ms - limit_ms - now.wall_ms) / 1000)
+        if now.monotonic_s + after_s >= self._look_at_s:
+            return []
+        self._look_at_s = now.monotonic_s + after_s
+        return [StartTimer(ClockTimer(), after_s)]
+
+    def _on_clock_timer(self, now: Now) -> list[Action]:
+        self._look_at_s = inf
+        actions: list[Action] = []
+        for block_id in sorted(self._early):
+            if not self._finalised:
+                actions += self._judge(self._candidates[block_id], now)
+        return actions
 
     def _is_complete(self, block: Block) -> bool:
         """Whether it may be prevoted at once, since nobody is missing: if candidates cross, the votes of all settle it.
@@ -404,10 +448,10 @@ class RoundMachine:
         return authors >= set(self._genesis.member_ids) - here
 
     def _find_objection(self, block: Block, now: Now) -> Objection | None:
-        """View 0's subjective rule: no clock ahead of mine, no author left out that I had in good time."""
-        ahead_ms = block.header.time_ms - now.wall_ms
+        """View 0's subjective rule: no time ahead of the clock, no author left out that I had in good time."""
+        ahead_ms = block.header.time_ms - max(now.wall_ms, self._parent_ms + 1)
         if ahead_ms > FUTURE_MS:
-            return Objection(Reason.CLOCK, f"its clock is {ahead_ms / 1000:.1f} s ahead of this node's")
+            return Objection(Reason.CLOCK, f"its time is {ahead_ms / 1000:.1f} s ahead of the clock here")
         reference_s = now.monotonic_s if self._cutoff_s is None else self._cutoff_s
         in_time_s = reference_s - 2 * self._genesis.waits.delta_s
         expected = {author for author, at_s in self._verified_at_s.items() if at_s <= in_time_s} - self._accused
@@ -448,10 +492,15 @@ class RoundMachine:
         return actions + self._follow_certificate()
 
     def _follow_certificate(self) -> list[Action]:
-        """A certificate suffices: a node that cannot get the blobs follows, and audits when they arrive."""
+        """A certificate suffices, whatever the clock here says. A node that cannot get the blobs follows it as well, and
+        audits when they arrive."""
         certified = self._voting.certified
-        refusal = self._refusals.get(certified[0]) if certified is not None else None
-        if self._finalised or certified is None or refusal is None:
+        if self._finalised or certified is None:
+            return []
+        if certified[0] in self._recomputed:
+            return self._finalise(*certified)
+        refusal = self._refusals.get(certified[0])
+        if refusal is None:
             return []
         if refusal.wrong:
             self._finalised = True
@@ -462,5 +511,5 @@ class RoundMachine:
         if self._finalised:
             return []
         self._finalised = True
-        finalise = Finalise(self._candidates[block_id], certificate, audited=block_id in self._valid)
+        finalise = Finalise(self._candidates[block_id], certificate, audited=block_id in self._recomputed)
         return [*self._stop_mining(), finalise]

@@ -1,0 +1,93 @@
+"""The members' clocks, as their statuses show them, and the time that follows from all of them (PROTOCOL §3).
+
+One clock is always wrong. A node judges times by its own clock, or by the lower median of all members' where that is
+later, so that a slow clock does not vote late. Each clock counts, the node's own included: of four or more, one that is
+wrong is told from the others by everybody alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chain.block import Id
+from chain.genesis import Genesis
+from node.clock import Clock
+
+FORGET_S = 60.0  # after a member's last status
+SETTLE_S = 10.0  # for so long a reading that shows an earlier time, as of a status that was held up, changes nothing
+MAX_SKEW_S = 2.0  # beyond it a member's candidates are not acceptable in view 0 (`node.rounds.FUTURE_MS`)
+ENOUGH_TO_TELL = 3  # clocks: of two that differ nobody can say which is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A member's clock as a status has shown it: how far it is ahead of this node's steady clock, which nobody sets."""
+
+    ahead_ms: float
+    at_s: float
+
+
+class MemberClocks:
+    """What one node knows of its federation's clocks. A status that was under way for long makes its sender look slow:
+    of the last statuses the one that took least counts."""
+
+    def __init__(self, genesis: Genesis, me: Id, clock: Clock) -> None:
+        self._genesis = genesis
+        self._me = me
+        self._clock = clock
+        self._readings: dict[Id, _Reading] = {}
+
+    def on_status(self, member: Id, time_ms: int) -> None:
+        """A member has told its time; 0 is that of one which does not tell."""
+        if time_ms <= 0 or member == self._me or self._genesis.index_of(member) is None:
+            return
+        now_s = self._clock.monotonic()
+        before, new = self._readings.get(member), _Reading(time_ms - now_s * 1000, now_s)
+        if before is None or new.ahead_ms >= before.ahead_ms or now_s - before.at_s > SETTLE_S:
+            self._readings[member] = new
+
+    def now_ms(self) -> int:
+        """The time that candidates are judged by: this node's own, or the lower median where that is later."""
+        return max(self._clock.now_ms(), self._compute_median_ms())
+
+    def get_skews(self) -> Mapping[Id, float]:
+        """Seconds by which each clock is ahead of the median, this node's own among them, if there is any other."""
+        clocks = self._get_clocks_ms()
+        if len(clocks) < 2:
+            return {}
+        median_ms = self._compute_median_ms()
+        return {member: (now_ms - median_ms) / 1000 for member, now_ms in clocks.items()}
+
+    def describe_wrong(self) -> list[str]:
+        """A line for each clock that is off by more than MAX_SKEW_S."""
+        skews = self.get_skews()
+        wrong = {member: skew_s for member, skew_s in skews.items() if abs(skew_s) > MAX_SKEW_S}
+        if wrong and len(skews) < ENOUGH_TO_TELL:
+            other = next(member for member in skews if member != self._me)
+            apart_s = max(skews.values()) - min(skews.values())
+            return [f"the clocks of this node and {self._get_name(other)} are {apart_s:.1f} s apart; set both by NTP"]
+        return [
+            f"the clock of {'this node' if member == self._me else self._get_name(member)} is {abs(skew_s):.1f} s "
+            f"{'ahead of' if skew_s > 0 else 'behind'} the median of {len(skews)} members"
+            for member, skew_s in sorted(wrong.items())
+        ]
+
+    def _get_clocks_ms(self) -> dict[Id, float]:
+        """What each clock shows now, as far as it is known."""
+        now_s = self._clock.monotonic()
+        shown = {
+            member: reading.ahead_ms + now_s * 1000
+            for member, reading in self._readings.items()
+            if now_s - reading.at_s <= FORGET_S
+        }
+        if self._genesis.index_of(self._me) is not None:
+            shown[self._me] = self._clock.now_ms()
+        return shown
+
+    def _compute_median_ms(self) -> int:
+        clocks = sorted(self._get_clocks_ms().values())
+        return round(clocks[(len(clocks) - 1) // 2]) if clocks else 0
+
+    def _get_name(self, member: Id) -> str:
+        return next(each.name for each in self._genesis.members if each.key == member)
