@@ -12,6 +12,7 @@ from typing import Any
 
 from chain.errors import GenesisError
 from chain.genesis import Genesis
+from chain.pow import USUAL_DIFFICULTY
 from ml.clients import make_initial_aggregate
 from ml.data import get_classes, open_once
 from ml.errors import DataError, SpecError
@@ -22,10 +23,8 @@ from node.genesis_file import INITIAL_MODEL, WHAT_LEAVES, get_genesis_spec, plac
 from node.settings import apply_settings, complete_data, make_data, make_input, make_model
 from node.yaml_source import YamlSource
 
-# How long mining should take, by profile; the first difficulty is some tens of milliseconds of one core's work.
+# How long mining should take, by profile, where difficulty adapts.
 TARGET_MS = {"local": 50, "site": 1000, "wide": 1000}
-DIFFICULTY = 65_536
-MAX_DIFFICULTY = 4_294_967_296
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
     *("quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
@@ -38,8 +37,8 @@ class GenesisSpec:
     `classes` and `input_shape` [channels, height, width] say them. `settings` are `KEY=VALUE` of the method (`lr=0.05`)
     or of a section (`waits.collect_s=1`).
 
-    A `difficulty` keeps proof of work at just that. `pretrained` is a file that the initial model is taken from. Only
-    with `i_understand` is there a genesis whose method shares samples in a transformed form.
+    Proof of work begins at `difficulty`, and stays there unless `adaptive`. `pretrained` is a file that the initial
+    model is taken from. Only with `i_understand` is there a genesis whose method shares samples in a transformed form.
     """
 
     method: str = "dfpl"
@@ -50,7 +49,8 @@ class GenesisSpec:
     seed: int = 1
     settings: tuple[str, ...] = ()
     profile: str = "local"
-    difficulty: int | None = None
+    difficulty: int = USUAL_DIFFICULTY
+    adaptive: bool = False
     pretrained: Path | None = None
     i_understand: bool = False
     chain_name: str = "testnet"
@@ -61,9 +61,6 @@ class GenesisSpec:
 def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     """Genesis as `spec` and its settings have it, yet without members, and the nodes' `data` ({} without
     any). Raises ConfigError."""
-    work = {"difficulty": DIFFICULTY, "min": DIFFICULTY, "max": MAX_DIFFICULTY}
-    if spec.difficulty is not None:
-        work = dict.fromkeys(work, spec.difficulty)
     mapping: dict[str, Any] = {
         "protocol": 1,
         "chain_name": spec.chain_name,
@@ -77,7 +74,11 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         "rounds": spec.rounds,
         "quorum": "bft",
         "profile": spec.profile,
-        "pow": {**work, "target_ms": TARGET_MS.get(spec.profile, TARGET_MS["wide"])},
+        "pow": {
+            "difficulty": spec.difficulty,
+            "target_ms": TARGET_MS.get(spec.profile, TARGET_MS["wide"]),
+            "adaptive": spec.adaptive,
+        },
         "limits": {"max_weight": 1_000_000, "payload_mib": 512},
     }
     data = None if spec.data is None else make_data(spec.data)

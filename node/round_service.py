@@ -17,6 +17,7 @@ from typing import Any
 
 from chain import codec, validation
 from chain.block import ZERO, Block, Contribution, Digest, Evidence, Id, PayloadRef, Phase, Vote
+from chain.difficulty import get_first_read
 from chain.errors import SlotTaken, StoreFull, ValidationError
 from chain.signed import get_block_digests
 from chain.tip import Tip
@@ -102,8 +103,8 @@ class RoundService:
         self._me = context.me
         self._is_member = context.genesis.index_of(self._me) is not None
         head = context.store.head().block
-        first = max(0, head.height - 15)
-        self._tip = Tip.at(context.genesis, [stored.block for stored in context.store.blocks(first, head.height)])
+        newest = context.store.blocks(get_first_read(head.height), head.height)
+        self._tip = Tip.at(context.genesis, [stored.block for stored in newest])
         self._queue: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
         self._round: _Round | None = None
         self._signed_height = context.store.get_signed_height()  # in an earlier life

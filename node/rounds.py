@@ -492,8 +492,8 @@ class RoundMachine:
         return actions + self._follow_certificate()
 
     def _follow_certificate(self) -> list[Action]:
-        """A certificate suffices, whatever the clock here says. A node that cannot get the blobs follows it as well, and
-        audits when they arrive."""
+        """A certificate suffices, whatever the clock here says. Whoever cannot get the blobs follows it too, and audits
+        when they arrive."""
         certified = self._voting.certified
         if self._finalised or certified is None:
             return []

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chain.pow import USUAL_DIFFICULTY
 from node.cli.options import AsJson, make_group
-from node.cli.testnet import MethodOption, ModelOption, PretrainedOption, SizeOption
+from node.cli.testnet import (
+    AdaptiveOption,
+    DifficultyOption,
+    MethodOption,
+    ModelOption,
+    PretrainedOption,
+    SizeOption,
+)
 
 if TYPE_CHECKING:
     from chain.genesis import Genesis
@@ -53,10 +61,8 @@ def make(
     seed: Annotated[int, typer.Option("--seed", metavar="S", min=0, help="The initial model follows from it.")] = 1,
     chain_name: Annotated[str, typer.Option("--chain-name", metavar="NAME", help="What people call it.")] = "fednode",
     profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="The waits: local, site or wide.")] = "site",
-    difficulty: Annotated[
-        int | None,
-        typer.Option("--difficulty", metavar="D", min=1, help="Expected hashes per block, for good; else it adapts."),
-    ] = None,
+    difficulty: DifficultyOption = USUAL_DIFFICULTY,
+    adaptive: AdaptiveOption = False,
     pretrained: PretrainedOption = None,
     settings: Annotated[
         list[str] | None,
@@ -102,6 +108,7 @@ def make(
         chain_name=chain_name,
         profile=profile,
         difficulty=difficulty,
+        adaptive=adaptive,
         pretrained=pretrained,
         settings=tuple(settings or ()),
         i_understand=i_understand,

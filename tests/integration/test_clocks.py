@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from chain.block import ZERO, Block, Phase
+from chain.block import HEADER_VERSION, ZERO, Block, Contribution, Digest, Header, Phase
+from chain.codec import compute_body_digest
+from chain.tip import Tip
+from node import round_events
+from node.round_service import RoundService
+from support.chains import mine
 from support.cluster import Cluster, cluster
 from support.liar import Liar, lying
 from support.virtual_time import run_virtual
@@ -75,3 +80,45 @@ def test_one_clock_that_is_wrong_does_not_slow_the_others(tmp_path: Path, skew_s
     wrong_s = run_virtual(measure_pace_s(tmp_path / "wrong", {"node3": skew_s * 1000}))
     print(f"{usual_s:.3f} s a round, with one clock {skew_s} s off {wrong_s:.3f}")
     assert wrong_s < 2 * usual_s
+
+
+class Claimer(RoundService):
+    """Finds its blocks at once, and says that it took no time, or as long as it is told to."""
+
+    claim_ms = 0
+
+    async def _mine(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
+        time_ms = max(self._c.clock.now_ms(), tip.header.time_ms + 1 + self.claim_ms)
+        header = Header(
+            version=HEADER_VERSION,
+            height=tip.height + 1,
+            prev=tip.id,
+            body=compute_body_digest(contributions),
+            aggregate=aggregate,
+            members_next=self._genesis.members_digest,
+            miner=self._me,
+            start_ms=time_ms - self.claim_ms,
+            time_ms=time_ms,
+            difficulty=tip.next_difficulty,
+        )
+        block = mine(self._genesis, header, contributions, self._c.key)
+        self.gossip.push_block(block)
+        self.post(block.height, round_events.Mined(block))
+
+
+@pytest.mark.parametrize("claim_ms", [0, 1])
+def test_one_miners_word_does_not_make_mining_harder(tmp_path: Path, claim_ms: int) -> None:
+    """It has every second block or more. The others take 20 ms, which is what mining should take."""
+
+    async def story() -> None:
+        rules = {"difficulty": 200, "min": 3, "max": 12_800, "target_ms": 20}
+        async with cluster(tmp_path, 4, start=HONEST, pow=rules, hash_rate=10_000.0) as net:
+            net.start("node3", type("Claiming", (Claimer,), {"claim_ms": claim_ms}))
+            await net.wait_for_height(50)
+            blocks = [net["node0"].get_block(height) for height in range(1, 51)]
+            won = sum(block.header.miner == net.id("node3") for block in blocks)
+            print(f"{won} of 50 blocks; difficulties {sorted({block.header.difficulty for block in blocks})}")
+            assert won > 20
+            assert max(block.header.difficulty for block in blocks) <= 400
+
+    run_virtual(story())
