@@ -38,6 +38,7 @@ class Absence(StrEnum):
     NOT_SENT = "no contribution came"
     NOT_FETCHED = "its payloads did not come"
     SIGNED_TWICE = "it has signed twice"
+    NOT_HEARD = "it has not said that it would contribute"
     ABSTAINED = "it said that it would not contribute"
     LATE = "its contribution came late, or was left out by the miner"
 

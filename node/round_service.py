@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -27,6 +27,7 @@ from node.aggregates import Aggregates
 from node.auditor import MAX_WAITING, Auditor, Halted
 from node.blobs import BlobFetcher
 from node.context import NodeContext
+from node.credit import Credits, VainWait
 from node.events import Events
 from node.exchange import Exchange
 from node.gossip import Gossip, Position
@@ -119,6 +120,7 @@ class RoundService:
         self.events = Events(context.clock)
         self.peers = Peers(context.genesis, self._me, context.observers, context.clock)
         self.clocks = MemberClocks(context.genesis, self._me, context.clock)
+        self.credits = Credits(member for member in context.genesis.member_ids if member != self._me)
         self.gossip = Gossip(context.genesis, context.transport, self.peers, context.clock, self._get_position)
         self.transfers = Transfers(
             context.clock, context.get_name, on_wrong=lambda peer: self.peers.refuse(peer, Reason.BLOB)
@@ -141,6 +143,7 @@ class RoundService:
             context.bulk,
             collect_s=context.genesis.waits.collect_s,
             is_alone=lambda: self.peers.describe_stall() is not None,
+            get_overdrawn=self.credits.get_overdrawn,
             on_loss=self._on_loss,
         )
         self.learner = Learner(context.trainer, self._gather, self, prepare=self._prepare)
@@ -207,6 +210,14 @@ class RoundService:
     def is_done(self) -> bool:
         """Whether the set rounds are over: the node keeps serving and contributes no more."""
         return self._genesis.rounds != 0 and self._tip.height >= self._genesis.rounds
+
+    def describe_not_awaited(self) -> dict[Id, str]:
+        """Whose contribution this node does not wait for in the round in hand, and why."""
+        machine = self.machine
+        if machine is None:
+            return {}
+        others = (member for member in self._genesis.member_ids if member != self._me and member not in machine.awaited)
+        return {member: self.credits.explain(member) or machine.explain_not_awaited(member) for member in others}
 
     def get_refusals(self) -> dict[Id, Refusals]:
         """What was not taken since the node started, of each peer of which there is such."""
@@ -329,6 +340,7 @@ class RoundService:
             height=height,
             parent_ms=self._tip.header.time_ms,
             awaited=parent_authors if self._tip.height else self._genesis.member_ids,
+            overdrawn=self.credits.get_overdrawn(),
             accused=self._get_accused(height),
             mine=self.mines,
             contributes=self.participation.contributes_to(height),
@@ -447,9 +459,8 @@ class RoundService:
         current = self._round
         if current is None:
             return
-        now = round_events.Now(self._c.clock.monotonic(), self.clocks.now_ms())
         phase = current.machine.phase
-        actions = current.machine.on(event, now)
+        actions = current.machine.on(event, self._get_now())
         self._note(event)
         if current.machine.phase is not phase:
             self._publish_phase()
@@ -459,6 +470,9 @@ class RoundService:
             await self._perform(current, action)
         if actions:
             self.gossip.on_step()
+
+    def _get_now(self) -> round_events.Now:
+        return round_events.Now(self._c.clock.monotonic(), self.clocks.now_ms())
 
     def _note(self, event: round_events.Event) -> None:
         """Remember since when things are held, and when the round's phases ended."""
@@ -737,7 +751,10 @@ class RoundService:
         What came from peers while the blocks before these were written is those blocks', and stays, if they name it.
         """
         machine, first = self.machine, blocks[0].block.height
-        seen = machine.contributions.values() if machine is not None and machine.height == first else ()
+        seen: Collection[Contribution] = ()
+        vain: Mapping[Id, VainWait] = {}
+        if machine is not None and machine.height == first:
+            seen, vain = machine.contributions.values(), machine.get_vain_waits(blocks[0].block, self._get_now())
         pulled = self.blobs.take_pulled() - self._just_named
         late = frozenset[Digest]().union(*(blobs.take_pulled() for blobs in self._behind))
         await self._c.disk.run(self._put_blocks, blocks, aggregate, tuple(seen), pulled, late)
@@ -745,8 +762,18 @@ class RoundService:
         if aggregate is not None:
             self._aggregates.on_new(aggregate)
         for final in blocks:
+            self._count_waits(final.block.height, vain if final.block.height == first else {})
             self._tip = self._tip.extend(final.block)
             self.transfers.name(final.block.contributions, self._c.spec.get_streamed(final.block.height))
+
+    def _count_waits(self, height: int, vain: Mapping[Id, VainWait]) -> None:
+        for member in sorted(self.credits.on_final(height, vain)):
+            self._tell_overdrawn(member)
+
+    def _tell_overdrawn(self, member: Id) -> None:
+        why = self.credits.explain(member)
+        log.warning("%s is not awaited for some rounds: %s", self._c.get_name(member), why)
+        self.events.publish("peer", peer=member.hex(), up=self.peers.is_connected(member), awaited=False, reason=why)
 
     def _put_blocks(
         self,
@@ -828,6 +855,8 @@ class RoundService:
 
     def _on_loss(self, loss: Loss) -> None:
         log.warning("round %d goes on without %s: %s", loss.height, self._c.get_name(loss.author), loss.why)
+        if self.credits.charge(loss.author, loss.height, VainWait(loss.waited, loss.why)):
+            self._tell_overdrawn(loss.author)
         if loss.is_fault:
             self.events.publish("rejected", height=loss.height, author=loss.author.hex(), reason=loss.why)
 

@@ -15,6 +15,7 @@ from math import inf
 from chain import codec, finality
 from chain.block import Block, Certificate, Contribution, Id, Vote
 from chain.genesis import Genesis
+from node.credit import VainWait
 from node.refusals import Reason
 from node.round_events import (
     Absence,
@@ -64,8 +65,9 @@ class RoundMachine:
     """The rules of one height for one node, on a parent of the time `parent_ms`.
 
     `awaited` are the members worth waiting for, `collect_s` at most (genesis' own by default): the parent's authors,
-    and those seen alive since. `accused` are the authors with evidence, left out of the body built here. `me` is None
-    for an observer. A member that does not contribute (`contributes`) collects, mines and votes like any other.
+    and those seen alive since, but for the `overdrawn`, whose credit is used up. `accused` are the authors with
+    evidence, left out of the body built here. `me` is None for an observer. A member that does not contribute
+    (`contributes`) collects, mines and votes like any other.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class RoundMachine:
         height: int,
         parent_ms: int,
         awaited: Collection[Id],
+        overdrawn: Collection[Id] = (),
         accused: Collection[Id] = (),
         mine: bool = True,
         contributes: bool = True,
@@ -89,12 +92,18 @@ class RoundMachine:
         self._me = me
         self._mines = mine and me is not None
         self._contributes = contributes and me is not None
-        self._awaited = {member for member in awaited if member in genesis.member_ids and (contributes or member != me)}
+        self._overdrawn = frozenset(overdrawn)
+        self._awaited = {
+            member
+            for member in awaited
+            if member in genesis.member_ids and member not in self._overdrawn and (contributes or member != me)
+        }
         self._abstaining: set[Id] = set()  # others that are not to be waited for, as they say
         self._accused = set(accused)
         self._contributions: dict[Id, Contribution] = {}
         self._verified_at_s: dict[Id, float] = {}
-        self._collecting = False  # the q-th contribution is verified and its timer runs
+        self._collecting_s: float | None = None  # since when the q-th contribution is verified, and its timer runs
+        self._waited_s: dict[Id, float] = {}  # in vain, by member, in waits that have ended
         self._cutoff_s: float | None = None
         self._body: tuple[Contribution, ...] = ()
         self._candidates: dict[Id, Block] = {}
@@ -202,9 +211,17 @@ class RoundMachine:
             return Absence.SIGNED_TWICE
         return Absence.LATE
 
+    def explain_not_awaited(self, member: Id) -> str:
+        """Why nobody need wait for a member at this height, as far as the height itself shows it."""
+        if member in self._accused:
+            return Absence.SIGNED_TWICE
+        if member in self.refused:
+            return self.refused[member]
+        return Absence.ABSTAINED if member in self._abstaining else Absence.NOT_HEARD
+
     @property
     def awaited(self) -> frozenset[Id]:
-        return frozenset(self._awaited)
+        return frozenset(self._awaited - self._accused)
 
     @property
     def voting(self) -> finality.Voting:
@@ -295,8 +312,8 @@ class RoundMachine:
             return []
         self._verified_at_s[author] = now.monotonic_s
         actions: list[Action] = []
-        if len(self._eligible()) >= self._genesis.q and not self._collecting:
-            self._collecting = True
+        if len(self._eligible()) >= self._genesis.q and self._collecting_s is None and self._cutoff_s is None:
+            self._collecting_s = now.monotonic_s
             actions.append(StartTimer(CollectTimer(), self._collect_s))
         if self._has_all_awaited():
             actions += self._cut_off(now)
@@ -308,8 +325,9 @@ class RoundMachine:
 
     def _on_alive(self, member: Id) -> list[Action]:
         if member in self._genesis.member_ids and member not in self.refused:
-            self._awaited.add(member)
             self._abstaining.discard(member)
+            if member not in self._overdrawn:
+                self._awaited.add(member)
         return []
 
     def _on_abstains(self, member: Id, now: Now) -> list[Action]:
@@ -329,13 +347,45 @@ class RoundMachine:
         return self._stop_awaiting(self._me, now) if self._me is not None else []
 
     def _stop_awaiting(self, member: Id, now: Now) -> list[Action]:
+        self._give_up(member, now)
         self._awaited.discard(member)
         return self._cut_off(now) if self._has_all_awaited() else []
 
     def _on_collect_timer(self, now: Now) -> list[Action]:
         """Long enough. Where evidence has since left too few, the wait starts anew with the next q-th."""
-        self._collecting = False
+        self._end_wait(now)
         return self._cut_off(now)
+
+    def _give_up(self, member: Id, now: Now) -> None:
+        """Notes how long was waited for one that is not awaited any more."""
+        waited_s = self._get_waited_s(now)
+        if member in waited_s:
+            self._waited_s[member] = waited_s[member]
+
+    def _end_wait(self, now: Now) -> None:
+        self._waited_s = self._get_waited_s(now)
+        self._collecting_s = None
+
+    def _get_waited_s(self, now: Now) -> dict[Id, float]:
+        """For whom more was waited than for the q-th contribution, until now, and did not come then."""
+        waited_s = dict(self._waited_s)
+        if self._collecting_s is not None:
+            for member in self._get_missing():
+                waited_s[member] = waited_s.get(member, 0.0) + now.monotonic_s - self._collecting_s
+        return waited_s
+
+    def _get_missing(self) -> set[Id]:
+        """Others that are still awaited."""
+        return self._awaited - self._accused - self._verified_at_s.keys() - {self._me}
+
+    def get_vain_waits(self, block: Block, now: Now) -> dict[Id, VainWait]:
+        """For whom was waited in vain at this height, which ends with `block`."""
+        authors = {contribution.author for contribution in block.contributions}
+        return {
+            member: VainWait(min(1.0, waited_s / self._collect_s), self._explain_absence(member))
+            for member, waited_s in self._get_waited_s(now).items()
+            if member not in authors and waited_s > 0
+        }
 
     def _eligible(self) -> set[Id]:
         """Authors whose contribution may go into the body built here."""
@@ -350,6 +400,7 @@ class RoundMachine:
         eligible = self._eligible()
         if self._cutoff_s is not None or len(eligible) < self._genesis.min_contributions:
             return []
+        self._end_wait(now)
         self._cutoff_s = now.monotonic_s
         self._body = tuple(self._contributions[author] for author in sorted(eligible))
         if not self._mines or self._satisfied:
@@ -470,6 +521,7 @@ class RoundMachine:
 
     def _leave_out(self, author: Id, now: Now) -> list[Action]:
         """From now on this node neither awaits the author nor takes it into a body."""
+        self._give_up(author, now)
         self._accused.add(author)
         return self._cut_off(now) if self._has_all_awaited() else []
 
