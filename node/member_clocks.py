@@ -7,8 +7,9 @@ wrong is told from the others by everybody alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from chain.block import Id
 from chain.genesis import Genesis
@@ -18,6 +19,29 @@ FORGET_S = 60.0  # after a member's last status
 SETTLE_S = 10.0  # for so long a reading that shows an earlier time, as of a status that was held up, changes nothing
 MAX_SKEW_S = 2.0  # beyond it a member's candidates are not acceptable in view 0 (`node.rounds.FUTURE_MS`)
 ENOUGH_TO_TELL = 3  # clocks: of two that differ nobody can say which is wrong
+
+
+K = TypeVar("K")
+
+
+def compute_skews_s(clocks_s: Mapping[K, float]) -> dict[K, float]:
+    """Seconds by which each clock is ahead of the lower median of all of them; nothing where there is one alone."""
+    if len(clocks_s) < 2:
+        return {}
+    median_s = _compute_median(clocks_s.values())
+    return {key: clock_s - median_s for key, clock_s in clocks_s.items()}
+
+
+def is_wrong(skew_s: float) -> bool:
+    return abs(skew_s) > MAX_SKEW_S
+
+
+def describe_skew(skew_s: float, num_clocks: int) -> str:
+    return f"{abs(skew_s):.1f} s {'ahead of' if skew_s > 0 else 'behind'} the median of {num_clocks} members' clocks"
+
+
+def _compute_median(values: Collection[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +73,23 @@ class MemberClocks:
 
     def now_ms(self) -> int:
         """The time that candidates are judged by: this node's own, or the lower median where that is later."""
-        return max(self._clock.now_ms(), self._compute_median_ms())
+        clocks = self._get_clocks_ms().values()
+        return max(self._clock.now_ms(), round(_compute_median(clocks)) if clocks else 0)
 
-    def get_skews(self) -> Mapping[Id, float]:
+    def get_skews_s(self) -> Mapping[Id, float]:
         """Seconds by which each clock is ahead of the median, this node's own among them, if there is any other."""
-        clocks = self._get_clocks_ms()
-        if len(clocks) < 2:
-            return {}
-        median_ms = self._compute_median_ms()
-        return {member: (now_ms - median_ms) / 1000 for member, now_ms in clocks.items()}
+        return compute_skews_s({member: now_ms / 1000 for member, now_ms in self._get_clocks_ms().items()})
 
     def describe_wrong(self) -> list[str]:
         """A line for each clock that is off by more than MAX_SKEW_S."""
-        skews = self.get_skews()
-        wrong = {member: skew_s for member, skew_s in skews.items() if abs(skew_s) > MAX_SKEW_S}
-        if wrong and len(skews) < ENOUGH_TO_TELL:
-            other = next(member for member in skews if member != self._me)
-            apart_s = max(skews.values()) - min(skews.values())
-            return [f"the clocks of this node and {self._get_name(other)} are {apart_s:.1f} s apart; set both by NTP"]
+        skews_s = self.get_skews_s()
+        wrong = {member: skew_s for member, skew_s in skews_s.items() if is_wrong(skew_s)}
+        if wrong and len(skews_s) < ENOUGH_TO_TELL:
+            one, other = map(self._get_name, sorted(skews_s, key=lambda member: member != self._me))
+            apart_s = max(skews_s.values()) - min(skews_s.values())
+            return [f"the clocks of {one} and {other} are {apart_s:.1f} s apart: one of the two is wrong"]
         return [
-            f"the clock of {'this node' if member == self._me else self._get_name(member)} is {abs(skew_s):.1f} s "
-            f"{'ahead of' if skew_s > 0 else 'behind'} the median of {len(skews)} members"
+            f"the clock of {self._get_name(member)} is {describe_skew(skew_s, len(skews_s))}"
             for member, skew_s in sorted(wrong.items())
         ]
 
@@ -85,9 +105,6 @@ class MemberClocks:
             shown[self._me] = self._clock.now_ms()
         return shown
 
-    def _compute_median_ms(self) -> int:
-        clocks = sorted(self._get_clocks_ms().values())
-        return round(clocks[(len(clocks) - 1) // 2]) if clocks else 0
-
     def _get_name(self, member: Id) -> str:
-        return next(each.name for each in self._genesis.members if each.key == member)
+        index = self._genesis.index_of(member)
+        return "this node" if member == self._me or index is None else self._genesis.members[index].name

@@ -122,3 +122,21 @@ def test_one_miners_word_does_not_make_mining_harder(tmp_path: Path, claim_ms: i
             assert max(block.header.difficulty for block in blocks) <= 400
 
     run_virtual(story())
+
+
+def test_everybody_names_the_member_whose_clock_is_wrong(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 4) as net:
+            net["node2"].clock.skew_ms = 300_000
+            line = "is 300.0 s ahead of the median of 4 members' clocks"
+            expected = {f"node{i}": [f"the clock of {'this node' if i == 2 else 'node2'} {line}"] for i in range(4)}
+
+            def get_told() -> dict[str, list[str]]:
+                services = {name: node.service for name, node in net.nodes.items()}
+                return {name: each.clocks.describe_wrong() for name, each in services.items() if each is not None}
+
+            await net.wait_for(lambda: get_told() == expected, "all to name node2", timeout_s=20.0)
+            net["node2"].clock.skew_ms = 0
+            await net.wait_for(lambda: not any(get_told().values()), "nobody to be named", timeout_s=60.0)
+
+    run_virtual(story())

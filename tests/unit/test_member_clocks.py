@@ -41,7 +41,7 @@ def make_clocks(off_ms: int = 0, *others_ms: int) -> tuple[MemberClocks, SetCloc
 def test_alone_a_node_goes_by_its_own_clock() -> None:
     clocks, clock = make_clocks()
     assert clocks.now_ms() == clock.now_ms()
-    assert clocks.get_skews() == {}
+    assert clocks.get_skews_s() == {}
     assert clocks.describe_wrong() == []
 
 
@@ -66,18 +66,18 @@ def test_times_are_judged_by_the_own_clock_or_the_lower_median_if_later(
 
 def test_a_clock_that_is_off_is_named_whoever_looks() -> None:
     assert make_clocks(0, 0, 10, 300_000)[0].describe_wrong() == [
-        f"the clock of {NAMES[3]} is 300.0 s ahead of the median of 4 members"
+        f"the clock of {NAMES[3]} is 300.0 s ahead of the median of 4 members' clocks"
     ]
     assert make_clocks(300_000, 0, 10, 0)[0].describe_wrong() == [
-        "the clock of this node is 300.0 s ahead of the median of 4 members"
+        "the clock of this node is 300.0 s ahead of the median of 4 members' clocks"
     ]
     assert make_clocks(0, 0, -5_000, 1_900)[0].describe_wrong() == [
-        f"the clock of {NAMES[2]} is 5.0 s behind the median of 4 members"
+        f"the clock of {NAMES[2]} is 5.0 s behind the median of 4 members' clocks"
     ]
 
 
 def test_of_two_clocks_nobody_can_say_which_is_wrong() -> None:
-    line = f"the clocks of this node and {NAMES[1]} are 300.0 s apart; set both by NTP"
+    line = f"the clocks of this node and {NAMES[1]} are 300.0 s apart: one of the two is wrong"
     assert make_clocks(0, 300_000)[0].describe_wrong() == [line]
     assert make_clocks(0, -300_000)[0].describe_wrong() == [line]
 
@@ -89,7 +89,7 @@ def test_a_status_that_was_held_up_does_not_make_its_sender_slow() -> None:
     assert clocks.describe_wrong() == []
     clock.at_s = SETTLE_S + 0.1
     clocks.on_status(IDS[1], BEGAN_MS + 5_000)  # if they all are, its clock has been set back
-    assert clocks.describe_wrong() == [f"the clock of {NAMES[1]} is 5.1 s behind the median of 4 members"]
+    assert clocks.describe_wrong() == [f"the clock of {NAMES[1]} is 5.1 s behind the median of 4 members' clocks"]
 
 
 def test_a_clock_that_is_not_heard_of_any_more_is_forgotten() -> None:
@@ -97,7 +97,7 @@ def test_a_clock_that_is_not_heard_of_any_more_is_forgotten() -> None:
     assert clocks.now_ms() == BEGAN_MS
     clock.at_s = FORGET_S + 0.1
     clocks.on_status(IDS[3], clock.now_ms())
-    assert set(clocks.get_skews()) == {IDS[0], IDS[3]}
+    assert set(clocks.get_skews_s()) == {IDS[0], IDS[3]}
 
 
 def test_an_own_clock_that_is_set_is_seen_at_once() -> None:
@@ -111,4 +111,4 @@ def test_a_stranger_the_node_itself_and_one_that_does_not_tell_say_nothing() -> 
     clocks.on_status(b"\7" * 32, BEGAN_MS + 300_000)
     clocks.on_status(IDS[0], BEGAN_MS + 300_000)
     clocks.on_status(IDS[1], 0)
-    assert clocks.get_skews() == {}
+    assert clocks.get_skews_s() == {}
