@@ -61,7 +61,12 @@ class ClockTimer:
     """Fires when the time of a candidate that was held may have come."""
 
 
-Timer = finality.Timer | CollectTimer | ClockTimer
+@dataclass(frozen=True, slots=True)
+class CrossingTimer:
+    """Fires when candidates that cross the first one should be here."""
+
+
+Timer = finality.Timer | CollectTimer | ClockTimer | CrossingTimer
 
 
 # ---- events

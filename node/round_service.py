@@ -28,6 +28,7 @@ from node.auditor import MAX_WAITING, Auditor, Halted
 from node.blobs import BlobFetcher
 from node.context import NodeContext
 from node.credit import Credits, VainWait
+from node.crossing import Crossing
 from node.events import Events
 from node.exchange import Exchange
 from node.gossip import Gossip, Position
@@ -119,6 +120,7 @@ class RoundService:
         self.mines = context.mines  # from the next round on
         self.events = Events(context.clock)
         self.peers = Peers(context.genesis, self._me, context.observers, context.clock)
+        self.crossing = Crossing(context.genesis.waits.delta_s)
         self.clocks = MemberClocks(context.genesis, self._me, context.clock)
         self.credits = Credits(member for member in context.genesis.member_ids if member != self._me)
         self.gossip = Gossip(context.genesis, context.transport, self.peers, context.clock, self._get_position)
@@ -323,6 +325,7 @@ class RoundService:
         """Take up the height after the head, with whatever of it is durable here already."""
         if self._round is not None:
             self.pace.add(self._measure_alpha(self._round.record), self._round.record.beta_s)
+            self.crossing.add(self._round.machine.apart_s)
             self._round.cancel()
         self.blobs.abandon()
         height = self._tip.height + 1
@@ -345,6 +348,7 @@ class RoundService:
             mine=self.mines,
             contributes=self.participation.contributes_to(height),
             collect_s=self._get_collect_s(height),
+            crossing_s=self.crossing.wait_s,
         )
         payloads = Payloads(
             self._c.spec,

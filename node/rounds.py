@@ -32,6 +32,7 @@ from node.round_events import (
     CollectTimer,
     ComputeAggregate,
     ContributionSeen,
+    CrossingTimer,
     Event,
     FetchBlock,
     FetchPayloads,
@@ -67,7 +68,8 @@ class RoundMachine:
     `awaited` are the members worth waiting for, `collect_s` at most (genesis' own by default): the parent's authors,
     and those seen alive since, but for the `overdrawn`, whose credit is used up. `accused` are the authors with
     evidence, left out of the body built here. `me` is None for an observer. A member that does not contribute
-    (`contributes`) collects, mines and votes like any other.
+    (`contributes`) collects, mines and votes like any other. `crossing_s` is for how long a candidate that nobody is
+    missing from waits for others that may cross it.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class RoundMachine:
         mine: bool = True,
         contributes: bool = True,
         collect_s: float | None = None,
+        crossing_s: float = 0.0,
     ) -> None:
         self.height = height
         self.refused: dict[Id, str] = {}  # authors whose payloads did not fit, and why
@@ -113,6 +116,10 @@ class RoundMachine:
         self._refusals: dict[Id, CandidateRefused] = {}
         self._objections: dict[Id, Objection] = {}
         self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
+        self._crossing_s = crossing_s
+        self._crossed = crossing_s <= 0  # what crosses the first candidate is here
+        self._first_s: float | None = None  # when the first acceptable candidate was
+        self._last_s = 0.0  # and the newest valid one
         self._satisfied = False  # an acceptable candidate is here: mining on would only split the vote
         self._mining = False
         self._finalised = False
@@ -272,6 +279,8 @@ class RoundMachine:
                         return self._on_collect_timer(now)
                     case ClockTimer():
                         return self._on_clock_timer(now)
+                    case CrossingTimer():
+                        return self._on_crossing_timer(now)
                     case _:
                         return self._from_voting(self._voting.on_timer(timer), now)
 
@@ -458,12 +467,35 @@ class RoundMachine:
                 actions += self._look_again(block, now)
         if self._is_held(block, now):
             return actions + self._follow_certificate()
+        self._last_s = now.monotonic_s
         if objection is None:
+            if self._first_s is None:
+                self._first_s = now.monotonic_s
+                if not self._crossed:
+                    actions.append(StartTimer(CrossingTimer(), self._crossing_s))
             self._satisfied = True
             actions += self._stop_mining()
-        complete = self._is_complete(block)
-        voting = self._voting.on_candidate(block.id, acceptable=objection is None, complete=complete)
-        return actions + self._from_voting(voting, now)
+        return actions + self._put_to_vote(block, objection is None, now)
+
+    def _put_to_vote(self, block: Block, acceptable: bool, now: Now) -> list[Action]:
+        complete = self._crossed and self._is_complete(block)
+        voting = self._voting.on_candidate(block.id, acceptable=acceptable, complete=complete)
+        return self._from_voting(voting, now)
+
+    def _on_crossing_timer(self, now: Now) -> list[Action]:
+        """The best of the candidates that nobody is missing from, if there is one, is prevoted now."""
+        self._crossed = True
+        acceptable = [block_id for block_id in self._recomputed if block_id not in self._objections]
+        actions: list[Action] = []
+        for block_id in sorted(acceptable):
+            if not self._finalised:
+                actions += self._put_to_vote(self._candidates[block_id], True, now)
+        return actions
+
+    @property
+    def apart_s(self) -> float | None:
+        """How long after the first acceptable candidate the newest one was here; None where there was none."""
+        return None if self._first_s is None else max(0.0, self._last_s - self._first_s)
 
     def _is_held(self, block: Block, now: Now) -> bool:
         """Whether its time is too far ahead for it to be valid yet. A time that the parent forces never is."""

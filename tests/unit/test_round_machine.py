@@ -13,7 +13,16 @@ from chain.codec import sign_vote
 from chain.finality import Timer, TimerKind
 from node import round_events, rounds
 from node.refusals import Reason
-from node.round_events import ClockTimer, CollectTimer, ComputeAggregate, FetchBlock, Now, RoundPhase, TimerFired
+from node.round_events import (
+    ClockTimer,
+    CollectTimer,
+    ComputeAggregate,
+    CrossingTimer,
+    FetchBlock,
+    Now,
+    RoundPhase,
+    TimerFired,
+)
 from node.rounds import RoundMachine
 from support.chains import make_candidate, make_contribution, make_digest, make_genesis, make_keys
 
@@ -42,6 +51,7 @@ class Story:
         mine: bool = True,
         contributes: bool = True,
         parent_ahead_ms: int = 0,
+        crossing_s: float = 0.0,
     ) -> None:
         self.now_s = 0.0
         self.actions: list[round_events.Action] = []
@@ -54,6 +64,7 @@ class Story:
             accused=[IDS[i] for i in accused],
             mine=mine,
             contributes=contributes,
+            crossing_s=crossing_s,
         )
 
     def on(self, *events: round_events.Event) -> list[round_events.Action]:
@@ -492,6 +503,45 @@ def test_from_view_1_on_an_unacceptable_candidate_is_voted_for() -> None:
     done = story.vote(Phase.PREVOTE, censoring.id, coordinator, view=1)
     cast = pick(done, round_events.CastVote)[0]
     assert (cast.cast.phase, cast.cast.view, cast.cast.block_id) == (Phase.PREVOTE, 1, censoring.id)
+
+
+def test_where_candidates_cross_the_best_of_them_is_prevoted_once_they_are_here() -> None:
+    story = Story(crossing_s=0.03)
+    story.start()
+    blocks = [make_block(miner=miner) for miner in (1, 2, 3)]
+    first, *others = sorted(blocks, key=lambda block: block.id, reverse=True)
+    assert round_events.StartTimer(CrossingTimer(), 0.03) in story.validate(first)
+    for block in others:
+        story.now_s += 0.01
+        assert round_events.StartTimer(CrossingTimer(), 0.03) not in story.validate(block)
+    assert not pick(story.actions, round_events.CastVote)
+    story.now_s = 0.03
+    (cast,) = pick(story.on(TimerFired(CrossingTimer())), round_events.CastVote)
+    assert (cast.cast.phase, cast.cast.view, cast.cast.block_id) == (Phase.PREVOTE, 0, min(each.id for each in blocks))
+    assert story.machine.apart_s == pytest.approx(0.02)
+
+
+def test_where_none_cross_nothing_is_waited_for() -> None:
+    story = Story()
+    story.start()
+    assert pick(story.validate(make_block()), round_events.CastVote)
+    assert story.machine.apart_s == 0.0
+
+
+def test_with_somebody_missing_delta_is_waited_whatever_crosses() -> None:
+    story = Story(crossing_s=DELTA_S / 2)
+    story.start()
+    block = make_block(authors=[0, 1, 2])
+    story.validate(block)
+    assert not pick(story.on(TimerFired(CrossingTimer())), round_events.CastVote)
+    assert pick(story.on(TimerFired(Timer(TimerKind.GRACE, 0))), round_events.CastVote)
+
+
+def test_a_candidate_that_nobody_finds_acceptable_says_nothing_of_crossing() -> None:
+    story = Story(crossing_s=0.03)
+    story.start()
+    story.validate(make_block(ahead_ms=5_000))
+    assert story.machine.apart_s is None
 
 
 def test_a_time_that_the_parent_forces_is_nobodys_fault() -> None:
