@@ -45,6 +45,7 @@ from node.peers import Peers
 from node.quiet import Quiet, Work
 from node.reception import Reception
 from node.refusals import Reason, Refusals, get_reason
+from node.restored import RESTORED, Restored
 from node.retention import Retention
 from node.round_record import RoundRecord, show_measure
 from node.stall import StallWatch
@@ -117,6 +118,7 @@ class RoundService:
         self._lacks_time = False  # the time that genesis sets is too short for one iteration
         self.num_iterations = context.spec.get_local_work(head.height + 1)  # E of the round in hand
         self.participation = Participation(context.store.path)
+        self.restored = Restored(context.store.get_meta(RESTORED))
         self.mines = context.mines  # from the next round on
         self.events = Events(context.clock)
         self.peers = Peers(context.genesis, self._me, context.observers, context.clock)
@@ -335,7 +337,12 @@ class RoundService:
             self.gossip.on_height()
             self.learner.set_target(Target(self._tip.block, trains=False))
             return
-        speaks = self._is_member and height > self._c.store.silent_until  # what was signed here may be lost
+        is_caught_up = self.peers.describe_stall() is None and not self._sync.is_behind
+        if self.restored.on_tip(self._tip.height, is_caught_up=is_caught_up):
+            await self._c.disk.run(self._c.store.put_meta, RESTORED, self.restored.to_meta())
+            log.warning("%s", self.restored.describe() or "put back from a backup, and signs again: two heights passed")
+        may_be_lost = height <= self._c.store.silent_until or self.restored.is_silent_at(height)  # what was signed here
+        speaks = self._is_member and not may_be_lost
         parent_authors = {contribution.author for contribution in self._tip.block.contributions}
         machine = rounds.RoundMachine(
             self._genesis,

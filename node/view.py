@@ -150,6 +150,8 @@ class NodeView:
             for member, reason in service.describe_not_awaited().items()
         )
         status.clocks_wrong.extend(service.clocks.describe_wrong())
+        if (silence := service.restored.describe()) is not None:
+            status.silence = silence
         if (skew_s := service.clocks.get_skews_s().get(c.me)) is not None:
             status.clock_ahead_s = skew_s
         status.transfers.extend(self._show_transfer(transfer) for transfer in service.transfers)
