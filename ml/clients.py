@@ -47,6 +47,7 @@ def make_client(
     device: str = "auto",
     max_weight: int = MAX_WEIGHT,
     rounds: int = 0,
+    num_members: int = 0,
     engine: Mapping[str, Any] | None = None,
     user_models: bool = False,
 ) -> Client:
@@ -57,7 +58,15 @@ def make_client(
     model is imported only with `user_models`. Raises SpecError, DataError, or MlError for a device that is not there.
     """
     where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
-    spec = get_spec(method, model, len(classes), input["shape"], max_weight=max_weight, rounds=rounds)
+    spec = get_spec(
+        method,
+        model,
+        len(classes),
+        input["shape"],
+        max_weight=max_weight,
+        rounds=rounds,
+        num_members=num_members,
+    )
     (net,) = _make_models(1, spec, initial, own, where, user_models=user_models)
     source = _Source(*opened, net, own)
     partition = data.get("partition")
@@ -93,7 +102,7 @@ def make_clients(
     Raises as `make_client`.
     """
     where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
-    spec = get_spec(method, model, len(classes), input["shape"], rounds=rounds)
+    spec = get_spec(method, model, len(classes), input["shape"], rounds=rounds, num_members=num_clients)
     if initial is None:
         initial = make_initial_aggregate(model, input["shape"], len(classes), run_seed)
     nets = _make_models(num_clients, spec, initial, own, where, user_models=True)

@@ -409,6 +409,7 @@ def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path
         },
         max_weight=genesis.limits.max_weight,
         rounds=genesis.rounds,
+        num_members=genesis.n,
         checkpoint_every=training.checkpoint_every,
         user_models=training.user_models,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ml.data import get_classes, open_once
 from ml.errors import DataError, SpecError
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import encode_arrays
+from ml.specs import METHODS
 from node.errors import ConfigError
 from node.genesis_file import INITIAL_MODEL, WHAT_LEAVES, get_genesis_spec, place_error, write_genesis
 from node.settings import apply_settings, complete_data, make_data, make_input, make_model
@@ -25,6 +27,9 @@ from node.yaml_source import YamlSource
 
 # How long mining should take, by profile, where difficulty adapts.
 TARGET_MS = {"local": 50, "site": 1000, "wide": 1000}
+# What sites begin with against lying members, as far as their method takes it; papers, and what tries them, do without.
+GUARDS: Mapping[str, Any] = {"aggregation": "trimmed_mean", "weight_cap": 4}
+MIN_GUARDED = 4  # members: of fewer, none may lie
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
     *("quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
@@ -143,17 +148,37 @@ def complete_genesis(
         raise ConfigError(place_error(source, error).text) from error
 
 
-def make_genesis(path: Path, members: Sequence[Mapping[str, str]], spec: GenesisSpec) -> Genesis:
-    """Writes genesis into `path`, and its initial model beside it. Raises ConfigError, also where either is there."""
+def find_guards(method: Any) -> dict[str, Any]:
+    """Those of GUARDS that genesis' `method` takes and does not set itself; none where it is no method."""
+    if not isinstance(method, Mapping) or method.get("name") not in METHODS:
+        return {}
+    settings, guards = METHODS[method["name"]].settings, dict[str, Any]()
+    for key, value in GUARDS.items():
+        if key not in method:
+            with suppress(SpecError):
+                settings.from_mapping({**method, **guards, key: value})
+                guards[key] = value
+    return guards
+
+
+def make_genesis(
+    path: Path, members: Sequence[Mapping[str, str]], spec: GenesisSpec
+) -> tuple[Genesis, Mapping[str, Any]]:
+    """Writes genesis into `path`, and its initial model beside it; and says which of GUARDS were left out because the
+    members are too few. Raises ConfigError, also where either file is there."""
     for taken in (path, path.parent / INITIAL_MODEL):
         if taken.exists() or taken.is_symlink():
             raise ConfigError(f"{taken}: expected no file, as nothing is written over; move it away or name another")
     with open_once():
         asked, _ = draft_genesis(spec)
+    guards = find_guards(asked.value["method"])
+    if guards and len(members) >= MIN_GUARDED:
+        asked = YamlSource(asked.path, asked.value | {"method": asked.value["method"] | guards}, asked.origins)
+        guards = {}
     genesis, initial_model, _ = complete_genesis(asked, members, spec)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_genesis(path, genesis, initial_model)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
-    return genesis
+    return genesis, guards

@@ -79,6 +79,7 @@ def get_genesis_spec(genesis: Genesis) -> MethodSpec:
         genesis.input["shape"],
         max_weight=genesis.limits.max_weight,
         rounds=genesis.rounds,
+        num_members=genesis.n,
     )
     for height in range(1, spec.sharing_heights + 2):
         for kind, schema in spec.schemas(height).items():

@@ -90,6 +90,7 @@ class WorkerConfig:
     engine: Mapping[str, Any] = field(default_factory=dict)
     max_weight: int = MAX_WEIGHT
     rounds: int = 0
+    num_members: int = 0
     checkpoint_every: int = 1
     user_models: bool = False
     niceness: int = 0
@@ -98,7 +99,7 @@ class WorkerConfig:
 
     def encode(self) -> Frame:
         """The call that starts a worker."""
-        genesis = ("method", "model", "classes", "input", "max_weight", "rounds")
+        genesis = ("method", "model", "classes", "input", "max_weight", "rounds", "num_members")
         own = ("data", "seed", "device", "threads", "engine", "checkpoint_every", "user_models", "niceness")
         config = {name: getattr(self, name) for name in (*genesis, *own)}
         config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}

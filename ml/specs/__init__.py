@@ -115,9 +115,11 @@ def get_spec(
     *,
     max_weight: int = MAX_WEIGHT,
     rounds: int = 0,
+    num_members: int = 0,
 ) -> MethodSpec:
     """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1;
-    `rounds` is how many are planned, 0 if there is no end.
+    `rounds` is how many are planned, 0 if there is no end; `num_members` how many members there are, which may be left
+    out where nothing will be aggregated.
 
     Raises SpecError with the dotted place of an unknown method, model or key, or of a value out of range.
     """
@@ -126,7 +128,8 @@ def get_spec(
         raise SpecError("method.name", f"expected one of {', '.join(METHODS)}, got {name!r}")
     if name not in METHODS:
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
-    return METHODS[name].from_mapping(method, Task(model, tuple(input_shape), num_classes, max_weight, rounds))
+    task = Task(model, tuple(input_shape), num_classes, max_weight, rounds, num_members)
+    return METHODS[name].from_mapping(method, task)
 
 
 def compute_aggregate(
@@ -146,7 +149,7 @@ def compute_aggregate(
             aggregate |= carry((), parent)
             continue
         given = [Contributed(c.author, c.weight, _get_payload(c, kind)) for c in contributions]
-        aggregate |= add_kind(kind, RULES[rule](given, get_kind(parent, kind)))
+        aggregate |= add_kind(kind, RULES[rule](given, get_kind(parent, kind), spec.rule_settings))
     return encode_arrays(aggregate)
 
 

@@ -89,7 +89,7 @@ def make(
     Example: fednode genesis new a=k5ry…@a.example:7050 b=m7xw…@b.example:7050 c=b2hs…@c.example:7050 --method dfpl
     --model cnn_mnist --classes benign,malignant --input 1x28x28
     """
-    from node.genesis_draft import GenesisSpec, make_genesis
+    from node.genesis_draft import MIN_GUARDED, GenesisSpec, make_genesis
     from node.genesis_members import parse_members
 
     if data is not None and (classes is not None or shape is not None):
@@ -113,7 +113,14 @@ def make(
         settings=tuple(settings or ()),
         i_understand=i_understand,
     )
-    genesis = make_genesis(out, parse_members(members), spec)
+    genesis, left_out = make_genesis(out, parse_members(members), spec)
+    if left_out:
+        told = " and ".join(f"{key}: {value}" for key, value in left_out.items())
+        print(
+            f"fednode: {told} are for {MIN_GUARDED} members and more, and not written for {genesis.n}: fewer cannot "
+            "outvote one that lies, and what one sends may go anywhere",
+            file=sys.stderr,
+        )
     if as_json:
         _print_made(out, genesis)
         return
