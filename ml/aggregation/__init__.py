@@ -18,7 +18,6 @@ apart, see there), and the settings that all members share. It raises Aggregatio
 from __future__ import annotations
 
 from ml.aggregation.contributed import (
-    BLOCK_ELEMENTS,
     MAX_WEIGHT,
     PLAIN,
     Contributed,
@@ -42,7 +41,6 @@ from ml.aggregation.robust import (
 )
 
 __all__ = [
-    "BLOCK_ELEMENTS",
     "MAX_WEIGHT",
     "PLAIN",
     "RULES",

@@ -86,6 +86,9 @@ def make(
 
     Both files go to every member as they are; they are no secret, but all must have the same: fednode genesis hash.
 
+    For four members and more, and where the method takes them, it sets aggregation to trimmed_mean and weight_cap to 4:
+    one member that lies then moves nobody out of the others' range. --set aggregation=mean is the papers' rule.
+
     Example: fednode genesis new a=k5ry…@a.example:7050 b=m7xw…@b.example:7050 c=b2hs…@c.example:7050 --method dfpl
     --model cnn_mnist --classes benign,malignant --input 1x28x28
     """

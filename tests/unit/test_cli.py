@@ -270,6 +270,17 @@ def test_simulate_prints_one_json_object_with_its_contract(capsys: Captured) -> 
     assert answer["best_taa"] == max(row["taa"] for row in answer["rounds"])
 
 
+def test_simulate_takes_a_rule_of_aggregation(capsys: Captured) -> None:
+    sizes = ("--method", "fedavg", "--clients", "4", "--rounds", "1", "--set", "local_iterations=1", "--json")
+    found = {}
+    for settings in ((), ("--set", "aggregation=median"), ("--set", "weight_cap=1")):
+        assert main(["simulate", *sizes, *settings]) == 0
+        found[settings] = json.loads(capsys.readouterr().out)
+    methods = [(run["config"]["method"]["aggregation"], run["rounds"][0]["tal"]) for run in found.values()]
+    assert [rule for rule, _ in methods] == ["mean", "median", "mean"]
+    assert len({loss for _, loss in methods}) == 3
+
+
 def test_simulate_prints_a_table_for_people(capsys: Captured) -> None:
     code, out, err = run(capsys, "simulate", "--clients", "2", "--rounds", "1", "--set", "local_iterations=1")
     assert (code, err) == (0, "")

@@ -63,6 +63,20 @@ def test_genesis_writes_out_every_default(tmp_path: Path) -> None:
     assert mapping["waits"]["collect_s"] == 2.0
 
 
+def test_a_test_network_keeps_the_papers_mean_unless_it_is_asked_for_another_rule(tmp_path: Path) -> None:
+    plain = make_testnet(tmp_path / "plain", SMALL).genesis.method
+    assert (plain["aggregation"], "weight_cap" in plain) == ("mean", False)
+    asked = replace(SMALL, settings=(*SMALL.settings, "aggregation=clipped_mean", "clip=2", "weight_cap=4"))
+    method = make_testnet(tmp_path / "asked", asked).genesis.method
+    assert (method["aggregation"], method["clip"], method["weight_cap"]) == ("clipped_mean", 2.0, 4)
+    for setting, message in (
+        ("aggregation=krum", "--set aggregation: method.aggregation: expected one of mean, median, trimmed_mean"),
+        ("proto_agg=median", "set aggregation to median instead"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make_testnet(tmp_path / "refused", replace(SMALL, settings=(setting,)))
+
+
 def test_the_seed_decides_all_but_the_keys(tmp_path: Path) -> None:
     first, again, other = (
         make_testnet(tmp_path / name, spec)
