@@ -54,8 +54,8 @@ def nova(
     The result has the arrays of the models and no others, whatever else the parent has (block 0's has a frozen encoder
     too). Running statistics of batch norm are averaged as by `weighted_mean`: a way that is made longer could lead a
     variance below zero. What leaves float32's range becomes its largest number, since a sum of finite models could
-    otherwise be infinite. Ways from a parent that was spoiled itself lead nowhere: where half of the authors are
-    infinitely far from it, as `ml.aggregation.distances` has it, everything is averaged.
+    otherwise be infinite. Ways from a parent that was spoiled itself lead nowhere: where more than half of the
+    authors are infinitely far from it, as `ml.aggregation.distances` has it, everything is averaged.
     """
     ordered = order_by_author(contributions)
     weights = cap_weights([c.weight for c in ordered], settings.weight_cap)

@@ -10,7 +10,8 @@ the trim would be 0 at three of four, and one honest site that comes late would 
                    Statistical Rates*, 2018
     clipped_mean   the mean of the ways from p, those longer than the lower median one cut to its length
                    Karimireddy, He, Jaggi, *Learning from History for Byzantine Robust Optimization*, 2021; around what
-                   peers hold themselves: the same, *Byzantine-Robust Decentralized Learning via ClippedGossip*, 2022
+                   peers hold themselves: He, Karimireddy, Jaggi, *Byzantine-Robust Decentralized Learning via
+                   ClippedGossip*, 2022
     multi_krum     the mean of the m - f authors whose nearest others are nearest
                    Blanchard, El Mhamdi, Guerraoui, Stainer, *Machine Learning with Adversaries: Byzantine Tolerant
                    Gradient Descent*, 2017. Proven for m >= 2f + 3, which four members are not. A distance is over all
@@ -92,7 +93,8 @@ def clipped_mean(
     block_elements: int = BLOCK_ELEMENTS,
 ) -> dict[str, Array]:
     """The parent's aggregate, moved by the mean of the authors' ways from it, each cut to a length that half of them
-    keep to, or to `clip`. Where half are infinitely far the parent itself was spoiled: the authors' median."""
+    keep to, or to `clip`. The authors' median where more than half are infinitely far: the parent itself was spoiled.
+    """
     return _combine_by_weight(contributions, parent, settings, weigh_by_length, block_elements)
 
 

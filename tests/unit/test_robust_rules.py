@@ -102,7 +102,7 @@ def test_weights_are_ignored(rule: str) -> None:
         ([0, 0, 0, 20], None, 0),  # T = 0: nobody who moved
         ([1, 1, 1, 32], None, 0.75),  # too far away: left out, and p in the author's place
         ([1, 1, 1, 31], None, (65536 * 3 + 2114 * 31) / (4 * 65536)),  # not yet
-        ([1, 33, 34, 35], None, 33.5),  # half are: p was spoiled, the median
+        ([1, 33, 34, 35], None, 33.5),  # more than half are: p was spoiled, the median
     ],
 )
 def test_clipped_mean_around_the_parent(values: list[float], clip: float | None, expected: float) -> None:
