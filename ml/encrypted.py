@@ -57,7 +57,7 @@ class EncryptedSet:
 
     def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """x'_BCHW and y'_BC, both float32 on the device."""
-        x, y = (torch.from_numpy(self.arrays[name].take(rows, 0)).to(self.device) for name in ("x", "y"))
+        x, y = (torch.tensor(self.arrays[name].take(rows, 0), device=self.device) for name in ("x", "y"))
         return decode_images(x, self._get("scale"), self._get("offset")), y
 
     def _get(self, name: str) -> Tensor | None:

@@ -63,6 +63,7 @@ MAX_CRASHES = 8  # in a row, before the first answer to a call
 BACKOFF_S = 0.1  # doubles with each crash after the first
 MAX_BACKOFF_S = 10.0
 CLOSE_S = 3.0  # for a worker to end its step and write its checkpoint
+MAX_UNSAVED = 2  # calls that no file may have yet when the last is answered, with a checkpoint a round (`Checkpoints`)
 TAIL_LINES = 20
 WORKER_ARGUMENTS = ("-P", "-m", "node.worker_main")  # -P: modules of the directory the daemon was started in stay out
 
@@ -141,7 +142,7 @@ class WorkerProcess:
         self._predicting = asyncio.Lock()
         self._ready: asyncio.Future[_Child] | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._unsaved: dict[Position, _Call] = {}  # the last call of each kind, until a checkpoint has its effect
+        self._unsaved: dict[Position, _Call] = {}  # the last calls, in their order, until a checkpoint has their effect
 
     @property
     def pid(self) -> int | None:
@@ -218,10 +219,13 @@ class WorkerProcess:
                 self._sweep()
             reply = await child.request(call, on_progress)
             if (position := call.position) is not None:
-                saved = tuple(reply.header["saved"] or ())
-                is_kept = {at: other for at, other in self._unsaved.items() if at > saved and at[1] != position[1]}
-                self._unsaved = is_kept | {position: call}
+                self._remember(position, call, tuple(reply.header["saved"] or ()))
             return reply
+
+    def _remember(self, position: Position, call: _Call, saved: tuple[Any, ...]) -> None:
+        """Keeps what the next worker has to repeat: of the calls whose effect is in no file, the last MAX_UNSAVED."""
+        unsaved = {at: other for at, other in self._unsaved.items() if at > saved and at != position}
+        self._unsaved = dict([*unsaved.items(), (position, call)][-MAX_UNSAVED:])
 
     def _sweep(self) -> None:
         """Deletes what was written and never asked for again, as by a worker that died half-way."""
@@ -261,7 +265,7 @@ class WorkerProcess:
         """Brings a new worker to where the last one was: its checkpoint may lack what was done last."""
         info = await child.start(self._config)
         resumed = (info.trained_height, (info.checkpoint_height or 0) == info.trained_height)
-        for position, call in sorted(self._unsaved.items(), key=lambda item: item[0]):
+        for position, call in self._unsaved.items():
             if position > resumed:
                 try:
                     await child.request(call)

@@ -5,6 +5,8 @@ height h makes the state 10 * state + h, or with E iterations 10 * state + E * h
 and what is taken of a peer, or stands for training to read, adds its own times its weight. At STREAMED_HEIGHT it makes
 a second payload, which is said to be too large to pass.
 Of a sample it says that number as its probability of class 0, and does what the first pixel tells it to.
+
+An argument has its disk take so many seconds for a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from chain.store import Faults
 from ml.data.base import Samples
 from ml.errors import MlError, Stopped
 from ml.payload import Arrays, encode_arrays
@@ -33,6 +36,7 @@ ANSWER, ANSWER_UNTIL_STOPPED, DIE_OF_IT, REFUSE = range(4)
 ENDLESS_S = 60.0
 STREAMED_HEIGHT = 100
 STREAMED_NUMBERS = 100_000
+ARGUMENTS = ("-P", "-u", str(Path(__file__)))
 
 
 def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
@@ -47,7 +51,7 @@ def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
         "initial_model": encode_arrays({"model/w": np.zeros(1)}),
         "checkpoint_dir": checkpoint_dir,
         "outgoing_dir": checkpoint_dir / "outgoing",
-        "arguments": ("-P", "-u", str(Path(__file__))),
+        "arguments": ARGUMENTS,
     }
     return WorkerConfig(**(settings | changes))
 
@@ -155,6 +159,16 @@ class FakeClient:
         self._number = float(arrays["model/w"][0])
 
 
+def be_on_slow_disk(seconds: float) -> Faults:
+    """A disk that takes so long before it begins to write a checkpoint."""
+
+    def reach(step: str) -> None:
+        if step.endswith(".begin"):
+            time.sleep(seconds)
+
+    return reach
+
+
 def build_client(config: Mapping[str, Any], initial: Arrays) -> worker_main.Built:
     if config["device"] == "abacus":
         raise MlError("device: expected one of this machine, got 'abacus'")
@@ -163,4 +177,4 @@ def build_client(config: Mapping[str, Any], initial: Arrays) -> worker_main.Buil
 
 
 if __name__ == "__main__":
-    worker_main.main(build_client)
+    worker_main.main(build_client, be_on_slow_disk(float(sys.argv[1])) if len(sys.argv) > 1 else None)
