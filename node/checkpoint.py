@@ -11,9 +11,10 @@ again, because its result was lost with the daemon, is trained from where it beg
 
 Files are written to a temporary name, synced and renamed, in a thread of their own: a round does not wait for a disk
 (some 4 ms per file) unless that is a whole phase behind. That is safe since nothing here is promised to anyone: what a
-node signed is durable in its store before it is sent. A checkpoint lost by a kill meanwhile, or by a power cut, leaves
+node signed is durable in its store before it is sent. A checkpoint lost by a power cut, or by a kill meanwhile, leaves
 the one before it, and the same training or aggregate on top of that gives the same state again: `node.worker` remembers
-what to repeat, the last two phases, and no more may be missing.
+the last two phases and repeats them, and no more can be in no file unless the disk refused one. Where the daemon dies
+too, the node goes on from what is in the files.
 """
 
 from __future__ import annotations
