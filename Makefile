@@ -6,8 +6,14 @@ READY  := $(VENV)/.ready
 
 SECONDS := 20
 FUZZ    := $(VENV)/.fuzz-ready
+BUILD   := $(VENV)/.build
+SBOM    := $(VENV)/.sbom
+AUDIT   := $(VENV)/.audit
 
-.PHONY: setup test test-slow test-long fuzz check format proto lock demo clean
+DEVICE      ?= cpu
+ENVIRONMENT ?= $(BIN)/python
+
+.PHONY: setup test test-slow test-long fuzz check format proto lock sbom audit wheel demo clean
 
 setup: $(READY)
 
@@ -53,12 +59,49 @@ proto: $(READY)
 
 # Needs pip-tools on the path. torch for the CPU, since the one for CUDA stands on gigabytes more; the first lines stay.
 lock:
-	pip-compile --quiet --upgrade --generate-hashes --strip-extras --no-annotate --no-header \
+	pip-compile --build-deps-for wheel --quiet --upgrade --generate-hashes --strip-extras --no-annotate --no-header \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options \
 	  --extra data --constraint deploy/torch-cpu.txt --unsafe-package torch --output-file .lock.txt pyproject.toml
 	{ sed -n '/^#/p' deploy/requirements.txt; sed '/^#/d;/^$$/d' .lock.txt; } >deploy/requirements.new
 	mv deploy/requirements.new deploy/requirements.txt
 	rm .lock.txt
+
+# dist/fednode-*.whl of the last commit: the same bytes wherever it is built, by one Python and one zlib.
+wheel: $(BUILD)/setuptools.txt
+	rm -rf $(BUILD)/source && mkdir -p $(BUILD)/source dist
+	git -c tar.umask=022 archive HEAD | tar -xp -C $(BUILD)/source
+	umask 022 && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BUILD)/bin/python -m pip wheel --quiet \
+	  --no-index --no-deps --no-build-isolation --wheel-dir dist $(BUILD)/source
+	cd dist && sha256sum fednode-*.whl
+
+# What a node is made of, as CycloneDX: dist/sbom.json, from an environment that has what is locked.
+sbom: $(READY) $(SBOM)/bin/cyclonedx-py
+	mkdir -p dist
+	cat deploy/requirements.txt deploy/torch-$(DEVICE).txt | \
+	  $(SBOM)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o $(SBOM)/locked.json -
+	$(SBOM)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  -o $(SBOM)/installed.json $(ENVIRONMENT)
+	$(SBOM)/bin/python deploy/sbom.py $(SBOM)/locked.json $(SBOM)/installed.json dist/sbom.json
+
+# Asks a public service what is known against the locked versions, so nothing else depends on its answer.
+audit: $(AUDIT)/bin/pip-audit
+	$(AUDIT)/bin/pip-audit --disable-pip --require-hashes -r deploy/requirements.txt
+	$(AUDIT)/bin/pip-audit --disable-pip --no-deps -r deploy/torch-cuda.txt
+
+# Each in an environment of its own, apart from what it looks at; setuptools as locked, since a wheel says who made it.
+$(BUILD)/setuptools.txt: deploy/requirements.txt
+	$(PYTHON) -m venv $(BUILD)
+	sed -n '/^setuptools==/,/[^\\]$$/p' deploy/requirements.txt >$(BUILD)/locked.txt
+	$(BUILD)/bin/python -m pip install --quiet --require-hashes --no-deps -r $(BUILD)/locked.txt
+	mv $(BUILD)/locked.txt $@
+
+$(SBOM)/bin/cyclonedx-py:
+	$(PYTHON) -m venv $(SBOM)
+	$(SBOM)/bin/python -m pip install --quiet 'cyclonedx-bom==7.5.*'
+
+$(AUDIT)/bin/pip-audit:
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet 'pip-audit==2.*'
 
 demo: $(READY)
 	$(BIN)/fednode demo

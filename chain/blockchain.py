@@ -11,7 +11,7 @@ from typing import IO
 
 from chain.block import ZERO, Block, Digest, Id
 from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES, decode_block, decode_certificate
-from chain.difficulty import WINDOW
+from chain.difficulty import get_first_read
 from chain.errors import ChainError, DecodeError, StoreCorrupted, ValidationError
 from chain.genesis import Genesis
 from chain.signed import get_block_digests
@@ -77,7 +77,7 @@ class _Audit:
 
     def walk(self, first: int, last: int) -> None:
         """Check the heights first..last. Those just below `first` are read for its parent and its difficulty."""
-        self.height = max(0, first - WINDOW)
+        self.height = get_first_read(max(0, first - 1))
         tip: Tip | None = None
         for row in self.source.read_rows(self.height, last):
             if row.height != self.height:

@@ -1,40 +1,70 @@
 """How hard the next block is: a retarget every 16 blocks on mining time alone (PROTOCOL §6). Integers only.
 
-A round is mostly training, so the whole round's length says nothing about the hash rate; `time_ms - start_ms` does.
+A round is mostly training, so the whole round's length says nothing about the hash rate; `time_ms - start_ms` does. It
+is its miner's word, and no member may raise everyone's difficulty by its own: each miner counts once, by the median of
+its blocks, and it takes q of them to move away from where genesis began.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
-from chain.block import Header
+from chain.block import Header, Id
 from chain.genesis import PowRules
 
-WINDOW = 16
+PERIOD = 16  # blocks from one retarget to the next
+WINDOW = 64  # blocks that a retarget looks at, at most
+LOOKBACK = WINDOW + 1  # headers that it reads: whether a time was forced shows beside the parent's
 
 
 def is_retarget_height(height: int) -> bool:
-    return height > WINDOW and height % WINDOW == 1
+    return height > PERIOD and height % PERIOD == 1
 
 
-def compute_next_difficulty(rules: PowRules, height: int, last16: Sequence[Header]) -> int:
+def get_first_read(head_height: int) -> int:
+    """The lowest height whose header the rule for the next height may read."""
+    return max(0, head_height - WINDOW)
+
+
+def compute_next_difficulty(rules: PowRules, quorum: int, height: int, headers: Sequence[Header]) -> int:
     """The difficulty of the block at `height`, from the headers just below it, oldest first.
 
-    A retarget needs all of heights height-16 .. height-1; between retargets the last header is enough, and up to
-    height 16 none is read. Raises ValueError when the headers are not those.
+    A retarget needs all from `get_first_read` on; between retargets the last header is enough, and up to height 16 none
+    is read. Raises ValueError when the headers are not those.
     """
-    if height <= WINDOW:
+    if height <= PERIOD:
         return rules.difficulty
-    needed = WINDOW if is_retarget_height(height) else 1
-    window = last16[-needed:]
+    first = get_first_read(height - 1) if is_retarget_height(height) else height - 1
+    window = headers[first - height :]
     heights = [header.height for header in window]
-    expected = list(range(height - needed, height))
-    if heights != expected:
-        raise ValueError(f"difficulty of height {height}: expected headers of heights {expected}, got {heights}")
+    if heights != list(range(first, height)):
+        raise ValueError(f"difficulty of height {height}: expected headers of {first} to {height - 1}, got {heights}")
     difficulty = window[-1].difficulty
-    if needed == 1:
+    medians_ms = _compute_medians_ms(window)
+    if not medians_ms:
         return difficulty
-    median_ms = sorted(header.time_ms - header.start_ms for header in window)[WINDOW // 2 - 1]
-    retargeted = difficulty * rules.target_ms // max(1, median_ms)
-    retargeted = min(max(retargeted, difficulty // 4, 1), 4 * difficulty)
-    return min(max(retargeted, rules.min), rules.max)
+    retargeted = difficulty * rules.target_ms // _compute_median(medians_ms)
+    low, high = max(difficulty // 4, 1), 4 * difficulty
+    if len(medians_ms) < quorum:  # towards where genesis began, and no further
+        low = max(low, min(difficulty, rules.difficulty))
+        high = min(high, max(difficulty, rules.difficulty))
+    return min(max(retargeted, low, rules.min), high, rules.max)
+
+
+def _compute_medians_ms(window: Sequence[Header]) -> list[int]:
+    """How long mining took each miner, by the median of its blocks, all but the first header's.
+
+    Left out are a block whose time its parent has forced, for it says nothing, and one that claims to have taken none.
+    """
+    by_miner: defaultdict[Id, list[int]] = defaultdict(list)
+    for parent, header in pairwise(window):
+        if header.time_ms != parent.time_ms + 1 and header.time_ms != header.start_ms:
+            by_miner[header.miner].append(header.time_ms - header.start_ms)
+    return [_compute_median(times_ms) for times_ms in by_miner.values()]
+
+
+def _compute_median(values: Sequence[int]) -> int:
+    """The lower of the two in the middle."""
+    return sorted(values)[(len(values) - 1) // 2]

@@ -97,6 +97,12 @@ class Section:
             raise GenesisError(self.path(key), f"expected a whole number, got {quote(value)}")
         return value
 
+    def flag(self, key: str, default: Any = _REQUIRED) -> bool:
+        value = self.value(key, default)
+        if not isinstance(value, bool):
+            raise GenesisError(self.path(key), f"expected true or false, got {quote(value)}")
+        return value
+
     def text(self, key: str, default: Any = _REQUIRED) -> str:
         value = self.value(key, default)
         if not isinstance(value, str):

@@ -166,13 +166,16 @@ class Voting:
 
     def get_missing(self, bitmaps: Mapping[Slot, int]) -> tuple[Vote, ...]:
         """Those of `get_votes` that a peer which holds just these lacks."""
-        proof = self._polkas.get(self.valid[1], ()) if self.valid else ()
         missing = (
             vote
-            for vote in itertools.chain(proof, self._book.get_all())
+            for vote in itertools.chain(self.get_proof(), self._book.get_all())
             if not bitmaps.get((vote.view, vote.phase), 0) >> self._index[vote.voter] & 1
         )
         return tuple(dict.fromkeys(missing))
+
+    def get_proof(self) -> tuple[Vote, ...]:
+        """The q prevotes behind the valid block, if there is one."""
+        return self._polkas.get(self.valid[1], ()) if self.valid else ()
 
     def vote_bitmap(self, view: int, phase: Phase) -> int:
         """Bit i is set when a vote of member i in this phase of this view is held."""

@@ -53,6 +53,7 @@ MAX_PAYLOAD_BYTES = 1024 * 1024 * MIB
 MAX_WAIT_S = 86_400.0
 MAX_ABS = 1e6  # of a payload's numbers, unless genesis sets another limit
 LARGEST_FLOAT32 = float.fromhex("0x1.fffffep127")
+ADAPTIVE_FACTOR = 64  # how far `pow.adaptive` lets difficulty move from where it begins, both ways
 
 
 def compute_quorum(rule: str, n: int) -> int:
@@ -242,7 +243,6 @@ class Genesis:
         check_choice("quorum", quorum, QUORUMS)
         profile = top.text("profile")
         check_choice("profile", profile, tuple(PROFILES))
-        work = top.section("pow", ("difficulty", "min", "max", "target_ms"))
         return cls(
             protocol=top.integer("protocol"),
             chain_name=top.text("chain_name"),
@@ -257,7 +257,7 @@ class Genesis:
             quorum=quorum,
             waits=_read_waits(top, profile),
             profile=profile,
-            pow=PowRules(*(work.integer(key) for key in ("difficulty", "min", "max", "target_ms"))),
+            pow=_read_pow(top),
             limits=_read_limits(top),
             min_contributions=top.integer("min_contributions", compute_quorum(quorum, n)),
             keep_heights=top.integer("keep_heights", 2),
@@ -324,6 +324,19 @@ def _read_waits(top: Section, profile: str) -> Waits:
     section = top.section("waits", names, {})
     values = asdict(PROFILES[profile])
     return Waits(**{name: read_number(section.path(name), section.value(name, values[name])) for name in names})
+
+
+def _read_pow(top: Section) -> PowRules:
+    """Constant, unless `adaptive` or bounds of its own let difficulty move."""
+    section = top.section("pow", ("difficulty", "min", "max", "target_ms", "adaptive"))
+    difficulty, adaptive = section.integer("difficulty"), section.flag("adaptive", False)
+    factor = ADAPTIVE_FACTOR if adaptive else 1
+    return PowRules(
+        difficulty=difficulty,
+        min=section.integer("min", max(1, difficulty // factor)),
+        max=section.integer("max", min(MAX_U64, difficulty * factor)),
+        target_ms=section.integer("target_ms"),
+    )
 
 
 def _read_limits(top: Section) -> Limits:

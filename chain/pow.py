@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import struct
 
+USUAL_DIFFICULTY = 65_536  # some tens of milliseconds of one core's work
+
 _IDS = 1 << 256
 _NONCES = 1 << 64
 

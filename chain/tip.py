@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chain.block import Block, Header, Id
-from chain.difficulty import WINDOW, compute_next_difficulty
+from chain.difficulty import LOOKBACK, compute_next_difficulty
 from chain.errors import UnknownParent, WrongHeight
 from chain.genesis import Genesis
 
@@ -21,8 +21,8 @@ class Tip:
 
     @classmethod
     def at(cls, genesis: Genesis, blocks: Iterable[Block]) -> Tip:
-        """The tip of a chain that ends with `blocks`: the last 16 of it or all, in order, at least block 0."""
-        newest = tuple(blocks)[-WINDOW:]
+        """The tip of a chain that ends with `blocks`: in order, from `chain.difficulty.get_first_read` on at least."""
+        newest = tuple(blocks)[-LOOKBACK:]
         return cls(genesis, newest[-1], tuple(block.header for block in newest))
 
     @property
@@ -39,7 +39,7 @@ class Tip:
 
     @property
     def next_difficulty(self) -> int:
-        return compute_next_difficulty(self.genesis.pow, self.height + 1, self.headers)
+        return compute_next_difficulty(self.genesis.pow, self.genesis.q, self.height + 1, self.headers)
 
     def extend(self, block: Block) -> Tip:
         """The tip after `block`. Raises WrongHeight or UnknownParent."""
@@ -47,4 +47,4 @@ class Tip:
             raise WrongHeight.differs("height", self.height + 1, block.height)
         if block.header.prev != self.id:
             raise UnknownParent.differs(f"parent of height {block.height}", self.id, block.header.prev)
-        return Tip(self.genesis, block, (*self.headers, block.header)[-WINDOW:])
+        return Tip(self.genesis, block, (*self.headers, block.header)[-LOOKBACK:])

@@ -49,6 +49,7 @@ def make_client(
     max_weight: int = MAX_WEIGHT,
     max_abs: float = MAX_ABS,
     rounds: int = 0,
+    num_members: int = 0,
     engine: Mapping[str, Any] | None = None,
     user_models: bool = False,
 ) -> Client:
@@ -59,7 +60,16 @@ def make_client(
     model is imported only with `user_models`. Raises SpecError, DataError, or MlError for a device that is not there.
     """
     where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
-    spec = get_spec(method, model, len(classes), input["shape"], max_weight=max_weight, rounds=rounds, max_abs=max_abs)
+    spec = get_spec(
+        method,
+        model,
+        len(classes),
+        input["shape"],
+        max_weight=max_weight,
+        max_abs=max_abs,
+        rounds=rounds,
+        num_members=num_members,
+    )
     (net,) = _make_models(1, spec, initial, own, where, user_models=user_models)
     source = _Source(*opened, net, own)
     partition = data.get("partition")
@@ -95,7 +105,7 @@ def make_clients(
     Raises as `make_client`.
     """
     where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
-    spec = get_spec(method, model, len(classes), input["shape"], rounds=rounds)
+    spec = get_spec(method, model, len(classes), input["shape"], rounds=rounds, num_members=num_clients)
     if initial is None:
         initial = make_initial_aggregate(model, input["shape"], len(classes), run_seed)
     nets = _make_models(num_clients, spec, initial, own, where, user_models=True)

@@ -107,7 +107,7 @@ class Codebooks:
             context["bias"] = np.where(self.has.T, 0, -np.inf).astype(np.float32).reshape(-1)
             context["shares"] = np.zeros(targets_CS.shape, np.float32)
             context["shares"][self.classes] = self.has / self.has.sum(1, keepdims=True)
-        return {name: torch.from_numpy(np.ascontiguousarray(array)).to(device) for name, array in context.items()}
+        return {name: torch.tensor(np.ascontiguousarray(array), device=device) for name, array in context.items()}
 
 
 def compute_contrastive_loss(

@@ -19,7 +19,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ml.payload import Arrays
+from ml.payload import Array, Arrays
 from ml.training import Tensors
 
 Rows = NDArray[np.int64]
@@ -33,6 +33,13 @@ def decode_images(x: Tensor, scale: Tensor | None, offset: Tensor | None) -> Ten
     if scale is None or offset is None:
         return x
     return x.mul_(scale.view(1, -1, 1, 1)).add_(offset.view(1, -1, 1, 1))
+
+
+def take_rows(array: Array, rows: Rows) -> Tensor:
+    """Copies of some rows, straight into memory that torch takes (`ml.training`)."""
+    taken = torch.from_numpy(np.empty(0, array.dtype)).new_empty((len(rows), *array.shape[1:]))
+    array.take(rows, 0, out=taken.numpy(), mode="clip")  # where a row may be missing numpy buffers all of them
+    return taken
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +64,7 @@ class EncryptedSet:
 
     def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """x'_BCHW and y'_BC, both float32 on the device."""
-        x, y = (torch.from_numpy(self.arrays[name].take(rows, 0)).to(self.device) for name in ("x", "y"))
+        x, y = (take_rows(self.arrays[name], rows).to(self.device) for name in ("x", "y"))
         return decode_images(x, self._get("scale"), self._get("offset")), y
 
     def _get(self, name: str) -> Tensor | None:

@@ -8,6 +8,11 @@ straight from autograd into one fused update; the loss is read once, at the end.
 
 A method gives the loss as a function of (model, batch, context) alone, and what it needs of earlier models or of the
 others as tensors beforehand (`Prepared`). So the same loss also runs over many clients at once (`ml.batched`).
+
+What is multiplied lies in memory that torch took: arrays come in as copies, by `torch.tensor` mostly. The last bits of
+a matrix product hang on where its factors begin, and torch's memory begins on 64 bytes in every process, while numpy's
+begins on 16, and an array that was decoded where its bytes lie on any 4. So on one kind of processor, by one thread,
+the same arrays give the same bits, wherever they came from.
 """
 
 from __future__ import annotations

@@ -11,9 +11,11 @@ The newer of the two is where a worker goes on. The older stays good for one thi
 again, because its result was lost with the daemon, is trained from where it began the first time, to the same bytes.
 
 Files are written to a temporary name, synced and renamed, in a thread of their own: a round does not wait for a disk
-(some 4 ms per file). That is safe since nothing here is promised to anyone: what a node signed is durable in its store
-before it is sent. A checkpoint lost by a power cut, or by a kill in those milliseconds, leaves the one before it, and
-the same training or aggregate on top of that gives the same state again: `node.worker` remembers what to repeat.
+(some 4 ms per file) unless that is a whole phase behind. That is safe since nothing here is promised to anyone: what a
+node signed is durable in its store before it is sent. A checkpoint lost by a power cut, or by a kill meanwhile, leaves
+the one before it, and the same training or aggregate on top of that gives the same state again: `node.worker` remembers
+the last two phases and repeats them, and no more can be in no file unless the disk refused one. Where the daemon dies
+too, the node goes on from what is in the files.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -138,8 +139,6 @@ class Checkpoints:
         self._directory = directory
         self._faults = faults
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._lock = threading.Lock()
-        self._queued: dict[Phase, tuple[int, bytearray]] = {}  # the newest of each phase, in the order they were saved
         self._writing: Future[None] | None = None
         self.saved: Position | None = None  # the newest that is in a file
         directory.mkdir(parents=True, exist_ok=True)
@@ -175,17 +174,13 @@ class Checkpoints:
         _log.warning("Checkpoint %s cannot be used and was moved to %s: %s", path, aside.name, why)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Takes a copy of the state now, to be written in the background. Where the disk cannot keep up, one that is
-        still waiting gives way to the next of its phase. Raises OSError if an earlier one could not be written."""
+        """Takes a copy of the state now, to be written in the background, and waits until the one before is in its
+        file, so that a slow disk is never more than one behind. Raises OSError if that could not be written."""
         data = encode_checkpoint(checkpoint)
-        with self._lock:
-            self._queued.pop(checkpoint.phase, None)
-            self._queued[checkpoint.phase] = (checkpoint.height, data)
-            if self._writing is not None and not self._writing.done():
-                return
-            finished, self._writing = self._writing, self._writer.submit(self._write_queued)
-        if finished is not None:
-            finished.result()
+        before = self._writing
+        self._writing = self._writer.submit(self._write, checkpoint.phase, checkpoint.height, data)
+        if before is not None:
+            before.result()
 
     def wait(self) -> None:
         """Until all that was saved is durable. Raises OSError if it could not be written."""
@@ -198,15 +193,6 @@ class Checkpoints:
             self.wait()
         finally:
             self._writer.shutdown()
-
-    def _write_queued(self) -> None:
-        while True:
-            with self._lock:
-                if not self._queued:
-                    return
-                phase = next(iter(self._queued))
-                height, data = self._queued.pop(phase)
-            self._write(phase, height, data)
 
     def _write(self, phase: Phase, height: int, data: bytearray) -> None:
         seal_checkpoint(data)

@@ -229,11 +229,12 @@ class NetworkSection(Section):
 class TrainingSection(Section):
     """What a site may choose about its training; everything else about it is the method's, in genesis.
 
-    `threads: auto` leaves the number to torch; 1 gives the same bytes whatever the number of cores. `precision: auto`
-    is bf16 on a GPU made for it, else fp32, and concerns forward passes in training. `deterministic` has a GPU train
-    to the same bytes each time; `channels_last` and `compile` may make convolutions faster. Checkpoints are written
-    every so many rounds, and on stopping; a node that was killed trains again from the last one. Only with
-    `user_models` does the node import a Python module that genesis names as its model, and so run its code.
+    `threads: auto` leaves the number to torch; 1 gives the same bytes whatever the number of cores, on processors of
+    one kind. `precision: auto` is bf16 on a GPU made for it, else fp32, and concerns forward passes in training.
+    `deterministic` has a GPU train to the same bytes each time; `channels_last` and `compile` may make convolutions
+    faster. Checkpoints are written every so many rounds, and on stopping; a node that was killed trains again from the
+    last one. With one a round, a worker that dies alone is replaced by one in the same state. Only with `user_models`
+    does the node import a Python module that genesis names as its model, and so run its code.
     """
 
     device: Annotated[str, AfterValidator(_validate_device)] = "auto"

@@ -58,6 +58,7 @@ from node.open_files import make_room
 from node.operator import Operator, restore_bans
 from node.predictor import Predictor
 from node.reloading import Load, Reloading
+from node.restored import RESTORED, Restored
 from node.round_service import RoundService
 from node.sinks.opening import open_sinks, validate_sinks
 from node.tokens import Tokens
@@ -83,12 +84,17 @@ class StorageFailed(NodeError):
 
 
 def run_daemon(
-    config: NodeConfig, faults: Faults | None = None, notifier: Notifier | None = None, load: Load | None = None
+    config: NodeConfig,
+    faults: Faults | None = None,
+    notifier: Notifier | None = None,
+    load: Load | None = None,
+    *,
+    after_restore: bool = False,
 ) -> int:
     """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's.
 
     `faults` hears of every durable step of the store; nothing in production does. `notifier` tells systemd. `load`
-    reads the configuration again.
+    reads the configuration again. `after_restore`: the data directory was put back from a backup (`node.restored`).
     """
     key = open_identity(config)
     genesis, initial_model = load_genesis(config.genesis_file)
@@ -98,14 +104,21 @@ def run_daemon(
     validate_sinks(config.sinks)
     try:
         with logging_values(lambda: {"node": config.node.name}):
-            return asyncio.run(_run(config, genesis, initial_model, key, faults, notifier or Notifier(), load))
+            running = _run(config, genesis, initial_model, key, faults, notifier or Notifier(), load, after_restore)
+            return asyncio.run(running)
     except ChainError as error:
         raise _explain(error, config) from error
 
 
-def _open_store(config: NodeConfig, genesis: Genesis, initial_model: Path, faults: Faults | None) -> SqliteStore:
+def _open_store(
+    config: NodeConfig, genesis: Genesis, initial_model: Path, faults: Faults | None, after_restore: bool
+) -> SqliteStore:
     store = SqliteStore.open(config.node.data_dir, genesis, faults=faults)
     store.put_blob(initial_model.read_bytes())
+    if after_restore:
+        store.put_meta(RESTORED, {"until": None})
+    if (silence := Restored(store.get_meta(RESTORED)).describe()) is not None:
+        log.warning("%s", silence)
     loss = store.describe_loss()
     if loss is not None:
         log.warning(
@@ -148,6 +161,7 @@ async def _run(
     faults: Faults | None,
     notifier: Notifier,
     load: Load | None,
+    after_restore: bool,
 ) -> int:
     began_s = time.monotonic()
     stopped, hung_up = asyncio.Event(), asyncio.Event()
@@ -159,7 +173,7 @@ async def _run(
     async with AsyncExitStack() as stack:
         deadline = Deadline()
         stack.callback(deadline.close)  # after all that may take time
-        store = _open_store(config, genesis, initial_model, faults)
+        store = _open_store(config, genesis, initial_model, faults, after_restore)
         disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
         stack.callback(store.close)
         stack.callback(disk.close)
@@ -397,6 +411,7 @@ def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path
         max_weight=genesis.limits.max_weight,
         max_abs=genesis.limits.max_abs,
         rounds=genesis.rounds,
+        num_members=genesis.n,
         checkpoint_every=training.checkpoint_every,
         user_models=training.user_models,
     )

@@ -6,10 +6,10 @@ cannot be looked at is left out rather than guessed.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import stat
-import statistics
 import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +27,7 @@ from node.findings import Finding, Verdict, fail, ok, warn
 from node.genesis_file import GenesisFile, check_initial_model, read_genesis, validate_user_model
 from node.holders import describe_process, find_lock_holder
 from node.peer_probe import Greeting, NotReached, ProbeFailed, Refused, find_twin, probe_peer
+from node.skew import ENOUGH_TO_TELL, MAX_SKEW_S, compute_skews_s, describe_skew, is_wrong
 from node.transport.rpc import validate_free
 from node.unlock import open_identity
 from node.version import get_version
@@ -34,7 +35,6 @@ from node.version import get_version
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
-MAX_SKEW_S = 2.0  # beyond it the others take no candidate of ours in view 0 (PROTOCOL §9)
 FEW_BYTES = 64 << 20  # of free disk: nothing can be trusted to be written any more
 LITTLE_BYTES = 1 << 30
 MODELS_KEPT = 20  # of each member: what a few rounds of blobs and checkpoints come to
@@ -322,16 +322,18 @@ def _check_peers(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Itera
         except ProbeFailed as error:
             return error
 
-    reached, skews = 1, []
     with ThreadPoolExecutor(PROBES_AT_ONCE) as pool:
-        for peer, answer in zip(addresses, pool.map(probe, addresses), strict=True):
-            finding = _judge_peer(f"peer {names.get(peer, encode_id(peer)[:8])}", addresses[peer], answer, genesis)
-            yield finding
-            reached += finding.verdict is not Verdict.FAIL and not isinstance(answer, NotReached)
-            if isinstance(answer, Greeting):
-                skews.append(answer.skew_s)
+        answers = dict(zip(addresses, pool.map(probe, addresses), strict=True))
+    clocks_s = {peer: _read_clock_s(answer) for peer, answer in answers.items() if isinstance(answer, Greeting)}
+    skews_s = compute_skews_s({key.id: 0.0} | clocks_s)
+    reached = 1
+    for peer, answer in answers.items():
+        check = f"peer {names.get(peer, encode_id(peer)[:8])}"
+        finding = _judge_peer(check, addresses[peer], answer, genesis, skews_s.get(peer, 0.0), len(skews_s))
+        yield finding
+        reached += finding.verdict is not Verdict.FAIL and not isinstance(answer, NotReached)
     if genesis.n > 1:
-        yield from _check_clock(skews)
+        yield _judge_clock(skews_s, key.id)
     shown = f"{reached} of {genesis.n} members in reach, {genesis.q} needed"
     if reached < genesis.q:
         yield fail("quorum", shown, "nothing is finalised before: see the peers above")
@@ -352,7 +354,19 @@ def _check_twin(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterat
         yield fail("key in use", f"{twin}: a node with this node's key runs already", advice)
 
 
-def _judge_peer(check: str, address: str, answer: Greeting | ProbeFailed | None, genesis: Genesis) -> Finding:
+def _read_clock_s(greeting: Greeting) -> float:
+    """Seconds that a peer's clock is ahead of ours, at least: it may have been read at any time of the round trip."""
+    return math.copysign(max(0.0, abs(greeting.skew_s) - greeting.rtt_s / 2), greeting.skew_s)
+
+
+def _judge_peer(
+    check: str,
+    address: str,
+    answer: Greeting | ProbeFailed | None,
+    genesis: Genesis,
+    skew_s: float,
+    num_clocks: int,
+) -> Finding:
     if isinstance(answer, NotReached | Refused):
         return warn(check, str(answer), answer.advice)
     if isinstance(answer, ProbeFailed):
@@ -368,22 +382,23 @@ def _judge_peer(check: str, address: str, answer: Greeting | ProbeFailed | None,
     shown = f"{address}, fednode {answer.version}, {answer.rtt_s * 1000:.1f} ms"
     if answer.version != get_version():
         return warn(check, f"{shown}; this is fednode {get_version()}", "install the same version on both")
-    if abs(answer.skew_s) > MAX_SKEW_S + answer.rtt_s / 2:
-        ahead = "ahead of" if answer.skew_s > 0 else "behind"
-        found = f"{shown}; its clock is {abs(answer.skew_s):.1f} s {ahead} ours"
-        return warn(check, found, "one of the two is wrong: see the line on the clock")
+    if is_wrong(skew_s) and num_clocks >= ENOUGH_TO_TELL:
+        return warn(
+            check, f"{shown}; its clock is {describe_skew(skew_s, num_clocks)}", "its site has to set it by NTP"
+        )
     return ok(check, shown)
 
 
-def _check_clock(skews: Sequence[float]) -> Iterator[Finding]:
-    """Against the median of the peers, so that one that is wrong does not accuse us."""
-    if not skews:
-        yield warn("clock", "no peer could be asked for the time", "see the peers above")
-        return
-    skew_s = statistics.median(skews)
-    shown = f"{abs(skew_s):.3f} s {'behind' if skew_s > 0 else 'ahead of'} the median of {len(skews)} peers"
-    if abs(skew_s) > MAX_SKEW_S:
+def _judge_clock(skews_s: Mapping[bytes, float], me: bytes) -> Finding:
+    """Against the median of all clocks, this one among them: so everybody finds the same one wrong."""
+    if not skews_s:
+        return warn("clock", "no peer could be asked for the time", "see the peers above")
+    num_clocks, apart_s = len(skews_s), max(skews_s.values()) - min(skews_s.values())
+    if num_clocks < ENOUGH_TO_TELL and is_wrong(apart_s):
+        shown = f"{apart_s:.1f} s apart from the only peer that could be asked: one of the two is wrong"
+        return warn("clock", shown, "set both by NTP")
+    shown = describe_skew(skews_s[me], num_clocks)
+    if is_wrong(skews_s[me]):
         advice = f"set it by NTP: beyond {MAX_SKEW_S:g} s the others take no block of this node at first"
-        yield fail("clock", shown, advice)
-    else:
-        yield ok("clock", shown)
+        return fail("clock", shown, advice)
+    return ok("clock", shown)

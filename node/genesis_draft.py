@@ -6,17 +6,20 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chain.errors import GenesisError
 from chain.genesis import Genesis
+from chain.pow import USUAL_DIFFICULTY
 from ml.clients import make_initial_aggregate
 from ml.data import get_classes, open_once
 from ml.errors import DataError, PayloadError, SpecError
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import encode_arrays
+from ml.specs import METHODS
 from node.errors import ConfigError
 from node.genesis_file import (
     INITIAL_MODEL,
@@ -29,10 +32,11 @@ from node.genesis_file import (
 from node.settings import apply_settings, complete_data, make_data, make_input, make_model
 from node.yaml_source import YamlSource
 
-# How long mining should take, by profile; the first difficulty is some tens of milliseconds of one core's work.
+# How long mining should take, by profile, where difficulty adapts.
 TARGET_MS = {"local": 50, "site": 1000, "wide": 1000}
-DIFFICULTY = 65_536
-MAX_DIFFICULTY = 4_294_967_296
+# What sites begin with against lying members, as far as their method takes it; papers, and what tries them, do without.
+GUARDS: Mapping[str, Any] = {"aggregation": "trimmed_mean", "weight_cap": 4}
+MIN_GUARDED = 4  # members: of fewer, none may lie
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
     *("quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
@@ -45,8 +49,8 @@ class GenesisSpec:
     `classes` and `input_shape` [channels, height, width] say them. `settings` are `KEY=VALUE` of the method (`lr=0.05`)
     or of a section (`waits.collect_s=1`).
 
-    A `difficulty` keeps proof of work at just that. `pretrained` is a file that the initial model is taken from. Only
-    with `i_understand` is there a genesis whose method shares samples in a transformed form.
+    Proof of work begins at `difficulty`, and stays there unless `adaptive`. `pretrained` is a file that the initial
+    model is taken from. Only with `i_understand` is there a genesis whose method shares samples in a transformed form.
     """
 
     method: str = "dfpl"
@@ -57,7 +61,8 @@ class GenesisSpec:
     seed: int = 1
     settings: tuple[str, ...] = ()
     profile: str = "local"
-    difficulty: int | None = None
+    difficulty: int = USUAL_DIFFICULTY
+    adaptive: bool = False
     pretrained: Path | None = None
     i_understand: bool = False
     chain_name: str = "testnet"
@@ -68,9 +73,6 @@ class GenesisSpec:
 def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     """Genesis as `spec` and its settings have it, yet without members, and the nodes' `data` ({} without
     any). Raises ConfigError."""
-    work = {"difficulty": DIFFICULTY, "min": DIFFICULTY, "max": MAX_DIFFICULTY}
-    if spec.difficulty is not None:
-        work = dict.fromkeys(work, spec.difficulty)
     mapping: dict[str, Any] = {
         "protocol": 1,
         "chain_name": spec.chain_name,
@@ -84,7 +86,11 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         "rounds": spec.rounds,
         "quorum": "bft",
         "profile": spec.profile,
-        "pow": {**work, "target_ms": TARGET_MS.get(spec.profile, TARGET_MS["wide"])},
+        "pow": {
+            "difficulty": spec.difficulty,
+            "target_ms": TARGET_MS.get(spec.profile, TARGET_MS["wide"]),
+            "adaptive": spec.adaptive,
+        },
         "limits": {"max_weight": 1_000_000, "payload_mib": 512},
     }
     data = None if spec.data is None else make_data(spec.data)
@@ -152,17 +158,37 @@ def complete_genesis(
         raise ConfigError(f"the initial model does not fit genesis: {error}") from error
 
 
-def make_genesis(path: Path, members: Sequence[Mapping[str, str]], spec: GenesisSpec) -> Genesis:
-    """Writes genesis into `path`, and its initial model beside it. Raises ConfigError, also where either is there."""
+def find_guards(method: Any) -> dict[str, Any]:
+    """Those of GUARDS that genesis' `method` takes and does not set itself; none where it is no method."""
+    if not isinstance(method, Mapping) or method.get("name") not in METHODS:
+        return {}
+    settings, guards = METHODS[method["name"]].settings, dict[str, Any]()
+    for key, value in GUARDS.items():
+        if key not in method:
+            with suppress(SpecError):
+                settings.from_mapping({**method, **guards, key: value})
+                guards[key] = value
+    return guards
+
+
+def make_genesis(
+    path: Path, members: Sequence[Mapping[str, str]], spec: GenesisSpec
+) -> tuple[Genesis, Mapping[str, Any]]:
+    """Writes genesis into `path`, and its initial model beside it; and says which of GUARDS were left out because the
+    members are too few. Raises ConfigError, also where either file is there."""
     for taken in (path, path.parent / INITIAL_MODEL):
         if taken.exists() or taken.is_symlink():
             raise ConfigError(f"{taken}: expected no file, as nothing is written over; move it away or name another")
     with open_once():
         asked, _ = draft_genesis(spec)
+    guards = find_guards(asked.value["method"])
+    if guards and len(members) >= MIN_GUARDED:
+        asked = YamlSource(asked.path, asked.value | {"method": asked.value["method"] | guards}, asked.origins)
+        guards = {}
     genesis, initial_model, _ = complete_genesis(asked, members, spec)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_genesis(path, genesis, initial_model)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
-    return genesis
+    return genesis, guards

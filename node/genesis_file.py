@@ -80,6 +80,7 @@ def get_genesis_spec(genesis: Genesis) -> MethodSpec:
         max_weight=genesis.limits.max_weight,
         rounds=genesis.rounds,
         max_abs=genesis.limits.max_abs,
+        num_members=genesis.n,
     )
     for height in range(1, spec.sharing_heights + 2):
         for kind, schema in spec.schemas(height).items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from chain import codec
@@ -57,6 +57,7 @@ class Gossip:
         self._held_since_s: dict[Hashable, float] = {}
         self._missed: Counter[tuple[Id, Hashable]] = Counter()  # in how many statuses a peer lacked an object
         self._encoded: dict[Id, Message] = {}
+        self._proved: set[tuple[Id, Hashable]] = set()  # to whom the prevotes behind a block were given, in which view
         self._evidence: list[Message] = []
 
     # ---- own objects
@@ -98,6 +99,7 @@ class Gossip:
         self._held_since_s.clear()
         self._missed.clear()
         self._encoded.clear()
+        self._proved.clear()
         self.on_step()
 
     def on_step(self) -> None:
@@ -152,8 +154,9 @@ class Gossip:
     def get_status(self) -> Status:
         position = self._position()
         machine = position.machine
+        now_ms = self._clock.now_ms()
         if machine is None:
-            return Status(self._genesis.chain_id, position.head_height, position.head_id)
+            return Status(self._genesis.chain_id, position.head_height, position.head_id, time_ms=now_ms)
         members = self._genesis.member_ids
         candidates = sorted(machine.candidates)[: 2 * len(members)]  # no peer takes a longer list
         return Status(
@@ -167,6 +170,7 @@ class Gossip:
             contributions=sum(1 << i for i, key in enumerate(members) if key in machine.contributions),
             candidates=tuple(candidates),
             votes=tuple(VoteBitmap(*held) for held in machine.voting.get_bitmaps()),
+            time_ms=now_ms,
         )
 
     # ---- repair
@@ -188,6 +192,18 @@ class Gossip:
         held: dict[tuple[int, Phase], int] = {(entry.view, entry.phase): entry.members for entry in status.votes}
         for vote in machine.voting.get_missing(held):
             if self._gives(peer, vote.slot, vote.voter):
+                self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
+        self._prove(peer, status, machine.voting.get_proof())
+
+    def _prove(self, peer: Id, status: Status, proof: Sequence[Vote]) -> None:
+        """Gives a peer in a later view the prevotes behind the valid block, once a view, whatever it holds: a bitmap
+        does not tell which of an equivocator's two votes that is, and the other may be the one that is needed."""
+        if not proof or status.view <= proof[0].view:
+            return
+        key = ("proof", status.view, proof[0].block_id)
+        if (peer, key) not in self._proved and self._gives(peer, key, proof[0].voter):
+            self._proved.add((peer, key))
+            for vote in proof:
                 self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
 
     def _encode_candidate(self, block: Block) -> Message:

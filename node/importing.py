@@ -16,7 +16,7 @@ from typing import IO
 from chain.block import Block, Certificate, Id
 from chain.blockchain import EXPORT_MAGIC, ExportedBlock, read_export
 from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES, decode_block, decode_certificate
-from chain.difficulty import WINDOW
+from chain.difficulty import get_first_read
 from chain.errors import ChainError, DecodeError, ValidationError
 from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
@@ -69,7 +69,7 @@ def _get_tip(genesis: Genesis, store: SqliteStore | None) -> Tip:
     if store is None:
         return Tip.at(genesis, (genesis.block0,))
     head = store.head_height
-    return Tip.at(genesis, (stored.block for stored in store.blocks(max(0, head - WINDOW + 1), head)))
+    return Tip.at(genesis, (stored.block for stored in store.blocks(get_first_read(head), head)))
 
 
 def _note_unaudited(store: SqliteStore, last: int) -> None:

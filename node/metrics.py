@@ -266,6 +266,23 @@ class NodeMetrics(Collector):
             if peer.is_member:
                 in_sight.add_metric((_shorten(peer.id), peer.name), self._get_state(peer) == "connected")
         yield in_sight
+        credit = GaugeMetricFamily(
+            "fednode_peer_credit",
+            "Waits for another member's contribution that it has not used up, 2 at most; below 1 it is not awaited.",
+            labels=("peer", "name"),
+        )
+        for peer in self._service.peers:
+            if peer.is_member:
+                credit.add_metric((_shorten(peer.id), peer.name), self._service.credits.get_waits(peer.id))
+        yield credit
+        clocks = GaugeMetricFamily(
+            "fednode_clock_ahead_seconds",
+            "How far the clock of a member, this one among them, is ahead of the median of those heard of.",
+            labels=("peer", "name"),
+        )
+        for member, skew_s in self._service.clocks.get_skews_s().items():
+            clocks.add_metric((_shorten(member), self._c.get_name(member)), skew_s)
+        yield clocks
         traffic = CounterMetricFamily(
             "fednode_peer_bytes", "Bytes exchanged with each peer.", labels=("peer", "direction")
         )

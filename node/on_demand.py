@@ -12,7 +12,7 @@ after a restart. It is let go some heights later (`node.retention`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from chain.block import Block, Digest, Id
@@ -21,6 +21,7 @@ from ml.errors import PayloadError
 from ml.specs import MethodSpec
 from node.blobs import BlobFetcher, BlobUnavailable
 from node.boundary import UNFORESEEN, Boundary
+from node.credit import PER_HEIGHT
 from node.exchange import Exchange, get_offers
 from node.offload import Offload, run_sized
 
@@ -40,12 +41,14 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """An author that a round goes on without. `is_fault`: the blob is here, and not what the author signed."""
+    """An author that a round goes on without. `is_fault`: the blob is here, and not what the author signed. `waited` is
+    how long it was waited for, as a share of `collect_s`."""
 
     height: int
     author: Id
     why: str
     is_fault: bool
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,12 @@ class _Commitment:
 
 @dataclass(frozen=True, slots=True)
 class _Pulled:
-    """A blob, None where nobody came up with it, and what is wrong with those who committed to it."""
+    """A blob, None where nobody came up with it, what is wrong with those who committed to it, and how long it was
+    waited for, as a share of `collect_s`."""
 
     data: bytes | None
     wrong: Mapping[Id, str]
+    waited: float = 0.0
 
 
 class _Taking:
@@ -99,12 +104,14 @@ class _Taking:
             self._useless.add(digest)
         else:
             self.blobs[digest] = pulled.data
-        return [Loss(self._block.height, author, why, pulled.data is not None) for author, why in new.items()]
+        height, is_fault = self._block.height, pulled.data is not None
+        return [Loss(height, author, why, is_fault, pulled.waited) for author, why in new.items()]
 
 
 class OnDemand:
     """`offload` decodes what came. `is_alone` says whether this node sees too few others to blame any of them for not
-    being there. `on_loss` hears of every author that a round goes on without."""
+    being there. Those of `get_overdrawn` have been waited for in vain too often to be given more than a moment.
+    `on_loss` hears of every author that a round goes on without."""
 
     def __init__(
         self,
@@ -115,12 +122,14 @@ class OnDemand:
         *,
         collect_s: float,
         is_alone: Callable[[], bool],
+        get_overdrawn: Callable[[], Set[Id]],
         on_loss: Callable[[Loss], None],
         boundary: Boundary | None = None,
     ) -> None:
         self._spec = spec
         self._me = me
         self._blobs = blobs
+        self._get_overdrawn = get_overdrawn
         self._offload = offload
         self._collect_s = collect_s
         self._is_alone = is_alone
@@ -178,13 +187,17 @@ class OnDemand:
 
     async def _pull(self, height: int, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
         """The blob, held against what each has signed of it."""
-        left_s = max(until_s - asyncio.get_running_loop().time(), LATE_SHARE * self._collect_s)
+        began_s = asyncio.get_running_loop().time()
+        left_s = max(until_s - began_s, LATE_SHARE * self._collect_s)
         max_bytes = max(commitment.size for commitment in commitments)
         authors = [commitment.author for commitment in commitments]
+        if self._get_overdrawn() >= set(authors):
+            left_s = PER_HEIGHT * self._collect_s
         try:
             data = await self._blobs.try_fetch(digest, max_bytes, authors, patience_s=left_s)
         except BlobUnavailable as error:
-            return _Pulled(None, {c.author: f"{c.kind}: cannot be had ({error})" for c in commitments})
+            waited = (asyncio.get_running_loop().time() - began_s) / self._collect_s
+            return _Pulled(None, {c.author: f"{c.kind}: cannot be had ({error})" for c in commitments}, waited)
         misfits = {
             kind: await run_sized(self._offload, len(data), _find_misfit, self._spec, height, kind, data)
             for kind in sorted({commitment.kind for commitment in commitments})

@@ -85,6 +85,9 @@ class Peers:
         if entry is not None:  # this node itself is not in its book
             entry.refusals[reason] += 1
 
+    def is_connected(self, peer: Id) -> bool:
+        return self._peers[peer].connected
+
     def is_alive(self, peer: Id) -> bool:
         """Heard of within the last few statuses."""
         entry = self._peers[peer]

@@ -21,6 +21,7 @@ from node.context import NodeContext
 from node.events import Events
 from node.gossip import Gossip
 from node.inbox import Inbox, get_signer
+from node.member_clocks import MemberClocks
 from node.offload import run_sized
 from node.peers import Peer, Peers
 from node.refusals import Reason, get_reason
@@ -71,6 +72,7 @@ class Reception:
         floor: Floor,
         *,
         peers: Peers,
+        clocks: MemberClocks,
         gossip: Gossip,
         sync: Sync,
         events: Events,
@@ -81,6 +83,7 @@ class Reception:
         self._genesis = context.genesis
         self._floor = floor
         self._peers = peers
+        self._clocks = clocks
         self._gossip = gossip
         self._sync = sync
         self._events = events
@@ -143,6 +146,7 @@ class Reception:
         return status
 
     def _on_status(self, peer: Id, status: Status) -> None:
+        self._clocks.on_status(peer, status.time_ms)
         self._gossip.on_status(peer, status)
         self._sync.on_status()
         height = self._floor.tip.height + 1

@@ -25,7 +25,8 @@ class RoundPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The instant an event is handled: seconds on a steady clock, and milliseconds of Unix time."""
+    """The instant an event is handled: seconds on a steady clock, and the milliseconds of Unix time that candidates are
+    judged by (`node.member_clocks`)."""
 
     monotonic_s: float
     wall_ms: int
@@ -37,6 +38,7 @@ class Absence(StrEnum):
     NOT_SENT = "no contribution came"
     NOT_FETCHED = "its payloads did not come"
     SIGNED_TWICE = "it has signed twice"
+    NOT_HEARD = "it has not said that it would contribute"
     ABSTAINED = "it said that it would not contribute"
     LATE = "its contribution came late, or was left out by the miner"
 
@@ -54,7 +56,17 @@ class CollectTimer:
     """Fires `collect_s` after the q-th verified contribution."""
 
 
-Timer = finality.Timer | CollectTimer
+@dataclass(frozen=True, slots=True)
+class ClockTimer:
+    """Fires when the time of a candidate that was held may have come."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossingTimer:
+    """Fires when candidates that cross the first one should be here."""
+
+
+Timer = finality.Timer | CollectTimer | ClockTimer | CrossingTimer
 
 
 # ---- events

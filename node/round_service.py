@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -17,6 +17,7 @@ from typing import Any
 
 from chain import codec, validation
 from chain.block import ZERO, Block, Contribution, Digest, Evidence, Id, PayloadRef, Phase, Vote
+from chain.difficulty import get_first_read
 from chain.errors import SlotTaken, StoreFull, ValidationError
 from chain.signed import get_block_digests
 from chain.tip import Tip
@@ -27,11 +28,14 @@ from node.auditor import MAX_WAITING, Auditor, Halted
 from node.blobs import BlobFetcher
 from node.boundary import UNFORESEEN
 from node.context import NodeContext
+from node.credit import Credits, VainWait
+from node.crossing import Crossing
 from node.events import Events
 from node.exchange import Exchange
 from node.gossip import Gossip, Position
 from node.importing import IMPORTED
 from node.learner import Given, Learner, Metrics, Target
+from node.member_clocks import MemberClocks
 from node.mining import mine_block
 from node.on_demand import Loss, OnDemand, Taken, get_kinds
 from node.pace import BETA_ROUNDS, Pace
@@ -42,6 +46,7 @@ from node.peers import Peers
 from node.quiet import Quiet, Work
 from node.reception import Reception
 from node.refusals import Reason, Refusals, get_reason
+from node.restored import RESTORED, Restored
 from node.retention import Retention
 from node.round_record import RoundRecord, show_measure
 from node.stall import StallWatch
@@ -126,8 +131,8 @@ class RoundService:
         self._me = context.me
         self._is_member = context.genesis.index_of(self._me) is not None
         head = context.store.head().block
-        first = max(0, head.height - 15)
-        self._tip = Tip.at(context.genesis, [stored.block for stored in context.store.blocks(first, head.height)])
+        newest = context.store.blocks(get_first_read(head.height), head.height)
+        self._tip = Tip.at(context.genesis, [stored.block for stored in newest])
         self._queue: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
         self._round: _Round | None = None
         self._signed_height = context.store.get_signed_height()  # in an earlier life
@@ -138,9 +143,13 @@ class RoundService:
         self._lacks_time = False  # the time that genesis sets is too short for one iteration
         self.num_iterations = context.spec.get_local_work(head.height + 1)  # E of the round in hand
         self.participation = Participation(context.store.path)
+        self.restored = Restored(context.store.get_meta(RESTORED))
         self.mines = context.mines  # from the next round on
         self.events = Events(context.clock)
         self.peers = Peers(context.genesis, self._me, context.observers, context.clock)
+        self.crossing = Crossing(context.genesis.waits.delta_s)
+        self.clocks = MemberClocks(context.genesis, self._me, context.clock)
+        self.credits = Credits(member for member in context.genesis.member_ids if member != self._me)
         self.gossip = Gossip(context.genesis, context.transport, self.peers, context.clock, self._get_position)
         self.transfers = Transfers(
             context.clock, context.get_name, on_wrong=lambda peer: self.peers.refuse(peer, Reason.BLOB)
@@ -176,6 +185,7 @@ class RoundService:
             context.bulk,
             collect_s=context.genesis.waits.collect_s,
             is_alone=lambda: self.peers.describe_stall() is not None,
+            get_overdrawn=self.credits.get_overdrawn,
             on_loss=self._on_loss,
             boundary=context.boundary,
         )
@@ -227,6 +237,7 @@ class RoundService:
             context,
             self,
             peers=self.peers,
+            clocks=self.clocks,
             gossip=self.gossip,
             sync=self._sync,
             events=self.events,
@@ -259,6 +270,14 @@ class RoundService:
     def is_done(self) -> bool:
         """Whether the set rounds are over: the node keeps serving and contributes no more."""
         return self._genesis.rounds != 0 and self._tip.height >= self._genesis.rounds
+
+    def describe_not_awaited(self) -> dict[Id, str]:
+        """Whose contribution this node does not wait for in the round in hand, and why."""
+        machine = self.machine
+        if machine is None:
+            return {}
+        others = (member for member in self._genesis.member_ids if member != self._me and member not in machine.awaited)
+        return {member: self.credits.explain(member) or machine.explain_not_awaited(member) for member in others}
 
     def get_refusals(self) -> dict[Id, Refusals]:
         """What was not taken since the node started, of each peer of which there is such."""
@@ -373,6 +392,7 @@ class RoundService:
         """Take up the height after the head, with whatever of it is durable here already."""
         if self._round is not None:
             self.pace.add(self._measure_alpha(self._round.record), self._round.record.beta_s)
+            self.crossing.add(self._round.machine.apart_s)
             self._round.cancel()
         self.blobs.abandon()
         height = self._tip.height + 1
@@ -382,17 +402,25 @@ class RoundService:
             self.gossip.on_height()
             self.learner.set_target(Target(self._tip.block, trains=False))
             return
-        speaks = self._is_member and height > self._c.store.silent_until  # what was signed here may be lost
+        is_caught_up = self.peers.describe_stall() is None and not self._sync.is_behind
+        if self.restored.on_tip(self._tip.height, is_caught_up=is_caught_up):
+            await self._c.disk.run(self._c.store.put_meta, RESTORED, self.restored.to_meta())
+            log.warning("%s", self.restored.describe() or "put back from a backup, and signs again: two heights passed")
+        may_be_lost = height <= self._c.store.silent_until or self.restored.is_silent_at(height)  # what was signed here
+        speaks = self._is_member and not may_be_lost
         parent_authors = {contribution.author for contribution in self._tip.block.contributions}
         machine = rounds.RoundMachine(
             self._genesis,
             me=self._me if speaks else None,
             height=height,
+            parent_ms=self._tip.header.time_ms,
             awaited=parent_authors if self._tip.height else self._genesis.member_ids,
+            overdrawn=self.credits.get_overdrawn(),
             accused=self._get_accused(height),
             mine=self.mines,
             contributes=self.participation.contributes_to(height),
             collect_s=self._get_collect_s(height),
+            crossing_s=self.crossing.wait_s,
         )
         payloads = Payloads(
             self._c.spec,
@@ -507,12 +535,11 @@ class RoundService:
         current = self._round
         if current is None:
             return
-        now = round_events.Now(self._c.clock.monotonic(), self._c.clock.now_ms())
         phase = current.machine.phase
         actions: Sequence[round_events.Action] = ()
         is_own = isinstance(event, round_events.Started)  # of what is durable here: in doubt nothing is signed
         with self._c.boundary.around("event", _get_source(event), passing=(Exception,) if is_own else ()):
-            actions = current.machine.on(event, now)
+            actions = current.machine.on(event, self._get_now())
         with self._c.boundary.around("record"):
             self._note(event)
         if current.machine.phase is not phase:
@@ -523,6 +550,9 @@ class RoundService:
             await self._perform(current, action)
         if actions:
             self.gossip.on_step()
+
+    def _get_now(self) -> round_events.Now:
+        return round_events.Now(self._c.clock.monotonic(), self.clocks.now_ms())
 
     def _note(self, event: round_events.Event) -> None:
         """Remember since when things are held, and when the round's phases ended."""
@@ -833,7 +863,10 @@ class RoundService:
         What came from peers while the blocks before these were written is those blocks', and stays, if they name it.
         """
         machine, first = self.machine, blocks[0].block.height
-        seen = machine.contributions.values() if machine is not None and machine.height == first else ()
+        seen: Collection[Contribution] = ()
+        vain: Mapping[Id, VainWait] = {}
+        if machine is not None and machine.height == first:
+            seen, vain = machine.contributions.values(), machine.get_vain_waits(blocks[0].block, self._get_now())
         pulled = self.blobs.take_pulled() - self._just_named
         late = frozenset[Digest]().union(*(blobs.take_pulled() for blobs in self._behind))
         await self._c.disk.run(self._put_blocks, blocks, aggregate, tuple(seen), pulled, late)
@@ -841,9 +874,19 @@ class RoundService:
         if aggregate is not None:
             self._aggregates.on_new(aggregate)
         for final in blocks:
+            self._count_waits(final.block.height, vain if final.block.height == first else {})
             self._tip = self._tip.extend(final.block)
             with self._c.boundary.around("record"):
                 self.transfers.name(final.block.contributions, self._c.spec.get_streamed(final.block.height))
+
+    def _count_waits(self, height: int, vain: Mapping[Id, VainWait]) -> None:
+        for member in sorted(self.credits.on_final(height, vain)):
+            self._tell_overdrawn(member)
+
+    def _tell_overdrawn(self, member: Id) -> None:
+        why = self.credits.explain(member)
+        log.warning("%s is not awaited for some rounds: %s", self._c.get_name(member), why)
+        self.events.publish("peer", peer=member.hex(), up=self.peers.is_connected(member), awaited=False, reason=why)
 
     def _put_blocks(
         self,
@@ -947,6 +990,8 @@ class RoundService:
 
     def _on_loss(self, loss: Loss) -> None:
         log.warning("round %d goes on without %s: %s", loss.height, self._c.get_name(loss.author), loss.why)
+        if self.credits.charge(loss.author, loss.height, VainWait(loss.waited, loss.why)):
+            self._tell_overdrawn(loss.author)
         if loss.is_fault:
             self.events.publish("rejected", height=loss.height, author=loss.author.hex(), reason=loss.why)
 

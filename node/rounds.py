@@ -10,10 +10,12 @@ socket, clock, disk and process. The same events give the same actions.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import inf
 
 from chain import codec, finality
 from chain.block import Block, Certificate, Contribution, Id, Vote
 from chain.genesis import Genesis
+from node.credit import VainWait
 from node.refusals import Reason
 from node.round_events import (
     Absence,
@@ -26,9 +28,11 @@ from node.round_events import (
     CandidateValidated,
     CastVote,
     CheckCandidate,
+    ClockTimer,
     CollectTimer,
     ComputeAggregate,
     ContributionSeen,
+    CrossingTimer,
     Event,
     FetchBlock,
     FetchPayloads,
@@ -52,17 +56,20 @@ from node.round_events import (
     VoteSeen,
 )
 
-FUTURE_MS = 2000  # how far a candidate's clock may be ahead of mine in view 0 (PROTOCOL §3)
-ABSURD_MS = 3_600_000  # in any view: later blocks must have later times, so one from the far future would end the chain
+FUTURE_MS = 2_000  # how far a candidate's time may be ahead of the clock to be acceptable in view 0 (PROTOCOL §3)
+EARLY_MS = 10_000  # and to be valid at all: one that is further ahead is held until its time comes, never refused
+LOOK_S = 1.0  # between two looks at what is held, at most: clocks are set
 MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only where votes name them
 
 
 class RoundMachine:
-    """The rules of one height for one node.
+    """The rules of one height for one node, on a parent of the time `parent_ms`.
 
     `awaited` are the members worth waiting for, `collect_s` at most (genesis' own by default): the parent's authors,
-    and those seen alive since. `accused` are the authors with evidence, left out of the body built here. `me` is None
-    for an observer. A member that does not contribute (`contributes`) collects, mines and votes like any other.
+    and those seen alive since, but for the `overdrawn`, whose credit is used up. `accused` are the authors with
+    evidence, left out of the body built here. `me` is None for an observer. A member that does not contribute
+    (`contributes`) collects, mines and votes like any other. `crossing_s` is for how long a candidate that nobody is
+    missing from waits for others that may cross it.
     """
 
     def __init__(
@@ -71,32 +78,48 @@ class RoundMachine:
         *,
         me: Id | None,
         height: int,
+        parent_ms: int,
         awaited: Collection[Id],
+        overdrawn: Collection[Id] = (),
         accused: Collection[Id] = (),
         mine: bool = True,
         contributes: bool = True,
         collect_s: float | None = None,
+        crossing_s: float = 0.0,
     ) -> None:
         self.height = height
         self.refused: dict[Id, str] = {}  # authors whose payloads did not fit, and why
         self._genesis = genesis
+        self._parent_ms = parent_ms
         self._collect_s = genesis.waits.collect_s if collect_s is None else collect_s
         self._me = me
         self._mines = mine and me is not None
         self._contributes = contributes and me is not None
-        self._awaited = {member for member in awaited if member in genesis.member_ids and (contributes or member != me)}
+        self._overdrawn = frozenset(overdrawn)
+        self._awaited = {
+            member
+            for member in awaited
+            if member in genesis.member_ids and member not in self._overdrawn and (contributes or member != me)
+        }
         self._abstaining: set[Id] = set()  # others that are not to be waited for, as they say
         self._accused = set(accused)
         self._contributions: dict[Id, Contribution] = {}
         self._verified_at_s: dict[Id, float] = {}
-        self._collecting = False  # the q-th contribution is verified and its timer runs
+        self._collecting_s: float | None = None  # since when the q-th contribution is verified, and its timer runs
+        self._waited_s: dict[Id, float] = {}  # in vain, by member, in waits that have ended
         self._cutoff_s: float | None = None
         self._body: tuple[Contribution, ...] = ()
         self._candidates: dict[Id, Block] = {}
-        self._valid: set[Id] = set()
+        self._recomputed: set[Id] = set()  # candidates that are valid, once their time has come
+        self._early: set[Id] = set()  # of these, those that the clock still speaks against
+        self._look_at_s = inf  # when they are looked at again
         self._refusals: dict[Id, CandidateRefused] = {}
         self._objections: dict[Id, Objection] = {}
         self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
+        self._crossing_s = crossing_s
+        self._crossed = crossing_s <= 0  # what crosses the first candidate is here
+        self._first_s: float | None = None  # when the first acceptable candidate was
+        self._last_s = 0.0  # and the newest valid one
         self._satisfied = False  # an acceptable candidate is here: mining on would only split the vote
         self._mining = False
         self._finalised = False
@@ -195,9 +218,17 @@ class RoundMachine:
             return Absence.SIGNED_TWICE
         return Absence.LATE
 
+    def explain_not_awaited(self, member: Id) -> str:
+        """Why nobody need wait for a member at this height, as far as the height itself shows it."""
+        if member in self._accused:
+            return Absence.SIGNED_TWICE
+        if member in self.refused:
+            return self.refused[member]
+        return Absence.ABSTAINED if member in self._abstaining else Absence.NOT_HEARD
+
     @property
     def awaited(self) -> frozenset[Id]:
-        return frozenset(self._awaited)
+        return frozenset(self._awaited - self._accused)
 
     @property
     def voting(self) -> finality.Voting:
@@ -243,9 +274,15 @@ class RoundMachine:
             case Accused(member):
                 return self._leave_out(member, now)
             case TimerFired(timer):
-                if isinstance(timer, CollectTimer):
-                    return self._on_collect_timer(now)
-                return self._from_voting(self._voting.on_timer(timer), now)
+                match timer:
+                    case CollectTimer():
+                        return self._on_collect_timer(now)
+                    case ClockTimer():
+                        return self._on_clock_timer(now)
+                    case CrossingTimer():
+                        return self._on_crossing_timer(now)
+                    case _:
+                        return self._from_voting(self._voting.on_timer(timer), now)
 
     def _on_started(self, event: Started, now: Now) -> list[Action]:
         if event.votes:
@@ -284,8 +321,8 @@ class RoundMachine:
             return []
         self._verified_at_s[author] = now.monotonic_s
         actions: list[Action] = []
-        if len(self._eligible()) >= self._genesis.q and not self._collecting:
-            self._collecting = True
+        if len(self._eligible()) >= self._genesis.q and self._collecting_s is None and self._cutoff_s is None:
+            self._collecting_s = now.monotonic_s
             actions.append(StartTimer(CollectTimer(), self._collect_s))
         if self._has_all_awaited():
             actions += self._cut_off(now)
@@ -297,8 +334,9 @@ class RoundMachine:
 
     def _on_alive(self, member: Id) -> list[Action]:
         if member in self._genesis.member_ids and member not in self.refused:
-            self._awaited.add(member)
             self._abstaining.discard(member)
+            if member not in self._overdrawn:
+                self._awaited.add(member)
         return []
 
     def _on_abstains(self, member: Id, now: Now) -> list[Action]:
@@ -318,13 +356,45 @@ class RoundMachine:
         return self._stop_awaiting(self._me, now) if self._me is not None else []
 
     def _stop_awaiting(self, member: Id, now: Now) -> list[Action]:
+        self._give_up(member, now)
         self._awaited.discard(member)
         return self._cut_off(now) if self._has_all_awaited() else []
 
     def _on_collect_timer(self, now: Now) -> list[Action]:
         """Long enough. Where evidence has since left too few, the wait starts anew with the next q-th."""
-        self._collecting = False
+        self._end_wait(now)
         return self._cut_off(now)
+
+    def _give_up(self, member: Id, now: Now) -> None:
+        """Notes how long was waited for one that is not awaited any more."""
+        waited_s = self._get_waited_s(now)
+        if member in waited_s:
+            self._waited_s[member] = waited_s[member]
+
+    def _end_wait(self, now: Now) -> None:
+        self._waited_s = self._get_waited_s(now)
+        self._collecting_s = None
+
+    def _get_waited_s(self, now: Now) -> dict[Id, float]:
+        """For whom more was waited than for the q-th contribution, until now, and did not come then."""
+        waited_s = dict(self._waited_s)
+        if self._collecting_s is not None:
+            for member in self._get_missing():
+                waited_s[member] = waited_s.get(member, 0.0) + now.monotonic_s - self._collecting_s
+        return waited_s
+
+    def _get_missing(self) -> set[Id]:
+        """Others that are still awaited."""
+        return self._awaited - self._accused - self._verified_at_s.keys() - {self._me}
+
+    def get_vain_waits(self, block: Block, now: Now) -> dict[Id, VainWait]:
+        """For whom was waited in vain at this height, which ends with `block`."""
+        authors = {contribution.author for contribution in block.contributions}
+        return {
+            member: VainWait(min(1.0, waited_s / self._collect_s), self._explain_absence(member))
+            for member, waited_s in self._get_waited_s(now).items()
+            if member not in authors and waited_s > 0
+        }
 
     def _eligible(self) -> set[Id]:
         """Authors whose contribution may go into the body built here."""
@@ -339,6 +409,7 @@ class RoundMachine:
         eligible = self._eligible()
         if self._cutoff_s is not None or len(eligible) < self._genesis.min_contributions:
             return []
+        self._end_wait(now)
         self._cutoff_s = now.monotonic_s
         self._body = tuple(self._contributions[author] for author in sorted(eligible))
         if not self._mines or self._satisfied:
@@ -379,18 +450,74 @@ class RoundMachine:
         return actions
 
     def _on_validated(self, block: Block, now: Now) -> list[Action]:
-        self._valid.add(block.id)
-        if block.header.time_ms > now.wall_ms + ABSURD_MS:
-            refusal = CandidateRefused(block, "its time is far in the future", wrong=False, kind=Reason.CLOCK)
-            return self.on(refusal, now)
-        self._objections.pop(block.id, None)  # its blobs have come since
+        self._recomputed.add(block.id)
+        return self._judge(block, now)
+
+    def _judge(self, block: Block, now: Now) -> list[Action]:
+        """Takes a recomputed candidate into the vote once its time has come, and holds it until then. What hangs on a
+        clock is looked at again, never refused: two could else lock on a block that a third refuses for ever."""
+        self._objections.pop(block.id, None)  # its blobs have come since, or its time
+        self._early.discard(block.id)
         objection = self._find_objection(block, now)
-        acceptable = objection is None
+        actions: list[Action] = []
         if objection is not None:
             self._objections[block.id] = objection
-        self._satisfied |= acceptable
-        voting = self._voting.on_candidate(block.id, acceptable=acceptable, complete=self._is_complete(block))
-        return (self._stop_mining() if acceptable else []) + self._from_voting(voting, now)
+            if objection.kind is Reason.CLOCK:
+                self._early.add(block.id)
+                actions += self._look_again(block, now)
+        if self._is_held(block, now):
+            return actions + self._follow_certificate()
+        self._last_s = now.monotonic_s
+        if objection is None:
+            if self._first_s is None:
+                self._first_s = now.monotonic_s
+                if not self._crossed:
+                    actions.append(StartTimer(CrossingTimer(), self._crossing_s))
+            self._satisfied = True
+            actions += self._stop_mining()
+        return actions + self._put_to_vote(block, objection is None, now)
+
+    def _put_to_vote(self, block: Block, acceptable: bool, now: Now) -> list[Action]:
+        complete = self._crossed and self._is_complete(block)
+        voting = self._voting.on_candidate(block.id, acceptable=acceptable, complete=complete)
+        return self._from_voting(voting, now)
+
+    def _on_crossing_timer(self, now: Now) -> list[Action]:
+        """The best of the candidates that nobody is missing from, if there is one, is prevoted now."""
+        self._crossed = True
+        acceptable = [block_id for block_id in self._recomputed if block_id not in self._objections]
+        actions: list[Action] = []
+        for block_id in sorted(acceptable):
+            if not self._finalised:
+                actions += self._put_to_vote(self._candidates[block_id], True, now)
+        return actions
+
+    @property
+    def apart_s(self) -> float | None:
+        """How long after the first acceptable candidate the newest one was here; None where there was none."""
+        return None if self._first_s is None else max(0.0, self._last_s - self._first_s)
+
+    def _is_held(self, block: Block, now: Now) -> bool:
+        """Whether its time is too far ahead for it to be valid yet. A time that the parent forces never is."""
+        time_ms = block.header.time_ms
+        return time_ms > self._parent_ms + 1 and time_ms > now.wall_ms + EARLY_MS
+
+    def _look_again(self, block: Block, now: Now) -> list[Action]:
+        """A timer for when its time comes, unless one runs that fires before."""
+        limit_ms = EARLY_MS if self._is_held(block, now) else FUTURE_MS
+        after_s = min(LOOK_S, (block.header.time_ms - limit_ms - now.wall_ms) / 1000)
+        if now.monotonic_s + after_s >= self._look_at_s:
+            return []
+        self._look_at_s = now.monotonic_s + after_s
+        return [StartTimer(ClockTimer(), after_s)]
+
+    def _on_clock_timer(self, now: Now) -> list[Action]:
+        self._look_at_s = inf
+        actions: list[Action] = []
+        for block_id in sorted(self._early):
+            if not self._finalised:
+                actions += self._judge(self._candidates[block_id], now)
+        return actions
 
     def _is_complete(self, block: Block) -> bool:
         """Whether it may be prevoted at once, since nobody is missing: if candidates cross, the votes of all settle it.
@@ -404,10 +531,10 @@ class RoundMachine:
         return authors >= set(self._genesis.member_ids) - here
 
     def _find_objection(self, block: Block, now: Now) -> Objection | None:
-        """View 0's subjective rule: no clock ahead of mine, no author left out that I had in good time."""
-        ahead_ms = block.header.time_ms - now.wall_ms
+        """View 0's subjective rule: no time ahead of the clock, no author left out that I had in good time."""
+        ahead_ms = block.header.time_ms - max(now.wall_ms, self._parent_ms + 1)
         if ahead_ms > FUTURE_MS:
-            return Objection(Reason.CLOCK, f"its clock is {ahead_ms / 1000:.1f} s ahead of this node's")
+            return Objection(Reason.CLOCK, f"its time is {ahead_ms / 1000:.1f} s ahead of the clock here")
         reference_s = now.monotonic_s if self._cutoff_s is None else self._cutoff_s
         in_time_s = reference_s - 2 * self._genesis.waits.delta_s
         expected = {author for author, at_s in self._verified_at_s.items() if at_s <= in_time_s} - self._accused
@@ -426,6 +553,7 @@ class RoundMachine:
 
     def _leave_out(self, author: Id, now: Now) -> list[Action]:
         """From now on this node neither awaits the author nor takes it into a body."""
+        self._give_up(author, now)
         self._accused.add(author)
         return self._cut_off(now) if self._has_all_awaited() else []
 
@@ -448,10 +576,15 @@ class RoundMachine:
         return actions + self._follow_certificate()
 
     def _follow_certificate(self) -> list[Action]:
-        """A certificate suffices: a node that cannot get the blobs follows, and audits when they arrive."""
+        """A certificate suffices, whatever the clock here says. Whoever cannot get the blobs follows it too, and audits
+        when they arrive."""
         certified = self._voting.certified
-        refusal = self._refusals.get(certified[0]) if certified is not None else None
-        if self._finalised or certified is None or refusal is None:
+        if self._finalised or certified is None:
+            return []
+        if certified[0] in self._recomputed:
+            return self._finalise(*certified)
+        refusal = self._refusals.get(certified[0])
+        if refusal is None:
             return []
         if refusal.wrong:
             self._finalised = True
@@ -462,5 +595,5 @@ class RoundMachine:
         if self._finalised:
             return []
         self._finalised = True
-        finalise = Finalise(self._candidates[block_id], certificate, audited=block_id in self._valid)
+        finalise = Finalise(self._candidates[block_id], certificate, audited=block_id in self._recomputed)
         return [*self._stop_mining(), finalise]

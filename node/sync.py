@@ -117,6 +117,11 @@ class Sync:
         if crossing.failure is not None:
             self._on_failed(peer)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether somebody says to be ahead who has not been found to be wrong."""
+        return any(self._get_failures(peer).count == 0 for peer in self._get_ahead())
+
     # ---- whom to ask
 
     def _choose(self) -> Peer | None:

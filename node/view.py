@@ -147,6 +147,15 @@ class NodeView:
             stops_after=service.participation.last_round,
             training_trouble=service.learner.trouble or service.learner.failure,
         )
+        status.not_awaited.extend(
+            pb.NotAwaited(id=encode_id(member), name=self._get_name(member), reason=reason)
+            for member, reason in service.describe_not_awaited().items()
+        )
+        status.clocks_wrong.extend(service.clocks.describe_wrong())
+        if (silence := service.restored.describe()) is not None:
+            status.silence = silence
+        if (skew_s := service.clocks.get_skews_s().get(c.me)) is not None:
+            status.clock_ahead_s = skew_s
         status.transfers.extend(self._show_transfer(transfer) for transfer in service.transfers)
         if (info := service.learner.info) is not None:
             status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
@@ -239,6 +248,12 @@ class NodeView:
             shown.abstains = peer.status.abstains
             if peer.status.height:
                 shown.round, shown.view = peer.status.height, peer.status.view
+        if peer.is_member:
+            shown.credit = self._service.credits.get_waits(peer.id)
+            if (reason := self._service.describe_not_awaited().get(peer.id)) is not None:
+                shown.not_awaited = reason
+        if (skew_s := self._service.clocks.get_skews_s().get(peer.id)) is not None:
+            shown.clock_ahead_s = skew_s
         if (left_s := self._c.bans.get_remaining_s(peer.id)) > 0:
             shown.banned_s = left_s
             shown.banned_for = "hand" if peer.id in self._c.bans.get_by_hand() else "fault"

@@ -11,7 +11,7 @@ from itertools import pairwise
 from google.protobuf.message import DecodeError
 
 from chain.block import Id, Phase
-from chain.codec import MAX_HEIGHT, MAX_MEMBERS, MAX_U32
+from chain.codec import MAX_HEIGHT, MAX_MEMBERS, MAX_TIME_MS, MAX_U32
 from node.pb import peer_pb2 as pb
 from node.transport.base import MAX_MESSAGE_BYTES, MessageKind
 
@@ -47,6 +47,7 @@ class Status:
     candidates: tuple[Id, ...] = ()
     votes: tuple[VoteBitmap, ...] = ()
     abstains: bool = False
+    time_ms: int = 0  # of its sender's wall clock; 0: it does not tell
 
 
 def status_to_bytes(status: Status) -> bytes:
@@ -64,6 +65,7 @@ def status_to_bytes(status: Status) -> bytes:
             for votes in sorted(status.votes, key=lambda votes: (votes.view, votes.phase))
         ],
         abstains=status.abstains,
+        time_ms=status.time_ms,
     ).SerializeToString(deterministic=True)
 
 
@@ -77,6 +79,7 @@ def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
         raise StatusError(f"expected a status, got {len(data)} bytes of something else") from error
     _check("head height", message.head_height, MAX_HEIGHT)
     _check("height", message.height, MAX_HEIGHT)
+    _check("time", message.time_ms, MAX_TIME_MS)
     _check("number of candidates", len(message.candidates), 2 * num_members)
     _check("number of vote bitmaps", len(message.votes), 2 * (FULL_VIEWS + num_members))
     candidates = tuple(_hash_from_bytes("candidate", candidate) for candidate in message.candidates)
@@ -93,6 +96,7 @@ def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
         candidates=candidates,
         votes=_votes_from_pb(message, num_members),
         abstains=message.abstains,
+        time_ms=message.time_ms,
     )
 
 

@@ -67,6 +67,7 @@ MAX_CRASHES = 8  # in a row, before the first answer to a call
 BACKOFF_S = 0.1  # doubles with each crash after the first
 MAX_BACKOFF_S = 10.0
 CLOSE_S = 3.0  # for a worker to end its step and write its checkpoint
+MAX_UNSAVED = 2  # calls that no file may have yet when the last is answered, with a checkpoint a round (`Checkpoints`)
 TAIL_LINES = 20
 WORKER_ARGUMENTS = ("-P", "-m", "node.worker_main")  # -P: modules of the directory the daemon was started in stay out
 
@@ -95,6 +96,7 @@ class WorkerConfig:
     max_weight: int = MAX_WEIGHT
     max_abs: float = MAX_ABS
     rounds: int = 0
+    num_members: int = 0
     checkpoint_every: int = 1
     user_models: bool = False
     niceness: int = 0
@@ -103,7 +105,7 @@ class WorkerConfig:
 
     def encode(self) -> Frame:
         """The call that starts a worker."""
-        genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds")
+        genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
         own = ("data", "seed", "device", "threads", "engine", "checkpoint_every", "user_models", "niceness")
         config = {name: getattr(self, name) for name in (*genesis, *own)}
         config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
@@ -120,12 +122,6 @@ class _Call:
     header: Mapping[str, Any]
     attachments: Mapping[str, bytes]
     position: Position | None = None
-
-    def supersedes(self, earlier: _Call) -> bool:
-        """Whether `earlier` need not be repeated before this one: an aggregate is complete state, passing one over
-        leaves what was there."""
-        kind, other = self.header["call"], earlier.header["call"]
-        return kind == other or (kind, other) == ("apply", "pass_over")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +147,7 @@ class WorkerProcess:
         self._predicting = asyncio.Lock()
         self._ready: asyncio.Future[_Child] | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._unsaved: dict[Position, _Call] = {}  # the last call of each kind, until a checkpoint has its effect
+        self._unsaved: dict[Position, _Call] = {}  # the last calls, in their order, until a checkpoint has their effect
 
     @property
     def pid(self) -> int | None:
@@ -232,11 +228,14 @@ class WorkerProcess:
             if call.header["call"] == "train":
                 self._sweep()
             reply = await child.request(call, on_progress)
-            if call.position is not None:
-                saved = tuple(reply.header["saved"] or ())
-                kept = {at: other for at, other in self._unsaved.items() if at > saved and not call.supersedes(other)}
-                self._unsaved = kept | {call.position: call}
+            if (position := call.position) is not None:
+                self._remember(position, call, tuple(reply.header["saved"] or ()))
             return reply
+
+    def _remember(self, position: Position, call: _Call, saved: tuple[Any, ...]) -> None:
+        """Keeps what the next worker has to repeat: of the calls whose effect is in no file, the last MAX_UNSAVED."""
+        unsaved = {at: other for at, other in self._unsaved.items() if at > saved and at != position}
+        self._unsaved = dict([*unsaved.items(), (position, call)][-MAX_UNSAVED:])
 
     def _sweep(self) -> None:
         """Deletes what was written and never asked for again, as by a worker that died half-way."""
@@ -276,7 +275,7 @@ class WorkerProcess:
         """Brings a new worker to where the last one was: its checkpoint may lack what was done last."""
         info = await child.start(self._config)
         resumed = (info.trained_height, (info.checkpoint_height or 0) == info.trained_height)
-        for position, call in sorted(self._unsaved.items(), key=lambda item: item[0]):
+        for position, call in self._unsaved.items():
             if position > resumed:
                 try:
                     await child.request(call)

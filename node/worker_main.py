@@ -346,7 +346,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
     if config["threads"] is not None:
         torch.set_num_threads(config["threads"])
     torch.set_num_interop_threads(1)
-    genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds")
+    genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
     own = ("data", "seed", "device", "engine", "user_models")
     client = make_client(**{name: config[name] for name in (*genesis, *own)}, initial=initial)
     return Built(

@@ -39,6 +39,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ml.aggregation.nova import MAX_STEPS
 from ml.encrypted import Draw, EncryptedSet, find_first, gather_draws
 from ml.encryptor import count_encryptor_steps, make_encrypted_set, train_encryptor
 from ml.losses import compute_proximal_term
@@ -48,7 +49,6 @@ from ml.payload import Arrays, compute_chunk_digests
 from ml.seeding import numpy_rng
 from ml.sharing import SharesModel, flatten
 from ml.specs import FedEdsSpec, Offer
-from ml.specs.fednova import MAX_STEPS
 from ml.stochastic import apply_layer, classify_through, compute_distillation, make_layer
 from ml.training import (
     Autocast,

@@ -25,11 +25,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ml.aggregation.nova import MAX_STEPS
 from ml.method import Prepared, Round, State
 from ml.payload import Arrays
 from ml.sharing import SharesModel
 from ml.specs import FedNovaSpec
-from ml.specs.fednova import MAX_STEPS
 from ml.training import Schedule
 
 

@@ -115,10 +115,12 @@ def get_spec(
     *,
     max_weight: int = MAX_WEIGHT,
     rounds: int = 0,
+    num_members: int = 0,
     max_abs: float = MAX_ABS,
 ) -> MethodSpec:
     """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1,
-    `max_abs` another of its limits; `rounds` is how many are planned, 0 if there is no end.
+    `max_abs` another of its limits; `rounds` is how many are planned, 0 if there is no end; `num_members` how many
+    members there are, which may be left out where nothing will be aggregated.
 
     Raises SpecError with the dotted place of an unknown method, model or key, or of a value out of range.
     """
@@ -127,7 +129,8 @@ def get_spec(
         raise SpecError("method.name", f"expected one of {', '.join(METHODS)}, got {name!r}")
     if name not in METHODS:
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
-    return METHODS[name].from_mapping(method, Task(model, tuple(input_shape), num_classes, max_weight, rounds, max_abs))
+    task = Task(model, tuple(input_shape), num_classes, max_weight, rounds, num_members, max_abs)
+    return METHODS[name].from_mapping(method, task)
 
 
 def compute_aggregate(
@@ -147,7 +150,7 @@ def compute_aggregate(
             aggregate |= carry((), parent)
             continue
         given = [Contributed(c.author, c.weight, _get_payload(c, kind)) for c in contributions]
-        aggregate |= add_kind(kind, RULES[rule](given, get_kind(parent, kind)))
+        aggregate |= add_kind(kind, RULES[rule](given, get_kind(parent, kind), spec.rule_settings))
     return encode_arrays(aggregate)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from ml.aggregation import MAX_WEIGHT, RULES_ON_PARENT
+from ml.aggregation import MAX_WEIGHT, PLAIN, RULES_ON_PARENT, RuleSettings
 from ml.errors import PayloadError, SpecError, suggest
 from ml.payload import Arrays, ArraySchema, validate_arrays
 from ml.specs.architectures import Layout, get_layout, initial_schema, model_schema, num_parameters
@@ -30,8 +30,8 @@ class Task:
     """What a federation learns: the model, the (channels, height, width) it sees, and how many classes there are.
 
     `max_weight` is genesis' limit on weights, and on every other number that is used as one. `rounds` is how many are
-    planned, 0 if there is no end to them. `max_abs` is how far from 0 a float of a payload may be; of an aggregate it
-    may be farther.
+    planned, 0 if there is no end to them. `num_members` is n, 0 where nothing will be aggregated. `max_abs` is how far
+    from 0 a float of a payload may be; of an aggregate it may be farther.
     """
 
     model: Mapping[str, Any]
@@ -39,6 +39,7 @@ class Task:
     num_classes: int
     max_weight: int = MAX_WEIGHT
     rounds: int = 0
+    num_members: int = 0
     max_abs: float = MAX_ABS
 
     def __post_init__(self) -> None:
@@ -197,7 +198,8 @@ class Hyperparameters:
 def _read_value(path: str, rule: Mapping[str, Any], value: Any) -> Any:
     if rule["type"] is str:
         if value not in rule["choices"]:
-            raise SpecError(path, f"expected one of {', '.join(rule['choices'])}, got {value!r}")
+            one_of = "one of " if len(rule["choices"]) > 1 else ""
+            raise SpecError(path, f"expected {one_of}{', '.join(rule['choices'])}, got {value!r}")
         return value
     if rule["type"] is bool:
         if not isinstance(value, bool):
@@ -267,6 +269,11 @@ class MethodSpec(ABC):
     def reads_parent(self, height: int) -> bool:
         """Whether the aggregate of this height needs the one before it, as `nova` and `carry` do."""
         return not RULES_ON_PARENT.isdisjoint(self.rules(height).values())
+
+    @property
+    def rule_settings(self) -> RuleSettings:
+        """What the rules go by besides contributions."""
+        return PLAIN
 
     @property
     @abstractmethod

@@ -5,7 +5,7 @@ sends the mean embedding of each class it owns; the global prototype of a class 
 and pulls the local ones towards it, Eqs. (3) and (4).
 
 Where we deviate: `proto_agg` owners divides by the number of owners, not by K, since absent prototypes would shrink a
-class towards 0 (`divide_by_K` is as printed, K the authors of the round); `median` and `trimmed_mean` are ours.
+class towards 0 (`divide_by_K` is as printed, K the authors of the round); the robust rules of `aggregation` are ours.
 """
 
 from __future__ import annotations

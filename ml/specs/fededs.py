@@ -147,6 +147,11 @@ class FedEdsHyperparameters(ModelHyperparameters):
             )
         if self.base == "fednova":
             fednova.check_settings(self, self.local_epochs if self.unit == "epochs" else None)
+            if self.is_robust:
+                raise SpecError(
+                    "method.aggregation",
+                    f"expected mean with base fednova, a rule of its own, got {self.aggregation!r}",
+                )
 
 
 @dataclass(frozen=True)

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
-from ml.aggregation import MAX_NORM, NOVA_NUMBERS
+from ml.aggregation.nova import MAX_NORM, MAX_STEPS, NOVA_NUMBERS, compute_norm
 from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs.base import Hyperparameters, Task, choice
 from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
-MAX_STEPS = 1 << 20  # of a local phase; validators add up as many numbers
-
 
 @dataclass(frozen=True, kw_only=True)
 class FedNovaHyperparameters(ModelHyperparameters):
-    """`unit`: whether tau counts mini-batch steps, as the reference code does, or local epochs, as FedEDS writes."""
+    """`unit`: whether tau counts mini-batch steps, as the reference code does, or local epochs, as FedEDS writes.
+    `aggregation` has one value, for the rule is FedNova itself; `weight_cap` bounds both weights and tau."""
 
+    aggregation: str = choice("mean")
     unit: str = choice("steps", "epochs")
 
     def __post_init__(self) -> None:
@@ -45,10 +45,11 @@ class FedNovaHyperparameters(ModelHyperparameters):
 @dataclass(frozen=True)
 class FedNovaSpec(ModelSpec):
     """The model, and with it `local_steps` int64[1], the author's tau, and `norm` float64[1], the ||a||_1 that tau and
-    the momentum give. The second follows from the first; the rule reads it, and so needs no hyper-parameter.
+    the momentum give. The second follows from the first; the rule reads it, and makes it anew of a tau that is capped.
 
     tau is checked as far as it is known. Where the time or the samples decide, its author's word is taken, as for the
-    number of its samples: more steps than there were make its own way shorter, and that of all others longer.
+    number of its samples, up to `weight_cap`: more steps than there were make its own way shorter, and that of all
+    others longer.
     """
 
     name: ClassVar[str] = "fednova"
@@ -119,17 +120,3 @@ def validate_numbers(arrays: Arrays, fixed_steps: int | None, momentum: float) -
     expected, got = compute_norm(steps, momentum), arrays["norm"][0]
     if got != expected:
         raise PayloadError(f"payload 'model': expected norm {expected!r} of {steps} steps, got {float(got)!r}")
-
-
-@lru_cache(maxsize=256)
-def compute_norm(num_steps: int, momentum: float) -> float:
-    """||a||_1 = (tau - rho * (1 - rho^tau) / (1 - rho)) / (1 - rho): how often a gradient of each step enters the
-    weights, summed over the steps.
-
-    By the recursion c <- rho * c + 1, whose float64 is the same everywhere; a power or a logarithm is the C library's.
-    """
-    c = total = 0.0
-    for _ in range(num_steps):
-        c = momentum * c + 1.0
-        total += c
-    return total

@@ -66,7 +66,8 @@ class MpFedClSpec(ModelSpec):
     `prototypes` float32[n, D]. The aggregate of the latter has all rows of all clients, and `authors` int64[n] besides.
 
     With `normalize` no row is longer than `MAX_LENGTH`: all train against all rows, and gradients grow with them, so
-    that one liar's could leave nobody a model that gives numbers. Without it nothing bounds them.
+    that one liar's could leave nobody a model that gives numbers. Without it nothing bounds them. With a robust
+    `aggregation` the pool goes without the members whose rows of a class are farthest from the others'.
     """
 
     name: ClassVar[str] = "mpfedcl"
@@ -112,7 +113,7 @@ class MpFedClSpec(ModelSpec):
         return {"model": self._make_schema(), "prototypes": ArraySchema(arrays, {"n": (0, most)})}
 
     def rules(self, height: int) -> Mapping[str, str]:
-        return {**super().rules(height), "prototypes": "pool"}
+        return {**super().rules(height), "prototypes": "trimmed_pool" if self.hyperparameters.is_robust else "pool"}
 
     def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
         super().validate_payload(kind, arrays, height)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from ml.payload import Arrays, ArraySchema
 from ml.specs.base import Hyperparameters, MethodSpec, Offer, count
-from ml.specs.sharing import ModelHyperparameters
+from ml.specs.sharing import SentHyperparameters
 
 DRAW = b"fednode.peers"
 
@@ -33,7 +33,7 @@ def draw_peers(beacon: bytes, me: bytes, others: Iterable[bytes], num_peers: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerHyperparameters(ModelHyperparameters):
+class PeerHyperparameters(SentHyperparameters):
     """`num_peers` is N_com, how many others a client draws each round."""
 
     num_peers: int = count(5)

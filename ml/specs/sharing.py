@@ -1,7 +1,8 @@
 """What most methods exchange, once: whole models, or the prototypes of classes.
 
 A method that sends its model has one voted kind, `model`, and takes the mean of them. One that sends prototypes has
-one voted kind, `prototypes`, combined class by class. Each says in its own file what else it does, or does otherwise.
+one voted kind, `prototypes`, combined class by class. Both may go by a robust rule instead (`aggregation`). Each says
+in its own file what else it does, or does otherwise.
 """
 
 from __future__ import annotations
@@ -9,30 +10,66 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ml.errors import PayloadError
+from ml.aggregation import RuleSettings, compute_max_liars
+from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
-from ml.specs.base import Hyperparameters, MethodSpec, choice, count
+from ml.specs.base import Hyperparameters, MethodSpec, choice, count, number
 
 _PROTOTYPE_RULES = {
     "owners": "class_mean",
     "divide_by_K": "class_divide_by_k",
     "samples": "class_weighted_mean",
-    "median": "class_median",
-    "trimmed_mean": "class_trimmed_mean",
 }
+_MOVED = ("median", "trimmed_mean")  # from `proto_agg` to `aggregation`
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelHyperparameters(Hyperparameters):
+class AggregationHyperparameters(Hyperparameters):
+    """`aggregation`: mean is the method's own rule, which one lying member can take anywhere; the others
+    (`ml.aggregation.robust`) hold against fewer than a third, and ignore weights. `weight_cap` bounds the weights of a
+    mean to so many times their lower median. `clip` is the distance that `clipped_mean` lets a member move the common
+    model, by default the lower median of the members' own."""
+
+    aggregation: str = choice("mean", "median", "trimmed_mean", "clipped_mean", "multi_krum")
+    weight_cap: int | None = count(None)
+    clip: float | None = number(None, "(0, inf)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip is not None and self.aggregation != "clipped_mean":
+            raise SpecError(
+                "method.clip", f"expected none with aggregation {self.aggregation}: only clipped_mean goes by it"
+            )
+
+    @property
+    def is_robust(self) -> bool:
+        return self.aggregation != "mean"
+
+    def make_rule_settings(self, num_members: int) -> RuleSettings:
+        """What the method's rules go by. Raises AggregationError where f is needed and nobody said what n is."""
+        if not self.is_robust:
+            return RuleSettings(weight_cap=self.weight_cap, momentum=self.momentum)
+        if num_members < 1:
+            raise AggregationError(f"{self.aggregation}: expected the number of members, got {num_members}")
+        return RuleSettings(compute_max_liars(num_members), self.weight_cap, self.clip, self.momentum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentHyperparameters(Hyperparameters):
     """`weights`: samples signs n_k as the weight, uniform signs 1, so that no one learns n_k. `bn_buffers`: whether the
     running statistics of batch norm are averaged like weights, or stay each member's own and are not sent."""
 
     weights: str = choice("samples", "uniform")
     bn_buffers: str = choice("average", "local")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters):
+    """Those of methods that vote on whole models."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +92,13 @@ class ModelSpec(MethodSpec):
         return self._schemas
 
     def rules(self, height: int) -> Mapping[str, str]:
+        if self.hyperparameters.is_robust:
+            return {"model": self.hyperparameters.aggregation}
         return {"model": "uniform_mean" if self.max_weight_is_one else "weighted_mean"}
+
+    @property
+    def rule_settings(self) -> RuleSettings:
+        return self.hyperparameters.make_rule_settings(self.task.num_members)
 
     @property
     def max_weight_is_one(self) -> bool:
@@ -63,13 +106,30 @@ class ModelSpec(MethodSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrototypeHyperparameters(Hyperparameters):
-    """`proto_agg` says how the prototypes of a class combine: the mean over its owners; their sum divided by all K
-    authors of the round; the mean weighted by class sizes, which are sent only then; or the median or trimmed mean of
-    the owners, against lying members. Classes with fewer than `min_class_samples` samples are not sent."""
+class PrototypeHyperparameters(AggregationHyperparameters):
+    """`proto_agg` says which mean the prototypes of a class have: that over its owners; their sum divided by all K
+    authors of the round; or the mean weighted by class sizes, which are sent only then. Robust rules go by the owners.
+    Classes with fewer than `min_class_samples` samples are not sent."""
 
     proto_agg: str = choice(*_PROTOTYPE_RULES)
     min_class_samples: int = count(1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.is_robust and self.proto_agg != "owners":
+            raise SpecError(
+                "method.proto_agg",
+                f"expected owners with aggregation {self.aggregation}, which no mean goes by; got {self.proto_agg!r}",
+            )
+
+    @classmethod
+    def from_mapping(cls, method: Mapping[str, Any]) -> Self:
+        if (moved := method.get("proto_agg")) in _MOVED:
+            raise SpecError(
+                "method.proto_agg",
+                f"expected one of {', '.join(_PROTOTYPE_RULES)}, got {moved!r}: set aggregation to {moved} instead",
+            )
+        return super().from_mapping(method)
 
 
 @dataclass(frozen=True)
@@ -98,7 +158,12 @@ class PrototypeSpec(MethodSpec):
         return self._schemas
 
     def rules(self, height: int) -> Mapping[str, str]:
-        return {"prototypes": _PROTOTYPE_RULES[self.hyperparameters.proto_agg]}
+        hyper = self.hyperparameters
+        return {"prototypes": f"class_{hyper.aggregation}" if hyper.is_robust else _PROTOTYPE_RULES[hyper.proto_agg]}
+
+    @property
+    def rule_settings(self) -> RuleSettings:
+        return self.hyperparameters.make_rule_settings(self.task.num_members)
 
     @property
     def max_weight_is_one(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from node.cli.bench_aggregation import bench_aggregation
 from node.cli.bench_catch_up import bench_catch_up
 from node.cli.bench_chain import bench_chain
 from node.cli.bench_crypto import bench_crypto
@@ -51,6 +52,7 @@ def register(app: typer.Typer) -> None:
     group.command("chain")(bench_chain)
     group.command("net")(bench_net)
     group.command("crypto")(bench_crypto)
+    group.command("aggregation")(bench_aggregation)
     group.command("pow")(bench_pow)
     group.callback()(lambda: None)
     app.add_typer(group, name="bench")

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chain.pow import USUAL_DIFFICULTY
 from node.cli.options import AsJson, make_group
-from node.cli.testnet import MethodOption, ModelOption, PretrainedOption, SizeOption
+from node.cli.testnet import (
+    AdaptiveOption,
+    DifficultyOption,
+    MethodOption,
+    ModelOption,
+    PretrainedOption,
+    SizeOption,
+)
 
 if TYPE_CHECKING:
     from chain.genesis import Genesis
@@ -53,10 +61,8 @@ def make(
     seed: Annotated[int, typer.Option("--seed", metavar="S", min=0, help="The initial model follows from it.")] = 1,
     chain_name: Annotated[str, typer.Option("--chain-name", metavar="NAME", help="What people call it.")] = "fednode",
     profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="The waits: local, site or wide.")] = "site",
-    difficulty: Annotated[
-        int | None,
-        typer.Option("--difficulty", metavar="D", min=1, help="Expected hashes per block, for good; else it adapts."),
-    ] = None,
+    difficulty: DifficultyOption = USUAL_DIFFICULTY,
+    adaptive: AdaptiveOption = False,
     pretrained: PretrainedOption = None,
     settings: Annotated[
         list[str] | None,
@@ -80,10 +86,13 @@ def make(
 
     Both files go to every member as they are; they are no secret, but all must have the same: fednode genesis hash.
 
+    For four members and more, and where the method takes them, it sets aggregation to trimmed_mean and weight_cap to 4:
+    one member that lies then moves nobody out of the others' range. --set aggregation=mean is the papers' rule.
+
     Example: fednode genesis new a=k5ry…@a.example:7050 b=m7xw…@b.example:7050 c=b2hs…@c.example:7050 --method dfpl
     --model cnn_mnist --classes benign,malignant --input 1x28x28
     """
-    from node.genesis_draft import GenesisSpec, make_genesis
+    from node.genesis_draft import MIN_GUARDED, GenesisSpec, make_genesis
     from node.genesis_members import parse_members
 
     if data is not None and (classes is not None or shape is not None):
@@ -102,11 +111,19 @@ def make(
         chain_name=chain_name,
         profile=profile,
         difficulty=difficulty,
+        adaptive=adaptive,
         pretrained=pretrained,
         settings=tuple(settings or ()),
         i_understand=i_understand,
     )
-    genesis = make_genesis(out, parse_members(members), spec)
+    genesis, left_out = make_genesis(out, parse_members(members), spec)
+    if left_out:
+        told = " and ".join(f"{key}: {value}" for key, value in left_out.items())
+        print(
+            f"fednode: {told} are for {MIN_GUARDED} members and more, and not written for {genesis.n}: fewer cannot "
+            "outvote one that lies, and what one sends may go anywhere",
+            file=sys.stderr,
+        )
     if as_json:
         _print_made(out, genesis)
         return

@@ -76,9 +76,9 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
         )
     headings = ("NAME", "ID", "ADDRESS", "STATE", ">HEIGHT", "HEARD OF", ">SENT", ">RECEIVED", ">DROPPED", ">REJECTED")
     print_table(headings, rows)
-    if refusals := describe_refusals(peers):
+    if notes := [*describe_not_awaited(peers), *describe_clocks(peers), *describe_refusals(peers)]:
         print()
-        print_facts(refusals)
+        print_facts(notes)
 
 
 def add(
@@ -165,6 +165,26 @@ def unban(which: _Which, socket: Socket = None, config: NodeConfigFile = None, a
         print_json(to_json(peer))
     else:
         print(f"{peer.name} {show_id(peer.id)} may connect")
+
+
+def describe_not_awaited(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
+    """Whose contribution is not waited for, and why. Who is away is seen to be."""
+    return [
+        (f"not awaited {peer.name}", peer.not_awaited)
+        for peer in peers
+        if peer.HasField("not_awaited") and peer.connected and peer.alive
+    ]
+
+
+def describe_clocks(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
+    """Whose clock is wrong."""
+    from node.skew import is_wrong
+
+    return [
+        (f"clock of {peer.name}", f"{abs(peer.clock_ahead_s):.1f} s {'ahead' if peer.clock_ahead_s > 0 else 'behind'}")
+        for peer in peers
+        if is_wrong(peer.clock_ahead_s)
+    ]
 
 
 def describe_refusals(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:

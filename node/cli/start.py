@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from node.config import NodeConfig
 
 _Check = Annotated[bool, typer.Option("--check", help="Load everything the node needs, say so, and exit.")]
+_AfterRestore = Annotated[
+    bool,
+    typer.Option(
+        "--after-restore",
+        help="The data directory was put back from a backup, or lost: sign nothing until two heights have passed.",
+    ),
+]
 _LogFormatOption = Annotated[LogFormat | None, typer.Option("--log-format", help="Format of the log on stderr.")]
 
 
@@ -33,6 +40,7 @@ def start_by_option(
     overrides: Overrides = None,
     log_format: _LogFormatOption = None,
     check: _Check = False,
+    after_restore: _AfterRestore = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Train a model together with no server, no shared data and no trusted party."""
@@ -44,8 +52,8 @@ def start_by_option(
     if context.invoked_subcommand is None:
         if config is None:
             raise typer.BadParameter("expected --config FILE or a command; see fednode --help", ctx=context)
-        start(config, overrides, log_format, check)
-    elif config is not None or overrides or log_format is not None or check:
+        start(config, overrides, log_format, check, after_restore)
+    elif config is not None or overrides or log_format is not None or check or after_restore:
         raise typer.BadParameter(
             f"expected options after the command, as in fednode {context.invoked_subcommand} --config FILE", ctx=context
         )
@@ -56,11 +64,15 @@ def start(
     overrides: Overrides = None,
     log_format: _LogFormatOption = None,
     check: _Check = False,
+    after_restore: _AfterRestore = False,
 ) -> None:
     """Start a node in the foreground, until SIGTERM or Ctrl-C.
 
     Where the method shares samples in a transformed form (fededs), the node starts only if its configuration says
     fededs.i_understand: true.
+
+    After a backup was put back a node does not know what it has signed since, and would be convicted of signing twice.
+    Say --after-restore once: it outlives restarts until enough heights have passed, which takes a quorum of others.
 
     Examples: fednode start --config node.yaml --set log.level=debug, or with --check to see whether it would start
     """
@@ -78,7 +90,8 @@ def start(
     setup_logging(loaded.log.level, loaded.log.format, loaded.log.file, env=os.environ)
     os.umask(0o077)  # what a node keeps is its own, also in a data directory that others may enter
     load = partial(load_config, config.absolute(), settings, os.environ)
-    raise typer.Exit(run_daemon(loaded, notifier=Notifier.from_env(os.environ), load=load))
+    notifier = Notifier.from_env(os.environ)
+    raise typer.Exit(run_daemon(loaded, notifier=notifier, load=load, after_restore=after_restore))
 
 
 def check_node(config: NodeConfig, path: Path) -> None:

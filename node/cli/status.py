@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 MAX_TRANSFERS = 12  # to a screen
+MAX_NOT_AWAITED = 6
 
 _Facts = list[tuple[str, str]]
 
@@ -111,11 +112,17 @@ def describe(status: pb.NodeStatus) -> _Facts:
     ]
     if status.HasField("budget_s"):
         facts.insert(5, ("budget", _describe_budget(status)))
+    if status.not_awaited:
+        at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
+        facts[at:at] = _list_not_awaited(status)
     if status.transfers:
         at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
         facts[at:at] = _list_transfers(status)
     if status.HasField("stops_after"):
         facts.insert(0, ("ENDS", f"after round {status.stops_after}"))
+    facts[:0] = [("CLOCK" if i == 0 else "", line) for i, line in enumerate(status.clocks_wrong)]
+    if status.HasField("silence"):
+        facts.insert(0, ("SILENT", status.silence))
     if status.paused:
         facts.insert(0, ("PAUSED", _describe_pause(status)))
     if status.HasField("spoiled_round"):
@@ -125,6 +132,13 @@ def describe(status: pb.NodeStatus) -> _Facts:
     if status.stalled:
         facts.insert(0, ("STALLED", status.stall_reason))
     return facts
+
+
+def _list_not_awaited(status: pb.NodeStatus) -> _Facts:
+    lines = [f"{one.name}: {one.reason}" for one in status.not_awaited[:MAX_NOT_AWAITED]]
+    if (more := len(status.not_awaited) - len(lines)) > 0:
+        lines.append(f"and {more} more")
+    return [("not awaited" if i == 0 else "", line) for i, line in enumerate(lines)]
 
 
 def _list_transfers(status: pb.NodeStatus) -> _Facts:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from chain.pow import USUAL_DIFFICULTY
 from node.cli.options import AsJson
 
 MethodOption = Annotated[
@@ -67,6 +68,14 @@ UnderstandOption = Annotated[
         "obfuscation and not cryptography. Their configurations then say fededs.i_understand: true.",
     ),
 ]
+DifficultyOption = Annotated[
+    int,
+    typer.Option("--difficulty", metavar="D", min=1, help="Expected hashes per block: for good, unless --adaptive."),
+]
+AdaptiveOption = Annotated[
+    bool,
+    typer.Option("--adaptive", help="Let difficulty follow what mining takes, up to 64 times as hard or as easy."),
+]
 HttpPortOption = Annotated[
     int | None,
     typer.Option(
@@ -103,10 +112,8 @@ def make(
     profile: Annotated[
         str, typer.Option("--profile", metavar="NAME", help="The waits: local, site or wide.")
     ] = "local",
-    difficulty: Annotated[
-        int | None,
-        typer.Option("--difficulty", metavar="D", min=1, help="Expected hashes per block, for good; else it adapts."),
-    ] = None,
+    difficulty: DifficultyOption = USUAL_DIFFICULTY,
+    adaptive: AdaptiveOption = False,
     host: Annotated[
         str, typer.Option("--host", metavar="HOST", help="Where nodes are dialled; {i} in it is the node's number.")
     ] = "127.0.0.1",
@@ -160,6 +167,7 @@ def make(
             settings=tuple(settings or ()),
             profile=profile,
             difficulty=difficulty,
+            adaptive=adaptive,
             host=host,
             base_port=base_port,
             http_port=http_port,

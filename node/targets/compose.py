@@ -75,7 +75,7 @@ _OBSERVABILITY = f"""\
   prometheus:
     <<: *confined
     profiles: [observability]
-    image: prom/prometheus:v3.5.0
+    image: ${{PROMETHEUS_IMAGE:-prom/prometheus:v3.5.0}}
     group_add: ["{UID}"]  # to read the token
     command: [--config.file=/etc/prometheus/prometheus.yml, --storage.tsdb.path=/prometheus]
     secrets: [{{source: metrics_token, target: /run/secrets/metrics/token}}]
@@ -87,7 +87,7 @@ _OBSERVABILITY = f"""\
   grafana:
     <<: *confined
     profiles: [observability]
-    image: grafana/grafana:12.1.0
+    image: ${{GRAFANA_IMAGE:-grafana/grafana:12.1.0}}
     environment:  # whoever reaches the port may look, and nobody may change anything
       PROMETHEUS_URL: http://prometheus:9090
       GF_AUTH_ANONYMOUS_ENABLED: "true"

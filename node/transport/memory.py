@@ -156,7 +156,7 @@ class MemoryTransport:
         self._wake = asyncio.Event()
         self._up: dict[Id, MemoryTransport] = {}
         self._outboxes: dict[Id, Outbox] = {}
-        self._draining: set[Id] = set()
+        self._drains: dict[Id, asyncio.TimerHandle] = {}  # when each outbox is looked at next
         self._last_arrival_s: dict[Id, float] = {}
         self._counters: dict[Id, TrafficCounters] = {}
         self.bans = Bans(self._get_time_s)
@@ -206,12 +206,17 @@ class MemoryTransport:
         self._drain_later(peer, 0.0)
 
     def _drain_later(self, peer: Id, wait_s: float) -> None:
-        if self._loop is not None and peer not in self._draining:
-            self._draining.add(peer)
-            self._loop.call_later(wait_s, self._drain, peer)
+        if self._loop is None:
+            return
+        planned = self._drains.get(peer)
+        if planned is not None:
+            if planned.when() <= self._loop.time() + wait_s:
+                return
+            planned.cancel()  # it is for a status that has to wait, behind which nothing else does
+        self._drains[peer] = self._loop.call_later(wait_s, self._drain, peer)
 
     def _drain(self, peer: Id) -> None:
-        self._draining.discard(peer)
+        self._drains.pop(peer, None)
         outbox, there = self._outboxes.get(peer), self._up.get(peer)
         if outbox is None or there is None:
             return

@@ -66,7 +66,12 @@ async def test_a_spoiled_federation_heals_by_itself_through_a_kill_of_all(tmp_pa
             assert spoiled <= set(range(FIRST, LAST + 1))
             measured = {number: entry["accuracy"] for number, entry in records.items() if entry["measured"]}
             accuracies = {number: accuracy for number, accuracy in measured.items() if accuracy is not None}
-            print(method, name, sorted(spoiled), {number: entry.get("accuracy") for number, entry in sorted(records.items())})
+            print(
+                method,
+                name,
+                sorted(spoiled),
+                {number: entry.get("accuracy") for number, entry in sorted(records.items())},
+            )
             before = max(accuracy for number, accuracy in accuracies.items() if number < FIRST)
             after = max(accuracy for number, accuracy in accuracies.items() if LAST < number <= LAST + HEALED_IN)
             assert after > before - 0.05

@@ -23,6 +23,7 @@ from node.boundary import Boundary
 from node.context import NodeContext
 from node.events import Events
 from node.gossip import Gossip, Position
+from node.member_clocks import MemberClocks
 from node.pb import peer_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from node.peers import Peers
@@ -49,7 +50,9 @@ class Door:
 
     def __init__(self) -> None:
         self.tip = Tip.at(GENESIS, [PARENT])
-        self.machine = RoundMachine(GENESIS, me=ME, height=1, awaited=GENESIS.member_ids)
+        self.machine = RoundMachine(
+            GENESIS, me=ME, height=1, parent_ms=GENESIS.block0.header.time_ms, awaited=GENESIS.member_ids
+        )
         self.accused: set[Id] = set()
         clock = Clock()
         self.machine.on(round_events.Started(), self._now())
@@ -59,7 +62,14 @@ class Door:
         sync = Sync(GENESIS, cast(Any, self), peers, lambda: self.tip, cast(Any, None))
         transfers = Transfers(clock, bytes.hex)
         self.reception = Reception(
-            context, self, peers=peers, gossip=gossip, sync=sync, events=Events(clock), transfers=transfers
+            context,
+            self,
+            peers=peers,
+            clocks=MemberClocks(GENESIS, ME, clock),
+            gossip=gossip,
+            sync=sync,
+            events=Events(clock),
+            transfers=transfers,
         )
         counters = TrafficCounters()
         self.intake = Intake(

@@ -20,7 +20,7 @@ from chain.block import ZERO, Phase
 from chain.signed import get_block_digests
 from chain.signing import encode_id, verify
 from ml.payload import decode_arrays
-from node.cli.peers import describe_refusals
+from node.cli.peers import describe_clocks, describe_not_awaited, describe_refusals
 from node.cli.rounds import _describe
 from node.ledger import Ledger
 from node.pb import admin_pb2 as pb
@@ -272,6 +272,17 @@ def test_peers_are_listed_with_what_was_not_taken_of_them() -> None:
         ("not taken of node2", "2 other height, 1 signature"),
         ("let wait node2", "7 times, as it came too fast"),
     ]
+
+
+def test_peers_are_listed_with_why_they_are_not_awaited_and_whose_clock_is_wrong() -> None:
+    up: dict[str, Any] = {"connected": True, "alive": True}
+    peers = [
+        pb.PeerView(name="node1", clock_ahead_s=-0.4, **up),
+        pb.PeerView(name="node2", clock_ahead_s=-300.04, not_awaited="waited for in vain twice", **up),
+        pb.PeerView(name="node3", not_awaited="it has not said that it would contribute"),  # it is seen to be away
+    ]
+    assert describe_not_awaited(peers) == [("not awaited node2", "waited for in vain twice")]
+    assert describe_clocks(peers) == [("clock of node2", "300.0 s behind")]
 
 
 def test_a_round_shows_who_was_left_out_refused_and_accused() -> None:

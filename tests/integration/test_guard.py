@@ -52,8 +52,18 @@ def one_thread() -> Iterator[None]:
         ({"name": "dfedavgm", "num_peers": 1}, 2),
         ({"name": "dispfl", "num_peers": 2}, 3),
         ({"name": "mpfedcl"}, 3),
+        ({"name": "fedavg", "aggregation": "median"}, 2),
+        ({"name": "fedavg", "aggregation": "trimmed_mean"}, 3),
+        ({"name": "fedavg", "aggregation": "clipped_mean"}, 3),
+        ({"name": "fedavg", "aggregation": "multi_krum"}, 3),
+        ({"name": "fedavg", "weight_cap": 1}, 2),
+        ({"name": "dfpl", "aggregation": "median"}, 3),
+        ({"name": "dfpl", "aggregation": "clipped_mean"}, 3),
+        ({"name": "mpfedcl", "aggregation": "trimmed_mean"}, 3),
+        ({"name": "fednova", "local_epochs": 1, "momentum": 0.5, "weight_cap": 1}, 3),
+        ({"name": "fedintr", "aggregation": "clipped_mean"}, 2),  # whose projections block 0 has not
     ],
-    ids=lambda value: value["name"] if isinstance(value, dict) else "",
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
 def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: dict[str, Any], rounds: int) -> None:
     config = SimulationConfig(method=method, model=MODEL, clients=4, rounds=rounds, seed=1)

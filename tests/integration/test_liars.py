@@ -21,6 +21,7 @@ from chain.signing import SigningKey, encode_id
 from chain.validation import validate_aggregate
 from ml import payload
 from node.auditor import Halted
+from node.context import NodeContext
 from node.inbox import MAX_KNOWN
 from node.round_service import RoundService
 from node.transport.base import BlobNotFound, Message, MessageKind, PeerFault
@@ -533,6 +534,45 @@ def test_who_signs_two_things_for_one_slot_is_shown_to_all_and_left_out(tmp_path
             net.check_agreement()
 
     run_virtual(story())
+
+
+def test_prevotes_that_an_equivocators_other_vote_hides_reach_everybody(tmp_path: Path) -> None:
+    """It prevotes a block to one, and nothing to the other, who holds a vote of its and so seems to lack none."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4, start=()) as net, lying(net, "node3") as liar:
+            keys = net.genesis.member_ids
+            coordinator = keys[(1 + 1) % 4]  # of view 1 at height 1: it would prove its proposal by itself
+            one, other = sorted(("node0", "node1", "node2"), key=lambda name: net.id(name) == coordinator)[:2]
+            for name in (one, other):
+                net.start(name, Idle)
+            await net.wait_for(lambda: len(liar.transport.connected()) == 2, "the two to be connected")
+            await asyncio.sleep(0.2)
+            liar.send(liar.make_status())  # it has nothing yet, and is given what there is
+            contributions = await wait_for_contributions(net, liar, least=2)
+            own = liar.make_contribution()
+            block = liar.make_candidate([*contributions, own])
+            for thing in (own, block):
+                liar.send(thing)
+            liar.send(liar.make_vote(Phase.PREVOTE, block.id), one)
+            liar.send(liar.make_vote(Phase.PREVOTE, ZERO), other)
+            machine = get_service(net, one).machine
+            assert machine is not None
+            await net.wait_for(lambda: machine.voting.lock == (0, block.id), f"{one} to be locked")
+            liar.send(liar.make_vote(Phase.PRECOMMIT, ZERO))
+            behind = get_service(net, other).machine
+            assert behind is not None
+            await net.wait_for(lambda: behind.view == machine.view == 1, "both to be in view 1")
+            await net.wait_for(lambda: behind.voting.valid == (0, block.id), f"{other} to see the proof", 10.0)
+
+    run_virtual(story())
+
+
+class Idle(RoundService):
+    """Mines nothing."""
+
+    def __init__(self, context: NodeContext) -> None:
+        super().__init__(replace(context, mines=False))
 
 
 def test_evidence_outlives_a_restart_and_reaches_who_was_away(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chain.difficulty import WINDOW
+from chain.difficulty import PERIOD
 from node.genesis_file import get_genesis_spec
 from node.round_events import RoundPhase
 from support.cluster import ScriptedTrainer, cluster
@@ -165,15 +165,15 @@ def test_two_members_that_cannot_reach_each_other_agree_through_the_others(tmp_p
 
 def test_difficulty_follows_the_hash_rate_over_33_blocks(tmp_path: Path) -> None:
     async def story() -> None:
-        rules = {"difficulty": 16, "min": 1, "max": 2**20, "target_ms": 40}
-        async with cluster(tmp_path, 3, pow=rules, hash_rate=40_000.0, train_s=0.001) as net:
-            await net.wait_for_height(2 * WINDOW + 1)
+        rules = {"difficulty": 20_000, "min": 1, "max": 2**20, "target_ms": 40}
+        async with cluster(tmp_path, 3, pow=rules, hash_rate=2_000_000.0, train_s=0.001) as net:
+            await net.wait_for_height(2 * PERIOD + 1)
             net.check_agreement()
-            found = [net["node0"].get_block(height).header.difficulty for height in range(1, 2 * WINDOW + 2)]
-            assert set(found[:WINDOW]) == {16}
-            assert found[WINDOW] > 16
-            assert set(found[WINDOW : 2 * WINDOW]) == {found[WINDOW]}
-            assert found[2 * WINDOW] > found[WINDOW]
+            found = [net["node0"].get_block(height).header.difficulty for height in range(1, 2 * PERIOD + 2)]
+            assert set(found[:PERIOD]) == {20_000}
+            assert found[PERIOD] > 20_000
+            assert set(found[PERIOD : 2 * PERIOD]) == {found[PERIOD]}
+            assert found[2 * PERIOD] > found[PERIOD]
 
     run_virtual(story())
 

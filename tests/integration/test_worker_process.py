@@ -43,6 +43,7 @@ from node.trainer import (
 )
 from node.worker import WorkerConfig, WorkerProcess
 from support.fake_worker import (
+    ARGUMENTS,
     BREAK,
     DEADLY,
     DIE,
@@ -250,6 +251,29 @@ async def test_a_worker_killed_at_rest_is_replaced_unnoticed(tmp_path: Path) -> 
         assert worker.deaths == 1
 
 
+CALLS = ("train 1", "apply 1", "train 2", "apply 2", "train 3", "apply 3", "apply 4", "apply 5", "train 6")
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 7, 9])
+async def test_a_worker_killed_while_its_disk_lags_is_replaced_by_one_that_is_where_it_was(
+    tmp_path: Path, count: int
+) -> None:
+    """So slow a disk that a worker which did not wait for it would have answered all these calls with no file there."""
+    here = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
+    async with running(make_config(tmp_path, arguments=(*ARGUMENTS, "0.1"))) as there:
+        for call in CALLS[:count]:
+            what, height = call.split()
+            for trainer in (here, there):
+                if what == "train":
+                    await trainer.train(int(height), TRAIN)
+                else:
+                    await trainer.apply(int(height), aggregate(4))
+        pid = get_pid(there)
+        kill(pid)
+        await wait_until(lambda: there.pid not in (pid, None), "another worker is ready", DEADLINE_S)
+        assert get_number(await there.train(7, TRAIN)) == get_number(await here.train(7, TRAIN))
+
+
 async def test_a_worker_killed_at_work_fails_the_call_and_asking_again_gives_what_it_would_have_given(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -330,14 +354,15 @@ async def test_a_restart_goes_on_from_where_it_was(tmp_path: Path, every: int) -
         assert (info.checkpoint_height, info.trained_height) == (1, 2)
 
 
-async def test_an_aggregate_that_no_checkpoint_has_is_applied_to_the_next_worker_too(tmp_path: Path) -> None:
+async def test_the_last_two_calls_that_no_checkpoint_has_are_repeated_in_the_next_worker(tmp_path: Path) -> None:
+    """As many as there can be with a checkpoint a round; with fewer checkpoints what was done before is lost."""
     async with running(make_config(tmp_path, checkpoint_every=100)) as worker:
         for height in (1, 2, 3):
             await worker.apply(height, aggregate(4))
         pid = get_pid(worker)
         kill(pid)
         await wait_until(lambda: worker.pid not in (pid, None), "another worker is ready", DEADLINE_S)
-        assert get_number(await worker.train(4, TRAIN)) == 44.0  # from the last aggregate, which is complete state
+        assert get_number(await worker.train(4, TRAIN)) == 84.0
 
 
 # ---- what is spoiled

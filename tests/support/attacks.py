@@ -280,7 +280,7 @@ ATTACKS: Mapping[str, Attack] = {
     ),
     # candidates that break a rule
     "wrong aggregate": Attack(_say(_aggregate_wrongly), Reason.AGGREGATE, told="aggregate of height"),
-    "clock a minute ahead": Attack(_say(_reach_ahead), Reason.CLOCK, told="its clock is 60.0 s ahead"),
+    "clock a minute ahead": Attack(_say(_reach_ahead), Reason.CLOCK, told="its time is 60.0 s ahead"),
     "clock behind the parent's": Attack(_say(_go_back), Reason.RULE),
     "difficulty of its own": Attack(_say(_set_difficulty), Reason.RULE),
     "leaves an honest member out": Attack(

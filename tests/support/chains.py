@@ -12,7 +12,7 @@ from typing import Any
 from chain import pow as work
 from chain.block import HEADER_VERSION, Block, Certificate, Contribution, Header, Id, PayloadRef, Phase
 from chain.codec import compute_body_digest, compute_seal, make_block, sign_contribution, sign_vote
-from chain.difficulty import compute_next_difficulty
+from chain.difficulty import LOOKBACK, compute_next_difficulty
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 
@@ -147,8 +147,8 @@ def make_chain(genesis: Genesis, keys: Sequence[SigningKey], length: int) -> lis
     chain: list[tuple[Block, Certificate]] = []
     blocks = [genesis.block0]
     for height in range(1, length + 1):
-        headers = [block.header for block in blocks[-16:]]
-        difficulty = compute_next_difficulty(genesis.pow, height, headers)
+        headers = [block.header for block in blocks[-LOOKBACK:]]
+        difficulty = compute_next_difficulty(genesis.pow, genesis.q, height, headers)
         block = make_candidate(genesis, blocks[-1], keys, miner=height % len(keys), difficulty=difficulty)
         blocks.append(block)
         chain.append((block, make_certificate(genesis, block, keys)))

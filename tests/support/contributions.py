@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ml.aggregation import RULES, Contributed
+from ml.aggregation import RULES, Contributed, RuleSettings
+from ml.aggregation.nova import NOVA_NUMBERS, compute_norm
 from ml.payload import Array, Arrays, encode_arrays
 from ml.seeding import numpy_rng
-from ml.specs.fednova import compute_norm
+
+SETTINGS = RuleSettings(max_liars=2, weight_cap=4, momentum=0.9)
 
 
 def author(index: int) -> bytes:
@@ -66,10 +68,10 @@ def make_models(num_authors: int = 5, num_elements: int = 70_000) -> list[Contri
     return made
 
 
-def make_nova_models(momentum: float = 0.9) -> list[Contributed]:
+def make_nova_models(num_authors: int = 5, momentum: float = 0.9) -> list[Contributed]:
     """Such models with the numbers that FedNova sends with them, of unlike steps, and a batch norm's buffers."""
     made = []
-    for index, given in enumerate(make_models()):
+    for index, given in enumerate(make_models(num_authors)):
         steps, rng = 1 + 7 * index, numpy_rng("statistics", index)
         arrays = {
             **given.arrays,
@@ -82,12 +84,48 @@ def make_nova_models(momentum: float = 0.9) -> list[Contributed]:
     return made
 
 
-def make_given(rule: str) -> tuple[list[Contributed], Arrays]:
-    """Contributions that suit a rule, and a parent's aggregate."""
+def make_near_models(num_authors: int = 7) -> tuple[list[Contributed], Arrays]:
+    """Models that have moved a little from the parent's, the last too far to be measured; and the parent's."""
+    parent = make_models(1)[0].arrays
+    parent = {name: np.clip(array, -1, 1) for name, array in parent.items()}
+    made = []
+    for given in make_nova_models(num_authors):
+        rng = numpy_rng("near", given.author[0])
+        way = 0.01 if given.author[0] < num_authors - 1 else 40.0
+        moved = {name: array + way * rng.standard_normal(array.shape) for name, array in parent.items()}
+        arrays = {**given.arrays, **{name: array.astype(np.float32) for name, array in moved.items()}}
+        made.append(Contributed(given.author, given.weight, arrays))
+    return made, {**parent, "encoder.weight": np.ones(3, np.float32)}
+
+
+def make_near_rows() -> list[Contributed]:
+    """Such prototypes as `make_contributions` makes, none of them far from another, but for the last author's."""
+    made = []
+    for given in make_contributions():
+        rng = numpy_rng("near rows", given.author[0])
+        rows = rng.standard_normal(given.arrays["prototypes"].shape) * (0.1 if given.author[0] < 6 else 40.0)
+        made.append(Contributed(given.author, 1, {**given.arrays, "prototypes": rows.astype(np.float32)}))
+    return made
+
+
+def make_given(rule: str) -> tuple[list[Contributed], Arrays, RuleSettings]:
+    """Contributions that suit a rule, a parent's aggregate, and settings."""
     if rule == "nova":
-        return make_nova_models(), {**make_models(6)[5].arrays, "encoder.weight": np.ones(3, np.float32)}
-    given = make_models() if rule in ("weighted_mean", "uniform_mean") else make_contributions()
-    return given, {"model/fc1.bias": np.arange(4, dtype=np.float32)}
+        return *make_near_models(), SETTINGS
+    if rule in ("clipped_mean", "multi_krum"):
+        models, parent = make_near_models()
+        return [drop_numbers(c) for c in models], parent, SETTINGS
+    if rule in ("class_clipped_mean", "class_multi_krum", "trimmed_pool"):
+        given = make_near_rows()
+    else:
+        given = make_models() if f"class_{rule}" in RULES or rule == "uniform_mean" else make_contributions()
+    return given, {"model/fc1.bias": np.arange(4, dtype=np.float32)}, SETTINGS
+
+
+def drop_numbers(contribution: Contributed) -> Contributed:
+    """A model without what FedNova sends with it."""
+    arrays = {name: a for name, a in contribution.arrays.items() if name not in NOVA_NUMBERS}
+    return Contributed(contribution.author, contribution.weight, arrays)
 
 
 def compute_digests() -> dict[str, str]:

@@ -6,6 +6,8 @@ and what is taken of a peer, or stands for training to read, adds its own times 
 spoiled, of DEADLY it dies, and from a state above HIGHEST training diverges. At STREAMED_HEIGHT it makes a second
 payload, which is said to be too large to pass.
 Of a sample it says that number as its probability of class 0, and does what the first pixel tells it to.
+
+An argument has its disk take so many seconds for a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from chain.store import Faults
 from ml.data.base import Samples
 from ml.errors import MlError, Spoiled, Stopped
 from ml.payload import Arrays, encode_arrays
@@ -37,6 +40,7 @@ DEADLY = 666.0
 HIGHEST = 1e6
 STREAMED_HEIGHT = 100
 STREAMED_NUMBERS = 100_000
+ARGUMENTS = ("-P", "-u", str(Path(__file__)))
 
 
 def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
@@ -51,7 +55,7 @@ def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
         "initial_model": encode_arrays({"model/w": np.zeros(1)}),
         "checkpoint_dir": checkpoint_dir,
         "outgoing_dir": checkpoint_dir / "outgoing",
-        "arguments": ("-P", "-u", str(Path(__file__))),
+        "arguments": ARGUMENTS,
     }
     return WorkerConfig(**(settings | changes))
 
@@ -181,6 +185,16 @@ class FakeClient:
         self._before = None if before is None else float(before["model/w"][0])
 
 
+def be_on_slow_disk(seconds: float) -> Faults:
+    """A disk that takes so long before it begins to write a checkpoint."""
+
+    def reach(step: str) -> None:
+        if step.endswith(".begin"):
+            time.sleep(seconds)
+
+    return reach
+
+
 def build_client(config: Mapping[str, Any], initial: Arrays) -> worker_main.Built:
     if config["device"] == "abacus":
         raise MlError("device: expected one of this machine, got 'abacus'")
@@ -189,4 +203,4 @@ def build_client(config: Mapping[str, Any], initial: Arrays) -> worker_main.Buil
 
 
 if __name__ == "__main__":
-    worker_main.main(build_client)
+    worker_main.main(build_client, be_on_slow_disk(float(sys.argv[1])) if len(sys.argv) > 1 else None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
 from chain.block import ZERO, Id, Phase, Vote
 from support.invariants import sign
-from support.voters import Member, Message
+from support.voters import EARLY_S, Member, Message
 
 if TYPE_CHECKING:
     from support.scheduler import Actor, World
@@ -22,6 +22,7 @@ class Plot:
     friends: frozenset[int]  # these are to finalise, the others are not
     flatters: bool
     noise: float
+    stalls: bool = False  # nobody is to finalise: some are to be locked on a block that is too early for others
 
     @classmethod
     def draw(cls, rng: Random, n: int) -> Plot:
@@ -40,19 +41,33 @@ class Liar:
         self._rng = world.rng
         self._audience = [i for i in range(len(world.members)) if i != index]
         self._proposed: set[int] = set()
+        self._own: list[Id] = []
         for _ in range(world.rng.randrange(3)):
             world.schedule(world.rng.expovariate(1 / world.mining_s), self._mine)
 
     def _mine(self) -> None:
-        block_id = self._world.make_block(self._index)
+        world, rng = self._world, self._rng
+        block_id = world.make_block(self._index, self._choose_time_s())
+        self._own.append(block_id)
         for target in self._audience:
-            if self._rng.random() < 0.6:
-                self._world.post(self._index, target, block_id)
+            if self._plot.stalls or rng.random() < 0.6:
+                world.post(self._index, target, block_id)
+
+    def _choose_time_s(self) -> float:
+        """An honest one, or one at the edge of what is valid for somebody, by the time it gets there."""
+        world, rng = self._world, self._rng
+        edge_s = world.get_time_s(rng.choice(self._audience)) + EARLY_S
+        if self._plot.stalls:
+            return edge_s + rng.uniform(0.05, 0.5)
+        return rng.choice((world.get_time_s(self._index), edge_s + rng.uniform(-0.5, 1.0), edge_s + 1000.0))
 
     def on_message(self, source: int, message: Message) -> None:
         pass
 
     def on_overheard(self, vote: Vote) -> None:
+        if self._plot.stalls:
+            self._stall(vote.view)
+            return
         if self._plot.flatters:
             self._flatter(vote)
         for view in (vote.view, vote.view + 1):
@@ -68,6 +83,16 @@ class Liar:
         author = self._world.members.index(vote.voter)
         self._vote(author, Phase.PREVOTE, vote.view, vote.block_id)
         self._vote(author, Phase.PRECOMMIT, vote.view, vote.block_id if author in self._plot.friends else ZERO)
+
+    def _stall(self, view: int) -> None:
+        """Its own block in every view but the first, to all; but nobody gets its precommit."""
+        if view in self._proposed:
+            return
+        self._proposed.add(view)
+        for target in self._audience:
+            if view and self._own:
+                self._vote(target, Phase.PREVOTE, view, self._own[0])
+            self._vote(target, Phase.PRECOMMIT, view, ZERO)
 
     def _propose(self, view: int) -> None:
         """One block to all, or to each another."""
@@ -103,6 +128,8 @@ def make_liars(world: World, indices: Sequence[int]) -> dict[int, list[Actor]]:
     rng = world.rng
     plot = Plot.draw(rng, len(world.members))
     fashion = rng.choice((Silent, Member, Liar, Liar, Liar))
+    if indices and rng.random() < 0.3:
+        plot, fashion = replace(plot, stalls=True), Liar
     actors: dict[int, list[Actor]] = {}
     for index in indices:
         kind = rng.choice((Silent, Member, Liar)) if rng.random() < 0.1 else fashion

@@ -18,6 +18,7 @@ class VoteOnce:
     def __init__(self, *, height: int, members: tuple[Id, ...], quorum: int, me: Id | None, waits: Waits) -> None:
         self.view = 0
         self.lock: tuple[int, Id] | None = None
+        self.certified: tuple[Id, Certificate] | None = None
         self.finalised: Id | None = None
         self._members = members
         self._quorum = quorum

@@ -2,8 +2,9 @@
 
 Messages are delayed, reordered, lost and doubled; links break one way or both, sides form and dissolve; any set of
 members crashes, all at once too, also between making a vote durable and sending it, and comes back with durable state
-alone. Liars equivocate. Then the network settles, and what is repaired is repaired by status (PROTOCOL §5). After every
-step the invariants of PROTOCOL §8 are checked for whoever moved; a breach raises with the seed that shows it.
+alone. Clocks are wrong, and liars seal times at the very edge of what is valid yet. Liars equivocate. Then the network
+settles, and what is repaired is repaired by status (PROTOCOL §5). After every step the invariants of PROTOCOL §8 are
+checked for whoever moved; a breach raises with the seed that shows it.
 
 Nothing here knows how votes are decided: `make_voting` is `chain.finality.Voting` or one of the naive rules.
 """
@@ -23,7 +24,7 @@ from chain.finality import Voting
 from chain.waits import Waits
 from support.invariants import Checker, InvariantBroken
 from support.liars import make_liars
-from support.voters import MakeVoting, Member, Message
+from support.voters import EARLY_S, FUTURE_S, MakeVoting, Member, Message, TimeRule
 
 # Messages in a settled network take at most half a second. The patient waits suit that; with the hasty ones members
 # climb through many views before they get there.
@@ -32,6 +33,8 @@ HASTY = Waits(
     delta_s=0.2, propose_s=1, propose_step_s=0.1, vote_s=0.1, vote_step_s=0.1, cap_s=20, collect_s=0, status_s=10
 )
 PATIENCE_S = 1500.0  # after healing; a view is at most 60 s long
+
+WRONG_S = (0.0, 0.0, 0.5, 5.0, 60.0)  # by how much clocks may be off, in one world or another
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,12 @@ def compute_majority_quorum(n: int) -> int:
 
 def make_members(n: int) -> tuple[Id, ...]:
     return tuple(bytes([i + 1]) * 32 for i in range(n))
+
+
+def draw_skews_s(rng: Random, n: int) -> list[float]:
+    """How far each member's clock is ahead. By draws of their own, so that they shift no schedule."""
+    off_s = rng.choice(WRONG_S)
+    return [rng.uniform(-off_s, off_s) if rng.random() < 0.5 else 0.0 for _ in range(n)]
 
 
 class Network:
@@ -110,6 +119,7 @@ class World:
         make_voting: MakeVoting = Voting,
         calm: bool | None = None,
         sides: Sequence[Sequence[int]] = (),
+        time_rule: TimeRule = TimeRule.HOLD,
     ) -> None:
         """`calm`: nothing goes wrong, or surely something, or (None) as the seed says. `sides` stay apart for 60 s."""
         self.rng = rng = Random(f"{seed}/{n}/{f}/{quorum}")
@@ -120,13 +130,16 @@ class World:
         self.quorum = quorum
         self.make_voting = make_voting
         self.mining_s = rng.choice((0.3, 2.0, 10.0))
+        self.time_rule = time_rule
         self.all_blocks: list[Id] = []
+        self._times: dict[Id, float] = {}
         self._harmony = rng.choice((0.0, 0.5, 1.0, 1.0))  # how often members agree that a candidate is acceptable
         self._fullness = rng.choice((0.0, 0.5, 1.0))
         self._is_calm = rng.random() < 0.25 if calm is None else calm
         self.waits = PATIENT if self._is_calm else rng.choice((PATIENT, HASTY))
         healed_s = 60.0 if sides else 0.0 if self._is_calm else rng.choice((10.0, 40.0, 100.0))
         self._network = Network(rng, healed_s, sides)
+        self._skews_s = draw_skews_s(Random(f"clocks {seed}/{n}/{f}"), n)
         self._power_failure = 0.0 if self._is_calm else rng.choice((0.0, 0.02, 0.15))
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -165,18 +178,30 @@ class World:
         for delay in self._network.draw_delays(self.now, source, target, message):
             self.schedule(delay, lambda: self._deliver(source, target, message))
 
-    def make_block(self, miner: int) -> Id:
-        """A valid block of this height. Its miner finds it acceptable and full; the others may not."""
+    def make_block(self, miner: int, time_s: float | None = None) -> Id:
+        """A valid block of this height, sealed at its miner's time unless told another. Its miner finds it acceptable
+        and full; the others may not."""
         block_id = self.rng.randbytes(32)
         self.all_blocks.append(block_id)
+        self._times[block_id] = self.get_time_s(miner) if time_s is None else time_s
         self._standing[miner, block_id] = (True, True)
         return block_id
 
+    def get_time_s(self, index: int) -> float:
+        """What a member judges times by: its own clock, or the lower median of all where that is later."""
+        return self.now + max(self._skews_s[index], sorted(self._skews_s)[(len(self._skews_s) - 1) // 2])
+
+    def is_early(self, index: int, block_id: Id) -> bool:
+        """Whether the block's time is too far ahead of the member's for it to be valid yet."""
+        return self._times[block_id] > self.get_time_s(index) + EARLY_S
+
     def get_standing(self, index: int, block_id: Id) -> tuple[bool, bool]:
+        """Whether it is acceptable to the member in view 0, by its time and by the authors, and whether it is full."""
         key = (index, block_id)
         if key not in self._standing:
             self._standing[key] = (self.rng.random() < self._harmony, self.rng.random() < self._fullness)
-        return self._standing[key]
+        agreeable, full = self._standing[key]
+        return agreeable and self._times[block_id] <= self.get_time_s(index) + FUTURE_S, full
 
     def is_power_failing(self) -> bool:
         return self.now < self._network.healed_s and self.rng.random() < self._power_failure
@@ -244,11 +269,12 @@ def run_schedule(
     quorum: int | None = None,
     make_voting: MakeVoting = Voting,
     calm: bool | None = None,
+    time_rule: TimeRule = TimeRule.HOLD,
 ) -> Outcome:
     """One height under one seed; raises `InvariantBroken` naming what broke, and the schedule that shows it."""
     quorum = compute_bft_quorum(n) if quorum is None else quorum
     try:
-        return World(seed, n, f, quorum=quorum, make_voting=make_voting, calm=calm).run()
+        return World(seed, n, f, quorum=quorum, make_voting=make_voting, calm=calm, time_rule=time_rule).run()
     except InvariantBroken as broken:
-        broken.add_note(f"schedule: seed={seed} n={n} f={f} quorum={quorum} calm={calm}")
+        broken.add_note(f"schedule: seed={seed} n={n} f={f} quorum={quorum} calm={calm} time_rule={time_rule}")
         raise

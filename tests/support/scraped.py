@@ -28,6 +28,8 @@ NAMES: Mapping[str, tuple[str, frozenset[str]]] = {  # type and labels of every 
     "fednode_train_samples_total": ("counter", frozenset()),
     "fednode_peers": ("gauge", frozenset({"state"})),
     "fednode_peer_in_sight": ("gauge", frozenset({"peer", "name"})),
+    "fednode_peer_credit": ("gauge", frozenset({"peer", "name"})),
+    "fednode_clock_ahead_seconds": ("gauge", frozenset({"peer", "name"})),
     "fednode_peer_bytes_total": ("counter", frozenset({"peer", "direction"})),
     "fednode_rpc_seconds": ("histogram", frozenset({"method", "code"})),
     "fednode_messages_rejected_total": ("counter", frozenset({"reason"})),

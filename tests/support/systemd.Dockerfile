@@ -13,7 +13,7 @@ COPY deploy/requirements.txt deploy/torch-cpu.txt deploy/
 RUN /opt/fednode/bin/pip install --require-hashes --no-deps -r deploy/requirements.txt
 RUN /opt/fednode/bin/pip install -r deploy/torch-cpu.txt
 COPY . .
-RUN /opt/fednode/bin/pip install --no-deps .
+RUN /opt/fednode/bin/pip install --no-index --no-deps --no-build-isolation .
 STOPSIGNAL SIGRTMIN+3
 # What systemd mounts for a service, as its key, is seen outside that service: so it is where the kernel starts it.
 CMD ["sh", "-c", "mount --make-rshared / && exec /sbin/init"]

@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from chain.block import ZERO, Certificate, Id, Phase, Vote
 from chain.finality import Action, Cast, Equivocation, FetchBlock, Finalise, StartTimer, Timer
 from chain.waits import Waits
+from node.rounds import EARLY_MS, FUTURE_MS, LOOK_S
 from support.invariants import sign
 
 if TYPE_CHECKING:
     from support.scheduler import World
+
+EARLY_S = EARLY_MS / 1000  # how far ahead of a member's clock the time of a valid block may be
+FUTURE_S = FUTURE_MS / 1000  # and of one that is acceptable in view 0
+
+
+class TimeRule(Enum):
+    """What becomes of a block whose time is too far ahead of a member's clock."""
+
+    HOLD = "looked at again until its time has come"  # PROTOCOL §3
+    REFUSE = "refused for good"
 
 
 class VotingRule(Protocol):
@@ -22,6 +34,7 @@ class VotingRule(Protocol):
 
     view: int
     lock: tuple[int, Id] | None
+    certified: tuple[Id, Certificate] | None
     finalised: Id | None
 
     def start(self) -> list[Action]: ...
@@ -134,9 +147,26 @@ class Member:
         if block_id in self.blocks:
             return
         self.blocks.add(block_id)
-        acceptable, complete = self._world.get_standing(self.index, block_id)
+        self._judge(block_id)
+
+    def _judge(self, block_id: Id) -> None:
+        """Into the vote, if its time has come; a certificate overrides every clock."""
+        world = self._world
+        if self.disk.decided is not None:
+            return
+        if world.is_early(self.index, block_id):
+            self._follow_certificate()
+            if world.time_rule is TimeRule.HOLD:
+                self._later(LOOK_S, partial(self._judge, block_id))
+            return
+        acceptable, complete = world.get_standing(self.index, block_id)
         self._has_acceptable |= acceptable
         self._perform(self.voting.on_candidate(block_id, acceptable=acceptable, complete=complete))
+
+    def _follow_certificate(self) -> None:
+        certified = self.voting.certified
+        if certified is not None and certified[0] in self.blocks and self.disk.decided is None:
+            self._decide(Decided(*certified))
 
     def _mine(self) -> None:
         if not (self._has_acceptable or self.disk.mined or self.disk.decided):
@@ -160,6 +190,8 @@ class Member:
                     self._broadcast(Wanted(block_id))
                 case Equivocation(first, second) if self._honest:
                     self._world.checker.on_evidence(first, second)
+        if self.up:
+            self._follow_certificate()
         if self._honest and self.up:
             self._be_checked()
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +122,18 @@ def test_what_was_saved_is_there_after_a_restart(tmp_path: Path) -> None:
     assert second.saved == (19, True)
     second.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["applied.safetensors", "trained.safetensors"]
+
+
+def test_saving_waits_until_the_one_before_is_in_its_file(tmp_path: Path) -> None:
+    """So whoever remembers the last two steps can repeat what no file has."""
+    slow = Checkpoints(tmp_path, lambda step: time.sleep(0.02))
+    phases = [(0, Phase.APPLIED), (1, Phase.TRAINED), (1, Phase.APPLIED), (2, Phase.APPLIED), (3, Phase.TRAINED)]
+    slow.save(Checkpoint(*phases[0], ARRAYS))
+    for before, now in pairwise(phases):
+        slow.save(Checkpoint(*now, ARRAYS))
+        assert slow.saved is not None
+        assert slow.saved >= Checkpoint(*before, {}).position
+    slow.close()
 
 
 def test_a_state_that_changes_after_saving_is_saved_as_it_was(checkpoints: Checkpoints) -> None:

@@ -317,8 +317,14 @@ def test_peers_are_held_to_chain_protocol_version_and_clock(
     assert ask(good, somebody_else, code=6)[0] == ["ok", "fail", "ok", "fail"]
     ahead = Greeting(get_version(), 1, chain_id, 5.0, 0.001)
     states, clock = ask(ahead, ahead, code=6)
-    assert states == ["warn", "warn", "fail", "ok"]
-    assert clock == "5.000 s behind the median of 2 peers"
+    assert states == ["ok", "ok", "fail", "ok"]
+    assert clock == "5.0 s behind the median of 3 members' clocks"
+    states, clock = ask(good, ahead, code=0)  # the one that is wrong is named, and not the honest
+    assert states == ["ok", "warn", "ok", "ok"]
+    assert clock == "0.1 s behind the median of 3 members' clocks"
+    states, clock = ask(ahead, NotReached("away", "wait"), code=6)  # the quorum is missing; no clock is accused
+    assert states == ["ok", "warn", "warn", "fail"]
+    assert clock == "5.0 s apart from the only peer that could be asked: one of the two is wrong"
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import yaml
 from chain.sqlite_store import SqliteStore
 from node.cli import main
 from node.config import load_config
+from node.genesis_draft import find_guards
 from node.genesis_file import INITIAL_MODEL, load_genesis
 from node.identity import load_identity
 
@@ -109,6 +110,41 @@ def test_init_takes_a_key_there_is_and_its_passphrase(capsys: Captured, tmp_path
     assert answer["id"] == json.loads(made)["id"]
     assert not (tmp_path / "alice" / "keys").exists()
     assert run(capsys, "id", "--config", answer["config"])[1].strip() == answer["id"]
+
+
+def test_four_sites_begin_with_what_bounds_each_of_them_and_three_are_told_why_not(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    peers = [init(capsys, tmp_path / name, "--advertise", "a:1") for name in "abcd"]
+    for number, expected in ((4, ("trimmed_mean", 4)), (3, ("mean", None))):
+        out = tmp_path / str(number) / "genesis.yaml"
+        code, _, err = run(capsys, "genesis", "new", *peers[:number], "-o", str(out), *SMALL)
+        assert code == 0, err
+        method = load_genesis(out).genesis.method
+        assert (method["aggregation"], method.get("weight_cap")) == expected
+        told = "aggregation: trimmed_mean and weight_cap: 4 are for 4 members and more, and not written for 3"
+        assert (told in err) == (number == 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "guards"),
+    [
+        ({"name": "dfpl"}, {"aggregation": "trimmed_mean", "weight_cap": 4}),
+        ({"name": "mpfedcl", "lr": 0.5}, {"aggregation": "trimmed_mean", "weight_cap": 4}),
+        ({"name": "fednova"}, {"weight_cap": 4}),
+        ({"name": "fededs", "base": "fednova"}, {"weight_cap": 4}),
+        ({"name": "dfpl", "proto_agg": "samples"}, {"weight_cap": 4}),
+        ({"name": "fedavg", "aggregation": "mean"}, {"weight_cap": 4}),
+        ({"name": "fedavg", "aggregation": "median", "weight_cap": 9}, {}),
+        ({"name": "uapdfl"}, {}),
+        ({"name": "local"}, {}),
+        ({"name": "fedavg", "lr": -1}, {}),  # which is refused by what reads it
+        ({"name": "nope"}, {}),
+        ("dfpl", {}),
+    ],
+)
+def test_a_method_is_given_the_guards_that_it_takes_and_has_not(method: object, guards: dict[str, object]) -> None:
+    assert find_guards(method) == guards
 
 
 def test_genesis_without_data_says_classes_and_input_itself(capsys: Captured, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.cli.status import MAX_TRANSFERS, describe, describe_in_a_line
+from node.cli.status import MAX_NOT_AWAITED, MAX_TRANSFERS, describe, describe_in_a_line
 from node.pb import admin_pb2 as pb
 
 
@@ -55,3 +55,18 @@ def test_device_and_precision_are_shown_once_the_worker_is_ready() -> None:
     assert get_facts()["worker"] == "not ready"
     ready = {"device": "cuda:0", "precision": "bf16", "num_train": 9, "num_test": 3, "parameters": 1000}
     assert get_facts(**ready)["worker"] == "cuda:0 bf16, 9 train / 3 test, 1,000 parameters"
+
+
+def test_who_is_not_awaited_is_named_with_the_reason() -> None:
+    assert "not awaited" not in get_facts()
+    one = pb.NotAwaited(name="node3", reason="waited for in vain 2 times, last at height 9: no contribution came")
+    assert get_facts(not_awaited=[one])["not awaited"] == f"node3: {one.reason}"
+    facts = describe(make_status(not_awaited=[one] * (MAX_NOT_AWAITED + 2)))
+    at = [name for name, _ in facts].index("not awaited")
+    assert facts[at + MAX_NOT_AWAITED] == ("", "and 2 more")
+    assert facts[at + MAX_NOT_AWAITED + 1][0] == "sent"
+
+
+def test_a_wrong_clock_stands_at_the_top() -> None:
+    lines = ["the clock of node3 is 300.0 s ahead of the median of 4 members' clocks", "the clock of node1 is …"]
+    assert describe(make_status(clocks_wrong=lines))[:2] == [("CLOCK", lines[0]), ("", lines[1])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from ml.encrypted import Draw, EncryptedSet, decode_images, find_first, gather_draws
+from ml.encrypted import Draw, EncryptedSet, decode_images, find_first, gather_draws, take_rows
 from ml.encryptor import AdamW, count_encryptor_steps, encrypt, make_encrypted_set, train_encryptor
 from ml.errors import Stopped
 from ml.models import Model, build_model, dump_parameters
@@ -23,6 +24,7 @@ from ml.seeding import numpy_rng
 from ml.specs.fededs import MAX_MAGNITUDE
 from ml.stochastic import classify_through, compute_soft_labels, make_layer
 from ml.training import Diverged, Tensors
+from support.placement import LINE
 
 CPU = torch.device("cpu")
 SETTINGS: dict[str, Any] = {
@@ -281,27 +283,38 @@ def test_each_set_is_read_once_for_as_many_steps_as_fit(monkeypatch: pytest.Monk
     assert reads == [10, 10, 10, 10]  # two blocks of four steps, two of each set
 
 
-def test_what_was_read_for_earlier_steps_is_gone_when_more_is_read() -> None:
+def test_what_was_read_for_earlier_steps_is_gone_when_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else there is twice as much of it as was allowed."""
-    taken: list[weakref.ref[Array]] = []
+    taken: list[Any] = []
+    refer: Any = StorageWeakRef
     held: list[int] = []
+    read = EncryptedSet.read
 
-    class Noting:
-        def __init__(self, rows: Array) -> None:
-            self.rows, self.shape = rows, rows.shape
+    def note(self: EncryptedSet, rows: Any) -> tuple[Tensor, Tensor]:
+        held.append(sum(not memory.expired() for memory in taken))
+        found = read(self, rows)
+        taken.extend(refer(tensor.untyped_storage()) for tensor in found)
+        return found
 
-        def take(self, places: Array, axis: int) -> Array:
-            held.append(sum(ref() is not None for ref in taken))
-            taken.append(weakref.ref(found := self.rows.take(places, axis)))
-            return found
-
-    numbered = make_numbered(0)
-    arrays: Any = {name: Noting(array) for name, array in numbered.arrays.items()}
-    source = EncryptedSet(arrays, CPU, numbered.rows, None)
+    source = make_numbered(0)
+    expected = source.read(np.arange(5))[0]
+    monkeypatch.setattr(EncryptedSet, "read", note)
     draws = [Draw(source, np.arange(5)) for _ in range(8)]
     for step in gather_draws(draws, 2 * 5 * source.row_bytes):
-        assert torch.equal(step["x"], numbered.read(np.arange(5))[0])
-    assert held == [0, 1] * 4  # four blocks, of x and of the labels; the labels are read beside x
+        assert torch.equal(step["x"], expected)
+    assert held == [0] * 4
+
+
+def test_rows_are_read_once_into_memory_that_torch_took() -> None:
+    array = np.arange(1 << 20, dtype=np.float32).reshape(-1, 1 << 10)
+    rows = np.arange(len(array))[::-1]
+    tracemalloc.start()
+    taken = take_rows(array, rows)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert torch.equal(taken, torch.tensor(array[rows]))
+    assert taken.data_ptr() % LINE == 0
+    assert peak_bytes < array.nbytes / 4  # of numpy's
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])

@@ -95,6 +95,15 @@ def test_common_settings_reach_the_methods_that_have_them(tmp_path: Path) -> Non
     assert [run.config["method"]["lambda"] for run in (dfpl, other)] == [2.0, 3.0]
 
 
+def test_rules_of_aggregation_are_swept_over_the_methods_that_have_them(tmp_path: Path) -> None:
+    text = "name: x\nsweep: {method: [uapdfl, fedavg], method.aggregation: [mean, trimmed_mean]}\n"
+    runs = list(make_experiment(tmp_path, text).runs.values())
+    assert [run.config["method"].get("aggregation") for run in runs] == [None, "mean", "trimmed_mean"]
+    assert not any("weight_cap" in run.config["method"] for run in runs)
+    text = "name: x\nsweep: {method: [{name: dfpl, proto_agg: median}]}\n"
+    assert any("set aggregation to median instead" in problem for problem in refuse(tmp_path, text))
+
+
 def test_epochs_take_the_place_of_common_iterations(tmp_path: Path) -> None:
     text = "name: x\nbase: {method: {local_iterations: 5}}\nsweep: {method: [local, {name: dfpl, local_epochs: 2}]}\n"
     local, dfpl = make_experiment(tmp_path, text).runs.values()

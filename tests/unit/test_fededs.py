@@ -32,6 +32,7 @@ from ml.specs.fededs import MAX_MAGNITUDE
 from ml.stochastic import classify_through, compute_distillation, compute_soft_labels, make_layer
 from ml.training import Batch, Progress
 from support.federations import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients
+from support.placement import ProductsWatch, displace
 
 QUICK: dict[str, Any] = {
     "local_epochs": 2,
@@ -437,6 +438,21 @@ def test_a_restored_client_goes_on_exactly() -> None:
         new.load_state_arrays(old.state_arrays())
     for first, second in zip(train(clients, 2, shared), train(fresh, 2, shared), strict=True):
         assert hash_arrays(first.payloads["model"]) == hash_arrays(second.payloads["model"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_where_a_set_lies_in_memory_shows_in_no_bit(dtype: str) -> None:
+    clients, others = make_clients(share_dtype=dtype), make_clients(share_dtype=dtype)
+    shared, _ = share(clients)
+    share(others)
+    displaced = {digest: displace(arrays) for digest, arrays in shared.blobs.items()}
+    plain = [made for height in (2, 3) for made in train(clients, height, shared)]
+    with ProductsWatch() as watch:
+        again = [made for height in (2, 3) for made in train(others, height, shared, blobs=displaced)]
+    for first, second in zip(plain, again, strict=True):
+        assert hash_arrays(first.payloads["model"]) == hash_arrays(second.payloads["model"])
+    assert watch.num_seen > 100
+    assert watch.displaced == []
 
 
 def test_with_the_others_sets_a_client_comes_nearer_to_what_they_say_of_them() -> None:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from ml.aggregation import RULES, Contributed
+from ml.aggregation.nova import MAX_STEPS
 from ml.errors import PayloadError, SpecError
 from ml.payload import CHUNK_BYTES, Array, compute_chunk_digests, encode_arrays
 from ml.specs import AuthorPayloads, FedEdsSpec, Offer, add_kind, compute_aggregate, get_kind, get_spec
 from ml.specs.architectures import parameter_shapes
 from ml.specs.fededs import compute_epochs, compute_lambdas, compute_last_round, rank_peers
-from ml.specs.fednova import MAX_STEPS
 from support.contributions import author
 
 SMALL = {"name": "mlp", "hidden": [4, 2]}
@@ -473,6 +473,7 @@ def test_defaults_are_the_papers_where_it_gives_them_and_are_written_out() -> No
         "batch_size": 32,
         "drop_last": False,
         "local_epochs": 5,
+        "aggregation": "mean",
         "weights": "samples",
         "bn_buffers": "average",
         "base": "fedavg",

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.aggregation import LARGEST, RULES, Contributed
+from ml.aggregation import RULES, Contributed, RuleSettings
+from ml.aggregation.nova import LARGEST, MAX_STEPS, compute_norm
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.method import Client
 from ml.payload import Array, Arrays, encode_arrays
 from ml.simulation import SimulationConfig, simulate
 from ml.specs import AuthorPayloads, FedNovaSpec, add_kind, compute_aggregate, get_kind, get_spec
 from ml.specs.architectures import parameter_shapes
-from ml.specs.fednova import MAX_STEPS, compute_norm
-from support.contributions import author
+from support.contributions import author, drop_numbers
 from support.federations import BEACON, MLP, make_digit_clients, run_round
 
 SMALL = {"name": "mlp", "hidden": [4, 2]}
@@ -77,10 +77,7 @@ def test_two_clients_of_unlike_steps() -> None:
 
 def given_models(given: Sequence[Contributed]) -> list[Contributed]:
     """What FedAvg would have been sent."""
-    numbers = ("local_steps", "norm")
-    return [
-        Contributed(c.author, c.weight, {name: a for name, a in c.arrays.items() if name not in numbers}) for c in given
-    ]
+    return [drop_numbers(c) for c in given]
 
 
 def test_ways_count_by_the_sample_and_not_by_the_step() -> None:
@@ -109,8 +106,41 @@ def test_statistics_of_batch_norm_are_a_mean_and_cannot_become_negative() -> Non
 
 
 def test_steps_too_large_for_float32_end_at_its_largest_number() -> None:
-    given = [sent(0, 1, 1, w=[3e38, -3e38]), sent(1, 1, MAX_STEPS, w=[3e38, -3e38])]
-    assert nova(given, {"w": np.array([-3e38, 3e38], np.float32)})["w"].tolist() == [LARGEST, -LARGEST]
+    given = [sent(0, 1, 1, w=[3e38, -3e38]), sent(1, 1, MAX_STEPS, w=[1, 1]), sent(2, 1, MAX_STEPS, w=[1, 1])]
+    assert nova(given, {"w": np.ones(2, np.float32)})["w"].tolist() == [LARGEST, -LARGEST]
+
+
+def test_a_claim_of_many_steps_moves_the_model_no_further_than_its_cap() -> None:
+    """Three go 0.01 each in ten steps; one says that it made 2^20, and stays where it was."""
+    parent: Arrays = {"w": np.zeros(1, np.float32)}
+    given = [sent(i, 1, 10, w=[0.01]) for i in range(3)] + [sent(3, 1, MAX_STEPS, w=[0.0])]
+    assert nova(given, parent)["w"][0] == pytest.approx(3 / 4 * 0.001 * (30 + MAX_STEPS) / 4)  # 197
+    capped = nova(given, parent, RuleSettings(weight_cap=4))
+    assert capped["w"][0] == pytest.approx(3 / 4 * 0.001 * (30 + 40) / 4)  # 0.013
+
+
+def test_capped_steps_have_the_norm_of_that_many_and_weights_are_capped_alike() -> None:
+    parent: Arrays = {"w": np.zeros(1, np.float32)}
+    given = [sent(0, 1, 2, 0.9, w=[0.1]), sent(1, 1, 2, 0.9, w=[0.1]), sent(2, 1000, 50, 0.9, w=[0.4])]
+    fewer = [*given[:2], sent(2, 2, 4, 0.9, w=[0.4])]
+    assert nova(given, parent, RuleSettings(weight_cap=2, momentum=0.9))["w"] == nova(fewer, parent)["w"]
+
+
+def test_ways_from_a_spoiled_parent_lead_nowhere_and_models_are_averaged() -> None:
+    """It is spoiled where the lower median of the distances is infinite: not where two of four are near it."""
+    parent: Arrays = {"w": np.array([1e30, 0], np.float32)}
+    sound = [sent(i, 1 + i, 1 + i, w=[1.0, 2.0 * i], bn__running_var=[i]) for i in range(4)]
+    out = nova(sound, {**parent, "bn.running_var": np.ones(1, np.float32)})
+    assert (out["w"].tolist(), out["bn.running_var"].tolist()) == ([1.0, 4.0], [2.0])
+    halves = [sent(i, 1, 1, w=[w, 0.0]) for i, w in enumerate((1.0, 1.0, 1e30, 1e30))]
+    far, near = np.float64(np.float32(1e30)), 1.0
+    assert nova(halves, parent)["w"][0] == np.float32(far - (far - near) * 2 / 4)
+
+
+def test_running_statistics_may_be_anywhere_without_spoiling_a_parent() -> None:
+    parent: Arrays = {"w": np.zeros(1, np.float32), "bn.running_var": np.full(1, 1e30, np.float32)}
+    given = [sent(0, 1, 4, w=[-8.0], bn__running_var=[1.0]), sent(1, 3, 2, w=[-4.0], bn__running_var=[1.0])]
+    assert nova(given, parent)["w"].tolist() == [-5.0]
 
 
 def test_only_the_models_arrays_come_out() -> None:
@@ -137,6 +167,14 @@ def test_the_rule_refuses_norms_that_none_can_be(norm: Array | None) -> None:
     arrays: dict[str, Array] = {"w": np.ones(1, np.float32)} | ({} if norm is None else {"norm": norm})
     with pytest.raises(AggregationError, match="expected a"):
         nova([Contributed(author(0), 1, arrays)], {"w": np.ones(1, np.float32)})
+
+
+@pytest.mark.parametrize("steps", [None, np.ones(1), np.ones(2, np.int64), np.array([0]), np.array([MAX_STEPS + 1])])
+def test_the_capped_rule_refuses_steps_that_none_can_make(steps: Array | None) -> None:
+    arrays: dict[str, Array] = {"w": np.ones(1, np.float32), "norm": np.ones(1)}
+    arrays |= {} if steps is None else {"local_steps": steps}
+    with pytest.raises(AggregationError, match="nova: expected"):
+        nova([Contributed(author(0), 1, arrays)], {"w": np.ones(1, np.float32)}, RuleSettings(weight_cap=4))
 
 
 # ---- payloads

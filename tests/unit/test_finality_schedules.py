@@ -15,7 +15,7 @@ from chain.waits import Waits
 from support.invariants import InvariantBroken
 from support.naive_voting import VoteAgain, VoteOnce
 from support.scheduler import World, compute_bft_quorum, compute_majority_quorum, run_schedule
-from support.voters import MakeVoting
+from support.voters import MakeVoting, TimeRule
 
 SETTINGS = [(n, f) for n in (1, 2, 3, 4, 7) for f in range((n - 1) // 3 + 1)]
 CHUNK = 125  # schedules in one test
@@ -101,11 +101,12 @@ def find_breach(
     quorum: int,
     make_voting: MakeVoting = Voting,
     calm: bool | None = False,
+    time_rule: TimeRule = TimeRule.HOLD,
     invariant: str,
 ) -> int:
     for seed in range(first, first + 500):
         try:
-            run_schedule(seed, n, f, quorum=quorum, make_voting=make_voting, calm=calm)
+            run_schedule(seed, n, f, quorum=quorum, make_voting=make_voting, calm=calm, time_rule=time_rule)
         except InvariantBroken as broken:
             if broken.invariant == invariant:
                 return seed
@@ -143,6 +144,13 @@ class Unlocked(Voting):
 @pytest.mark.parametrize(("seed", "n", "f"), [(327, 4, 1), (55, 7, 2)])
 def test_members_without_a_lock_fork_under_as_many_liars_as_are_allowed(seed: int, n: int, f: int) -> None:
     find_breach(seed, n, f, quorum=compute_bft_quorum(n), make_voting=Unlocked, calm=None, invariant="I1")
+
+
+@pytest.mark.parametrize(("seed", "n", "f"), [(95, 4, 1), (118, 7, 2)])
+def test_refusing_for_good_what_is_too_early_gets_stuck_under_one_liar(seed: int, n: int, f: int) -> None:
+    """A liar's block at the very edge of what is valid yet: some lock on it, the others never take it."""
+    rule = TimeRule.REFUSE
+    find_breach(seed, n, f, quorum=compute_bft_quorum(n), calm=True, time_rule=rule, invariant="I10")
 
 
 class StrictBook(VoteBook):

@@ -19,7 +19,7 @@ from chain.block import ZERO
 from chain.codec import WEIGHT_LIMIT, compute_block_id, compute_body_digest, compute_seal, decode_block, encode_block
 from chain.errors import GenesisError
 from chain.fields import format_time
-from chain.genesis import GENESIS_TAG, MIB, Genesis, Member, compute_quorum
+from chain.genesis import GENESIS_TAG, MIB, Genesis, Member, PowRules, compute_quorum
 from chain.signing import encode_id
 from chain.waits import PROFILES
 from support.chains import make_digest, make_genesis, make_genesis_mapping, make_keys
@@ -293,6 +293,7 @@ def test_a_missing_field_is_named(path: str) -> None:
         ("pow.max", 2**64, "pow.max", "expected 4 to"),
         ("pow.target_ms", 0, "pow.target_ms", "expected 1 to"),
         ("pow", None, "pow", "expected a mapping, got None"),
+        ("pow.adaptive", 1, "pow.adaptive", "expected true or false, got 1"),
         ("limits.max_weight", WEIGHT_LIMIT, "limits.max_weight", "expected 1 to 536870911, got 536870912"),
         ("limits.max_weight", 0, "limits.max_weight", "expected 1 to 536870911, got 0"),
         ("limits.payload_mib", 0, "limits.payload_mib", "expected 1 to"),
@@ -385,3 +386,26 @@ def test_any_value_anywhere_is_a_genesis_or_a_genesis_error(path: str, value: An
         return
     assert build(genesis.to_mapping()).chain_id == genesis.chain_id
     assert build(json.loads(genesis.canonical)).chain_id == genesis.chain_id
+
+
+@pytest.mark.parametrize(
+    ("said", "low", "high"),
+    [
+        ({}, 1000, 1000),  # constant
+        ({"adaptive": False}, 1000, 1000),
+        ({"adaptive": True}, 15, 64_000),
+        ({"adaptive": True, "max": 5000}, 15, 5000),
+        ({"min": 10}, 10, 1000),
+        ({"min": 10, "max": 2000}, 10, 2000),
+    ],
+)
+def test_difficulty_stays_unless_it_may_adapt(said: dict[str, Any], low: int, high: int) -> None:
+    genesis = make_genesis(make_keys(4), pow={"difficulty": 1000, "target_ms": 50, **said})
+    assert genesis.pow == PowRules(difficulty=1000, min=low, max=high, target_ms=50)
+    assert genesis.to_mapping()["pow"] == {"difficulty": 1000, "min": low, "max": high, "target_ms": 50}
+
+
+def test_bounds_of_adaptive_difficulty_fit_into_what_a_header_holds() -> None:
+    genesis = make_genesis(make_keys(4), pow={"difficulty": 2**60, "target_ms": 50, "adaptive": True})
+    assert (genesis.pow.min, genesis.pow.max) == (2**54, 2**64 - 1)
+    assert make_genesis(make_keys(4), pow={"difficulty": 3, "target_ms": 50, "adaptive": True}).pow.min == 1

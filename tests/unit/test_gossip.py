@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from chain.block import Contribution, Id
+from chain.block import Contribution, Id, Phase, Vote
 from chain.signing import SigningKey
 from node.gossip import Gossip, Position
 from node.transport.base import Message
-from node.wire import Status
+from node.wire import Status, VoteBitmap
 from support.chains import make_contribution, make_genesis, make_keys
 
 
@@ -34,8 +34,9 @@ class Giver:
             height=1,
             contributions={contribution.author: contribution},
             candidates={},
-            voting=SimpleNamespace(get_missing=lambda held: ()),
+            voting=SimpleNamespace(get_missing=lambda held: (), get_proof=lambda: self.proof),
         )
+        self.proof: tuple[Vote, ...] = ()
         self.posts, self.now_s = Posts(me.id), 0.0
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
         position = Position(0, genesis.block0.id, cast(Any, machine), contributes=True)
@@ -78,3 +79,18 @@ def test_what_has_only_just_come_is_under_way_and_counts_as_no_turn() -> None:
         assert [giver.hear(keys[15].id, status) for _ in range(3)] == [0, 0, 0]
         giver.now_s = 10.0
     assert [author.hear(keys[15].id, status), far.hear(keys[15].id, status)] == [1, 0]
+
+
+def test_the_prevotes_behind_a_block_are_given_once_a_view_whatever_the_bitmap_says() -> None:
+    keys = sorted(make_keys(4), key=lambda key: key.id)
+    genesis = make_genesis(keys)
+    contribution = make_contribution(genesis, keys[0], height=1)
+    giver = Giver(genesis, keys[0], contribution)
+    giver.proof = tuple(Vote(Phase.PREVOTE, 1, 2, b"b" * 32, key.id, bytes(64)) for key in keys[:3])
+
+    def hear(view: int) -> int:
+        held = (VoteBitmap(2, Phase.PREVOTE, 0b1111),)  # it has one of each, but of which block?
+        status = Status(genesis.chain_id, 0, genesis.block0.id, height=1, view=view, contributions=1, votes=held)
+        return giver.hear(keys[3].id, status)
+
+    assert [hear(view) for view in (0, 2, 3, 3, 4, 4, 3)] == [0, 0, 3, 0, 3, 0, 0]

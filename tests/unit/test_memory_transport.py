@@ -208,6 +208,19 @@ def test_statuses_are_paced_and_only_the_newest_waits() -> None:
     run_virtual(story())
 
 
+def test_nothing_waits_behind_a_status_that_has_to() -> None:
+    async def story() -> None:
+        async with running(MemoryNetwork(latency_s=(0.001, 0.001), status_per_s=0.1), ALICE, BOB) as (nodes, recorders):
+            for i in range(20):
+                nodes[ALICE].post(BOB, Message(MessageKind.STATUS, bytes([i])))
+                await asyncio.sleep(0.01)
+            nodes[ALICE].post(BOB, vote(1))
+            await wait_until(lambda: recorders[BOB].get_data(MessageKind.VOTE) == [vote(1).data], "the vote", 0.1)
+            assert bytes([19]) not in recorders[BOB].get_data(MessageKind.STATUS)
+
+    run_virtual(story())
+
+
 def test_the_nodes_own_trouble_in_a_handler_ends_the_run() -> None:
     class Broken(Recorder):
         def on_peer_up(self, peer: Id) -> None:

@@ -21,7 +21,8 @@ from ml.seeding import get_partition_seed
 from ml.specs import METHODS as SPECS
 from ml.specs import add_kind, get_kind
 from ml.training import Diverged
-from support.federations import BEACON, CNN, MLP, aggregate_round, make_digit_clients, run_round
+from support.federations import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients, run_round
+from support.placement import ProductsWatch, displace
 
 METRICS = {"loss", "iterations", "steps", "samples", "seconds", "alpha_s", "accuracy", "test_loss"}
 QUICK: dict[str, dict[str, Any]] = {
@@ -288,6 +289,40 @@ def test_restored_client_goes_on_exactly(method: dict[str, Any], model: dict[str
         assert first.metrics["loss"] == second.metrics["loss"]
     for ours, theirs in zip(straight, fresh, strict=True):
         assert are_equal(ours.state_arrays(), theirs.state_arrays())
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_where_arrays_lie_in_memory_shows_in_no_bit(method: dict[str, Any]) -> None:
+    """Those of a state that is loaded, and those of an aggregate."""
+    plain, displaced = (make_digit_clients(method, shots=10) for _ in range(2))
+    for height in (1, 2, 3):
+        trained = [[client.train(height, BEACON) for client in clients] for clients in (plain, displaced)]
+        for first, second in zip(*trained, strict=True):
+            assert first.metrics["loss"] == second.metrics["loss"]
+            assert all(are_equal(first.payloads[kind], second.payloads[kind]) for kind in first.payloads)
+        aggregate = aggregate_round(plain, height, trained[0], get_parent(plain))
+        for client in plain:
+            client.apply(height, aggregate, beacon=BEACON)
+        for client in displaced:
+            client.apply(height, None if aggregate is None else displace(aggregate), beacon=BEACON)
+            client.load_state_arrays(displace(client.state_arrays()))
+    for ours, theirs in zip(plain, displaced, strict=True):
+        assert are_equal(ours.state_arrays(), theirs.state_arrays())
+        x = ours.state.data.matched.x
+        assert torch.equal(ours.predict(x).logits, theirs.predict(x).logits)
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_products_are_of_memory_that_torch_took(method: dict[str, Any]) -> None:
+    """Numpy's begins elsewhere in each process, and with it the last bits may be others."""
+    clients = make_digit_clients(method, shots=10)
+    with ProductsWatch() as watch:
+        for height in (1, 2, 3):
+            run_round(clients, height)
+            for client in clients:
+                client.load_state_arrays(displace(client.state_arrays()))
+    assert watch.num_seen > 100
+    assert watch.displaced == []
 
 
 def test_state_arrays_are_a_copy() -> None:

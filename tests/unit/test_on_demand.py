@@ -16,6 +16,7 @@ from chain.block import Block, Digest, Id, PayloadRef
 from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec, encode_arrays
 from ml.specs import Hyperparameters, MethodSpec, Offer, Task
 from node.blobs import BlobFetcher, BlobUnavailable
+from node.credit import PER_HEIGHT
 from node.exchange import Exchange, FileUnusable
 from node.frames import FrameError
 from node.offload import InlineOffload
@@ -96,6 +97,7 @@ class Table:
     losses: list[Loss] = field(default_factory=list)
     payloads: dict[Id, list[PayloadRef]] = field(default_factory=dict)
     is_alone: bool = False
+    overdrawn: frozenset[Id] = frozenset()
 
     @classmethod
     def lay(cls) -> Table:
@@ -135,6 +137,7 @@ class Table:
                 InlineOffload(),
                 collect_s=COLLECT_S,
                 is_alone=lambda: self.is_alone,
+                get_overdrawn=lambda: self.overdrawn,
                 on_loss=self.losses.append,
             )
             began_s = loop.time()
@@ -280,3 +283,23 @@ def test_the_files_of_an_exchange_are_its_blobs_as_well_as_those_in_memory(tmp_p
     path.write_bytes(b"something else")
     with pytest.raises(FileUnusable, match=f"{path}: .*expected"):
         exchange.decode_blobs()
+
+
+def test_one_that_was_waited_for_in_vain_too_often_gets_a_moment_and_no_more() -> None:
+    table = Table.lay()
+    table.overdrawn = frozenset({BOB})
+    table.take()
+    patience = {sources: patience_s for _, _, sources, patience_s in table.fetcher.asked}
+    assert patience[(BOB,)] == PER_HEIGHT * COLLECT_S
+    assert patience[(CAROL,)] == COLLECT_S
+
+
+def test_a_loss_says_how_long_was_waited() -> None:
+    table = Table.lay()
+    digest = table.get_digest(BOB, "g")
+    del table.fetcher.blobs[digest]
+    table.fetcher.seconds[digest] = COLLECT_S / 2
+    table.take()
+    (loss,) = table.losses
+    assert loss.author == BOB
+    assert loss.waited == pytest.approx(0.5)

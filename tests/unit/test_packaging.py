@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,21 +18,33 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("node", "chain", "ml")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, as building leaves things behind; by the setuptools that is here, so nothing is fetched."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def copy_source(source: Path) -> Path:
+    """A copy of all that a wheel could be made of, as building leaves things behind."""
+    source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     for name in (*PACKAGES, "tests", "deploy"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return source
+
+
+def build_wheel(source: Path, out: Path, environment: Mapping[str, str] | None = None) -> Path:
+    """By the setuptools that is here, so nothing is fetched."""
     build = ("wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out))
-    subprocess.run([sys.executable, "-m", "pip", *build, str(source)], check=True)
+    command = [sys.executable, "-m", "pip", *build, str(source)]
+    subprocess.run(command, check=True, env={**os.environ, **(environment or {})})
     (built,) = out.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    return build_wheel(copy_source(directory / "source"), directory / "out")
 
 
 @pytest.mark.slow
@@ -65,7 +80,8 @@ def test_every_library_but_torch_is_locked_by_version_and_hash() -> None:
     lines = [line for line in text.splitlines() if line and line[0] not in "# "]
     assert len(entries) == len(lines)
     locked = {name.lower().replace("_", "-"): version for name, version, _ in entries}
-    for need in map(Requirement, (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["data"])):
+    built_by = PYPROJECT["build-system"]["requires"]
+    for need in map(Requirement, (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["data"], *built_by)):
         name = need.name.lower().replace("_", "-")
         if name != "torch":
             assert need.specifier.contains(locked.get(name, "0")), f"{need}: locked is {locked.get(name)}; make lock"
@@ -76,6 +92,27 @@ def test_every_library_but_torch_is_locked_by_version_and_hash() -> None:
 def test_torch_is_locked_by_version_for_each_device(device: str, build: str) -> None:
     (version,) = set(re.findall(r"torch==([\d.]+)", (ROOT / "Makefile").read_text()))
     assert (ROOT / f"deploy/torch-{device}.txt").read_text() == f"torch=={version}{build}\n"
+
+
+@pytest.mark.parametrize("file", ["deploy/Dockerfile", "deploy/README.md", "tests/support/systemd.Dockerfile"])
+def test_nothing_is_fetched_for_the_build_itself(file: str) -> None:
+    """Wherever the program is installed, it is by the setuptools that is locked and installed before."""
+    installs = re.findall(r"pip install (.*--no-deps.* (?:\.|/src))$", (ROOT / file).read_text(), re.MULTILINE)
+    assert len(installs) == 1
+    assert {"--no-index", "--no-build-isolation"} <= set(installs[0].split())
+
+
+@pytest.mark.slow
+def test_the_same_source_gives_the_same_wheel(tmp_path: Path) -> None:
+    """Whenever it is built and whatever the times of its files, once the time of the source is said."""
+    digests = set()
+    for number in (1, 2):
+        source = copy_source(tmp_path / f"source{number}")
+        for file in source.rglob("*"):
+            os.utime(file, (number * 10**9, number * 10**9))
+        built = build_wheel(source, tmp_path / f"wheel{number}", {"SOURCE_DATE_EPOCH": "1700000000"})
+        digests.add(hashlib.sha256(built.read_bytes()).hexdigest())
+    assert len(digests) == 1
 
 
 def test_the_image_names_the_version_that_it_holds() -> None:

@@ -331,7 +331,7 @@ def test_dfedavgm_shows_its_matrix() -> None:
 
 @pytest.mark.parametrize("spec", [DFedAvgMSpec, DisPflSpec])
 def test_where_samples_do_not_count_nobody_is_asked_for_their_number(spec: type[MethodSpec]) -> None:
-    with pytest.raises(SpecError, match="expected one of uniform, got 'samples'"):
+    with pytest.raises(SpecError, match="expected uniform, got 'samples'"):
         spec.from_mapping({"weights": "samples"}, make_task())
     assert spec.from_mapping({}, make_task()).max_weight_is_one
 

@@ -12,7 +12,17 @@ from chain.block import ZERO, Block, Certificate, Contribution, Phase, Vote
 from chain.codec import sign_vote
 from chain.finality import Timer, TimerKind
 from node import round_events, rounds
-from node.round_events import CollectTimer, ComputeAggregate, FetchBlock, Now, RoundPhase, TimerFired
+from node.refusals import Reason
+from node.round_events import (
+    ClockTimer,
+    CollectTimer,
+    ComputeAggregate,
+    CrossingTimer,
+    FetchBlock,
+    Now,
+    RoundPhase,
+    TimerFired,
+)
 from node.rounds import RoundMachine
 from support.chains import make_candidate, make_contribution, make_digest, make_genesis, make_keys
 
@@ -40,6 +50,8 @@ class Story:
         accused: Iterable[int] = (),
         mine: bool = True,
         contributes: bool = True,
+        parent_ahead_ms: int = 0,
+        crossing_s: float = 0.0,
     ) -> None:
         self.now_s = 0.0
         self.actions: list[round_events.Action] = []
@@ -47,10 +59,12 @@ class Story:
             GENESIS,
             me=None if me is None else IDS[me],
             height=1,
+            parent_ms=BEGAN_MS + parent_ahead_ms,
             awaited=[IDS[i] for i in awaited],
             accused=[IDS[i] for i in accused],
             mine=mine,
             contributes=contributes,
+            crossing_s=crossing_s,
         )
 
     def on(self, *events: round_events.Event) -> list[round_events.Action]:
@@ -141,7 +155,7 @@ def test_collect_s_starts_at_the_qth_verified_contribution_and_once() -> None:
 
 def test_a_height_may_wait_for_contributions_in_its_own_time() -> None:
     members = GENESIS_7.member_ids
-    machine = RoundMachine(GENESIS_7, me=members[0], height=1, awaited=members, collect_s=3600.0)
+    machine = RoundMachine(GENESIS_7, me=members[0], height=1, parent_ms=BEGAN_MS, awaited=members, collect_s=3600.0)
     machine.on(round_events.Started(), Now(0, BEGAN_MS))
     started: list[round_events.Action] = []
     for key in KEYS_7[:5]:
@@ -295,7 +309,7 @@ def test_a_body_with_another_contribution_of_a_known_author_is_evidence() -> Non
 
 def test_the_wait_starts_anew_when_evidence_has_left_too_few() -> None:
     members = GENESIS_7.member_ids
-    machine = RoundMachine(GENESIS_7, me=members[0], height=1, awaited=members)
+    machine = RoundMachine(GENESIS_7, me=members[0], height=1, parent_ms=BEGAN_MS, awaited=members)
     contributions = [make_contribution(GENESIS_7, key) for key in KEYS_7]
 
     def verify(i: int, at_s: float) -> list[round_events.Action]:
@@ -491,14 +505,136 @@ def test_from_view_1_on_an_unacceptable_candidate_is_voted_for() -> None:
     assert (cast.cast.phase, cast.cast.view, cast.cast.block_id) == (Phase.PREVOTE, 1, censoring.id)
 
 
-def test_a_block_from_the_far_future_is_never_voted_for() -> None:
+def test_where_candidates_cross_the_best_of_them_is_prevoted_once_they_are_here() -> None:
+    story = Story(crossing_s=0.03)
+    story.start()
+    blocks = [make_block(miner=miner) for miner in (1, 2, 3)]
+    first, *others = sorted(blocks, key=lambda block: block.id, reverse=True)
+    assert round_events.StartTimer(CrossingTimer(), 0.03) in story.validate(first)
+    for block in others:
+        story.now_s += 0.01
+        assert round_events.StartTimer(CrossingTimer(), 0.03) not in story.validate(block)
+    assert not pick(story.actions, round_events.CastVote)
+    story.now_s = 0.03
+    (cast,) = pick(story.on(TimerFired(CrossingTimer())), round_events.CastVote)
+    assert (cast.cast.phase, cast.cast.view, cast.cast.block_id) == (Phase.PREVOTE, 0, min(each.id for each in blocks))
+    assert story.machine.apart_s == pytest.approx(0.02)
+
+
+def test_where_none_cross_nothing_is_waited_for() -> None:
     story = Story()
     story.start()
-    block = make_block(ahead_ms=rounds.ABSURD_MS + 1)
+    assert pick(story.validate(make_block()), round_events.CastVote)
+    assert story.machine.apart_s == 0.0
+
+
+def test_with_somebody_missing_delta_is_waited_whatever_crosses() -> None:
+    story = Story(crossing_s=DELTA_S / 2)
+    story.start()
+    block = make_block(authors=[0, 1, 2])
     story.validate(block)
+    assert not pick(story.on(TimerFired(CrossingTimer())), round_events.CastVote)
+    assert pick(story.on(TimerFired(Timer(TimerKind.GRACE, 0))), round_events.CastVote)
+
+
+def test_a_candidate_that_nobody_finds_acceptable_says_nothing_of_crossing() -> None:
+    story = Story(crossing_s=0.03)
+    story.start()
+    story.validate(make_block(ahead_ms=5_000))
+    assert story.machine.apart_s is None
+
+
+def test_a_time_that_the_parent_forces_is_nobodys_fault() -> None:
+    """Its block is far ahead of the clock; what follows on it has to be later still."""
+    story = Story(parent_ahead_ms=60_000)
+    story.start()
+    forced = make_block(miner=1, ahead_ms=59_001)
+    assert pick(story.validate(forced), round_events.CastVote)
+
+
+def test_what_is_acceptable_counts_from_the_time_that_the_parent_forces() -> None:
+    story = Story(parent_ahead_ms=6_000)
+    story.start()
+    early = make_block(miner=1, ahead_ms=7_002)
+    assert not pick(story.validate(early), round_events.CastVote)
+    assert pick(story.validate(make_block(miner=2, ahead_ms=7_001)), round_events.CastVote)
+
+
+def test_a_parent_from_the_future_lets_nobody_go_further() -> None:
+    story = Story(parent_ahead_ms=60_000)
+    story.start()
+    further = make_block(miner=1, ahead_ms=59_002)
+    story.validate(further)
+    assert_not_valid(story, further)
+
+
+def assert_not_valid(story: Story, block: Block) -> None:
+    """A proposal of the block in view 1 is not followed."""
     coordinator = IDS.index(story.machine.voting.get_coordinator(1))
     story.vote(Phase.PREVOTE, block.id, *{coordinator, 1, 2}, view=1)
     assert not pick(story.actions, round_events.CastVote)
+
+
+def test_a_candidate_that_is_too_early_is_held_until_its_time_comes() -> None:
+    story = Story()
+    story.start()
+    block = make_block(ahead_ms=rounds.EARLY_MS + 700)
+    (timer,) = pick(story.validate(block), round_events.StartTimer)
+    assert timer == round_events.StartTimer(ClockTimer(), 0.7)
+    assert story.machine.objections[block.id].kind is Reason.CLOCK
+    assert_not_valid(story, block)
+    story.now_s = 0.7
+    (cast,) = pick(story.on(TimerFired(ClockTimer())), round_events.CastVote)[:1]
+    assert (cast.cast.phase, cast.cast.view, cast.cast.block_id) == (Phase.PREVOTE, 1, block.id)
+
+
+def test_what_is_held_is_looked_at_every_second_since_clocks_are_set() -> None:
+    story = Story()
+    story.start()
+    block = make_block(ahead_ms=3_600_000)
+    assert pick(story.validate(block), round_events.StartTimer) == [round_events.StartTimer(ClockTimer(), 1.0)]
+    story.now_s = 1.0
+    assert story.on(TimerFired(ClockTimer())) == [round_events.StartTimer(ClockTimer(), 1.0)]
+    story.now_s = 3_600.0
+    assert pick(story.on(TimerFired(ClockTimer())), round_events.CastVote)
+    assert not story.machine.objections
+
+
+def test_a_candidate_becomes_acceptable_when_its_time_comes() -> None:
+    story = Story()
+    story.start()
+    block = make_block(ahead_ms=2_400)
+    (timer,) = [each for each in pick(story.validate(block), round_events.StartTimer) if each.timer == ClockTimer()]
+    assert timer.after_s == 0.4
+    story.now_s = 0.4
+    (cast,) = pick(story.on(TimerFired(ClockTimer())), round_events.CastVote)
+    assert (cast.cast.phase, cast.cast.view, cast.cast.block_id) == (Phase.PREVOTE, 0, block.id)
+
+
+def test_a_held_candidate_is_looked_at_in_time_whatever_else_is_held() -> None:
+    story = Story()
+    story.start()
+    story.validate(make_block(miner=1, ahead_ms=3_600_000))
+    soon = make_block(miner=2, ahead_ms=rounds.EARLY_MS + 20)
+    assert pick(story.validate(soon), round_events.StartTimer) == [round_events.StartTimer(ClockTimer(), 0.02)]
+    later = make_block(miner=3, ahead_ms=rounds.EARLY_MS + 30)
+    assert not pick(story.validate(later), round_events.StartTimer)
+
+
+@pytest.mark.parametrize("certificate_first", [True, False])
+def test_a_certificate_overrides_every_clock(certificate_first: bool) -> None:
+    story = Story()
+    story.start()
+    block = make_block(ahead_ms=3_600_000)
+    story.on(round_events.CandidateSeen(block))
+    if certificate_first:
+        story.vote(Phase.PRECOMMIT, block.id, 1, 2, 3)
+        done = story.on(round_events.CandidateValidated(block))
+    else:
+        story.on(round_events.CandidateValidated(block))
+        done = story.vote(Phase.PRECOMMIT, block.id, 1, 2, 3)
+    (finalise,) = pick(done, round_events.Finalise)
+    assert finalise.audited
 
 
 def test_a_second_candidate_of_a_miner_is_evidence_and_a_third_finds_no_room() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from chain import genesis
+from ml.aggregation import RuleSettings
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Array, decode_arrays, encode_arrays
 from ml.specs import (
@@ -28,6 +29,10 @@ from support.contributions import author, prototypes
 
 MLP = {"name": "mlp", "hidden": [4, 2]}
 SHAPE = (1, 4, 4)  # which FedEDS can halve twice
+
+
+CLIPPED = {"name": "fedavg", "aggregation": "clipped_mean"}
+ROBUST = ("median", "trimmed_mean", "clipped_mean", "multi_krum")
 
 
 def spec_of(name: str, **settings: Any) -> MethodSpec:
@@ -66,6 +71,7 @@ def test_defaults_are_the_papers() -> None:
         "batch_size": 32,
         "drop_last": False,
         "local_iterations": 20,
+        "aggregation": "mean",
         "lambda": 1.0,
         "aux": "l2",
         "aux_protos": "batch",
@@ -84,6 +90,7 @@ def test_defaults_are_the_papers() -> None:
         "batch_size": 32,
         "drop_last": False,
         "local_iterations": 20,
+        "aggregation": "mean",
         "weights": "samples",
         "bn_buffers": "average",
     }
@@ -154,12 +161,48 @@ def test_a_written_out_method_reads_back_as_the_same(name: str) -> None:
         ({"name": "mpfedcl", "weight": -1}, "method.weight", r"expected a number in \[0, inf\)"),
         ({"name": "mpfedcl", "cluster": "gmm"}, "method.cluster", "expected one of kmeans, mean, dbscan, got 'gmm'"),
         ({"name": "mpfedcl", "padding": 1}, "method.padding", "expected true or false, got 1"),
+        (
+            {"name": "fedavg", "aggregation": "krum"},
+            "method.aggregation",
+            "expected one of mean, median, .*, got 'krum'",
+        ),
+        ({"name": "fedavg", "weight_cap": 0}, "method.weight_cap", "expected a whole number from 1"),
+        ({"name": "fedavg", "weight_cap": 1.5}, "method.weight_cap", "expected a whole number from 1"),
+        (CLIPPED | {"clip": 0}, "method.clip", r"expected a number in \(0, inf\), got 0"),
+        ({"name": "dfpl", "aggregation": "median", "clip": 1}, "method.clip", "only clipped_mean goes by it"),
+        ({"name": "fedavg", "clip": 1}, "method.clip", "expected none with aggregation mean"),
+        (
+            {"name": "dfpl", "proto_agg": "median"},
+            "method.proto_agg",
+            "expected one of owners, divide_by_K, samples, got 'median': set aggregation to median instead",
+        ),
+        ({"name": "fedproto", "proto_agg": "trimmed_mean"}, "method.proto_agg", "set aggregation to trimmed_mean"),
+        (
+            {"name": "dfpl", "aggregation": "median", "proto_agg": "samples"},
+            "method.proto_agg",
+            "expected owners with aggregation median, which no mean goes by; got 'samples'",
+        ),
+        ({"name": "fednova", "aggregation": "median"}, "method.aggregation", "expected mean, got 'median'"),
+        ({"name": "fednova", "clip": 1}, "method.clip", "expected none with aggregation mean"),
+        (
+            {"name": "fededs", "base": "fednova", "aggregation": "trimmed_mean"},
+            "method.aggregation",
+            "expected mean with base fednova, a rule of its own, got 'trimmed_mean'",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused_by_its_dotted_place(method: dict[str, Any], path: str, message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         get_spec(method, MLP, 3, SHAPE)
     assert caught.value.path == path
+
+
+@pytest.mark.parametrize("name", ["local", "uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "criticalfl", "dispfl"])
+def test_methods_that_combine_nothing_by_vote_have_no_setting_for_how(name: str) -> None:
+    for setting in ({"aggregation": "median"}, {"weight_cap": 4}):
+        (key,) = setting
+        with pytest.raises(SpecError, match=rf"method\.{key}: unknown key"):
+            spec_of(name, **setting)
 
 
 def test_a_task_that_makes_no_sense_is_refused() -> None:
@@ -348,8 +391,6 @@ def test_weights_that_say_nothing_are_signed_as_one() -> None:
         ("owners", {0: [3, 2], 1: [3, 1], 2: [0, 6]}),
         ("divide_by_K", {0: [2, 1.3333333], 1: [2, 0.6666667], 2: [0, 2]}),
         ("samples", {0: [2.6666667, 2.3333333], 1: [3, 1], 2: [0, 6]}),
-        ("median", {0: [3, 2], 1: [3, 1], 2: [0, 6]}),
-        ("trimmed_mean", {0: [3, 2], 1: [3, 1], 2: [0, 6]}),
     ],
 )
 def test_dfpls_aggregate_follows_proto_agg(proto_agg: str, expected: dict[int, list[float]]) -> None:
@@ -368,6 +409,65 @@ def test_dfpls_aggregate_follows_proto_agg(proto_agg: str, expected: dict[int, l
     assert sorted(out) == ["prototypes/classes", "prototypes/prototypes"]
     assert out["prototypes/classes"].tolist() == list(expected)
     np.testing.assert_allclose(out["prototypes/prototypes"], list(expected.values()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+def test_a_robust_rule_takes_the_place_of_the_methods_own(rule: str) -> None:
+    for name in ("fedavg", "blade_fl", "moon", "swim", "fedintr", "fedprox"):
+        spec = spec_of(name, aggregation=rule)
+        assert spec.rules(1) == {"model": rule}
+        assert spec.reads_parent(1) == (rule in ("clipped_mean", "multi_krum"))
+    for name in ("dfpl", "fedproto"):
+        spec = spec_of(name, aggregation=rule)
+        assert spec.rules(1) == {"prototypes": f"class_{rule}"}
+        assert not spec.reads_parent(1)
+    assert spec_of("mpfedcl", aggregation=rule).rules(1) == {"model": rule, "prototypes": "trimmed_pool"}
+    spec = spec_of("fededs", aggregation=rule)
+    assert spec.rules(1) == {"encrypted_set": "carry", "chunk_digests": "carry"}
+    assert spec.rules(2) == {"model": rule}
+
+
+@pytest.mark.parametrize(
+    ("num_members", "max_liars"), [(1, 0), (3, 0), (4, 1), (6, 1), (7, 2), (10, 3), (50, 16), (992, 330)]
+)
+def test_a_robust_rule_goes_by_how_many_of_the_members_may_lie(num_members: int, max_liars: int) -> None:
+    method = {"name": "fedavg", "aggregation": "trimmed_mean", "weight_cap": 4, "momentum": 0.5}
+    spec = get_spec(method, MLP, 3, SHAPE, num_members=num_members)
+    assert spec.rule_settings == RuleSettings(max_liars=max_liars, weight_cap=4, momentum=0.5)
+
+
+def test_a_robust_rule_computes_nothing_where_nobody_said_how_many_members_there_are() -> None:
+    contributions = [AuthorPayloads(author(0), 1, {"model": model_of(1.0)})]
+    with pytest.raises(AggregationError, match="median: expected the number of members, got 0"):
+        compute_aggregate(spec_of("fedavg", aggregation="median"), 1, contributions, None)
+
+
+def test_the_trim_counts_members_and_not_contributions() -> None:
+    """Three of four have contributed: one of them may lie."""
+    spec = get_spec({"name": "fedavg", "aggregation": "trimmed_mean"}, MLP, 3, SHAPE, num_members=4)
+    contributions = [
+        AuthorPayloads(author(i), 1, {"model": model_of(value)}) for i, value in enumerate((1.0, 2.0, 1e30))
+    ]
+    out = decode(compute_aggregate(spec, 1, contributions, None))
+    assert {float(x) for array in out.values() for x in array.reshape(-1)} == {2.0}
+
+
+def test_a_capped_weight_reaches_the_rule() -> None:
+    contributions = [
+        AuthorPayloads(author(i), weight, {"model": model_of(float(i))}) for i, weight in enumerate((1, 1, 1000))
+    ]
+    out = decode(compute_aggregate(spec_of("fedavg", weight_cap=2), 1, contributions, None))
+    assert {float(x) for array in out.values() for x in array.reshape(-1)} == {1.25}
+
+
+def test_clipping_is_around_the_parents_model() -> None:
+    """Ways of 1, 1, 1 and 10 from 1: the longest is cut to a tenth. Its share is 6553 of 65536, rounded down."""
+    spec = get_spec(CLIPPED, MLP, 3, SHAPE, num_members=4)
+    values = (0.0, 2.0, 2.0, 11.0)
+    contributions = [AuthorPayloads(author(i), 1, {"model": model_of(value)}) for i, value in enumerate(values)]
+    out = decode(compute_aggregate(spec, 1, contributions, add_kind("model", model_of(1.0))))
+    expected = np.float32((65536 * 4 + 6553 * 11 + (65536 - 6553) * 1) / (4 * 65536))
+    assert {float(x) for array in out.values() for x in array.reshape(-1)} == {float(expected)}
 
 
 def test_fedavgs_aggregate_is_named_like_block_0s_and_follows_the_weights() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chain.pow import USUAL_DIFFICULTY
 from chain.signing import decode_id, encode_id
 from ml.clients import make_client, make_clients
 from ml.data import load_dataset
@@ -62,6 +63,20 @@ def test_genesis_writes_out_every_default(tmp_path: Path) -> None:
     assert mapping["waits"]["collect_s"] == 2.0
 
 
+def test_a_test_network_keeps_the_papers_mean_unless_it_is_asked_for_another_rule(tmp_path: Path) -> None:
+    plain = make_testnet(tmp_path / "plain", SMALL).genesis.method
+    assert (plain["aggregation"], "weight_cap" in plain) == ("mean", False)
+    asked = replace(SMALL, settings=(*SMALL.settings, "aggregation=clipped_mean", "clip=2", "weight_cap=4"))
+    method = make_testnet(tmp_path / "asked", asked).genesis.method
+    assert (method["aggregation"], method["clip"], method["weight_cap"]) == ("clipped_mean", 2.0, 4)
+    for setting, message in (
+        ("aggregation=krum", "--set aggregation: method.aggregation: expected one of mean, median, trimmed_mean"),
+        ("proto_agg=median", "set aggregation to median instead"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make_testnet(tmp_path / "refused", replace(SMALL, settings=(setting,)))
+
+
 def test_the_seed_decides_all_but_the_keys(tmp_path: Path) -> None:
     first, again, other = (
         make_testnet(tmp_path / name, spec)
@@ -102,9 +117,19 @@ def test_shots_limit_every_class_of_every_node(tmp_path: Path) -> None:
     assert len(split_from_mapping(partition, train.y, test.y).train) == 50
 
 
-def test_a_given_difficulty_is_for_good(tmp_path: Path) -> None:
-    work = make_testnet(tmp_path / "cluster", replace(SMALL, difficulty=300)).genesis.pow
-    assert (work.difficulty, work.min, work.max) == (300, 300, 300)
+@pytest.mark.parametrize(
+    ("asked", "bounds"),
+    [
+        ({}, (USUAL_DIFFICULTY, USUAL_DIFFICULTY, USUAL_DIFFICULTY)),
+        ({"difficulty": 300}, (300, 300, 300)),
+        ({"difficulty": 300, "adaptive": True}, (300, 4, 19_200)),
+        ({"difficulty": 300, "settings": ("pow.adaptive=true", "pow.max=400")}, (300, 4, 400)),
+        ({"settings": ("pow.difficulty=300", "pow.min=1")}, (300, 1, 300)),
+    ],
+)
+def test_difficulty_stays_unless_it_may_adapt(tmp_path: Path, asked: dict[str, Any], bounds: tuple[int, ...]) -> None:
+    work = make_testnet(tmp_path / "cluster", replace(SMALL, **asked)).genesis.pow
+    assert (work.difficulty, work.min, work.max) == bounds
 
 
 def test_settings_reach_the_method_and_the_sections_of_genesis(tmp_path: Path) -> None:

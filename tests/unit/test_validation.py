@@ -27,7 +27,7 @@ from chain.codec import (
     make_evidence,
     sign_vote,
 )
-from chain.difficulty import compute_next_difficulty
+from chain.difficulty import LOOKBACK, compute_next_difficulty
 from chain.errors import (
     ChainError,
     InvalidAggregate,
@@ -104,8 +104,8 @@ def flips(data: bytes) -> list[bytes]:
 def test_a_chain_of_valid_blocks_is_accepted() -> None:
     blocks = [BLOCK0]
     for block, certificate in make_chain(GENESIS, KEYS, 40):
-        headers = [earlier.header for earlier in blocks[-16:]]
-        difficulty = compute_next_difficulty(GENESIS.pow, block.height, headers)
+        headers = [earlier.header for earlier in blocks[-LOOKBACK:]]
+        difficulty = compute_next_difficulty(GENESIS.pow, GENESIS.q, block.height, headers)
         judge(block, parent=blocks[-1], difficulty=difficulty)
         validate_certificate(GENESIS, block.id, block.height, certificate)
         blocks.append(block)

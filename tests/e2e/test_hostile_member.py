@@ -1,0 +1,70 @@
+"""Four real nodes, of which one has a valid key and lies (PROTOCOL §11.7): the others go on finalising and learning.
+
+What was measured is printed: `pytest -rP -m 'e2e and (slow or not slow)' tests/e2e/test_hostile_member.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from support import hostile_node
+from support.hostile_node import TRICKS
+from support.real_nodes import Federation, make_federation, run_command
+
+pytestmark = pytest.mark.e2e
+
+HONEST = ("node0", "node1", "node2")
+ROUNDS = 12
+QUICK = ("sends_what_overflows", "seals_at_the_edge_of_what_clocks_allow", "promises_and_says_nothing")
+
+
+def make_trick(name: str) -> object:
+    return pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("trick", [make_trick(name) for name in TRICKS])
+async def test_three_of_four_go_on_and_learn_beside_one_that(tmp_path: Path, trick: str) -> None:
+    directory = make_federation(
+        tmp_path / "net",
+        num_nodes=4,
+        method="fedavg",
+        partition="dirichlet:1",
+        rounds=0,
+        difficulty=20_000,
+        settings=("aggregation=trimmed_mean", "weight_cap=4", "pow.adaptive=true"),
+    )
+    via = {"node3": (sys.executable, str(hostile_node.__file__), trick)}
+    async with Federation(directory, via) as nodes:
+        await nodes.start()
+        await nodes.wait_for(lambda now: all(now[name]["ready"] for name in HONEST), "the honest to be ready")
+        statuses = await nodes.get_statuses()
+        began_s, first = time.monotonic(), max(statuses[name]["height"] for name in HONEST)
+        await nodes.wait_for_height(first + ROUNDS, *HONEST)
+        took_s = time.monotonic() - began_s
+        now = await nodes.wait_for(
+            lambda now: all(now[name]["measured_round"] >= first + ROUNDS for name in HONEST), "the honest to measure"
+        )
+        accuracy = mean(now[name]["accuracy"] for name in HONEST)
+        print(f"{trick}: {took_s / ROUNDS:.2f} s a round, accuracy {accuracy:.3f} after {first + ROUNDS}")
+        assert all(nodes.nodes[name].is_running for name in HONEST)
+        assert accuracy > 0.6
+        await check_chains(nodes)
+
+
+async def check_chains(nodes: Federation) -> None:
+    """The honest have one chain, and each stops cleanly and passes the audit."""
+    chains = [await nodes.read_chain(name) for name in HONEST]
+    least = min(map(len, chains))
+    assert all(
+        [block["id"] for block in chain[:least]] == [block["id"] for block in chains[0][:least]] for chain in chains
+    )
+    await nodes.kill("node3")
+    assert await asyncio.gather(*(nodes.stop(name) for name in HONEST)) == [0, 0, 0]
+    for name in HONEST:
+        assert run_command("chain", "verify", "--deep", "--data-dir", nodes.get_data_dir(name)).code == 0

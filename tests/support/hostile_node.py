@@ -1,0 +1,326 @@
+"""A real daemon with a valid key that lies in one thing: `hostile_node.py TRICK python -m node.cli --config FILE`.
+
+It is put before a node's own command (`via`). All that the trick does not change is the honest program's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from chain import codec
+from chain.block import ZERO, Block, Digest, PayloadRef, Phase
+from ml.payload import Array, decode_arrays, encode_arrays
+from node import cli, mining, round_events, round_service
+from node.clock import SystemClock
+from node.gossip import Gossip
+from node.reception import Reception
+from node.round_service import RoundService
+from node.rounds import EARLY_MS
+from node.trainer import Trained
+from node.transport.base import BlobNotFound, Message, MessageKind
+from node.wire import Status, status_to_bytes
+
+Trick = Callable[[], None]
+Spoil = Callable[[Array], Array]
+
+TRICKS: dict[str, Trick] = {}
+
+
+def trick(install: Trick) -> Trick:
+    TRICKS[install.__name__] = install
+    return install
+
+
+def put(owner: object, **attributes: object) -> None:
+    """In the place of what the honest program has there."""
+    for name, value in attributes.items():
+        setattr(owner, name, value)
+
+
+# ---- what it learned
+
+
+def spoil_payloads(spoil: Spoil, weight: int | None = None) -> None:
+    """Every number it sends goes through `spoil`."""
+    honest = RoundService.on_trained
+
+    async def on_trained(self: RoundService, height: int, trained: Trained) -> None:
+        payloads = {kind: _spoil(data, spoil) for kind, data in trained.payloads.items()}
+        await honest(self, height, replace(trained, payloads=payloads, weight=weight or trained.weight))
+
+    put(RoundService, on_trained=on_trained)
+
+
+def _spoil(data: bytes, spoil: Spoil) -> bytes:
+    arrays = decode_arrays(data, len(data))
+    return encode_arrays({name: spoil(array) if array.dtype == np.float32 else array for name, array in arrays.items()})
+
+
+@trick
+def sends_what_overflows() -> None:
+    spoil_payloads(lambda array: np.full_like(array, 1e38))
+
+
+@trick
+def sends_the_greatest_numbers_there_may_be() -> None:
+    spoil_payloads(lambda array: np.full_like(array, 1e6))
+
+
+@trick
+def turns_its_model_round() -> None:
+    spoil_payloads(lambda array: -10 * array)
+
+
+@trick
+def claims_a_million_samples() -> None:
+    spoil_payloads(lambda array: -array, weight=1_000_000)
+
+
+@trick
+def sends_what_is_no_number() -> None:
+    spoil_payloads(lambda array: np.full_like(array, np.nan))
+
+
+@trick
+def sends_a_payload_of_a_kind_that_there_is_not() -> None:
+    honest = codec.sign_contribution
+
+    def sign(*given: Any, payloads: tuple[PayloadRef, ...], **named: Any) -> Any:
+        return honest(*given, payloads=tuple(replace(ref, kind=200 + ref.kind) for ref in payloads), **named)
+
+    put(codec, sign_contribution=sign)
+
+
+# ---- the time
+
+
+class OffClock(SystemClock):
+    """Ahead of the host's clock."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+@trick
+def has_a_clock_that_is_five_minutes_fast() -> None:
+    from node import daemon
+
+    OffClock.ahead_ms = 300_000
+    put(daemon, SystemClock=OffClock)
+
+
+def seal_ahead(ahead_ms: int) -> None:
+    """Its blocks are from the future, and each goes to one peer 25 ms before it goes to the others."""
+    honest = mining.mine_block
+
+    async def mine_block(*given: Any, clock: Any, **named: Any) -> Block:
+        OffClock.ahead_ms = ahead_ms
+        return await honest(*given, clock=OffClock(), **named)
+
+    def push_block(self: Gossip, block: Block) -> None:
+        message = Message(MessageKind.BLOCK, codec.encode_block(block))
+        first, *others = sorted(self._transport.connected()) or [b""]
+        if first:
+            self._transport.post(first, message)
+        loop = asyncio.get_running_loop()
+        for peer in others:
+            loop.call_later(0.025, self._transport.post, peer, message)
+
+    put(round_service, mine_block=mine_block)
+    put(Gossip, push_block=push_block)
+
+
+@trick
+def seals_at_the_edge_of_what_clocks_allow() -> None:
+    seal_ahead(EARLY_MS + 20)
+
+
+@trick
+def seals_an_hour_ahead() -> None:
+    seal_ahead(3_540_000)
+
+
+@trick
+def says_that_its_mining_takes_no_time() -> None:
+    honest = mining.Header  # type: ignore[attr-defined]
+
+    def seal(**fields: Any) -> Any:
+        return honest(**(fields | {"start_ms": fields["time_ms"]}))
+
+    put(mining, Header=seal)
+
+
+# ---- promises
+
+
+@trick
+def promises_and_says_nothing() -> None:
+    async def on_trained(self: RoundService, height: int, trained: Trained) -> None:
+        pass
+
+    put(RoundService, on_trained=on_trained)
+
+
+@trick
+def keeps_its_payloads_to_itself() -> None:
+    async def on_blob_request(self: Reception, peer: bytes, digest: Digest, offset: int) -> Any:
+        raise BlobNotFound(digest.hex())
+        yield b""
+
+    put(Reception, on_blob_request=on_blob_request)
+
+
+@trick
+def gives_its_payloads_to_one() -> None:
+    honest = Reception.on_blob_request
+
+    async def on_blob_request(self: Reception, peer: bytes, digest: Digest, offset: int) -> Any:
+        if peer != min(key for key in self._genesis.member_ids if key != self._c.me):
+            raise BlobNotFound(digest.hex())
+        async for chunk in honest(self, peer, digest, offset):
+            yield chunk
+
+    put(Reception, on_blob_request=on_blob_request)
+
+
+@trick
+def contributes_too_late() -> None:
+    honest = RoundService.on_trained
+
+    async def on_trained(self: RoundService, height: int, trained: Trained) -> None:
+        await asyncio.sleep(1.05 * self._genesis.waits.collect_s)
+        await honest(self, height, trained)
+
+    put(RoundService, on_trained=on_trained)
+
+
+# ---- votes and blocks
+
+
+@trick
+def votes_for_one_thing_here_and_for_another_there() -> None:
+    honest = Gossip.push_vote
+
+    def push_vote(self: Gossip, vote: Any) -> None:
+        service = _services[0]
+        if vote.voter != service._me:
+            honest(self, vote)
+            return
+        other = codec.sign_vote(
+            service._c.key,
+            service._genesis.chain_id,
+            phase=vote.phase,
+            height=vote.height,
+            view=vote.view,
+            block_id=ZERO if vote.block_id != ZERO else b"\7" * 32,
+        )
+        for i, peer in enumerate(sorted(self._transport.connected())):
+            data = codec.encode_vote(other if i % 2 else vote)
+            self._transport.post(peer, Message(MessageKind.VOTE, data))
+
+    _remember_services()
+    put(Gossip, push_vote=push_vote)
+
+
+@trick
+def votes_for_nothing_ever() -> None:
+    honest = RoundService._cast
+
+    async def cast(self: RoundService, action: round_events.CastVote) -> None:
+        nothing = replace(action, cast=replace(action.cast, block_id=ZERO, justification=()), block=None)
+        await honest(self, nothing)
+
+    put(RoundService, _cast=cast)
+
+
+@trick
+def mines_with_an_aggregate_of_its_own() -> None:
+    honest = RoundService._mine
+
+    async def mine(self: RoundService, tip: Any, contributions: Any, aggregate: Digest) -> None:
+        await honest(self, tip, contributions, bytes(reversed(aggregate)))
+
+    put(RoundService, _mine=mine)
+
+
+@trick
+def leaves_somebody_out_of_its_blocks() -> None:
+    honest = RoundService._compute_aggregate
+
+    async def compute(self: RoundService, current: Any, contributions: Any) -> None:
+        least = tuple(sorted(contributions, key=lambda each: each.author != self._me)[: self._genesis.q])
+        body = tuple(sorted(least, key=lambda each: each.author))
+        current.machine._body = body
+        await honest(self, current, body)
+
+    put(RoundService, _compute_aggregate=compute)
+
+
+# ---- what it says of itself
+
+
+@trick
+def says_that_it_is_a_million_blocks_ahead() -> None:
+    honest = Gossip.get_status
+
+    def get_status(self: Gossip) -> Status:
+        status = honest(self)
+        return replace(status, head_height=status.head_height + 1_000_000, head_id=b"\7" * 32)
+
+    put(Gossip, get_status=get_status)
+
+
+@trick
+def sends_garbage_and_forged_votes() -> None:
+    """A bad one of each kind with every status, which is the end of its connection for a while."""
+    _remember_services()
+
+    def status_message(self: Gossip) -> Message:
+        service = _services[0]
+        forged = codec.sign_vote(
+            service._c.key,
+            service._genesis.chain_id,
+            phase=Phase.PREVOTE,
+            height=service.tip.height + 1,
+            view=0,
+            block_id=ZERO,
+        )
+        bad = replace(forged, signature=bytes(64))
+        for peer in self._transport.connected():
+            self._transport.post(peer, Message(MessageKind.VOTE, codec.encode_vote(bad)))
+            self._transport.post(peer, Message(MessageKind.CONTRIBUTION, b"garbage"))
+        return Message(MessageKind.STATUS, status_to_bytes(self.get_status()))
+
+    put(Gossip, _status_message=status_message)
+
+
+_services: list[RoundService] = []
+
+
+def _remember_services() -> None:
+    honest = RoundService.__init__
+
+    def init(self: RoundService, context: Any) -> None:
+        honest(self, context)
+        _services.append(self)
+
+    put(RoundService, __init__=init)
+
+
+def main() -> None:
+    name, *command = sys.argv[1:]
+    TRICKS[name]()
+    sys.argv = ["fednode", *command[command.index("node.cli") + 1 :]]
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()
