@@ -1,4 +1,4 @@
-"""How far clocks are apart, and from where on one of them is called wrong. Light, as commands that ask a node use it."""
+"""How far clocks are apart, and from where on one of them is called wrong. Light: commands that ask a node use it."""
 
 from __future__ import annotations
 
