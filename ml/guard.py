@@ -9,10 +9,30 @@ the worst, one after the other, until the client stands no worse than it may. Th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-Refuse = Callable[[bytes, str], None]  # a peer, and why nothing of it was taken
+KEEP_HEIGHTS = 2  # for so many rounds a peer that was refused is not drawn, unless genesis says otherwise
+OnRefused = Callable[[bytes, str], None]  # a peer, and why nothing of it was taken
+
+
+class LeftOut:
+    """Whom one client does not draw, having refused them: each for `keep_heights` rounds."""
+
+    def __init__(self, keep_heights: int) -> None:
+        self._keep_heights = keep_heights
+        self._refused: dict[bytes, tuple[int, str]] = {}  # at which height it was last, and why
+
+    def add(self, peer: bytes, height: int, why: str) -> None:
+        self._refused[peer] = height, why
+
+    def get(self, height: int) -> dict[bytes, str]:
+        """Who is not drawn at `height`, and why."""
+        return {
+            peer: f"left out of the draw, as what it offered in round {at} does harm here: {why}"
+            for peer, (at, why) in self._refused.items()
+            if at < height <= at + self._keep_heights
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +40,7 @@ class Outcome:
     """Where a client stands once it has taken over a round: what it measured, its method's own metrics among it, or
     the `fault` for which it cannot go on from there."""
 
-    measured: Mapping[str, float]
+    measured: dict[str, float]
     fault: str | None = None
 
     @property

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
-from ml.guard import Guard, Outcome, Refuse
+from ml.guard import Guard, OnRefused, Outcome
 from ml.metrics import Prediction, evaluate
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
@@ -203,7 +203,7 @@ class Client:
     Each round draws from seeds of its own number, so a client restored from `state_arrays` goes on exactly as the one
     they came from. The model is as block 0 has it and on the data's device, where the samples are as it takes them
     (`ml.features`). What single peers offer may make the loss on its test samples `max_loss_ratio` times as large, and
-    no more (`ml.guard`).
+    no more (`ml.guard`); by default any number of times.
     """
 
     def __init__(
@@ -214,12 +214,12 @@ class Client:
         *,
         seed: int,
         engine: Engine | None = None,
-        max_loss_ratio: float = math.inf,
+        max_loss_ratio: float | None = None,
     ) -> None:
         self.method = method
         self.seed = seed
         self.engine = engine or Engine()
-        self.max_loss_ratio = max_loss_ratio
+        self.max_loss_ratio = math.inf if max_loss_ratio is None else max_loss_ratio
         self.state = State(model, data)
         self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
         method.init(self.state)
@@ -377,8 +377,8 @@ class Client:
         offers: Sequence[Offer] = (),
         blobs: Blobs | None = None,
         gone: Collection[bytes] = frozenset(),
-        on_refused: Refuse = lambda peer, why: None,
-    ) -> Mapping[str, float]:
+        on_refused: OnRefused = lambda peer, why: None,
+    ) -> Metrics:
         """Take over a finalised round and measure (`evaluate`) what came of it, the method's own metrics besides.
 
         That is where all methods are measured: the parameter-sharing ones after aggregation, and the personalised

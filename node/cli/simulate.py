@@ -70,6 +70,14 @@ def run(
             help="All clients in one pass: on, off or auto (on a GPU). On a CPU only off is the nodes' own bytes.",
         ),
     ] = "auto",
+    max_loss_ratio: Annotated[
+        float | None,
+        typer.Option(
+            "--max-loss-ratio",
+            metavar="R",
+            help="Take no peer's model that makes the own test loss R times as large (nodes: 4).",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a method in one process and print how well its clients come to do.
@@ -106,6 +114,7 @@ def run(
             device=device,
             pretrained=None if pretrained is None else str(pretrained),
             batched=batched,
+            max_loss_ratio=max_loss_ratio,
         )
         task = progress.add_task("rounds", total=rounds)
         result = simulate(config, on_round=lambda _: progress.advance(task))
