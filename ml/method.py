@@ -53,6 +53,8 @@ Metrics = dict[str, float]
 Blobs = Mapping[bytes, Arrays]  # on-demand payloads, by digest
 TestSet = Literal["matched", "global"]
 
+SCORED_AT_ONCE = 128  # samples in one forward pass, between two looks at whether a score is still wanted
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -401,7 +403,7 @@ class Client:
         says so between two chunks of samples.
         """
         round_ = Round(height, self.spec.get_round_number(height), b"", self.seed)
-        before = self.state_arrays()
+        before, samples = self.state_arrays(), self.state.data.matched
 
         def predict(x: Tensor) -> Prediction:
             if should_stop():
@@ -413,7 +415,7 @@ class Client:
             try:
                 with self.seeded(height):
                     self.method.apply(self.state, round_, aggregate, {})
-                    losses.append(evaluate(predict, self.state.data.matched.x, self.state.data.matched.y)["loss"])
+                    losses.append(evaluate(predict, samples.x, samples.y, SCORED_AT_ONCE)["loss"])
             finally:
                 self._load(before)
         return losses

@@ -2,7 +2,7 @@
 
 The effect of a contribution is what the round's aggregate leaves this node as loss on its own test samples, less what
 the aggregate without that contribution would leave: above 0 it did harm. Both are evaluated by the model as it stands
-now, in one call of the worker for each contribution, the farthest first; training has its turn between two of them.
+now, in one call of the worker for each contribution, the farthest first; training does not wait for it (`node.worker`).
 
 One round is scored at a time, on a thread of its own. What is known is kept, in memory and with the round's record, so
 that asking again is free and goes on where time was up.

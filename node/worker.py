@@ -3,8 +3,9 @@
 `WorkerProcess` starts `node.worker_main`, speaks `node.frames` with it over a socket, and keeps one alive: when a
 worker dies, whoever killed it, the call under way raises WorkerDied, a new worker goes on from the last checkpoint,
 and the caller asks again. Calls go one at a time, in the order they were made; of those that only ask, predictions and
-scores, only one at a time stands in that line, so that training is never behind two. What passes, all JSON but for what
-is in brackets:
+scores, only one at a time stands in that line, so that training is never behind two. A score, which nobody waits for at
+a screen, gives way at once, and begins anew behind what it gave way to. What passes, all JSON but for what is in
+brackets:
 
     to the worker      {call: "start", config} [initial_model]
                        {call: "train", number, height, num_iterations, beacon, me, offers, gone, files} [blobs]
@@ -148,6 +149,7 @@ class WorkerProcess:
         self._config = config
         self._turn = asyncio.Lock()  # who waits for it gets it in the order they came
         self._asking = asyncio.Lock()
+        self._score: asyncio.Task[Frame] | None = None  # in hand, or in line
         self._ready: asyncio.Future[_Child] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._unsaved: dict[Position, _Call] = {}  # the last calls, in their order, until a checkpoint has their effect
@@ -204,10 +206,19 @@ class WorkerProcess:
 
     async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         attachments = {str(place): aggregate for place, aggregate in enumerate(aggregates)}
+        call = _Call({"call": "score", "height": height}, attachments)
         async with self._asking:
-            reply = await self._request(_Call({"call": "score", "height": height}, attachments))
-        losses: list[float] = reply.header["result"]["losses"]
-        return losses
+            while True:
+                self._score = score = asyncio.create_task(self._request(call))
+                try:
+                    await asyncio.wait({score})
+                finally:
+                    self._score = None
+                    if score.cancel():
+                        await asyncio.wait({score})
+                if not score.cancelled():
+                    losses: list[float] = score.result().header["result"]["losses"]
+                    return losses
 
     async def close(self) -> None:
         """Ends the worker, which first writes its checkpoint. Calls under way raise WorkerDied, later ones
@@ -233,6 +244,8 @@ class WorkerProcess:
 
     async def _request(self, call: _Call, on_progress: OnProgress | None = None) -> Frame:
         """The answer to a call, when its turn has come."""
+        if call.position is not None and self._score is not None:
+            self._score.cancel()
         async with self._turn:
             child = await self._get_child()
             if call.header["call"] == "train":

@@ -1,5 +1,5 @@
-"""What aggregates would do to a client, asked of the worker process: no longer in the rounds' way than a prediction,
-and leaving nothing behind.
+"""What aggregates would do to a client, asked of the worker process: never in the rounds' way, and leaving nothing
+behind.
 
 Most tests run a worker whose client is a number (`support.fake_worker`), the last ones the real thing.
 """
@@ -22,9 +22,18 @@ from ml.method import Client
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import METHODS, AuthorPayloads, compute_aggregate
 from node import worker as worker_module
-from node.trainer import AnswerRefused, InlineTrainer, Trainer, WorkerDied
+from node.trainer import AnswerRefused, InlineTrainer, Trainer, WorkerDied, WorkerFailed
 from node.worker import WorkerProcess
-from support.fake_worker import DEADLY, ENDLESS, TRAIN, TRAIN_UNTIL_STOPPED, FakeClient, make_config
+from support.fake_worker import (
+    ANSWER,
+    ANSWER_UNTIL_STOPPED,
+    DEADLY,
+    ENDLESS,
+    TRAIN,
+    TRAIN_UNTIL_STOPPED,
+    FakeClient,
+    make_config,
+)
 from support.recording import wait_until
 
 DEADLINE_S = 120.0
@@ -34,6 +43,10 @@ Log = pytest.LogCaptureFixture
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "CLOSE_S", DEADLINE_S)
+
+
+def make_samples(told: int = ANSWER) -> bytes:
+    return encode_arrays({"x": np.full((1, 1, 1, 1), told, np.uint8)})
 
 
 def aggregate(number: float) -> bytes:
@@ -84,25 +97,75 @@ async def test_a_score_waits_for_the_training_under_way(tmp_path: Path, caplog: 
     await worker.close()
 
 
-async def test_training_waits_for_one_of_many_scores_and_predictions(tmp_path: Path, caplog: Log) -> None:
+@pytest.mark.parametrize("what", ["train", "apply", "pass_over"])
+async def test_a_score_gives_way_to_what_moves_the_client_and_begins_anew(
+    what: str, tmp_path: Path, caplog: Log
+) -> None:
     worker = await start(tmp_path)
-    first = await begin(worker.score(1, [aggregate(ENDLESS)]), "a score began", caplog)
+    await worker.train(1, TRAIN)
+    pid = worker.pid
+    scoring = await begin(worker.score(1, [aggregate(1), aggregate(ENDLESS)]), "a score began", caplog)
+    assert not worker.abandon()  # a score is nothing to abandon
+    caplog.clear()
+    calls = {"train": worker.train(1, TRAIN), "apply": worker.apply(1, aggregate(4)), "pass_over": worker.pass_over(1)}
+    await asyncio.wait_for(calls.pop(what), DEADLINE_S)
+    for call in calls.values():
+        call.close()
+    await wait_until(lambda: "a score began" in caplog.text, "the score to begin anew", DEADLINE_S)
+    assert not scoring.done()
+    scoring.cancel()
+    await asyncio.wait({scoring})
+    assert await worker.score(1, [aggregate(0)]) == [{"train": 1.0, "apply": 5.0, "pass_over": 1.0}[what]]
+    assert (worker.pid, worker.deaths) == (pid, 0)
+    await worker.close()
+
+
+async def test_training_waits_for_one_of_many_predictions_and_scores(tmp_path: Path, caplog: Log) -> None:
+    worker = await start(tmp_path)
+    first = await begin(worker.predict(make_samples(ANSWER_UNTIL_STOPPED)), "an answer began", caplog)
     losses: list[float] = []
 
     async def ask() -> None:
         losses.extend(await worker.score(1, [aggregate(0)]))
 
-    samples = encode_arrays({"x": np.zeros((1, 1, 1, 1), np.uint8)})
-    others = [asyncio.create_task(ask()), asyncio.create_task(worker.predict(samples)), asyncio.create_task(ask())]
+    others = [
+        asyncio.create_task(ask()),
+        asyncio.create_task(worker.predict(make_samples())),
+        asyncio.create_task(ask()),
+    ]
     await asyncio.sleep(0)
     training = asyncio.create_task(worker.train(1, TRAIN))
     await asyncio.sleep(0)
-    assert not worker.abandon()  # a score under way is nobody's to abandon
     first.cancel()
     await asyncio.wait_for(asyncio.gather(training, *others), DEADLINE_S)
     assert losses == [1.0, 1.0]  # by the model that was trained meanwhile
     assert worker.deaths == 0
     await worker.close()
+
+
+async def test_a_score_that_is_called_off_leaves_no_answer_behind(tmp_path: Path, caplog: Log) -> None:
+    worker = await start(tmp_path)
+    for height in (1, 2):
+        scoring = await begin(worker.score(1, [aggregate(ENDLESS)]), "a score began", caplog)
+        waiting = asyncio.create_task(worker.score(1, [aggregate(DEADLY)]))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        scoring.cancel()
+        await asyncio.wait({waiting, scoring})
+        assert len(await worker.score(1, [aggregate(0)] * height)) == height
+        await asyncio.wait_for(worker.train(height, TRAIN), DEADLINE_S)
+    assert worker.deaths == 0
+    await worker.close()
+
+
+async def test_whoever_waits_for_a_score_hears_that_the_worker_was_closed(tmp_path: Path, caplog: Log) -> None:
+    worker = await start(tmp_path)
+    scoring = await begin(worker.score(1, [aggregate(ENDLESS)]), "a score began", caplog)
+    await worker.close()
+    with pytest.raises((WorkerDied, WorkerFailed)):
+        await scoring
+    with pytest.raises(WorkerFailed):
+        await worker.score(1, [aggregate(0)])
 
 
 async def test_an_aggregate_that_kills_the_worker_costs_the_rounds_nothing_but_time(
@@ -181,7 +244,7 @@ def test_a_client_is_to_the_bit_as_it_was_and_goes_on_as_if_it_had_not_been_aske
         assert losses[0] == losses[2]
         for one, other in zip(asked, silent, strict=True):
             assert one.apply(height, whole) == other.apply(height, whole)
-        assert asked[0].evaluate()["loss"] == losses[0]
+        assert asked[0].evaluate()["loss"] == pytest.approx(losses[0])  # added up of other chunks
         assert asked[0].score(height, [without])[0] == losses[1]  # also once it has been taken over
         parent = whole
     assert copy_state(asked[0]) == copy_state(silent[0])
