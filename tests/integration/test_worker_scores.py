@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ Log = pytest.LogCaptureFixture
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "CLOSE_S", DEADLINE_S)
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """As in a worker."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def make_samples(told: int = ANSWER) -> bytes:
@@ -230,6 +240,7 @@ def test_the_methods_here_are_those_that_combine() -> None:
     assert set(SHARING) < set(METHODS)
 
 
+@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("name", SHARING)
 def test_a_client_is_to_the_bit_as_it_was_and_goes_on_as_if_it_had_not_been_asked(name: str) -> None:
     asked, silent = make_three(name), make_three(name)
@@ -252,6 +263,7 @@ def test_a_client_is_to_the_bit_as_it_was_and_goes_on_as_if_it_had_not_been_aske
     assert copy_state(asked[0]) == copy_state(silent[0])
 
 
+@pytest.mark.usefixtures("_one_thread")
 def test_a_client_is_as_it_was_whatever_becomes_of_the_score() -> None:
     client, *_ = clients = make_three("fedavg")
     whole, _ = combine(clients, 1, None)
