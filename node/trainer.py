@@ -177,7 +177,7 @@ class Trainer(Protocol):
         """The loss on the own test samples that each of some aggregates of a height would leave the client with, as it
         stands: it takes over none of them. It may be no finite number.
 
-        It waits as predictions do, and in their line; `train` and `apply` need not wait for it. Raises as `predict`.
+        It waits for whatever is under way, and nothing need wait for it. Raises as `predict`.
         """
         ...
 

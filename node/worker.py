@@ -2,10 +2,9 @@
 
 `WorkerProcess` starts `node.worker_main`, speaks `node.frames` with it over a socket, and keeps one alive: when a
 worker dies, whoever killed it, the call under way raises WorkerDied, a new worker goes on from the last checkpoint,
-and the caller asks again. Calls go one at a time, in the order they were made; of those that only ask, predictions and
-scores, only one at a time stands in that line, so that training is never behind two. A score, which nobody waits for at
-a screen, gives way at once, and begins anew behind what it gave way to. What passes, all JSON but for what is in
-brackets:
+and the caller asks again. Calls go one at a time, in the order they were made; of predictions only one at a time
+stands in that line, so that training is never behind two. A score, for which nobody is in a hurry, gives way to any
+other call, and begins anew behind it. What passes, all JSON but for what is in brackets:
 
     to the worker      {call: "start", config} [initial_model]
                        {call: "train", number, height, num_iterations, beacon, me, offers, gone, files} [blobs]
@@ -148,7 +147,8 @@ class WorkerProcess:
         self.deaths = 0
         self._config = config
         self._turn = asyncio.Lock()  # who waits for it gets it in the order they came
-        self._asking = asyncio.Lock()
+        self._predicting = asyncio.Lock()
+        self._scoring = asyncio.Lock()
         self._score: asyncio.Task[Frame] | None = None  # in hand, or in line
         self._ready: asyncio.Future[_Child] | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -200,14 +200,14 @@ class WorkerProcess:
         return metrics
 
     async def predict(self, samples: bytes) -> Predicted:
-        async with self._asking:
+        async with self._predicting:
             reply = await self._request(_Call({"call": "predict"}, {"samples": samples}))
         return Predicted(reply.attachments["answer"], reply.header["result"]["applied_height"])
 
     async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         attachments = {str(place): aggregate for place, aggregate in enumerate(aggregates)}
         call = _Call({"call": "score", "height": height}, attachments)
-        async with self._asking:
+        async with self._scoring:
             while True:
                 self._score = score = asyncio.create_task(self._request(call))
                 try:
@@ -244,7 +244,7 @@ class WorkerProcess:
 
     async def _request(self, call: _Call, on_progress: OnProgress | None = None) -> Frame:
         """The answer to a call, when its turn has come."""
-        if call.position is not None and self._score is not None:
+        if self._score is not None and call.header["call"] != "score":
             self._score.cancel()
         async with self._turn:
             child = await self._get_child()

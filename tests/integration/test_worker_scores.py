@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,48 +107,53 @@ async def test_a_score_waits_for_the_training_under_way(tmp_path: Path, caplog: 
     await worker.close()
 
 
-@pytest.mark.parametrize("what", ["train", "apply", "pass_over"])
-async def test_a_score_gives_way_to_what_moves_the_client_and_begins_anew(
-    what: str, tmp_path: Path, caplog: Log
-) -> None:
+@pytest.mark.parametrize("what", ["train", "apply", "pass_over", "predict"])
+async def test_a_score_gives_way_to_any_other_call_and_begins_anew(what: str, tmp_path: Path, caplog: Log) -> None:
     worker = await start(tmp_path)
     await worker.train(1, TRAIN)
     pid = worker.pid
     scoring = await begin(worker.score(1, [aggregate(1), aggregate(ENDLESS)]), "a score began", caplog)
     assert not worker.abandon()  # a score is nothing to abandon
     caplog.clear()
-    calls = {"train": worker.train(1, TRAIN), "apply": worker.apply(1, aggregate(4)), "pass_over": worker.pass_over(1)}
-    await asyncio.wait_for(calls.pop(what), DEADLINE_S)
-    for call in calls.values():
-        call.close()
+    calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+        "train": lambda: worker.train(1, TRAIN),
+        "apply": lambda: worker.apply(1, aggregate(4)),
+        "pass_over": lambda: worker.pass_over(1),
+        "predict": lambda: worker.predict(make_samples()),
+    }
+    await asyncio.wait_for(calls[what](), DEADLINE_S)
     await wait_until(lambda: "a score began" in caplog.text, "the score to begin anew", DEADLINE_S)
     assert not scoring.done()
     scoring.cancel()
     await asyncio.wait({scoring})
-    assert await worker.score(1, [aggregate(0)]) == [{"train": 1.0, "apply": 5.0, "pass_over": 1.0}[what]]
+    assert await worker.score(1, [aggregate(0)]) == [5.0 if what == "apply" else 1.0]
     assert (worker.pid, worker.deaths) == (pid, 0)
     await worker.close()
 
 
-async def test_training_waits_for_one_of_many_predictions_and_scores(tmp_path: Path, caplog: Log) -> None:
+async def test_scores_come_last_whoever_asked_first(tmp_path: Path, caplog: Log) -> None:
     worker = await start(tmp_path)
     first = await begin(worker.predict(make_samples(ANSWER_UNTIL_STOPPED)), "an answer began", caplog)
-    losses: list[float] = []
+    ended: list[str] = []
 
-    async def ask() -> None:
-        losses.extend(await worker.score(1, [aggregate(0)]))
+    async def do(what: str, call: Coroutine[Any, Any, Any]) -> None:
+        assert await call != []
+        ended.append(what)
 
-    others = [
-        asyncio.create_task(ask()),
-        asyncio.create_task(worker.predict(make_samples())),
-        asyncio.create_task(ask()),
-    ]
-    await asyncio.sleep(0)
-    training = asyncio.create_task(worker.train(1, TRAIN))
-    await asyncio.sleep(0)
+    tasks = []
+    for what, call in (
+        ("score", worker.score(1, [aggregate(0)])),
+        ("predict", worker.predict(make_samples())),
+        ("score", worker.score(1, [aggregate(0)])),
+        ("train", worker.train(1, TRAIN)),
+        ("predict", worker.predict(make_samples())),
+    ):
+        tasks.append(asyncio.create_task(do(what, call)))
+        await asyncio.sleep(0)
     first.cancel()
-    await asyncio.wait_for(asyncio.gather(training, *others), DEADLINE_S)
-    assert losses == [1.0, 1.0]  # by the model that was trained meanwhile
+    await asyncio.wait_for(asyncio.gather(*tasks), DEADLINE_S)
+    assert sorted(ended[:3]) == ["predict", "predict", "train"]
+    assert ended[3:] == ["score", "score"]
     assert worker.deaths == 0
     await worker.close()
 
