@@ -291,6 +291,34 @@ def test_a_stopped_node_measures_distances_of_what_it_holds_and_evaluates_nothin
     assert read_offline(tmp_path, 2, LONG_S).scores == shown[0].scores
 
 
+def test_a_round_that_was_only_caught_up_with_is_scored_and_stays_unmeasured(tmp_path: Path) -> None:
+    trainer = Scoring()
+
+    async def main() -> None:
+        contexts: list[NodeContext] = []
+
+        def make_service(context: NodeContext) -> RoundService:
+            contexts.append(context)
+            return RoundService(context)
+
+        others = ("node1", "node2", "node3")
+        async with cluster(tmp_path, 4, start=others, rounds=6, trainers=make_trainers(trainer)) as net:
+            await net.wait_for_height(4, *others)
+            net.start("node0", make_service)
+            await net.wait_for_height(6)
+            service = net["node0"].service
+            assert service is not None
+            view = NodeView(service, contexts[0], make_config(tmp_path), make_book())
+            shown = await view.get_round(1, LONG_S)
+            assert len(get_numbers(shown, "distance")) == len(get_numbers(shown, "effect")) == len(trainer.asked) == 3
+            assert await view.get_round(1, LONG_S) == shown
+            assert len(trainer.asked) == 3
+            plain = await view.get_round(1)
+            assert (list(plain.scores), plain.measured, shown.measured) == ([], False, False)
+
+    run_virtual(main())
+
+
 # ---- time and load
 
 
