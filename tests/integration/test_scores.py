@@ -4,11 +4,9 @@ said has a reason."""
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +19,12 @@ from ml.data import get_classes, get_default_input
 from ml.payload import decode_arrays, encode_arrays
 from node import scores as scores_module
 from node.boundary import UNFORESEEN
-from node.context import NodeContext
-from node.errors import InvalidRequest, NodeError
-from node.json_view import to_json
-from node.offline import OfflineNode
-from node.pb import admin_pb2 as pb
-from node.round_service import RoundService
+from node.errors import NodeError
 from node.scorer import Scorer
-from node.scores import NOT_HELD, NOTHING_COMBINED, STOPPED, TOO_FEW
-from node.trainer import AnswerRefused, InlineTrainer, Trained, Trainer, TrainerInfo, WorkerDied, WorkerFailed
-from node.view import NodeView
-from support.asked_nodes import make_book, make_config
+from node.scores import NOTHING_COMBINED, TOO_FEW
+from node.trainer import AnswerRefused, InlineTrainer, Trained, WorkerDied, WorkerFailed
 from support.chains import make_keys
-from support.cluster import Cluster, ScriptedTrainer, cluster
+from support.scored import LONG_S, Asked, Scoring, get_numbers, make_trainers, read_offline, run
 from support.takers import FEDPER, UAPDFL, taking
 from support.virtual_time import run_virtual
 
@@ -41,7 +32,6 @@ MODEL = {"name": "mlp", "hidden": [16]}
 DIGITS = {"format": "digits"}
 NAMES = ("node0", "node1", "node2", "node3")
 LIAR = "node3"
-LONG_S = 600.0  # of virtual time
 
 
 @pytest.fixture(autouse=True)
@@ -51,58 +41,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@dataclass
-class Asked:
-    """A federation, and the view of its first member."""
-
-    net: Cluster
-    context: NodeContext
-    view: NodeView
-
-    async def score(self, number: int, within_s: float = LONG_S) -> pb.Round:
-        shown = await self.view.get_round(number, within_s)
-        json.dumps(to_json(shown), allow_nan=False)
-        return shown
-
-
-@asynccontextmanager
-async def asking(path: Path, n: int = 4, *, rounds: int = 2, **settings: Any) -> AsyncIterator[Asked]:
-    """After the last round, once all have written their records."""
-    contexts: list[NodeContext] = []
-
-    def make_service(context: NodeContext) -> RoundService:
-        contexts.append(context)
-        return RoundService(context)
-
-    async with cluster(path, n, rounds=rounds, start=(), **settings) as net:
-        for name in net.nodes:
-            net.start(name, make_service)
-        await net.wait_for_height(rounds)
-        stores = [node.store for node in net.nodes.values()]
-        await net.wait_for(lambda: all(store and store.get_round(rounds) for store in stores), "the last records")
-        service = net["node0"].service
-        assert service is not None
-        yield Asked(net, contexts[0], NodeView(service, contexts[0], make_config(path), make_book()))
-
-
-def run(path: Path, story: Callable[[Asked], Coroutine[Any, Any, None]], n: int = 4, **settings: Any) -> None:
-    async def main() -> None:
-        async with asking(path, n, **settings) as asked:
-            await story(asked)
-
-    run_virtual(main())
-
-
-def get_numbers(shown: pb.Round, what: str) -> dict[str, float]:
-    """By member, those that are known."""
-    return {score.name: getattr(score, what) for score in shown.scores if score.HasField(what)}
-
-
-def read_offline(path: Path, number: int, within_s: float | None = None) -> pb.Round:
-    with OfflineNode(path / "node0") as node:
-        return node.get_round(number, within_s)
 
 
 # ---- a liar among clients that learn
@@ -188,209 +126,6 @@ def test_what_a_robust_rule_leaves_out_is_far_and_does_next_to_no_harm(tmp_path:
         run(tmp_path / rule, story, **genesis)
     print(harm)
     assert abs(harm["median"]) < harm["mean"] / 5
-
-
-# ---- what it costs, and what is kept
-
-
-class Scoring(ScriptedTrainer):
-    """Keeps what it is asked, and answers when it may, with losses that say how many it has been asked for."""
-
-    def __init__(self, num_test: int = 1) -> None:
-        super().__init__(0)
-        self.num_test = num_test
-        self.asked: list[tuple[int, int]] = []
-        self.at_work = self.most_at_work = 0
-        self.answers: Callable[[int], Sequence[float] | Exception] = lambda count: [1.0 + count, 1.0]
-        self.may_answer = asyncio.Semaphore(1 << 20)
-
-    async def start(self) -> TrainerInfo:
-        return TrainerInfo(1, self.num_test, "cpu", 1, 1)
-
-    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
-        self.at_work += 1
-        self.most_at_work = max(self.most_at_work, self.at_work)
-        try:
-            await self.may_answer.acquire()
-            await asyncio.sleep(0.01)
-        finally:
-            self.at_work -= 1
-        self.asked.append((height, len(aggregates)))
-        answer = self.answers(len(self.asked))
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-def make_trainers(first: Trainer, n: int = 4) -> Sequence[Trainer]:
-    return [first, *(ScriptedTrainer(i) for i in range(1, n))]
-
-
-def test_nothing_is_worked_out_that_nobody_asks_for_and_nothing_twice(tmp_path: Path) -> None:
-    trainer = Scoring()
-
-    async def story(asked: Asked) -> None:
-        plain = await asked.view.get_round(1)
-        assert (list(plain.scores), plain.HasField("no_effect"), trainer.asked) == ([], False, [])
-        shown = await asked.score(1)
-        assert trainer.asked == [(1, 2)] * 4
-        assert sorted(get_numbers(shown, "effect").values()) == [1, 2, 3, 4]
-        assert len(get_numbers(shown, "distance")) == 4
-        assert await asked.score(1) == shown
-        assert await asked.view.get_round(1) == shown  # once known it is shown to whoever asks
-        restarted = NodeView(asked.view._service, asked.context, make_config(tmp_path), make_book())
-        assert await restarted.get_round(1, LONG_S) == shown
-        assert trainer.asked == [(1, 2)] * 4
-        await asked.net.crash("node0")
-        assert read_offline(tmp_path, 1) == read_offline(tmp_path, 1, LONG_S) == shown
-
-    run(tmp_path, story, trainers=make_trainers(trainer))
-
-
-def test_the_farthest_is_weighed_first(tmp_path: Path) -> None:
-    trainer = Scoring()
-
-    async def story(asked: Asked) -> None:
-        shown = await asked.score(1)
-        by_distance = sorted(shown.scores, key=lambda score: -score.distance)
-        assert [score.effect for score in by_distance] == [1, 2, 3, 4]
-
-    run(tmp_path, story, trainers=make_trainers(trainer))
-
-
-def test_what_was_known_outlives_the_payloads_and_what_was_not_is_gone(tmp_path: Path) -> None:
-    async def story(asked: Asked) -> None:
-        known = await asked.score(1)
-        store = asked.net["node0"].store
-        assert store is not None
-        for number in (1, 2):
-            for contribution in asked.net["node0"].get_block(number).contributions:
-                store.delete_blob(contribution.payloads[0].digest)
-        assert await asked.score(1) == known
-        gone = await asked.score(2)
-        assert get_numbers(gone, "distance") == get_numbers(gone, "effect") == {}
-        assert gone.no_distance == gone.no_effect == NOT_HELD
-        await asked.net.crash("node0")
-        assert read_offline(tmp_path, 1, LONG_S) == known
-        assert read_offline(tmp_path, 2, LONG_S) == gone
-
-    run(tmp_path, story, trainers=make_trainers(Scoring()))
-
-
-def test_a_stopped_node_measures_distances_of_what_it_holds_and_evaluates_nothing(tmp_path: Path) -> None:
-    shown: list[pb.Round] = []
-
-    async def story(asked: Asked) -> None:
-        shown.append(await asked.score(2))
-
-    run(tmp_path, story, trainers=make_trainers(Scoring()))
-    assert list(read_offline(tmp_path, 1).scores) == []
-    told = read_offline(tmp_path, 1, LONG_S)
-    assert len(get_numbers(told, "distance")) == 4
-    assert (get_numbers(told, "effect"), told.no_effect, told.HasField("no_distance")) == ({}, STOPPED, False)
-    assert read_offline(tmp_path, 2, LONG_S).scores == shown[0].scores
-
-
-def test_a_round_that_was_only_caught_up_with_is_scored_and_stays_unmeasured(tmp_path: Path) -> None:
-    trainer = Scoring()
-
-    async def main() -> None:
-        contexts: list[NodeContext] = []
-
-        def make_service(context: NodeContext) -> RoundService:
-            contexts.append(context)
-            return RoundService(context)
-
-        others = ("node1", "node2", "node3")
-        async with cluster(tmp_path, 4, start=others, rounds=6, trainers=make_trainers(trainer)) as net:
-            await net.wait_for_height(4, *others)
-            net.start("node0", make_service)
-            await net.wait_for_height(6)
-            service = net["node0"].service
-            assert service is not None
-            view = NodeView(service, contexts[0], make_config(tmp_path), make_book())
-            shown = await view.get_round(1, LONG_S)
-            assert len(get_numbers(shown, "distance")) == len(get_numbers(shown, "effect")) == len(trainer.asked) == 3
-            assert await view.get_round(1, LONG_S) == shown
-            assert len(trainer.asked) == 3
-            plain = await view.get_round(1)
-            assert (list(plain.scores), plain.measured, shown.measured) == ([], False, False)
-
-    run_virtual(main())
-
-
-# ---- time and load
-
-
-def test_time_is_up_when_it_is_up_and_the_next_one_who_asks_goes_on_from_there(tmp_path: Path) -> None:
-    trainer = Scoring()
-
-    async def story(asked: Asked) -> None:
-        trainer.may_answer = asyncio.Semaphore(2)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        shown = await asked.score(1, 3.0)
-        assert loop.time() - began_s == pytest.approx(3.0, abs=0.1)
-        assert shown.no_effect == "not worked out within 3 s; ask again for the rest"
-        assert len(get_numbers(shown, "distance")) == 4
-        first = get_numbers(shown, "effect")
-        assert len(first) == 2
-        trainer.may_answer.release()
-        trainer.may_answer.release()
-        trainer.may_answer.release()
-        told = await asked.score(1)
-        assert (len(trainer.asked), told.HasField("no_effect")) == (4, False)
-        then = get_numbers(told, "effect")
-        assert len(then) == 4
-        assert first.items() <= then.items()
-
-    run(tmp_path, story, trainers=make_trainers(trainer))
-
-
-def test_one_round_is_scored_at_a_time_however_many_ask_and_rounds_go_on(tmp_path: Path) -> None:
-    trainer = Scoring()
-
-    async def main() -> None:
-        contexts: list[NodeContext] = []
-
-        def make_service(context: NodeContext) -> RoundService:
-            contexts.append(context)
-            return RoundService(context)
-
-        async with cluster(tmp_path, 4, start=(), trainers=make_trainers(trainer)) as net:
-            for name in net.nodes:
-                net.start(name, make_service)
-            await net.wait_for_height(3)
-            service = net["node0"].service
-            assert service is not None
-            view = NodeView(service, contexts[0], make_config(tmp_path), make_book())
-            trainer.may_answer = asyncio.Semaphore(0)
-            asking = [asyncio.create_task(view.get_round(number, LONG_S)) for number in (1, 2, 1, 2)]
-            late = asyncio.create_task(view.get_round(3, 0.25))
-            height = net["node0"].height
-            await net.wait_for_height(height + 2)
-            shown = await late
-            assert shown.no_distance == shown.no_effect == "not worked out within 0.25 s; ask again for the rest"
-            assert not any(task.done() for task in asking)
-            for _ in range(20):
-                trainer.may_answer.release()
-            told = await asyncio.gather(*asking)
-            assert told[0] == told[2]
-            assert told[1] == told[3]
-            num_asked = sum(len(one.scores) for one in told[:2])
-            assert (trainer.most_at_work, len(trainer.asked)) == (1, num_asked)
-            net.check_agreement()
-
-    run_virtual(main())
-
-
-@pytest.mark.parametrize("within_s", [0.0, -1.0, 3600.1, math.nan, math.inf])
-def test_an_absurd_time_is_refused(within_s: float, tmp_path: Path) -> None:
-    async def story(asked: Asked) -> None:
-        with pytest.raises(InvalidRequest, match="expected more than 0 and at most 3600 seconds"):
-            await asked.score(1, within_s)
-
-    run(tmp_path, story, rounds=1)
 
 
 # ---- what cannot be said
