@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -53,6 +53,8 @@ __all__ = ["Method", "Round", "Trained", "State", "Samples", "ClientData", "Clie
 Metrics = dict[str, float]
 Blobs = Mapping[bytes, Arrays]  # on-demand payloads, by digest
 TestSet = Literal["matched", "global"]
+
+SCORED_AT_ONCE = 128  # samples in one forward pass, between two looks at whether a score is still wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,6 +430,31 @@ class Client:
             if not absent:
                 return round_
             round_ = replace(round_, gone=round_.gone | absent)
+
+    def score(
+        self, height: int, aggregates: Iterable[Arrays], *, should_stop: ShouldStop = lambda: False
+    ) -> list[float]:
+        """The loss on the matched test set that each of some aggregates of one round leaves this client with, as it
+        stands; it may be no finite number. Whatever happens, all is as before then. Raises Stopped where `should_stop`
+        says so between two chunks of samples.
+        """
+        round_ = Round(height, self.spec.get_round_number(height), b"", self.seed)
+        before, samples = self.state_arrays(), self.state.data.matched
+
+        def predict(x: Tensor) -> Prediction:
+            if should_stop():
+                raise Stopped("the scores were not wanted any more")
+            return self.predict(x)
+
+        losses = []
+        for aggregate in aggregates:
+            try:
+                with self.seeded(height):
+                    self.method.apply(self.state, round_, aggregate, {})
+                    losses.append(evaluate(predict, samples.x, samples.y, SCORED_AT_ONCE)["loss"])
+            finally:
+                self._load(before)
+        return losses
 
     def evaluate(self, which: TestSet = "matched") -> Metrics:
         """`accuracy` in 0..1 and `loss` on the matched or the global test set."""

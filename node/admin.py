@@ -276,7 +276,8 @@ class _Admin(admin_pb2_grpc.AdminServicer):
         return await _answer(context, self._view.list_rounds(first, request.limit, reverse=request.reverse))
 
     async def GetRound(self, request: pb.GetRoundRequest, context: Context) -> pb.Round:
-        return await _answer(context, self._view.get_round(request.round))
+        within_s = request.scores_within_s if request.HasField("scores_within_s") else None
+        return await _answer(context, self._view.get_round(request.round, within_s))
 
     async def QueryMetrics(self, request: pb.QueryMetricsRequest, context: Context) -> pb.Metrics:
         return await _answer(context, self._view.query_metrics(request))

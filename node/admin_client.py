@@ -157,9 +157,11 @@ class AdminClient:
         with self._translated():
             return self._admin.ListRounds(_make_list_request(first, limit, reverse), timeout=CALL_S)
 
-    def get_round(self, number: int) -> pb.Round:
-        with self._translated():
-            return self._admin.GetRound(pb.GetRoundRequest(round=number), timeout=CALL_S)
+    def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
+        """With the scores that the node can work out within so many seconds, if it is to."""
+        request = pb.GetRoundRequest(round=number, scores_within_s=scores_within_s)
+        with self._translated(timeout_s := CALL_S + (scores_within_s or 0.0)):
+            return self._admin.GetRound(request, timeout=timeout_s)
 
     def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
         with self._translated(METRICS_S):

@@ -8,11 +8,11 @@ node's disk thread is never kept for long.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from chain.block import ZERO, Block, Digest, PayloadRef
 from chain.blockchain import Fault, VerifyReport, verify_chain
@@ -125,6 +125,20 @@ def _take(rows: Iterator[BlockRow], count: int) -> tuple[list[BlockRow], ChainEr
     return taken, None
 
 
+class Inputs(NamedTuple):
+    """What an aggregate is computed from: the payloads, and the parent's aggregate where a rule reads it."""
+
+    contributions: Sequence[AuthorPayloads]
+    parent: Arrays | None
+
+
+def read_inputs(
+    genesis: Genesis, store: SqliteStore, spec: MethodSpec, block: Block, call: Call = call_directly
+) -> Inputs | None:
+    """As `Recomputation.read`, of one block."""
+    return Recomputation(genesis, spec, _Source(store, call, lambda _: None)).read(block)
+
+
 class Recomputation:
     """What the blobs of a block give. Called for one block after the other; see `chain.blockchain.Recompute`."""
 
@@ -144,6 +158,17 @@ class Recomputation:
             raise InvalidAggregate(f"block {block.height}: cannot be recomputed: {error}") from error
 
     def _compute(self, block: Block) -> Digest | None:
+        inputs = self.read(block)
+        if inputs is None:
+            return None
+        aggregate = compute_aggregate(self._spec, block.height, *inputs)
+        return ZERO if aggregate is None else hashlib.sha256(aggregate).digest()
+
+    def read(self, block: Block) -> Inputs | None:
+        """What the aggregate is computed from, in author order; None when a blob of it is not held.
+
+        Raises MlError and InvalidAggregate for blobs that break the method's rules, StoreCorrupted for a damaged one.
+        """
         rules, streamed = self._spec.rules(block.height), self._spec.get_streamed(block.height)
         authors = []
         for contribution in block.contributions:
@@ -167,8 +192,7 @@ class Recomputation:
             parent = self._get_parent(block.height - 1)
             if parent is None:
                 return None
-        aggregate = compute_aggregate(self._spec, block.height, authors, parent)
-        return ZERO if aggregate is None else hashlib.sha256(aggregate).digest()
+        return Inputs(authors, parent)
 
     def _decode(self, kind: str, data: bytes, size: int, height: int) -> Arrays:
         if len(data) != size:

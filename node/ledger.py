@@ -233,6 +233,8 @@ class Ledger:
         shown.measured = record is not None
         for candidate in shown.candidates:
             candidate.miner_name = get_member_name(self.genesis, decode_id(candidate.miner))
+        for score in shown.scores:
+            score.name = get_member_name(self.genesis, decode_id(score.author))
         for refused in shown.not_taken:
             refused.name = get_member_name(self.genesis, decode_id(refused.peer))
         return shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ml.guard import OnRefused
 from node.exchange import Exchange
 from node.trainer import (
@@ -49,6 +51,9 @@ class NoTrainer:
         return {}
 
     async def predict(self, samples: bytes) -> Predicted:
+        raise WorkerFailed("an observer has no model")
+
+    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         raise WorkerFailed("an observer has no model")
 
     async def close(self) -> None:

@@ -25,6 +25,7 @@ from node.metrics_query import MetricsQuery
 from node.model_file import ModelFile, is_initial_needed, read_model
 from node.pb import admin_pb2 as pb
 from node.peering import explain_round, is_explained
+from node.scores import add_scores_of_stopped
 
 
 @contextmanager
@@ -90,7 +91,9 @@ class OfflineNode:
         with _translated(self._data_dir):
             return self._ledger.list_rounds(first, limit, reverse=reverse)
 
-    def get_round(self, number: int) -> pb.Round:
+    def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
+        """With scores, if asked for in whatever time: the distances that what is held gives, and effects that were
+        known before."""
         with _translated(self._data_dir):
             shown = self._ledger.get_round(number)
             try:
@@ -100,6 +103,8 @@ class OfflineNode:
             if is_explained(spec, number):
                 read = self._ledger.read_agreed(number, spec.get_standing(number))
                 shown.MergeFrom(explain_round(self.genesis, spec, *read))
+            if scores_within_s is not None:
+                add_scores_of_stopped(shown, self.genesis, spec, self._store)
             return shown
 
     def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:

@@ -22,7 +22,7 @@ from node.ledger import get_member_name
 from node.offload import run_sized
 from node.pb import admin_pb2 as pb
 from node.samples import decode_samples, get_max_samples, get_top
-from node.trainer import Predicted, PredictionRefused, WorkerDied, WorkerFailed
+from node.trainer import AnswerRefused, Predicted, WorkerDied, WorkerFailed
 
 WAIT_S = 30.0  # unless the caller says otherwise
 MAX_WAIT_S = 3600.0
@@ -91,7 +91,7 @@ class Predictor:
                 return await self._c.trainer.predict(samples)
         except TimeoutError:
             raise NotInTime(f"not answered within {wait_s:g} s: {self._describe_work()}") from None
-        except PredictionRefused as error:
+        except AnswerRefused as error:
             raise InvalidRequest(f"samples: {error}") from error
         except WorkerDied as error:
             raise NotReady(f"{error}; it is started anew: ask again") from error

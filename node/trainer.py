@@ -1,13 +1,14 @@
 """What training looks like from the daemon, and the trainer that needs no second process.
 
-A trainer is one client of `ml` behind two calls that move it, `train` and `apply`, and one that only asks, `predict`.
+A trainer is one client of `ml` behind two calls that move it, `train` and `apply`, and two that only ask, `predict` and
+`score`.
 `node.worker` runs it in a process of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -48,8 +49,9 @@ class AggregateSpoiled(TrainingFailed):
     """The aggregate leaves the client without a finite loss."""
 
 
-class PredictionRefused(NodeError):
-    """The client can say nothing of these samples, or not any more. Its state is as before, the worker alive."""
+class AnswerRefused(NodeError):
+    """The client can say nothing of what it is asked about, or not any more. Its state is as before, the worker
+    alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class ProgressMeter:
 
 
 class Trainer(Protocol):
-    """Trains one client. `predict` is called at any time, by anyone, all else one at a time."""
+    """Trains one client. `predict` and `score` are called at any time, by anyone, all else one at a time."""
 
     async def start(self) -> TrainerInfo:
         """Gets ready. Raises WorkerFailed."""
@@ -175,7 +177,15 @@ class Trainer(Protocol):
         """Classifies the array `x` of these canonical bytes, and leaves the client as it is.
 
         It waits for the end of the call under way, and holds the next one up by no more than itself: of several
-        predictions, `train` or `apply` waits for one. Raises PredictionRefused, WorkerDied and WorkerFailed.
+        predictions, `train` or `apply` waits for one. Raises AnswerRefused, WorkerDied and WorkerFailed.
+        """
+        ...
+
+    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+        """The loss on the own test samples that each of some aggregates of a height would leave the client with, as it
+        stands: it takes over none of them. It may be no finite number.
+
+        It waits for whatever is under way, and nothing need wait for it. Raises as `predict`.
         """
         ...
 
@@ -231,6 +241,9 @@ class Client(Protocol):
         on_refused: OnRefused = ...,
     ) -> Metrics: ...
     def go_back(self) -> bool: ...
+    def score(
+        self, height: int, aggregates: Iterable[Arrays], *, should_stop: Callable[[], bool] = ...
+    ) -> Sequence[float]: ...
     def evaluate(self) -> Metrics: ...
     def state_arrays(self) -> Arrays: ...
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
@@ -297,6 +310,14 @@ def apply_to(
     return dict(metrics)
 
 
+def score_with(
+    client: Client, height: int, aggregates: Iterable[bytes], should_stop: Callable[[], bool] = lambda: False
+) -> list[float]:
+    """The losses that aggregates would leave a client with, one decoded at a time. Raises MlError."""
+    decoded = (decode_arrays(data, len(data)) for data in aggregates)
+    return [*client.score(height, decoded, should_stop=should_stop)]
+
+
 class InlineTrainer:
     """Trains in this process and thread, holding up the event loop: for tests, also under virtual time."""
 
@@ -353,12 +374,18 @@ class InlineTrainer:
 
     async def predict(self, samples: bytes) -> Predicted:
         if self._answer is None:
-            raise PredictionRefused("expected a client that can be asked, got one that only trains")
+            raise AnswerRefused("expected a client that can be asked, got one that only trains")
         try:
             answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False)
         except MlError as error:
-            raise PredictionRefused(str(error)) from error
+            raise AnswerRefused(str(error)) from error
         return Predicted(encode_arrays(answer), self._applied_height)
+
+    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+        try:
+            return score_with(self._client, height, aggregates)
+        except MlError as error:
+            raise AnswerRefused(f"height {height}: {error}") from error
 
     async def close(self) -> None:
         """Holds nothing."""

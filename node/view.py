@@ -1,4 +1,5 @@
-"""What a running node shows of itself. Pure reading: nothing here changes a node, and nothing waits for one.
+"""What a running node shows of itself. Pure reading: nothing here changes a node, but for what it remembers of scores
+that it was asked for, and nothing waits for one.
 
 The answers are the messages of admin.proto. What is in the store is read on the store's thread; an audit computes on a
 thread of its own and pauses after each block, so that the event loop gets its turn.
@@ -46,6 +47,7 @@ from node.redaction import redact
 from node.refusals import Refusals
 from node.round_events import RoundPhase
 from node.round_service import RoundService
+from node.scorer import Scorer
 from node.transfers import Transfer
 from node.transport.base import PeerUnavailable
 from node.worker import WorkerProcess
@@ -73,6 +75,7 @@ class NodeView:
         self._c = context
         self._config = config
         self._ledger = Ledger(context.genesis, context.store)
+        self._scorer = Scorer(context, service.learner)
         self._auditing = asyncio.Lock()
         self._exporting = asyncio.Lock()
         self._querying = asyncio.Lock()
@@ -283,8 +286,11 @@ class NodeView:
     async def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
         return await self._c.disk.run(self._ledger.list_rounds, first, limit, reverse=reverse)
 
-    async def get_round(self, number: int) -> pb.Round:
+    async def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
+        """With scores that are not known yet only where they are asked for. Raises NotFound and InvalidRequest."""
         shown = await self._c.disk.run(self._ledger.get_round, number)
+        if scores_within_s is not None:
+            await self._scorer.add_scores(shown, scores_within_s)
         if is_explained(self._c.spec, number):
             read = await self._c.disk.run(self._ledger.read_agreed, number, self._c.spec.get_standing(number))
             shown.MergeFrom(await asyncio.to_thread(explain_round, self._c.genesis, self._c.spec, *read))

@@ -3,15 +3,18 @@
 `WorkerProcess` starts `node.worker_main`, speaks `node.frames` with it over a socket, and keeps one alive: when a
 worker dies, whoever killed it, the call under way raises WorkerDied, a new worker goes on from the last checkpoint,
 and the caller asks again. Calls go one at a time, in the order they were made; of predictions only one at a time
-stands in that line, so that training is never behind two. What passes, all JSON but for what is in brackets:
+stands in that line, so that training is never behind two. A score, for which nobody is in a hurry, gives way to any
+other call, and begins anew behind it. What passes, all JSON but for what is in brackets:
 
     to the worker      {call: "start", config} [initial_model]
                        {call: "train", number, height, num_iterations, beacon, me, offers, gone, files} [blobs]
                        {call: "apply", number, height, beacon, me, offers, gone, files} [aggregate, and blobs by digest]
                        {call: "pass_over", number, height}
                        {call: "predict", number} [samples]
+                       {call: "score", number, height} [aggregates by place]
                        {call: "cancel", number}    {call: "abandon", number}
     from the worker    {number, saved, result} [payloads, or answer]  {number, saved, failed: why, spoiled}
+                       of a score the result has losses
                        of a training the result has weight, metrics, went_back and files: the paths of payloads too
                        large to pass
                        {number, saved, stopped: true}      {number, saved, abandoned: true}
@@ -34,7 +37,7 @@ import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,10 +52,10 @@ from node.frames import Frame, FrameError, await_frame, post_frame
 from node.trainer import (
     NOTHING_TAKEN,
     AggregateSpoiled,
+    AnswerRefused,
     Metrics,
     OnProgress,
     Predicted,
-    PredictionRefused,
     Progress,
     Trained,
     TrainerInfo,
@@ -149,7 +152,7 @@ class WorkerProcess:
     """A trainer in a child process that is replaced when it dies. `deaths` counts how often that was needed.
 
     All calls may be repeated: training for a height again, with as many iterations, gives the same bytes, and applying
-    it again changes nothing, as predicting does.
+    it again changes nothing, as predicting and scoring do.
     """
 
     def __init__(self, config: WorkerConfig) -> None:
@@ -157,6 +160,8 @@ class WorkerProcess:
         self._config = config
         self._turn = asyncio.Lock()  # who waits for it gets it in the order they came
         self._predicting = asyncio.Lock()
+        self._scoring = asyncio.Lock()
+        self._score: asyncio.Task[Frame] | None = None  # in hand, or in line
         self._ready: asyncio.Future[_Child] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._unsaved: dict[Position, _Call] = {}  # the last calls, in their order, until a checkpoint has their effect
@@ -221,6 +226,22 @@ class WorkerProcess:
             reply = await self._request(_Call({"call": "predict"}, {"samples": samples}))
         return Predicted(reply.attachments["answer"], reply.header["result"]["applied_height"])
 
+    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+        attachments = {str(place): aggregate for place, aggregate in enumerate(aggregates)}
+        call = _Call({"call": "score", "height": height}, attachments)
+        async with self._scoring:
+            while True:
+                self._score = score = asyncio.create_task(self._request(call))
+                try:
+                    await asyncio.wait({score})
+                finally:
+                    self._score = None
+                    if score.cancel():
+                        await asyncio.wait({score})
+                if not score.cancelled():
+                    losses: list[float] = score.result().header["result"]["losses"]
+                    return losses
+
     async def close(self) -> None:
         """Ends the worker, which first writes its checkpoint. Calls under way raise WorkerDied, later ones
         WorkerFailed."""
@@ -245,6 +266,8 @@ class WorkerProcess:
 
     async def _request(self, call: _Call, on_progress: OnProgress | None = None) -> Frame:
         """The answer to a call, when its turn has come."""
+        if self._score is not None and call.header["call"] != "score":
+            self._score.cancel()
         async with self._turn:
             child = await self._get_child()
             if call.header["call"] == "train":
@@ -421,7 +444,7 @@ class _Child:
         """The answer to a call. Raises WorkerDied."""
         reply = await self._ask(call, on_progress)
         if call.position is None and "failed" in reply.header:
-            raise PredictionRefused(reply.header["failed"])
+            raise AnswerRefused(reply.header["failed"])
         self.has_served = self.has_served or call.position is not None
         if "failed" in reply.header:
             kind = AggregateSpoiled if reply.header["spoiled"] else TrainingFailed

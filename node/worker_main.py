@@ -34,7 +34,7 @@ from node.checkpoint import Checkpoint, Checkpoints, Phase, Position
 from node.exchange import AGGREGATE, Exchange, FileUnusable
 from node.frames import Frame, FrameError, receive_frame, send_frame
 from node.malloc import give_freed_memory_back
-from node.trainer import Answer, Client, Progress, ProgressMeter, apply_to, get_info, train_with
+from node.trainer import Answer, Client, Progress, ProgressMeter, apply_to, get_info, score_with, train_with
 
 _log = logging.getLogger(__name__)
 
@@ -207,6 +207,11 @@ class Session:
         applied_height = self._height if self._phase is Phase.APPLIED else self._height - 1
         return {"applied_height": applied_height}, {"answer": encode_arrays(answer)}
 
+    def score(self, height: int, aggregates: Mapping[str, bytes], should_stop: Callable[[], bool]) -> Mapping[str, Any]:
+        """The answer to `score`, after which everything is as before. Raises MlError."""
+        in_order = (aggregates[str(place)] for place in range(len(aggregates)))
+        return {"losses": score_with(self._client, height, in_order, should_stop)}
+
     def _go_back(self) -> None:
         """To before the training that is asked for again, so that it gives what it gave the first time."""
         before = self._checkpoints.load(Phase.APPLIED)
@@ -314,6 +319,8 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
                 result = session.apply(frame.header["height"], frame.attachments.get(AGGREGATE), exchange)
             case "pass_over":
                 result = session.pass_over(frame.header["height"])
+            case "score":
+                result = session.score(frame.header["height"], frame.attachments, should_stop)
             case _:
                 result, attachments = session.predict(frame.attachments["samples"], should_stop)
     except Abandoned:

@@ -442,13 +442,15 @@ class ListRoundsReply(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., next: _Optional[int] = ...) -> None: ...
 
 class GetRoundRequest(_message.Message):
-    __slots__ = ("round",)
+    __slots__ = ("round", "scores_within_s")
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    SCORES_WITHIN_S_FIELD_NUMBER: _ClassVar[int]
     round: int
-    def __init__(self, round: _Optional[int] = ...) -> None: ...
+    scores_within_s: float
+    def __init__(self, round: _Optional[int] = ..., scores_within_s: _Optional[float] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "spoiled", "went_back", "failure")
+    __slots__ = ("round", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "spoiled", "went_back", "failure", "scores", "no_distance", "no_effect")
     class RejectedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -535,6 +537,9 @@ class Round(_message.Message):
     SPOILED_FIELD_NUMBER: _ClassVar[int]
     WENT_BACK_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    NO_DISTANCE_FIELD_NUMBER: _ClassVar[int]
+    NO_EFFECT_FIELD_NUMBER: _ClassVar[int]
     round: int
     block: str
     time: str
@@ -565,7 +570,22 @@ class Round(_message.Message):
     spoiled: str
     went_back: str
     failure: str
-    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., spoiled: _Optional[str] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
+    scores: _containers.RepeatedCompositeFieldContainer[Score]
+    no_distance: str
+    no_effect: str
+    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., spoiled: _Optional[str] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
+
+class Score(_message.Message):
+    __slots__ = ("author", "name", "distance", "effect")
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DISTANCE_FIELD_NUMBER: _ClassVar[int]
+    EFFECT_FIELD_NUMBER: _ClassVar[int]
+    author: str
+    name: str
+    distance: float
+    effect: float
+    def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., distance: _Optional[float] = ..., effect: _Optional[float] = ...) -> None: ...
 
 class CandidateView(_message.Message):
     __slots__ = ("id", "miner", "miner_name", "reason")

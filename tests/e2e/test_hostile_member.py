@@ -6,6 +6,8 @@ What was measured is printed: `pytest -rP -m 'e2e and (slow or not slow)' tests/
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -90,6 +92,49 @@ async def run_beside(tmp_path: Path, trick: str, **spec: Any) -> float:
         assert all(nodes.nodes[name].is_running for name in HONEST)
         await check_chains(nodes)
     return accuracy
+
+
+async def test_the_honest_are_shown_whose_contribution_is_far_and_does_harm(tmp_path: Path) -> None:
+    """Where the plain mean follows the liar. Nobody decides anything by it: the liar contributes to the next round."""
+    directory = make_federation(
+        tmp_path / "net", num_nodes=4, method="fedavg", partition="dirichlet:5", rounds=0, difficulty=20_000
+    )
+    via = {"node3": (sys.executable, str(hostile_node.__file__), "turns_its_model_round")}
+    async with Federation(directory, via) as nodes:
+        await nodes.start()
+        await nodes.wait_until_ready()
+        await nodes.wait_for_height(3)
+        number = await find_round_of_all(nodes)
+        for name in HONEST:
+            told = run_command("rounds", "show", number, "--scores", "--json", "--socket", nodes.nodes[name].socket)
+            assert told.code == 0, told.err
+            shown = json.loads(told.out, parse_constant=pytest.fail)
+            scores = {score["name"]: score for score in shown["scores"]}
+            print(name, number, [(one, score["distance"], score["effect"]) for one, score in scores.items()])
+            liar = scores.pop("node3")
+            assert liar["distance"] > 5
+            assert liar["distance"] > 2 * max(score["distance"] for score in scores.values())
+            assert liar["effect"] > max(0.0, *(score["effect"] for score in scores.values()))
+            assert shown["no_distance"] is shown["no_effect"] is None
+        height = max(status["height"] for status in (await nodes.get_statuses()).values())
+        await nodes.wait_for_height(height + 1, *HONEST)
+        assert await nodes.stop("node2") == 0
+        left = run_command("rounds", "show", number, "--json", "--data-dir", nodes.get_data_dir("node2"))
+        assert json.loads(left.out)["scores"] == shown["scores"]
+        data_dir = nodes.get_data_dir("node2")
+        other = run_command("rounds", "show", number + 1, "--scores", "--json", "--data-dir", data_dir)
+        held = json.loads(other.out)
+        assert {score["effect"] for score in held["scores"]} == {None}
+        assert held["no_effect"] == "a stopped node evaluates nothing: ask it while it runs"
+
+
+async def find_round_of_all(nodes: Federation) -> int:
+    """The first one to which everybody contributed."""
+    for number in itertools.count(1):
+        await nodes.wait_for_height(number, *HONEST)
+        if len(await nodes.read_contributors(HONEST[0], number)) == len(nodes.names):
+            return number
+    raise AssertionError
 
 
 async def check_chains(nodes: Federation) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +84,9 @@ class SlowTrainer:
         raise AssertionError
 
     async def predict(self, samples: bytes) -> Predicted:
+        raise AssertionError
+
+    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         raise AssertionError
 
     async def close(self) -> None:

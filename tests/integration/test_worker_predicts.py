@@ -27,9 +27,9 @@ from ml.specs import add_kind
 from node import worker as worker_module
 from node.checkpoint import Checkpoints
 from node.trainer import (
+    AnswerRefused,
     InlineTrainer,
     Predicted,
-    PredictionRefused,
     Trainer,
     WorkerDied,
     WorkerFailed,
@@ -115,14 +115,14 @@ async def test_a_trainer_answers_as_it_stands_and_says_whose_aggregate_it_has(ki
     told.append(await trainer.predict(make_samples()))
     assert [(get_number(said), said.applied_height) for said in told] == [(0, 0), (1, 0), (5, 1)]
     assert read(told[0])["labels"].tolist() == [0, 0, 0]
-    with pytest.raises(PredictionRefused, match=r"^the model gives no numbers$"):
+    with pytest.raises(AnswerRefused, match=r"^the model gives no numbers$"):
         await trainer.predict(make_samples(REFUSE))
     assert get_number(await trainer.predict(make_samples())) == 5
     await trainer.close()
 
 
 async def test_a_trainer_that_only_trains_refuses() -> None:
-    with pytest.raises(PredictionRefused, match="got one that only trains"):
+    with pytest.raises(AnswerRefused, match="got one that only trains"):
         await InlineTrainer(FakeClient({"model/w": np.zeros(1)})).predict(make_samples())
 
 

@@ -127,6 +127,22 @@ async def test_blocks_and_rounds_are_those_of_the_store(tmp_path: Path) -> None:
         ]
 
 
+async def test_scores_come_where_they_are_asked_for_and_stay(tmp_path: Path) -> None:
+    async with running(tmp_path, rounds=2) as one:
+        await one.net.wait_for_height(2)
+        await one.net.wait_for(lambda: _has_record(one, 2), "the last record")
+        plain = await one.ask(lambda node: node.get_round(2))
+        assert list(plain.scores) == []
+        shown = await one.ask(lambda node: node.get_round(2, PATIENCE_S))
+        assert [score.name for score in shown.scores] == list(plain.contributor_names)
+        assert all(score.HasField("distance") and score.HasField("effect") for score in shown.scores)
+        assert await one.ask(lambda node: node.get_round(2)) == shown
+        with pytest.raises(InvalidRequest, match="expected more than 0 and at most 3600 seconds, got 0"):
+            await one.ask(lambda node: node.get_round(2, 0.0))
+        with pytest.raises(NotFound):
+            await one.ask(lambda node: node.get_round(9, PATIENCE_S))
+
+
 async def test_a_running_node_verifies_its_chain_and_goes_on(tmp_path: Path) -> None:
     async with running(tmp_path) as one:
         await one.net.wait_for_height(3)

@@ -22,7 +22,7 @@ from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 from node.samples import MAX_BYTES
-from node.trainer import Predicted, PredictionRefused, TrainerInfo, WorkerDied, WorkerFailed
+from node.trainer import AnswerRefused, Predicted, TrainerInfo, WorkerDied, WorkerFailed
 from support.asked_nodes import Running, running
 from support.cluster import NUM_CLASSES, ScriptedTrainer
 from support.recording import PATIENCE_S
@@ -134,7 +134,7 @@ async def test_what_is_no_sample_is_an_invalid_argument(tmp_path: Path) -> None:
         for wait_s in (0.0, -1.0, float("nan"), float("inf")):
             request = pb.PredictRequest(samples=encode(1), wait_s=wait_s)
             assert await get_code(one, request) is grpc.StatusCode.INVALID_ARGUMENT
-        trainer.error = PredictionRefused("the model gives no numbers")
+        trainer.error = AnswerRefused("the model gives no numbers")
         with pytest.raises(InvalidRequest, match="samples: the model gives no numbers"):
             await one.ask(ask(encode(1)))
         assert trainer.counts == []

@@ -5,7 +5,8 @@ height h makes the state 10 * state + h, or with E iterations 10 * state + E * h
 and what is taken of a peer, or stands for training to read, adds its own times its weight. One that is no number is
 spoiled, of DEADLY it dies, and from a state above HIGHEST training diverges. At STREAMED_HEIGHT it makes a second
 payload, which is said to be too large to pass.
-Of a sample it says that number as its probability of class 0, and does what the first pixel tells it to.
+Of a sample it says that number as its probability of class 0, and does what the first pixel tells it to. The loss that
+an aggregate would leave it with is that number and the aggregate's; of ENDLESS it never comes to it.
 
 An argument has its disk take so many seconds for a checkpoint.
 """
@@ -18,7 +19,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,7 @@ TRAIN, TRAIN_UNTIL_STOPPED, DIE, DIVERGE, BREAK, TALK, FILL_DISK = (bytes([code]
 ANSWER, ANSWER_UNTIL_STOPPED, DIE_OF_IT, REFUSE = range(4)
 ENDLESS_S = 60.0
 DEADLY = 666.0
+ENDLESS = 777.0
 HIGHEST = 1e6
 STREAMED_HEIGHT = 100
 STREAMED_NUMBERS = 100_000
@@ -63,6 +65,13 @@ def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
 
 def get_streamed(height: int) -> Mapping[str, str]:
     return {"encrypted_set": "chunk_digests"} if height == STREAMED_HEIGHT else {}
+
+
+def wait_until_stopped(should_stop: Callable[[], bool]) -> None:
+    end = time.monotonic() + ENDLESS_S
+    while time.monotonic() < end:
+        if should_stop():
+            raise Stopped
 
 
 class FakeClient:
@@ -160,13 +169,26 @@ class FakeClient:
             raise MlError("the model gives no numbers")
         if told == ANSWER_UNTIL_STOPPED:
             print("an answer began")
-            end = time.monotonic() + ENDLESS_S
-            while time.monotonic() < end:
-                if should_stop():
-                    raise Stopped
+            wait_until_stopped(should_stop)
         probabilities = np.zeros((len(x), 2), np.float32)
         probabilities[:, 0] = self._number
         return {"labels": np.zeros(len(x), np.int64), "probabilities": probabilities}
+
+    def score(
+        self, height: int, aggregates: Iterable[Arrays], *, should_stop: Callable[[], bool] = lambda: False
+    ) -> Sequence[float]:
+        losses = []
+        for aggregate in aggregates:
+            if "model/w" not in aggregate:
+                raise MlError("expected an array 'model/w'")
+            told = float(aggregate["model/w"][0])
+            if told == DEADLY:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if told == ENDLESS:
+                print("a score began")
+                wait_until_stopped(should_stop)
+            losses.append(self._number + told)
+        return losses
 
     def go_back(self) -> bool:
         if self._before is None:

@@ -1,4 +1,5 @@
-"""`fednode rounds` where members take from single peers: who was how far from whom, and who took what of whom."""
+"""`fednode rounds show`: the scores of contributions; and where members take from single peers, who was how far from
+whom, and who took what of whom."""
 
 from __future__ import annotations
 
@@ -10,8 +11,13 @@ from typing import Any
 
 import pytest
 
+from chain.genesis import Genesis
+from chain.sqlite_store import SqliteStore
 from ml.specs.uapdfl import compute_divergence
 from node.cli import main
+from node.cli.rounds import print_scores
+from node.pb import admin_pb2 as pb
+from support.ledgers import make_ledgers
 from support.takers import FEDPER, UAPDFL, TakingTrainer, make_spec, taking
 from support.virtual_time import run_virtual
 
@@ -140,3 +146,83 @@ def test_where_nothing_is_measured_between_peers_only_the_draw_is_shown(capsys: 
     assert ["NODE", "DREW"] in lines
     for node in shown["nodes"]:
         assert [node["name"], *", ".join(node["peers"]).split()] in lines
+
+
+# ---- scores
+
+
+@pytest.fixture(scope="module")
+def combined(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a node whose members combine prototypes."""
+    path = tmp_path_factory.mktemp("dfpl")
+    make_ledgers(path, 2)
+    return path / "node0"
+
+
+def test_scores_are_asked_for_and_a_stopped_node_has_distances_alone(capsys: Captured, combined: Path) -> None:
+    plain = run_json(capsys, "rounds", "show", "2", "--data-dir", combined)
+    assert (plain["scores"], plain["no_distance"], plain["no_effect"]) == ([], None, None)
+    assert "DISTANCE" not in run(capsys, "rounds", "show", "2", "--data-dir", combined)
+    shown = run_json(capsys, "rounds", "show", "2", "--scores", "--data-dir", combined)
+    assert [list(score) for score in shown["scores"]] == [["author", "name", "distance", "effect"]] * 4
+    assert [score["author"] for score in shown["scores"]] == shown["contributors"]
+    assert [score["name"] for score in shown["scores"]] == shown["contributor_names"]
+    assert all(score["distance"] > 0 and score["effect"] is None for score in shown["scores"])
+    assert sorted(score["distance"] for score in shown["scores"])[1] == 1.0
+    assert (shown["no_distance"], shown["no_effect"]) == (
+        None,
+        "a stopped node evaluates nothing: ask it while it runs",
+    )
+    assert {**shown, "scores": [], "no_effect": None} == plain
+    lines = run(capsys, "rounds", "show", "2", "--scores", "--data-dir", combined).splitlines()
+    place = next(i for i, line in enumerate(lines) if line.split() == ["MEMBER", "DISTANCE", "EFFECT"])
+    for line, score in zip(lines[place + 1 :], shown["scores"], strict=False):
+        assert line.split() == [score["name"], f"{score['distance']:.4g}", "-"]
+    assert lines[-1] == "no effect: a stopped node evaluates nothing: ask it while it runs"
+
+
+def test_scores_that_were_worked_out_are_shown_to_whoever_looks(
+    capsys: Captured, combined: Path, tmp_path: Path
+) -> None:
+    data_dir = Path(shutil.copytree(combined, tmp_path / "data"))
+    authors = run_json(capsys, "rounds", "show", "1", "--data-dir", data_dir)["contributors"]
+    genesis = SqliteStore.stored_genesis(data_dir)
+    assert genesis is not None
+    kept = [
+        {"author": author, "distance": 1.5 * i, "effect": None if i == 2 else i / 8} for i, author in enumerate(authors)
+    ]
+    with SqliteStore.open(data_dir, Genesis.from_mapping(genesis)) as store:
+        record = store.get_round(1)
+        assert record is not None
+        store.put_round(1, record | {"scores": kept})
+    shown = run_json(capsys, "rounds", "show", "1", "--data-dir", data_dir)["scores"]
+    assert [{key: score[key] for key in ("author", "distance", "effect")} for score in shown] == kept
+    lines = [line.split() for line in run(capsys, "rounds", "show", "1", "--data-dir", data_dir).splitlines()]
+    assert lines[-4:] == [
+        ["node0", "0", "+0"],
+        ["node1", "1.5", "+0.125"],
+        ["node2", "3", "-"],
+        ["node3", "4.5", "+0.375"],
+    ]
+
+
+def test_what_is_missing_has_its_reason_below_the_table(capsys: Captured) -> None:
+    far = pb.Score(name="node3", distance=1.23456e7, effect=-0.012345)
+    shown = pb.Round(scores=[pb.Score(name="node0"), far], no_distance="too few", no_effect="time is up")
+    print_scores(shown)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "",
+        "MEMBER DISTANCE EFFECT",
+        "node0 - -",
+        "node3 1.235e+07 -0.01235",
+        "no distance: too few",
+        "no effect: time is up",
+    ]
+
+
+def test_where_nothing_is_combined_the_scores_say_so(capsys: Captured, data_dir: Path) -> None:
+    lines = run(capsys, "rounds", "show", "2", "--scores", "--data-dir", data_dir).splitlines()
+    reason = "members combine nothing in this round, and take from single peers at most"
+    assert f"no distance: {reason}" in lines
+    assert f"no effect: {reason}" in lines

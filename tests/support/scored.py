@@ -1,0 +1,115 @@
+"""A federation whose first member is asked to score what was contributed, over memory and in virtual time.
+
+    run(tmp_path, story, trainers=make_trainers(Scoring()))
+
+`story` gets the federation after its last round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node.context import NodeContext
+from node.json_view import to_json
+from node.offline import OfflineNode
+from node.pb import admin_pb2 as pb
+from node.round_service import RoundService
+from node.trainer import Trainer, TrainerInfo
+from node.view import NodeView
+from support.asked_nodes import make_book, make_config
+from support.cluster import Cluster, ScriptedTrainer, cluster
+from support.virtual_time import run_virtual
+
+LONG_S = 600.0  # of virtual time
+
+
+@dataclass
+class Asked:
+    """A federation, and the view of its first member."""
+
+    net: Cluster
+    context: NodeContext
+    view: NodeView
+
+    async def score(self, number: int, within_s: float = LONG_S) -> pb.Round:
+        """What is shown of a round, which JSON can say."""
+        shown = await self.view.get_round(number, within_s)
+        json.dumps(to_json(shown), allow_nan=False)
+        return shown
+
+
+@asynccontextmanager
+async def asking(path: Path, n: int = 4, *, rounds: int = 2, **settings: Any) -> AsyncIterator[Asked]:
+    """After the last round, once all have written their records."""
+    contexts: list[NodeContext] = []
+
+    def make_service(context: NodeContext) -> RoundService:
+        contexts.append(context)
+        return RoundService(context)
+
+    async with cluster(path, n, rounds=rounds, start=(), **settings) as net:
+        for name in net.nodes:
+            net.start(name, make_service)
+        await net.wait_for_height(rounds)
+        stores = [node.store for node in net.nodes.values()]
+        await net.wait_for(lambda: all(store and store.get_round(rounds) for store in stores), "the last records")
+        service = net["node0"].service
+        assert service is not None
+        yield Asked(net, contexts[0], NodeView(service, contexts[0], make_config(path), make_book()))
+
+
+def run(path: Path, story: Callable[[Asked], Coroutine[Any, Any, None]], n: int = 4, **settings: Any) -> None:
+    async def main() -> None:
+        async with asking(path, n, **settings) as asked:
+            await story(asked)
+
+    run_virtual(main())
+
+
+def get_numbers(shown: pb.Round, what: str) -> dict[str, float]:
+    """By member, those that are known."""
+    return {score.name: getattr(score, what) for score in shown.scores if score.HasField(what)}
+
+
+def read_offline(path: Path, number: int, within_s: float | None = None) -> pb.Round:
+    with OfflineNode(path / "node0") as node:
+        return node.get_round(number, within_s)
+
+
+class Scoring(ScriptedTrainer):
+    """Keeps what it is asked, and answers when it may, with losses that say how many it has been asked for."""
+
+    def __init__(self, num_test: int = 1) -> None:
+        super().__init__(0)
+        self.num_test = num_test
+        self.asked: list[tuple[int, int]] = []
+        self.at_work = self.most_at_work = 0
+        self.answers: Callable[[int], Sequence[float] | Exception] = lambda count: [1.0 + count, 1.0]
+        self.may_answer = asyncio.Semaphore(1 << 20)
+
+    async def start(self) -> TrainerInfo:
+        return TrainerInfo(1, self.num_test, "cpu", 1, 1)
+
+    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+        self.at_work += 1
+        self.most_at_work = max(self.most_at_work, self.at_work)
+        try:
+            await self.may_answer.acquire()
+            await asyncio.sleep(0.01)
+        finally:
+            self.at_work -= 1
+        self.asked.append((height, len(aggregates)))
+        answer = self.answers(len(self.asked))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def make_trainers(first: Trainer, n: int = 4) -> Sequence[Trainer]:
+    return [first, *(ScriptedTrainer(i) for i in range(1, n))]
