@@ -264,7 +264,8 @@ def test_simulate_prints_one_json_object_with_its_contract(capsys: Captured) -> 
     row = {"round", "taa", "tal", "global", "tal_global", "taa_local", "sent_params", "sent_bytes"}
     row |= {"received_params", "received_bytes"}
     assert [set(found) for found in answer["rounds"]] == [row] * 2
-    assert {"id", "accuracy", "global_accuracy", "num_train", "num_test"} == set(answer["clients"][0])
+    client = {"id", "accuracy", "global_accuracy", "local_accuracy", "num_train", "num_test"}
+    assert client == set(answer["clients"][0])
     assert len(answer["clients"]) == 3
     assert all(0 <= row["taa"] <= 1 for row in answer["rounds"])
     assert answer["best_taa"] == max(row["taa"] for row in answer["rounds"])
