@@ -3,13 +3,13 @@
     name, title, description
     reuse    names of experiments that have runs in common with this one
     base     the settings of every run: data, model, input, pretrained, partition, clients, rounds, shots, seed, device,
-             batched, method
+             batched, method, attack
     sweep    axes, each a list of values; every combination is run
     budget   t_sum, alpha and beta of DFPL's time model, from which local_iterations follow
     report   target, tables and figures
 
-An axis is a key of `base`, or a single setting (`method.lr`, `model.hidden`), or `task`, whose items set several keys
-at once: a data set with the model that suits it.
+An axis is a key of `base`, or a single setting (`method.lr`, `model.hidden`, `attack.liars`), or `task`, whose items
+set several keys at once: a data set with the model that suits it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Item(Section):
 
 
 class NamedItem(Item):
-    """A model, or a method."""
+    """A model, a method, or an attack: `none` is nobody's."""
 
     name: Annotated[str, Field(min_length=1)]
 
@@ -102,7 +102,7 @@ class DataItem(Item):
 
 class BaseSection(Section):
     """What every run has unless the sweep says otherwise. `method` holds settings that reach each method which has
-    them; `input` is by default what suits data and model."""
+    them, `attack` those that reach each attack; `input` is by default what suits data and model."""
 
     data: DataItem = DataItem(format="digits")
     model: NamedItem = NamedItem(name="mlp")
@@ -116,6 +116,7 @@ class BaseSection(Section):
     device: str = "cpu"
     batched: Literal["auto", "on", "off"] = "auto"
     method: dict[str, Any] = Field(default_factory=dict)
+    attack: dict[str, Any] = Field(default_factory=dict)
 
 
 class TaskItem(Section):
@@ -132,10 +133,12 @@ class TaskItem(Section):
     shots: Count | None = None
     device: str | None = None
     method: dict[str, Any] = Field(default_factory=dict)
+    attack: dict[str, Any] = Field(default_factory=dict)
 
 
 class SweepSection(Section):
-    """The axes. Keys that are not named here are single settings of method or model, as in `method.lr: [0.1, 0.01]`."""
+    """The axes. Keys that are not named here are single settings of method, model or attack, as in `method.lr: [0.1,
+    0.01]`."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
 
@@ -147,6 +150,7 @@ class SweepSection(Section):
     rounds: Axis[Count] | None = None
     partition: Axis[str] | None = None
     method: Axis[MethodItem]
+    attack: Axis[NamedItem] | None = None
     seed: Axis[Seed] | None = None
 
     def get_settings(self) -> Mapping[str, Any]:
@@ -166,7 +170,9 @@ class TableSection(Section):
     """One table: axes down and across, and the value in its cells, mean ± standard deviation over seeds.
 
     `where` keeps only runs with these values of axes; `over` names axes averaged over besides the seed. `compare` is
-    the axis whose best value is set in bold. `best_of` shows, for each cell, which value of that axis does best there.
+    the axis whose best value is set in bold. `best_of` shows, for each cell, which value of that axis does best there,
+    `worst_of` which does worst. `against` shows how much less than in the runs that differ in these axes alone: so with
+    `{attack: none}` what liars cost.
     `target` is the accuracy in 0..1 that rounds are counted to: of several, each has a column. `seconds` of local
     training are what the values at equal training time are read at.
     """
@@ -179,6 +185,8 @@ class TableSection(Section):
     over: Many[str] = ()
     compare: str | None = "method"
     best_of: str | None = None
+    worst_of: str | None = None
+    against: dict[str, Any] = Field(default_factory=dict)
     target: Targets = ()
     seconds: Annotated[float, Field(gt=0)] | None = None
 
