@@ -51,6 +51,8 @@ QUORUMS = ("bft", "majority")
 MIB = 1024 * 1024
 MAX_PAYLOAD_BYTES = 1024 * 1024 * MIB
 MAX_WAIT_S = 86_400.0
+MAX_ABS = 1e6  # of a payload's numbers, unless genesis sets another limit
+LARGEST_FLOAT32 = float.fromhex("0x1.fffffep127")
 ADAPTIVE_FACTOR = 64  # how far `pow.adaptive` lets difficulty move from where it begins, both ways
 
 
@@ -80,10 +82,12 @@ class PowRules:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Above these a contribution is refused: its weight, and the bytes of any one payload."""
+    """Above these a contribution is refused: its weight, the bytes of any one payload, and how far from 0 a
+    floating-point number of a payload is."""
 
     max_weight: int
     payload_bytes: int
+    max_abs: float = MAX_ABS
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +141,10 @@ class Genesis:
         check_range("pow.target_ms", self.pow.target_ms, 1, MAX_U32)
         check_range("limits.max_weight", self.limits.max_weight, 1, WEIGHT_LIMIT - 1)
         check_range("limits.payload_bytes", self.limits.payload_bytes, 1, MAX_PAYLOAD_BYTES)
+        if not 0 < self.limits.max_abs <= LARGEST_FLOAT32:
+            raise GenesisError(
+                "limits.max_abs", f"expected more than 0 to {LARGEST_FLOAT32:g}, got {self.limits.max_abs:g}"
+            )
         check_range("min_contributions", self.min_contributions, 1, self.q)
         check_range("keep_heights", self.keep_heights, 1, MAX_U32)
         check_range("evidence_heights", self.evidence_heights, 0, MAX_U32)
@@ -283,7 +291,7 @@ class Genesis:
             "profile": self.profile,
             "waits": {name: float(value) for name, value in asdict(self.waits).items()},
             "pow": asdict(self.pow),
-            "limits": asdict(self.limits),
+            "limits": asdict(self.limits) | {"max_abs": float(self.limits.max_abs)},
             "min_contributions": self.min_contributions,
             "keep_heights": self.keep_heights,
             "evidence_heights": self.evidence_heights,
@@ -332,7 +340,7 @@ def _read_pow(top: Section) -> PowRules:
 
 
 def _read_limits(top: Section) -> Limits:
-    section = top.section("limits", ("max_weight", "payload_mib", "payload_bytes"))
+    section = top.section("limits", ("max_weight", "payload_mib", "payload_bytes", "max_abs"))
     if section.has("payload_mib") and section.has("payload_bytes"):
         raise GenesisError(section.path("payload_bytes"), "expected payload_mib or payload_bytes, got both")
     if section.has("payload_bytes"):
@@ -341,7 +349,8 @@ def _read_limits(top: Section) -> Limits:
         mib = section.integer("payload_mib")
         check_range("limits.payload_mib", mib, 1, MAX_PAYLOAD_BYTES // MIB)
         payload_bytes = mib * MIB
-    return Limits(section.integer("max_weight"), payload_bytes)
+    max_abs = read_number(section.path("max_abs"), section.value("max_abs", MAX_ABS))
+    return Limits(section.integer("max_weight"), payload_bytes, max_abs)
 
 
 def _read_input(top: Section) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from ml.models.base import copy_model
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed, get_partition_seed
 from ml.specs import MethodSpec, add_kind, get_kind, get_spec
+from ml.specs.base import MAX_ABS
 from ml.training import Engine
 
 _Part = Literal["train", "test"]
@@ -46,6 +47,7 @@ def make_client(
     initial: Arrays,
     device: str = "auto",
     max_weight: int = MAX_WEIGHT,
+    max_abs: float = MAX_ABS,
     rounds: int = 0,
     num_members: int = 0,
     engine: Mapping[str, Any] | None = None,
@@ -64,6 +66,7 @@ def make_client(
         len(classes),
         input["shape"],
         max_weight=max_weight,
+        max_abs=max_abs,
         rounds=rounds,
         num_members=num_members,
     )

@@ -98,7 +98,8 @@ class Codebooks:
         """The context of `compute_contrastive_loss`: `keys` [D, S*H], the prototypes over tau, and `targets`
         int64[C, S], the place of each class in each codebook. Where some codebook lacks a class also `bias` [S*H],
         -inf at those, and `shares` [C, S], what a codebook counts for a sample of a class."""
-        keys_SHD = self.prototypes.swapaxes(0, 1) / np.float32(tau)
+        with np.errstate(over="ignore"):  # what is too large shows in the loss
+            keys_SHD = self.prototypes.swapaxes(0, 1) / np.float32(tau)
         targets_CS = np.full((num_classes, len(self.authors)), NOBODY)
         targets_CS[self.classes] = np.where(self.has, np.arange(len(self.classes))[:, None], NOBODY)
         context: dict[str, Array] = {"keys": keys_SHD.reshape(-1, keys_SHD.shape[2]).T, "targets": targets_CS}

@@ -6,6 +6,7 @@ MlError
  ├ SpecError           a method, a model or one of their settings is not one we know; names the key
  ├ BudgetError         a time budget in which not one local iteration fits, or that is not a number
  ├ DataError           a data set or a partition of it cannot be read or made as asked
+ ├ Spoiled             an aggregate leaves a client without a finite loss
  └ Stopped             training was asked to stop and did, as if it had never begun
     └ Abandoned        it was asked to stop and to keep what it had learned
 """
@@ -43,6 +44,10 @@ class BudgetError(MlError):
 
 class DataError(MlError):
     """A data set, or a partition of it, cannot be read or made as asked."""
+
+
+class Spoiled(MlError):
+    """An aggregate, or what was taken of peers with it, leaves a client without a finite loss."""
 
 
 class Stopped(MlError):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -20,10 +20,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ml.errors import Abandoned, Stopped
+from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
 from ml.metrics import Prediction, evaluate
 from ml.models.base import Model, dump_parameters, load_parameters
-from ml.payload import Array, Arrays, iter_blocks
+from ml.payload import Array, Arrays
+from ml.probe import are_finite, find_fault, has_finite_weights
 from ml.prototypes import PrototypeRows
 from ml.seeding import derive_seed, numpy_rng
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
@@ -85,12 +86,14 @@ class Trained:
     `metrics`: loss (mean over the steps), iterations (E), steps, seconds (of the whole phase, since what comes before
     the first step and after the last is time that mining does not have), alpha_s (those for each local iteration), and
     accuracy and test_loss on the matched test set before anything was exchanged, samples (those that the steps went
-    over, each as often as it came); and what the method says besides.
+    over, each as often as it came); and what the method says besides. `went_back` says why the phase began from the
+    client's own state before the last aggregate, None where it did not.
     """
 
     weight: int
     payloads: Mapping[str, Arrays]
     metrics: Metrics
+    went_back: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,6 +217,7 @@ class Client:
         self.seed = seed
         self.engine = engine or Engine()
         self.state = State(model, data)
+        self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
         method.init(self.state)
 
     @property
@@ -245,16 +249,38 @@ class Client:
         gone: Collection[bytes] = frozenset(),
         should_stop: ShouldStop | None = None,
         on_step: OnStep | None = None,
+        on_back: Callable[[], None] = lambda: None,
     ) -> Trained:
         """One local phase, of `num_iterations` instead of the method's own number, and what to send of it.
 
         Where the spec has it read an earlier block, `offers` are that block's, and `blobs` those that it wants of them.
-        Raises Stopped and Diverged, and then has changed nothing; and Abandoned, where `should_stop` does, the model as
-        the last step left it.
+        A phase that diverges right after an aggregate begins once more from the client's own state before that, and
+        `on_back` hears of it first. Raises Stopped and Diverged, and then is as the phase began; and Abandoned, where
+        `should_stop` does, the model as the last step left it.
         """
-        with self.undone_on_failure(), self.seeded(height):
-            phase = self.begin(height, beacon, num_iterations, me=me, offers=offers, blobs=blobs, gone=gone)
-            return self.end(phase, self.run(phase, should_stop=should_stop, on_step=on_step))
+
+        def run() -> Trained:
+            with self.undone_on_failure(), self.seeded(height):
+                phase = self.begin(height, beacon, num_iterations, me=me, offers=offers, blobs=blobs, gone=gone)
+                return self.end(phase, self.run(phase, should_stop=should_stop, on_step=on_step))
+
+        try:
+            return run()
+        except Diverged as error:
+            if not self.go_back():
+                raise
+            why = str(error)
+        on_back()
+        return replace(run(), went_back=why)
+
+    def go_back(self) -> bool:
+        """Become what the client was before the last aggregate, unless a phase went well since. Whether there was such
+        a state to go back to."""
+        before, self._before = self._before, None
+        if before is None:
+            return False
+        self._load(before)
+        return True
 
     def begin(
         self,
@@ -308,13 +334,21 @@ class Client:
         """What came of a local phase whose steps have been made. Raises Diverged where no loss has shown what the last
         step did."""
         start_s = time.perf_counter()
+        last = f"the last of {progress.steps} steps at lr {phase.sgd.lr:g} has left"
+        if not has_finite_weights(self.state.model):
+            raise Diverged(f"{last} weights that are no numbers")
         weight, finished = self.method.finish(self.state, phase.round)
         payloads = {**finished, **progress.payloads}
         seconds = phase.seconds + progress.seconds + time.perf_counter() - start_s
         before_exchange = self.evaluate()
-        if not (math.isfinite(before_exchange["loss"]) and _are_finite(payloads)):
-            steps = f"the last of {progress.steps} steps at lr {phase.sgd.lr:g}"
-            raise Diverged(f"{steps} has left a model that gives no numbers; expected finite ones")
+        if not (self._is_finite(before_exchange) and are_finite(self.state.arrays)):
+            raise Diverged(f"{last} a model that gives no numbers; expected finite ones")
+        try:
+            for kind, arrays in payloads.items():
+                self.spec.validate_payload(kind, arrays, phase.round.height)
+        except PayloadError as error:
+            raise Diverged(f"{last} what others would refuse: {error}") from error
+        self._before = None
         iterations = phase.schedule.num_iterations
         metrics = {
             "loss": progress.loss,
@@ -343,13 +377,21 @@ class Client:
         """Take over a finalised round and measure (`evaluate`) what came of it, the method's own metrics besides.
 
         That is where all methods are measured: the parameter-sharing ones after aggregation, and the personalised
-        ones after local training, since applying leaves their weights alone. On failure nothing has changed.
+        ones after local training, since applying leaves their weights alone. Raises Spoiled where it would leave the
+        client without a finite loss, on its test samples or to train on. On failure nothing has changed.
         """
-        with self.undone_on_failure(), self.seeded(height):
+        with self.undone_on_failure() as before, self.seeded(height):
             number = self.spec.get_round_number(height)
             round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset(gone))
             metrics = self.method.apply(self.state, round_, aggregate, blobs or {})
-            return self.evaluate() | dict(metrics or {})
+            fault = find_fault(self.method, self.state, round_, self.engine)
+            if fault is not None:
+                raise Spoiled(fault)
+            measured = self.evaluate()
+            if not self._is_finite(measured):
+                raise Spoiled(f"the loss of {self.num_test} test samples is {measured['loss']}")
+        self._before = before
+        return measured | dict(metrics or {})
 
     def evaluate(self, which: TestSet = "matched") -> Metrics:
         """`accuracy` in 0..1 and `loss` on the matched or the global test set."""
@@ -366,8 +408,17 @@ class Client:
         """A copy of everything that training has changed: the model under "model/", the method's under "state/"."""
         return add_kind("model", dump_parameters(self.state.model)) | add_kind("state", self.state.arrays)
 
-    def load_state_arrays(self, arrays: Arrays) -> None:
-        """Become the client they came from. Raises ValueError, changing nothing, if they are another model's."""
+    def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None:
+        """Become the client they came from, which was as in `before` when the last aggregate came. Raises ValueError if
+        either are another model's; if the first are, nothing has changed."""
+        self._load(arrays)
+        self._before = None
+        if before is not None:
+            self._load(before)  # so that it is known to fit
+            self._load(arrays)
+            self._before = before
+
+    def _load(self, arrays: Arrays) -> None:
         load_parameters(self.state.model, get_kind(arrays, "model") or {})
         self.state.arrays = {name: array.copy() for name, array in (get_kind(arrays, "state") or {}).items()}
 
@@ -383,18 +434,23 @@ class Client:
         return add_by_step(batches, prepared.by_step.gather(max_bytes // 2))  # of files, whose pages are there as well
 
     @contextmanager
-    def undone_on_failure(self) -> Iterator[None]:
-        """Whatever fails within has changed nothing, unless it was abandoned, in a state that can be used."""
+    def undone_on_failure(self) -> Iterator[Arrays]:
+        """Whatever fails within has changed nothing, unless it was abandoned, in a state that can be used. Gives the
+        state as it was."""
         before = self.state_arrays()
         try:
-            yield
+            yield before
         except Abandoned:
-            if not _are_finite({"state": self.state_arrays()}):
-                self.load_state_arrays(before)
+            if not are_finite(self.state_arrays()):
+                self._load(before)
             raise
         except BaseException:
-            self.load_state_arrays(before)
+            self._load(before)
             raise
+
+    def _is_finite(self, measured: Metrics) -> bool:
+        """Whether the loss on the test samples is; where there are none it says nothing."""
+        return not self.num_test or math.isfinite(measured["loss"])
 
     @contextmanager
     def seeded(self, height: int) -> Iterator[None]:
@@ -411,8 +467,3 @@ class Client:
 def _go_on_counting(on_step: OnStep | None, made: int, more: int) -> OnStep | None:
     """`on_step` for steps that come after `made`."""
     return None if on_step is None else lambda done, _: on_step(made + done, made + more)
-
-
-def _are_finite(payloads: Mapping[str, Arrays]) -> bool:
-    floats = (array for arrays in payloads.values() for array in arrays.values() if array.dtype.kind == "f")
-    return all(bool(np.isfinite(block).all()) for array in floats for block in iter_blocks(array))

@@ -31,7 +31,10 @@ class Prediction(NamedTuple):
 
 @torch.no_grad()
 def evaluate(predict: Callable[[Tensor], Prediction], x: Tensor, y_N: Tensor) -> dict[str, float]:
-    """`accuracy`, the fraction that is right, and `loss`, the mean cross-entropy. `predict` is in eval mode."""
+    """`accuracy`, the fraction that is right, and `loss`, the mean cross-entropy; of no samples they are no numbers.
+    `predict` is in eval mode."""
+    if not len(y_N):
+        return {"accuracy": math.nan, "loss": math.nan}
     correct = torch.zeros((), dtype=torch.int64, device=y_N.device)
     loss = torch.zeros((), dtype=torch.float64, device=y_N.device)
     for x_chunk, y_chunk in zip(torch.split(x, CHUNK), torch.split(y_N, CHUNK), strict=True):

@@ -258,10 +258,13 @@ def _view(data: bytes | bytearray | memoryview, offset: int, code: str, shape: S
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """One array of a schema. A dimension is a number or the name of one that the schema's `bounds` limit."""
+    """One array of a schema. A dimension is a number or the name of one that the schema's `bounds` limit. `range` is
+    the least and the greatest that a number of it may be; without one integers may be any of their type, and floats
+    what the run allows."""
 
     dtype: str
     shape: tuple[int | str, ...]
+    range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +288,9 @@ class ArraySchema:
             object.__setattr__(self, "max_bytes", compute_encoded_bytes(largest))
 
 
-def validate_arrays(arrays: Arrays, schema: ArraySchema) -> None:
-    """Raise PayloadError unless `arrays` fit `schema` and hold finite numbers only. Cheapest first."""
+def validate_arrays(arrays: Arrays, schema: ArraySchema, *, max_abs: float = math.inf) -> None:
+    """Raise PayloadError unless `arrays` fit `schema` and hold finite numbers only, none of them outside its array's
+    range, or of a float without one farther than `max_abs` from 0. Cheapest first."""
     for name in schema.arrays:
         if name not in arrays:
             raise PayloadError(f"array {name!r} is missing: expected {', '.join(sorted(schema.arrays))}")
@@ -311,12 +315,30 @@ def validate_arrays(arrays: Arrays, schema: ArraySchema) -> None:
                     f"array {name!r}: expected shape {_show(spec.shape)}"
                     f"{''.join(f', {symbol} = {size}' for symbol, size in sizes.items())}, got {_show(array.shape)}"
                 )
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and not all(np.isfinite(block).all() for block in iter_blocks(array)):
-            raise PayloadError(f"array {name!r}: expected finite numbers only")
+    for name, spec in schema.arrays.items():
+        _check_numbers(name, arrays[name], spec.range, max_abs)
     layout = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
     if (size := compute_encoded_bytes(layout)) > schema.max_bytes:
         raise PayloadError(f"payload too long: expected at most {schema.max_bytes} bytes, got {size}")
+
+
+def _check_numbers(name: str, array: Array, range_: tuple[float, float] | None, max_abs: float) -> None:
+    is_float = array.dtype.kind == "f"
+    if range_ is None and not is_float:
+        return
+    low, high = (-max_abs, max_abs) if range_ is None else range_
+    for block in iter_blocks(array):
+        least, most = block.min().item(), block.max().item()  # of floats no number, where one of them is none
+        if is_float and not (math.isfinite(least) and math.isfinite(most)):
+            raise PayloadError(f"array {name!r}: expected finite numbers only")
+        if not (low <= least and most <= high):
+            expected = f"{_show_number(low)} to {_show_number(high)}"
+            got = _show_number(least if least < low else most)
+            raise PayloadError(f"array {name!r}: expected numbers from {expected}, got {got}")
+
+
+def _show_number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def iter_blocks(array: Array) -> Iterator[Array]:

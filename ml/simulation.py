@@ -12,10 +12,11 @@ with fewer than n - f contributions.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ml.aggregation import compute_max_liars
 from ml.batched import explain_unbatchable, train_batched
 from ml.clients import make_clients, make_initial_aggregate
 from ml.data import forget_opened, get_classes, get_default_input, open_once
-from ml.errors import DataError
+from ml.errors import DataError, Spoiled
 from ml.exchange import Exchange
 from ml.liars import Liars
 from ml.method import Blobs, Client, Metrics, Trained
@@ -37,6 +38,8 @@ from ml.snapshot import Snapshot, take_snapshot
 from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate
 from ml.specs.architectures import MLP_HIDDEN
 from ml.training import Diverged
+
+log = logging.getLogger(__name__)
 
 BATCHED = ("auto", "on", "off")
 PEER_METRICS = ("peers", "similar", "dropout", "divergence")
@@ -234,13 +237,13 @@ def simulate(
             digests.append(ZERO_DIGEST if encoded is None else hashlib.sha256(encoded).digest())
             taken = {me: exchange.take(beacon, me, parent) for me in ids}
             sent, received = exchange.measure(taken)
-            matched = [
-                client.apply(height, parent, beacon=beacon, me=me, offers=exchange.offers, blobs=taken[me])
+            applied = [
+                _apply(client, height, parent, beacon, me, exchange.offers, taken[me])
                 for me, client in zip(ids, clients, strict=True)
             ]
             everyone = [client.evaluate("global") for client in clients]
             before = [made.metrics for i in honest if (made := trained[i]) is not None]
-            after = [matched[i] for i in honest]
+            after = [applied[i][0] for i in honest]
             on_all = [everyone[i] for i in honest]
             rounds.append(
                 RoundResult(
@@ -256,7 +259,7 @@ def simulate(
                     received_bytes=received.bytes,
                     **{name: _compute_known_mean(after, name) for name in PEER_METRICS},
                     left_out=None if liars is None else answers.count(None),
-                    spoiled=None if liars is None else sum(not math.isfinite(metrics["loss"]) for metrics in after),
+                    spoiled=None if liars is None else sum(applied[i][1] for i in honest),
                     train_s=compute_mean(metrics["seconds"] for metrics in before),
                 )
             )
@@ -322,13 +325,11 @@ def _train(
     batched: bool,
     tolerant: bool,
 ) -> list[Trained | None]:
-    """The local phases of all; where it is `tolerant`, None for one that diverges. Raises Diverged otherwise."""
+    """The local phases of all. Where those of all at once diverge, one after the other: each may have a state to go
+    back to. Where it is `tolerant`, None for one that diverges all the same; raises Diverged otherwise."""
     if batched:
-        try:
+        with suppress(Diverged):
             return [*train_batched(clients, height, beacon, ids=ids, offers=offers, blobs=blobs)]
-        except Diverged:
-            if not tolerant:
-                raise  # else one after the other, to see whose it was
     trained: list[Trained | None] = []
     for me, client, own in zip(ids, clients, blobs, strict=True):
         try:
@@ -344,6 +345,23 @@ def _stands_still(answers: Sequence[Trained | None], honest: Sequence[int]) -> b
     """Whether no block comes about: fewer than n - f contributions, a federation's quorum, or none of the honest."""
     num = len(answers) - answers.count(None)
     return num < len(answers) - compute_max_liars(len(answers)) or all(answers[i] is None for i in honest)
+
+
+def _apply(
+    client: Client,
+    height: int,
+    aggregate: Arrays | None,
+    beacon: bytes,
+    me: bytes,
+    offers: Sequence[Offer],
+    blobs: Blobs,
+) -> tuple[Metrics, bool]:
+    """What a client measures after a round, and whether that would have spoiled it: then it is as it was."""
+    try:
+        return client.apply(height, aggregate, beacon=beacon, me=me, offers=offers, blobs=blobs), False
+    except Spoiled as error:
+        log.warning("%s goes on from its own model after height %d: %s", me.hex()[:8], height, error)
+        return client.evaluate(), True
 
 
 def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:

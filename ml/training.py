@@ -51,7 +51,8 @@ MAX_GATHERED_BYTES = 64 << 20
 
 
 class Diverged(MlError):
-    """The loss is no number any more: the learning rate is too high for these data."""
+    """The loss is no number any more, or what is left no one would take: the learning rate is too high for these data,
+    or the model that training began from is spoiled."""
 
 
 class Batch(NamedTuple):
@@ -244,9 +245,14 @@ def train(
 
 def compute_mean_loss(losses: Sequence[Tensor], lr: float) -> float:
     """The mean over a phase, 0 for one without steps; on a GPU this waits for the last one. Raises Diverged."""
-    mean = torch.stack(list(losses)).mean().item() if losses else 0.0
+    if not losses:
+        return 0.0
+    losses_S = torch.stack(list(losses))
+    mean = losses_S.mean().item()
     if not math.isfinite(mean):
-        raise Diverged(f"the mean loss of {len(losses)} steps at lr {lr:g} is {mean}; expected a finite number")
+        wrong = torch.nonzero(~torch.isfinite(losses_S))
+        where = f"at step {int(wrong[0]) + 1}" if len(wrong) else "in the mean"
+        raise Diverged(f"loss not finite {where} of {len(losses)}, lr {lr:g}")
     return mean
 
 

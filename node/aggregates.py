@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 
 from chain.block import ZERO, Block
+from chain.errors import BlobMissing
 from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
 from ml import payload, specs
 from node.blobs import BlobFetcher
+from node.boundary import Boundary
 from node.offload import Offload
 from node.payloads import Aggregate, PayloadRefused, Payloads
 
@@ -31,6 +33,7 @@ class Aggregates:
         *,
         disk: Offload,
         arithmetic: Offload,
+        boundary: Boundary | None = None,
     ) -> None:
         self._max_bytes = genesis.limits.payload_bytes * genesis.n
         self._spec = spec
@@ -38,6 +41,7 @@ class Aggregates:
         self._blobs = blobs
         self._disk = disk
         self._arithmetic = arithmetic
+        self._boundary = boundary or Boundary()
         self._newest: Aggregate | None = None
 
     def on_new(self, aggregate: Aggregate) -> None:
@@ -55,8 +59,24 @@ class Aggregates:
             self._newest = Aggregate(await self._blobs.fetch(digest, self._max_bytes), digest)
         return self._newest.data
 
+    async def find(self, block: Block) -> bytes | None:
+        """Its bytes, if they are held here or can be computed from what is; None else, and where there are none."""
+        digest = block.header.aggregate
+        if digest == ZERO:
+            return None
+        if not self._store.has_blob(digest):
+            await self._try_compute(block)
+        try:
+            return await self._disk.run(self._store.get_blob, digest)
+        except BlobMissing:
+            return None
+
     async def _try_compute(self, block: Block) -> None:
-        """Puts the aggregate into the store if that needs no peer."""
+        """Puts the aggregate into the store if that needs no peer, and nothing goes wrong with it."""
+        with self._boundary.around("aggregate"):
+            await self._compute(block)
+
+    async def _compute(self, block: Block) -> None:
         parent = await self._disk.run(self._store.get_block, block.height - 1)
         if parent is None or not self._is_all_held(block, parent.block):
             return
@@ -79,9 +99,9 @@ class Aggregates:
 
     def _is_all_held(self, block: Block, parent: Block) -> bool:
         """Whether every blob that the aggregate is computed from is in the store."""
-        voted = self._spec.rules(block.height)
+        voted = {payload.kind_code(kind) for kind in self._spec.rules(block.height)}
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
-        needed = {ref.digest for ref in refs if payload.kind_name(ref.kind) in voted}
+        needed = {ref.digest for ref in refs if ref.kind in voted}
         if self._spec.reads_parent(block.height) and parent.header.aggregate != ZERO:
             needed.add(parent.header.aggregate)
         return all(self._store.has_blob(digest) for digest in needed)

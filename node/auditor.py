@@ -16,9 +16,10 @@ from chain.block import Block, Digest
 from chain.errors import InvalidAggregate
 from chain.genesis import Genesis
 from ml import specs
-from ml.payload import kind_name
+from ml.payload import kind_code
 from node.aggregates import Aggregates
 from node.blobs import BlobFetcher
+from node.boundary import UNFORESEEN, Boundary
 from node.errors import NodeError
 from node.offload import Offload
 from node.payloads import PayloadRefused, Payloads
@@ -43,12 +44,14 @@ class Auditor:
         blobs: BlobFetcher,
         aggregates: Aggregates,
         arithmetic: Offload,
+        boundary: Boundary | None = None,
     ) -> None:
         self._genesis = genesis
         self._spec = spec
         self._blobs = blobs
         self._aggregates = aggregates
         self._arithmetic = arithmetic
+        self._boundary = boundary or Boundary()
         self._waiting: deque[tuple[Block, Block]] = deque(maxlen=MAX_WAITING)
         self._added = asyncio.Event()
         self._idle = asyncio.Event()
@@ -71,8 +74,11 @@ class Auditor:
             self._added.clear()
             while self._waiting:
                 block, parent = self._waiting.popleft()
-                if self._is_worth_asking_for(block):
-                    await self._audit(block, parent)
+                with self._boundary.around("audit") as crossing:
+                    if self._is_worth_asking_for(block):
+                        await self._audit(block, parent)
+                if crossing.failure is not None:  # which says nothing of the block
+                    log.warning("height %d stays unaudited: %s", block.height, UNFORESEEN)
             self._idle.set()
 
     def _is_worth_asking_for(self, block: Block) -> bool:
@@ -80,9 +86,9 @@ class Auditor:
         needed_until = self._spec.needed_until(block.height)
         newest = self._waiting[-1][0].height if self._waiting else block.height
         is_needed = needed_until is None or needed_until > newest
-        voted = self._spec.rules(block.height)
+        voted = {kind_code(kind) for kind in self._spec.rules(block.height)}
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
-        is_small = all(ref.size <= LARGE_BYTES for ref in refs if kind_name(ref.kind) in voted)
+        is_small = all(ref.size <= LARGE_BYTES for ref in refs if ref.kind in voted)
         return is_recent or is_needed or (is_small and not self._spec.get_streamed(block.height))
 
     async def _audit(self, block: Block, parent: Block) -> None:

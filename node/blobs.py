@@ -18,6 +18,7 @@ from typing import TypeVar
 from chain.block import Digest, Id
 from chain.errors import BlobMissing, ValidationError
 from chain.sqlite_store import SqliteStore
+from node.boundary import UNFORESEEN, Boundary
 from node.chunks import Chunks, ChunksMisfit
 from node.offload import Offload
 from node.partials import Partial, PartialLost, Partials, WrongChunk
@@ -103,6 +104,7 @@ class BlobFetcher:
         partials: Partials,
         transfers: Transfers,
         slowness: Slowness = USUAL_SLOWNESS,
+        boundary: Boundary | None = None,
     ) -> None:
         self._transport = transport
         self._store = store
@@ -110,6 +112,7 @@ class BlobFetcher:
         self._partials = partials
         self._transfers = transfers
         self._slowness = slowness
+        self._boundary = boundary or Boundary()
         self._running: dict[Digest, _Pull] = {}
         self._files: dict[tuple[Digest, Chunks], _FilePull] = {}
         self._pulled: set[Digest] = set()
@@ -167,14 +170,18 @@ class BlobFetcher:
                 left_s = patience.until_s - loop.time()
                 if peer in have_not or left_s <= 0:
                     continue
-                try:
-                    return await pull_from(peer, min(self._slowness.patience_s, SHARE * left_s))
-                except (BlobNotFound, BlobTooLong, BlobMismatch, WrongChunk) as error:
+                with self._boundary.around("transfer", peer, passing=(ChunksMisfit,)) as crossing:
+                    try:
+                        return await pull_from(peer, min(self._slowness.patience_s, SHARE * left_s))
+                    except (BlobNotFound, BlobTooLong, BlobMismatch, WrongChunk) as error:
+                        have_not.add(peer)
+                        self._blame(peer, error, sources)
+                        reasons[peer] = "it does not have it" if isinstance(error, BlobNotFound) else str(error)
+                    except (PeerUnavailable, PartialLost, TimeoutError) as error:
+                        reasons[peer] = str(error) or "too slow"
+                if crossing.failure is not None:
                     have_not.add(peer)
-                    self._blame(peer, error, sources)
-                    reasons[peer] = "it does not have it" if isinstance(error, BlobNotFound) else str(error)
-                except (PeerUnavailable, PartialLost, TimeoutError) as error:
-                    reasons[peer] = str(error) or "too slow"
+                    reasons[peer] = UNFORESEEN
             if pause_s is None or loop.time() + pause_s >= patience.until_s:
                 break
             await asyncio.sleep(pause_s)
@@ -242,13 +249,14 @@ class BlobFetcher:
         attempt = 0
         while True:
             for peer in self._order_sources(pull.sources):
-                try:
-                    return await self._pull_from(peer, digest, pull.max_bytes, self._slowness.patience_s)
-                except BlobNotFound:
-                    continue
-                except (PeerUnavailable, BlobTooLong, BlobMismatch, TimeoutError) as error:
-                    self._blame(peer, error, pull.sources)
-                    log.debug("blob %s from %s: %s", digest.hex()[:8], peer.hex()[:8], error or "too slow")
+                with self._boundary.around("transfer", peer):
+                    try:
+                        return await self._pull_from(peer, digest, pull.max_bytes, self._slowness.patience_s)
+                    except BlobNotFound:
+                        continue
+                    except (PeerUnavailable, BlobTooLong, BlobMismatch, TimeoutError) as error:
+                        self._blame(peer, error, pull.sources)
+                        log.debug("blob %s from %s: %s", digest.hex()[:8], peer.hex()[:8], error or "too slow")
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
             attempt += 1
 
@@ -323,16 +331,17 @@ class BlobFetcher:
             for peer in self._order_sources(pull.sources):
                 if peer in useless:
                     continue
-                try:
-                    return await self._pull_file_from(peer, digest, chunks, self._slowness.patience_s)
-                except BlobNotFound:
-                    continue
-                except (BlobTooLong, BlobMismatch, WrongChunk) as error:
-                    useless.add(peer)
-                    self._blame(peer, error, pull.sources)
-                    log.warning("%s: %s", self._transfers.describe(digest, peer, is_incoming=True), error)
-                except (PeerUnavailable, PartialLost, TimeoutError) as error:
-                    log.debug("blob %s from %s: %s", digest.hex()[:8], peer.hex()[:8], error or "too slow")
+                with self._boundary.around("transfer", peer, passing=(ChunksMisfit,)):
+                    try:
+                        return await self._pull_file_from(peer, digest, chunks, self._slowness.patience_s)
+                    except BlobNotFound:
+                        continue
+                    except (BlobTooLong, BlobMismatch, WrongChunk) as error:
+                        useless.add(peer)
+                        self._blame(peer, error, pull.sources)
+                        log.warning("%s: %s", self._transfers.describe(digest, peer, is_incoming=True), error)
+                    except (PeerUnavailable, PartialLost, TimeoutError) as error:
+                        log.debug("blob %s from %s: %s", digest.hex()[:8], peer.hex()[:8], error or "too slow")
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
             attempt += 1
 

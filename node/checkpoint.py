@@ -4,7 +4,8 @@ Two files in the canonical encoding of arrays (no pickle; any safetensors reader
 round leaves the state in. Each also holds the height it belongs to and a SHA-256 over all of the file:
 
     trained.safetensors    after training for a height: what was learned, not yet mixed with the others'
-    applied.safetensors    after applying a height's aggregate: where training for the next height starts from
+    applied.safetensors    after applying a height's aggregate: where training for the next height starts from; where
+                           that was spoiled, or training from it has diverged, the client as it was before
 
 The newer of the two is where a worker goes on. The older stays good for one thing: a round that has to be trained
 again, because its result was lost with the daemon, is trained from where it began the first time, to the same bytes.

@@ -13,6 +13,7 @@ from chain.sqlite_store import SqliteStore
 from ml.specs import MethodSpec
 from node.bans import Bans
 from node.blobs import USUAL_SLOWNESS, Slowness
+from node.boundary import Boundary
 from node.clock import Clock
 from node.miner import Miner
 from node.offload import Offload
@@ -24,7 +25,7 @@ from node.transport.base import Transport
 class NodeContext:
     """The collaborators of one node. `disk` is the one thread of the store, `arithmetic` decodes and aggregates arrays,
     `bulk` reads the blobs that peers ask for and takes in those on demand, so that none waits for another. `slowness`
-    is how slowly a peer may give them."""
+    is how slowly a peer may give them. `boundary` is the transport's too."""
 
     genesis: Genesis
     spec: MethodSpec
@@ -42,6 +43,7 @@ class NodeContext:
     mines: bool = True
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
     slowness: Slowness = USUAL_SLOWNESS
+    boundary: Boundary = field(default_factory=Boundary)
 
     @property
     def me(self) -> Id:

@@ -206,6 +206,7 @@ async def _run(
             observers=config.network.get_observer_ids(),
             mines=config.consensus.mine,
             bans=transport.bans,
+            boundary=transport.boundary,
             slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
         )
         service = RoundService(context)
@@ -215,7 +216,7 @@ async def _run(
         sinks = open_sinks(config, genesis, key.id)
         for sink in sinks:
             stack.callback(sink.close)
-        monitor = Monitor(service.events, metrics, sinks, config.node.name)
+        monitor = Monitor(service.events, metrics, sinks, config.node.name, context.boundary)
         view = NodeView(service, context, config, book)
         http: HttpServer | None = None
         if config.http.is_on:
@@ -408,6 +409,7 @@ def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path
             "deterministic": training.deterministic,
         },
         max_weight=genesis.limits.max_weight,
+        max_abs=genesis.limits.max_abs,
         rounds=genesis.rounds,
         num_members=genesis.n,
         checkpoint_every=training.checkpoint_every,

@@ -26,8 +26,8 @@ from node.errors import ConfigError, NodeError
 from node.findings import Finding, Verdict, fail, ok, warn
 from node.genesis_file import GenesisFile, check_initial_model, read_genesis, validate_user_model
 from node.holders import describe_process, find_lock_holder
-from node.member_clocks import ENOUGH_TO_TELL, MAX_SKEW_S, compute_skews_s, describe_skew, is_wrong
 from node.peer_probe import Greeting, NotReached, ProbeFailed, Refused, find_twin, probe_peer
+from node.skew import ENOUGH_TO_TELL, MAX_SKEW_S, compute_skews_s, describe_skew, is_wrong
 from node.transport.rpc import validate_free
 from node.unlock import open_identity
 from node.version import get_version

@@ -16,12 +16,19 @@ from chain.genesis import Genesis
 from chain.pow import USUAL_DIFFICULTY
 from ml.clients import make_initial_aggregate
 from ml.data import get_classes, open_once
-from ml.errors import DataError, SpecError
+from ml.errors import DataError, PayloadError, SpecError
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import encode_arrays
 from ml.specs import METHODS
 from node.errors import ConfigError
-from node.genesis_file import INITIAL_MODEL, WHAT_LEAVES, get_genesis_spec, place_error, write_genesis
+from node.genesis_file import (
+    INITIAL_MODEL,
+    WHAT_LEAVES,
+    check_initial,
+    get_genesis_spec,
+    place_error,
+    write_genesis,
+)
 from node.settings import apply_settings, complete_data, make_data, make_input, make_model
 from node.yaml_source import YamlSource
 
@@ -140,12 +147,15 @@ def complete_genesis(
         if spec.pretrained is not None:
             pretrained = load_pretrained(spec.pretrained, model, shape, num_classes)
         aggregate = make_initial_aggregate(model, shape, num_classes, spec.seed, pretrained=pretrained)
+        check_initial(method, aggregate)
         initial_model = encode_arrays(aggregate)
         digest = hashlib.sha256(initial_model).hexdigest()
         final = source.value | {"method": method.to_mapping(), "model": model, "initial_model": digest}
         return Genesis.from_mapping(final), initial_model, pretrained
     except (GenesisError, SpecError) as error:
         raise ConfigError(place_error(source, error).text) from error
+    except PayloadError as error:
+        raise ConfigError(f"the initial model does not fit genesis: {error}") from error
 
 
 def find_guards(method: Any) -> dict[str, Any]:

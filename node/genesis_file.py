@@ -17,7 +17,7 @@ from typing import NamedTuple
 from chain.errors import GenesisError
 from chain.genesis import MIB, Genesis
 from ml.errors import DataError, MlError, PayloadError, SpecError
-from ml.payload import decode_arrays, encode_arrays, validate_arrays
+from ml.payload import Arrays, decode_arrays, encode_arrays, validate_arrays
 from ml.specs import MethodSpec, add_kind, get_kind, get_spec
 from ml.specs.architectures import is_user_model
 from node.config_problems import Problem, report
@@ -79,6 +79,7 @@ def get_genesis_spec(genesis: Genesis) -> MethodSpec:
         genesis.input["shape"],
         max_weight=genesis.limits.max_weight,
         rounds=genesis.rounds,
+        max_abs=genesis.limits.max_abs,
         num_members=genesis.n,
     )
     for height in range(1, spec.sharing_heights + 2):
@@ -90,6 +91,15 @@ def get_genesis_spec(genesis: Genesis) -> MethodSpec:
                     f"may have {schema.max_bytes} bytes; got {genesis.limits.payload_bytes / MIB:g}",
                 )
     return spec
+
+
+def check_initial(spec: MethodSpec, aggregate: Arrays) -> Arrays:
+    """The model in block 0's aggregate. Raises PayloadError unless it is one that `spec` begins with."""
+    arrays = get_kind(aggregate, "model")
+    if arrays is None:
+        raise PayloadError("expected arrays named model/…, got none")
+    validate_arrays(arrays, spec.task.initial_schema, max_abs=spec.task.max_abs)
+    return arrays
 
 
 def get_work_unit(genesis: Genesis) -> str:
@@ -141,10 +151,7 @@ def _validate_initial_model(data: bytes, path: Path, source: YamlSource, genesis
             f"(got {digest.hex()})"
         )
     try:
-        arrays = get_kind(decode_arrays(data, len(data)), "model")
-        if arrays is None:
-            raise PayloadError("expected arrays named model/…, got none")
-        validate_arrays(arrays, spec.task.initial_schema)
+        arrays = check_initial(spec, decode_arrays(data, len(data)))
         if encode_arrays(add_kind("model", arrays)) != data:
             raise PayloadError("expected the model's arrays alone")
     except PayloadError as error:

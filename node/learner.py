@@ -3,6 +3,10 @@ whatever that reads of earlier heights.
 
 A straggler abandons its training when the height is finalised without it; what it learned stays in its own model. A
 worker that dies is started anew by its handle, and what was asked of it is asked again.
+
+An aggregate that leaves the client without a finite loss, or that workers die of, is passed over: training goes on from
+the client's own model. One that has none yet begins from the newest older aggregate that does better. Training that
+fails is tried again with the next head, and on the same one no sooner than RETRY_S later.
 """
 
 from __future__ import annotations
@@ -10,10 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from chain.block import Block
+from node.boundary import UNFORESEEN, Boundary
 from node.exchange import Exchange
 from node.trainer import (
     NOTHING_TAKEN,
@@ -28,6 +34,11 @@ from node.trainer import (
 )
 
 log = logging.getLogger(__name__)
+
+RETRY_S = 60.0  # before training that has failed is tried again on the same head
+DEADLY = 2  # workers that died over one head: then its aggregate is passed over
+HOPELESS = 4  # and then training for the height has failed
+MAX_RECALLED = 16  # older aggregates that a client without a model of its own is given to try
 
 T = TypeVar("T")
 Metrics = Mapping[str, float]
@@ -54,6 +65,9 @@ class Listener(Protocol):
 
     def on_applied(self, height: int, metrics: Metrics) -> None: ...
 
+    def on_spoiled(self, height: int, reason: str) -> None:
+        """The aggregate of this height is not in the client's model, or not any more."""
+
     async def on_training_failed(self, height: int, reason: str) -> None: ...
 
 
@@ -66,14 +80,28 @@ class Given:
     exchange: Exchange = NOTHING_TAKEN
 
 
+@dataclass(frozen=True, slots=True)
+class SpoiledAggregate:
+    """The newest aggregate that is not in the client's model, and why."""
+
+    height: int
+    reason: str
+
+
 async def prepare_nothing(height: int, head: Block) -> Exchange:
     """For methods whose local phase reads no earlier block."""
     return NOTHING_TAKEN
 
 
+async def recall_nothing(below: int) -> tuple[int, bytes] | None:
+    """For a node that holds no older aggregates."""
+    return None
+
+
 class Learner:
     """Runs one request at a time against the trainer. `gather` returns what a block gives, however long it takes to get
-    it; `prepare` what the local phase for a height, on a head, reads of an earlier block."""
+    it; `prepare` what the local phase for a height, on a head, reads of an earlier block; `recall` the newest aggregate
+    below a height that is held here, with its own height."""
 
     def __init__(
         self,
@@ -82,24 +110,34 @@ class Learner:
         listener: Listener,
         *,
         prepare: Callable[[int, Block], Coroutine[Any, Any, Exchange]] = prepare_nothing,
+        recall: Callable[[int], Coroutine[Any, Any, tuple[int, bytes] | None]] = recall_nothing,
+        boundary: Boundary | None = None,
     ) -> None:
         self.info: TrainerInfo | None = None
         self.failure: str | None = None  # why there is no worker any more
+        self.trouble: str | None = None  # why training for the height in hand has failed
+        self.spoiled: SpoiledAggregate | None = None  # while training goes on from the client's own model
         self.work: str | None = None  # what the worker does, or is about to, for a round
         self.progress: Progress | None = None  # of the local phase under way, once there is some to tell of
         self._trainer = trainer
         self._gather = gather
         self._prepare = prepare
+        self._recall = recall
         self._listener = listener
+        self._boundary = boundary or Boundary()
         self._target: Target | None = None
         self._given: tuple[Block, Given] | None = None  # what is being applied: the same again if the worker dies of it
         self._standing: tuple[Block, Exchange] | None = None  # what is trained with, likewise
         self._changed = asyncio.Event()
-        self.applied = -1  # height of the last aggregate applied by this worker process
+        self.applied = -1  # height of the last aggregate that this worker process has dealt with
         self.metrics: Metrics = {}  # as measured then
         self._trained = -1
+        self._has_model = False  # another than block 0's
+        self._deaths: tuple[Block, int] | None = None  # of workers, over a head
 
     def set_target(self, target: Target) -> None:
+        if self._target is not None and self._target.head is not target.head:
+            self.trouble = None
         self._target = target
         self.progress = None  # of what was wanted before
         self._changed.set()
@@ -109,6 +147,7 @@ class Learner:
         try:
             self.info = await self._trainer.start()
             self._trained = self.info.trained_height
+            self._has_model = self._trained > 0 or bool(self.info.checkpoint_height)
             log.info(
                 "worker ready  device %s  %s  %d train / %d test samples  %d parameters",
                 self.info.device,
@@ -118,7 +157,9 @@ class Learner:
                 self.info.parameters,
             )
             while True:
-                await self._changed.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if self.trouble is None else RETRY_S):
+                        await self._changed.wait()
                 self._changed.clear()
                 if self._target is not None:
                     await self._approach(self._target)
@@ -145,16 +186,31 @@ class Learner:
             if await self._get_ready(target.head) and not self._changed.is_set():
                 self.work = f"training for round {target.head.height + 1} is under way"
                 await self._train(target)
+                self.trouble = None
         except TrainingFailed as error:
             self._standing = None
-            log.error("round %d goes on without this node's training: %s", target.head.height + 1, error)
-            await self._listener.on_training_failed(target.head.height + 1, str(error))
+            await self._on_failed(target, str(error))
         except WorkerDied as error:
-            log.warning("worker died and is started anew: %s", error)
             self.applied = -1
-            self._changed.set()
+            if self._count_death(target.head) < HOPELESS:
+                log.warning("worker died and is started anew: %s", error)
+                self._changed.set()
+            else:
+                await self._on_failed(target, str(error))
         finally:
             self.work = None
+
+    async def _on_failed(self, target: Target, reason: str) -> None:
+        height = target.head.height + 1
+        level = logging.ERROR if self.trouble != reason else logging.DEBUG  # once, however often it is tried
+        log.log(level, "round %d goes on without this node's training: %s", height, reason)
+        self.trouble = reason
+        await self._listener.on_training_failed(height, reason)
+
+    def _count_death(self, head: Block) -> int:
+        count = 1 if self._deaths is None or self._deaths[0] is not head else self._deaths[1] + 1
+        self._deaths = head, count
+        return count
 
     async def _apply(self, head: Block) -> bool:
         """Whether the worker stands on `head` now: not if the target changed first or the pull was called off."""
@@ -166,12 +222,51 @@ class Learner:
             if not await self._unless_changed(gathering):
                 return False
             self._given = head, gathering.result()
-        given = self._given[1]
-        self.metrics = await self._trainer.apply(head.height, given.aggregate, given.exchange)
+        self.metrics = await self._take_in(head, self._given[1])
         self._given = None
         self.applied = head.height
         self._listener.on_applied(head.height, self.metrics)
         return True
+
+    async def _take_in(self, head: Block, given: Given) -> Metrics:
+        """What is measured once the aggregate is in the client's model, or was passed over."""
+        if self._deaths is not None and self._deaths[0] is head and self._deaths[1] >= DEADLY:
+            self._on_spoiled(head.height, f"{self._deaths[1]} workers have died over it")
+            return await self._trainer.pass_over(head.height)
+        try:
+            metrics = await self._ask(self._trainer.apply(head.height, given.aggregate, given.exchange))
+        except TrainingFailed as error:
+            self._on_spoiled(head.height, str(error))
+            if not self._has_model:
+                await self._take_older(head)
+            return await self._trainer.pass_over(head.height)
+        self._has_model = True
+        if self.spoiled is not None and self.spoiled.height < head.height:
+            log.info("the aggregate of round %d is taken in again", head.height)
+            self.spoiled = None
+        return metrics
+
+    async def _take_older(self, head: Block) -> None:
+        """A client that has only block 0's model takes the newest aggregate before `head` that it can go on from."""
+        below = head.height
+        for _ in range(MAX_RECALLED):
+            recalled = await self._recall(below)
+            if recalled is None:
+                return
+            below, aggregate = recalled
+            try:
+                await self._ask(self._trainer.apply(below, aggregate))
+            except TrainingFailed as error:
+                log.debug("nor is the aggregate of round %d taken in: %s", below, error)
+            else:
+                log.info("training begins from the aggregate of round %d", below)
+                self._has_model = True
+                return
+
+    def _on_spoiled(self, height: int, reason: str) -> None:
+        if self.spoiled is None or self.spoiled.height != height:
+            self.spoiled = SpoiledAggregate(height, reason)
+            self._listener.on_spoiled(height, reason)
 
     async def _get_ready(self, head: Block) -> bool:
         """Whether there is what training on `head` reads: not if the target changed first."""
@@ -186,12 +281,14 @@ class Learner:
     async def _train(self, target: Target) -> None:
         head, height = target.head, target.head.height + 1
         training = asyncio.create_task(
-            self._trainer.train(
-                height,
-                head.id,
-                num_iterations=target.num_iterations,
-                standing=NOTHING_TAKEN if self._standing is None else self._standing[1],
-                on_progress=self._on_progress,
+            self._ask(
+                self._trainer.train(
+                    height,
+                    head.id,
+                    num_iterations=target.num_iterations,
+                    standing=NOTHING_TAKEN if self._standing is None else self._standing[1],
+                    on_progress=self._on_progress,
+                )
             )
         )
         try:
@@ -202,8 +299,18 @@ class Learner:
         finally:
             self.progress = None
         if is_done:
-            self._trained = height
-            await self._listener.on_trained(height, training.result())
+            trained = training.result()
+            self._trained, self._has_model = height, True
+            if trained.went_back is not None:
+                self._on_spoiled(head.height, f"training from it diverges: {trained.went_back}")
+            await self._listener.on_trained(height, trained)
+
+    async def _ask(self, work: Coroutine[Any, Any, T]) -> T:
+        """The trainer's answer to what others' bytes are in. An error that nobody foresaw is a failure of it: what is
+        asked may be asked again."""
+        with self._boundary.around("training"):
+            return await work
+        raise TrainingFailed(UNFORESEEN)
 
     def _is_final(self, height: int) -> bool:
         return self._target is not None and self._target.head.height >= height

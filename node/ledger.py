@@ -288,5 +288,10 @@ class Ledger:
 
 
 def _show_record(record: Mapping[str, Any]) -> pb.Round:
-    """A stored record. Keys that this version does not know are left out, so that a newer node's can be read."""
-    return json_format.ParseDict(dict(record), pb.Round(), ignore_unknown_fields=True)
+    """A stored record. Keys that this version does not know are left out, so that a newer node's can be read; and of
+    what was measured by name, what is null."""
+    known = {
+        key: {name: one for name, one in value.items() if one is not None} if isinstance(value, Mapping) else value
+        for key, value in record.items()
+    }
+    return json_format.ParseDict(known, pb.Round(), ignore_unknown_fields=True)

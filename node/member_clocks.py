@@ -7,41 +7,16 @@ wrong is told from the others by everybody alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from chain.block import Id
 from chain.genesis import Genesis
 from node.clock import Clock
+from node.skew import ENOUGH_TO_TELL, compute_lower_median, compute_skews_s, describe_skew, is_wrong
 
 FORGET_S = 60.0  # after a member's last status
 SETTLE_S = 10.0  # for so long a reading that shows an earlier time, as of a status that was held up, changes nothing
-MAX_SKEW_S = 2.0  # beyond it a member's candidates are not acceptable in view 0 (`node.rounds.FUTURE_MS`)
-ENOUGH_TO_TELL = 3  # clocks: of two that differ nobody can say which is wrong
-
-
-K = TypeVar("K")
-
-
-def compute_skews_s(clocks_s: Mapping[K, float]) -> dict[K, float]:
-    """Seconds by which each clock is ahead of the lower median of all of them; nothing where there is one alone."""
-    if len(clocks_s) < 2:
-        return {}
-    median_s = _compute_median(clocks_s.values())
-    return {key: clock_s - median_s for key, clock_s in clocks_s.items()}
-
-
-def is_wrong(skew_s: float) -> bool:
-    return abs(skew_s) > MAX_SKEW_S
-
-
-def describe_skew(skew_s: float, num_clocks: int) -> str:
-    return f"{abs(skew_s):.1f} s {'ahead of' if skew_s > 0 else 'behind'} the median of {num_clocks} members' clocks"
-
-
-def _compute_median(values: Collection[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +49,7 @@ class MemberClocks:
     def now_ms(self) -> int:
         """The time that candidates are judged by: this node's own, or the lower median where that is later."""
         clocks = self._get_clocks_ms().values()
-        return max(self._clock.now_ms(), round(_compute_median(clocks)) if clocks else 0)
+        return max(self._clock.now_ms(), round(compute_lower_median(clocks)) if clocks else 0)
 
     def get_skews_s(self) -> Mapping[Id, float]:
         """Seconds by which each clock is ahead of the median, this node's own among them, if there is any other."""

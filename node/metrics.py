@@ -23,6 +23,7 @@ from chain.genesis import PROTOCOL_VERSION
 from chain.signing import encode_id
 from node.context import NodeContext
 from node.events import NodeEvent
+from node.finite import to_finite
 from node.peers import Peer
 from node.process_metrics import ProcessMetrics
 from node.refusals import Reason, Refusals
@@ -83,6 +84,7 @@ class NodeMetrics(Collector):
         self._contributions = Tally({("accepted", ""): 0})
         self._evidence = Tally({kind.name.lower(): 0 for kind in EvidenceKind})
         self._samples = 0
+        self._spoiled = 0
         self._intervals = self._make_histogram(
             "fednode_block_interval_seconds", "Seconds between a finalised block and its parent, by the miners' clocks."
         )
@@ -137,6 +139,8 @@ class NodeMetrics(Collector):
                 self._evidence[data["slot"]] += 1
             case "training":
                 self._on_record(data)
+            case "spoiled":
+                self._spoiled += 1
 
     def _on_block(self, data: Mapping[str, Any]) -> None:
         self._blocks["finalised"] += 1
@@ -211,7 +215,7 @@ class NodeMetrics(Collector):
         yield _gauge("fednode_train_loss", "Mean loss over the steps of the newest local phase.", loss)
         accuracy, learner = record.get("accuracy"), self._service.learner
         if learner.applied > record.get("round", 0):  # caught up: no round was lived through to tell of
-            accuracy = learner.metrics.get("accuracy", accuracy)
+            accuracy = to_finite(learner.metrics.get("accuracy", accuracy))
         accuracies = GaugeMetricFamily(
             "fednode_eval_accuracy",
             "Accuracy on the node's test samples: `test` after the newest round was applied, `test_local` after "
@@ -222,6 +226,21 @@ class NodeMetrics(Collector):
             if value is not None:
                 accuracies.add_metric((split,), value)
         yield accuracies
+        yield CounterMetricFamily(
+            "fednode_spoiled_aggregates",
+            "Aggregates that left this node without a finite loss, or that its training diverged from.",
+            value=self._spoiled,
+        )
+        yield _gauge(
+            "fednode_on_own_model",
+            "1 while the newest aggregate is not in this node's model, since it is spoiled.",
+            learner.spoiled is not None,
+        )
+        yield _gauge(
+            "fednode_training_failed",
+            "1 while there is no training here for the round in hand, as when it diverges.",
+            (learner.trouble or learner.failure) is not None,
+        )
         yield CounterMetricFamily(
             "fednode_train_samples", "Training samples gone over, each as often as it came.", value=self._samples
         )
@@ -279,6 +298,14 @@ class NodeMetrics(Collector):
         for reason in Reason:
             rejected.add_metric((reason.value,), totals[reason])
         yield rejected
+        failures = CounterMetricFamily(
+            "fednode_unforeseen_failures",
+            "Errors that nobody foresaw in work that a peer's bytes had caused, by what was being done.",
+            labels=("what",),
+        )
+        for what, count in sorted(self._c.boundary.failures.items()):
+            failures.add_metric((what,), count)
+        yield failures
 
     def _get_state(self, peer: Peer) -> str | None:
         if not peer.is_member:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from node.boundary import Boundary
 from node.config import NodeConfig
 from node.context import NodeContext
-from node.events import Events
+from node.events import Events, NodeEvent
 from node.round_service import RoundService
 from node.sinks.base import SinkThread
 from node.sinks.point import make_point
@@ -40,11 +41,19 @@ def make_metrics(
 class Monitor:
     """Tells `metrics` of every event and `sinks` of every round. `node` is the name under which that is written."""
 
-    def __init__(self, events: Events, metrics: NodeMetrics | None, sinks: Sequence[SinkThread], node: str) -> None:
+    def __init__(
+        self,
+        events: Events,
+        metrics: NodeMetrics | None,
+        sinks: Sequence[SinkThread],
+        node: str,
+        boundary: Boundary | None = None,
+    ) -> None:
         self._events = events
         self._metrics = metrics
         self._sinks = sinks
         self._node = node
+        self._boundary = boundary or Boundary()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -56,9 +65,13 @@ class Monitor:
     async def _follow(self) -> None:
         async with aclosing(self._events.follow(0)) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
-                if self._metrics is not None:
-                    self._metrics.on_event(event)
-                if event.kind == "training" and self._sinks:
-                    point = make_point(event.data, self._node, event.at_ms)
-                    for sink in self._sinks:
-                        sink.put(point)
+                with self._boundary.around("monitor"):
+                    self._tell(event)
+
+    def _tell(self, event: NodeEvent) -> None:
+        if self._metrics is not None:
+            self._metrics.on_event(event)
+        if event.kind == "training" and self._sinks:
+            point = make_point(event.data, self._node, event.at_ms)
+            for sink in self._sinks:
+                sink.put(point)

@@ -38,6 +38,9 @@ class NoTrainer:
     async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
         return {}
 
+    async def pass_over(self, height: int) -> Metrics:
+        return {}
+
     async def predict(self, samples: bytes) -> Predicted:
         raise WorkerFailed("an observer has no model")
 

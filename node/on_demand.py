@@ -20,6 +20,7 @@ from ml import payload
 from ml.errors import PayloadError
 from ml.specs import MethodSpec
 from node.blobs import BlobFetcher, BlobUnavailable
+from node.boundary import UNFORESEEN, Boundary
 from node.credit import PER_HEIGHT
 from node.exchange import Exchange, get_offers
 from node.offload import Offload, run_sized
@@ -123,6 +124,7 @@ class OnDemand:
         is_alone: Callable[[], bool],
         get_overdrawn: Callable[[], Set[Id]],
         on_loss: Callable[[Loss], None],
+        boundary: Boundary | None = None,
     ) -> None:
         self._spec = spec
         self._me = me
@@ -132,6 +134,7 @@ class OnDemand:
         self._collect_s = collect_s
         self._is_alone = is_alone
         self._on_loss = on_loss
+        self._boundary = boundary or Boundary()
 
     async def take(self, block: Block, aggregate: bytes | None) -> Taken:
         """All that `spec.wanted` names of a final block, as far as it can be had. `aggregate` is the block's, None
@@ -165,7 +168,7 @@ class OnDemand:
                     ended[-1].cancel()
                 for digest in wanted:
                     if digest not in taking.blobs and digest not in pulls:
-                        pull = self._pull(height, digest, taking.commitments[digest], until_s)
+                        pull = self._try_pull(height, digest, taking.commitments[digest], until_s)
                         pulls[digest] = asyncio.create_task(pull, name=f"blob {digest.hex()[:8]}")
                 if not pulls:
                     return
@@ -175,6 +178,12 @@ class OnDemand:
                         self._on_loss(loss)
         finally:
             await _end([*ended, *pulls.values()])
+
+    async def _try_pull(self, height: int, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
+        """As `_pull`; and a blob that brings about an error nobody foresaw is wrong, whoever committed to it."""
+        with self._boundary.around("blob on demand", commitments[0].author):
+            return await self._pull(height, digest, commitments, until_s)
+        return _Pulled(None, {c.author: f"{c.kind}: {UNFORESEEN}" for c in commitments})
 
     async def _pull(self, height: int, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
         """The blob, held against what each has signed of it."""

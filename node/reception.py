@@ -102,7 +102,8 @@ class Reception:
         """What was kept for this height goes into it now."""
         kept, self._next = self._next, {}
         for thing in kept.values():
-            with suppress(ChainError):  # made on another parent, or signed over what is not
+            boundary = self._c.boundary.around("kept", get_signer(thing), passing=(ChainError,))
+            with suppress(ChainError), boundary:  # made on another parent, or signed over what is not
                 self._accept(thing)
 
     # ---- what is pushed

@@ -49,6 +49,9 @@ class Reason(StrEnum):
     LEAVES_OUT = "leaves_out"  # a candidate without a contribution that was here in good time
     SIGNED_TWICE = "signed_twice"
 
+    # It brought about an error that nobody foresaw: against whose bytes they were.
+    FAILED = "failed"
+
     # Too much, or too slow: against the sender.
     RATE = "rate"  # more of a kind than its share
     CALLS = "calls"  # more at once than its share

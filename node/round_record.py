@@ -8,6 +8,7 @@ from typing import Any
 
 from chain.block import Block, Certificate, EvidenceKind, Id
 from chain.signing import encode_id
+from node.finite import to_finite
 from node.refusals import Refusals
 from node.round_events import Objection
 from node.rounds import RoundMachine
@@ -21,7 +22,9 @@ class RoundRecord:
     """Gathered while the round runs; times are seconds on the node's steady clock. `bytes_before` and `bytes_after`
     are the bytes sent since the node started, by kind of message. `pulled_bytes` are those of blobs that were taken of
     single peers, before training or after the block, None where the method takes none, and `gone` are the peers it was
-    in vain to ask, with the reason. `refusals_before` and `refusals_after` are what was not taken since the node
+    in vain to ask, with the reason. `spoiled` says why the round's aggregate was not taken over here, `went_back` why
+    training began from this node's own model instead of the aggregate before, and `failure` why there was no training,
+    None of what was as always. `refusals_before` and `refusals_after` are what was not taken since the node
     started, by peer; `left_out` says of members that are not in the block why, as far as this node can tell."""
 
     height: int
@@ -38,6 +41,9 @@ class RoundRecord:
     signed_twice: dict[Id, EvidenceKind] = field(default_factory=dict)
     gone: Mapping[Id, str] = field(default_factory=dict)
     pulled_bytes: int | None = None
+    spoiled: str | None = None
+    went_back: str | None = None
+    failure: str | None = None
     block: Block | None = None
     certificate: Certificate | None = None
     _marks: dict[str, float] = field(default_factory=dict)
@@ -88,7 +94,8 @@ class RoundRecord:
         return seconds | {"wall": until_s - self.began_s}
 
     def to_mapping(self) -> dict[str, Any]:
-        """The record as JSON holds it. Accuracy is the newest this node knows: after applying, else after training."""
+        """The record as JSON holds it, with None for numbers that are not finite. Accuracy is the newest this node
+        knows: after applying, else after training."""
         block = self.block
         contributions = block.contributions if block is not None else ()
         return {
@@ -115,11 +122,14 @@ class RoundRecord:
             "bytes_sent": {kind: after - self.bytes_before.get(kind, 0) for kind, after in self.bytes_after.items()},
             "pulled_bytes": self.pulled_bytes,
             "gone": {encode_id(author): reason for author, reason in self.gone.items()},
+            "spoiled": self.spoiled,
+            "went_back": self.went_back,
+            "failure": self.failure,
             "beta_s": self.beta_s,
-            "train": dict(self.train),
-            "apply": dict(self.applied),
-            "accuracy": self.applied.get("accuracy", self.train.get("accuracy")),
-            "local_accuracy": self.train.get("accuracy"),
+            "train": to_finite(self.train),
+            "apply": to_finite(self.applied),
+            "accuracy": to_finite(self.applied.get("accuracy", self.train.get("accuracy"))),
+            "local_accuracy": to_finite(self.train.get("accuracy")),
         }
 
 

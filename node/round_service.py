@@ -26,6 +26,7 @@ from node import round_events, rounds
 from node.aggregates import Aggregates
 from node.auditor import MAX_WAITING, Auditor, Halted
 from node.blobs import BlobFetcher
+from node.boundary import UNFORESEEN
 from node.context import NodeContext
 from node.credit import Credits, VainWait
 from node.crossing import Crossing
@@ -36,7 +37,7 @@ from node.importing import IMPORTED
 from node.learner import Given, Learner, Metrics, Target
 from node.member_clocks import MemberClocks
 from node.mining import mine_block
-from node.on_demand import Loss, OnDemand, get_kinds
+from node.on_demand import Loss, OnDemand, Taken, get_kinds
 from node.pace import BETA_ROUNDS, Pace
 from node.partials import Partials
 from node.participation import Participation
@@ -49,7 +50,7 @@ from node.restored import RESTORED, Restored
 from node.retention import Retention
 from node.round_record import RoundRecord, show_measure
 from node.stall import StallWatch
-from node.standing import Standing
+from node.standing import Gathered, Standing
 from node.sync import ChainsDiverge, FinalBlock, Sync
 from node.trainer import Trained
 from node.transfers import Transfers
@@ -57,6 +58,8 @@ from node.transfers import Transfers
 log = logging.getLogger(__name__)
 
 IMPORT_BATCH = 64  # heights read at once of what was imported
+RECALLED_HEIGHTS = 64  # below the head, in which an older aggregate is looked for
+AGAIN_S = 1.0  # between two attempts at what failed for an error that nobody foresaw
 DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
 ITERATIONS = "iterations"  # the meta value that holds what the newest contribution signed here was trained with
 
@@ -90,6 +93,28 @@ class _Before:
     locked: tuple[Block, ...] = ()
     own: tuple[Contribution | Block | Vote, ...] = ()
     num_iterations: int | None = None
+
+
+def _get_source(event: round_events.Event) -> Id | None:
+    """Whose bytes an event is about; None where it is about nobody's."""
+    match event:
+        case (
+            round_events.ContributionSeen(contribution)
+            | round_events.PayloadsVerified(contribution)
+            | round_events.PayloadsRefused(contribution)
+        ):
+            return contribution.author
+        case (
+            round_events.CandidateSeen(block)
+            | round_events.CandidateValidated(block)
+            | round_events.CandidateRefused(block)
+        ):
+            return block.header.miner
+        case round_events.VoteSeen(vote):
+            return vote.voter
+        case round_events.MemberAlive(member) | round_events.MemberAbstains(member) | round_events.Accused(member):
+            return member
+    return None
 
 
 async def _raise(error: BaseException) -> None:
@@ -130,15 +155,28 @@ class RoundService:
             context.clock, context.get_name, on_wrong=lambda peer: self.peers.refuse(peer, Reason.BLOB)
         )
         for shared in context.store.blocks(1, min(head.height, context.spec.sharing_heights)):
-            self.transfers.name(shared.block.contributions, context.spec.get_streamed(shared.block.height))
+            with context.boundary.around("record"):
+                self.transfers.name(shared.block.contributions, context.spec.get_streamed(shared.block.height))
         partials = Partials(context.store, context.bulk)
         self.blobs = BlobFetcher(
-            context.transport, context.store, context.disk, partials, self.transfers, context.slowness
+            context.transport,
+            context.store,
+            context.disk,
+            partials,
+            self.transfers,
+            context.slowness,
+            context.boundary,
         )
         self._aggregates = self._make_aggregates(self.blobs)
         self._retention = Retention(context.store, context.genesis, context.spec, self._me)
         demanded_blobs = BlobFetcher(  # votes wait for the other two threads
-            context.transport, context.store, context.bulk, partials, self.transfers, context.slowness
+            context.transport,
+            context.store,
+            context.bulk,
+            partials,
+            self.transfers,
+            context.slowness,
+            context.boundary,
         )
         self._on_demand = OnDemand(
             context.spec,
@@ -149,13 +187,29 @@ class RoundService:
             is_alone=lambda: self.peers.describe_stall() is not None,
             get_overdrawn=self.credits.get_overdrawn,
             on_loss=self._on_loss,
+            boundary=context.boundary,
         )
-        self.learner = Learner(context.trainer, self._gather, self, prepare=self._prepare)
+        self.learner = Learner(
+            context.trainer,
+            self._gather,
+            self,
+            prepare=self._prepare,
+            recall=self._recall,
+            boundary=context.boundary,
+        )
         quiet = Quiet(context.genesis, self._me, self.peers, context.clock, self._get_work)
         self._stall = StallWatch(self.peers, quiet, context.clock, self.events, context.genesis.waits.status_s)
-        self._sync = Sync(context.genesis, context.transport, self.peers, lambda: self._tip, self._adopt)
+        self._sync = Sync(
+            context.genesis, context.transport, self.peers, lambda: self._tip, self._adopt, context.boundary
+        )
         late_blobs = BlobFetcher(  # not abandoned with the round
-            context.transport, context.store, context.disk, partials, self.transfers, context.slowness
+            context.transport,
+            context.store,
+            context.disk,
+            partials,
+            self.transfers,
+            context.slowness,
+            context.boundary,
         )
         self._just_named = get_block_digests(head)  # by the blocks that were appended last
         self._behind = (demanded_blobs, late_blobs)  # what they pull is of blocks that are final
@@ -165,6 +219,7 @@ class RoundService:
             late_blobs,
             self._make_aggregates(late_blobs),
             context.arithmetic,
+            context.boundary,
         )
         self._standing = Standing(
             context.spec,
@@ -176,6 +231,7 @@ class RoundService:
             collect_s=context.genesis.waits.collect_s,
             is_alone=lambda: self.peers.describe_stall() is not None,
             on_loss=self._on_loss,
+            boundary=context.boundary,
         )
         self.reception = Reception(
             context,
@@ -193,7 +249,7 @@ class RoundService:
 
     def _make_aggregates(self, blobs: BlobFetcher) -> Aggregates:
         c = self._c
-        return Aggregates(c.genesis, c.spec, c.store, blobs, disk=c.disk, arithmetic=c.arithmetic)
+        return Aggregates(c.genesis, c.spec, c.store, blobs, disk=c.disk, arithmetic=c.arithmetic, boundary=c.boundary)
 
     # ---- for status and admin
 
@@ -225,9 +281,11 @@ class RoundService:
 
     def get_refusals(self) -> dict[Id, Refusals]:
         """What was not taken since the node started, of each peer of which there is such."""
-        counters = self._c.transport.counters()
+        counters, failed = self._c.transport.counters(), self._c.boundary.by_peer
         found = {
-            peer.id: peer.refusals + (counters[peer.id].refusals if peer.id in counters else Refusals())
+            peer.id: peer.refusals
+            + (counters[peer.id].refusals if peer.id in counters else Refusals())
+            + Refusals({Reason.FAILED: failed[peer.id]})
             for peer in self.peers
         }
         return {peer: refusals for peer, refusals in found.items() if refusals}
@@ -266,15 +324,22 @@ class RoundService:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._c.transport.run(self.reception), name="transport")
                 group.create_task(self.learner.run(), name="learner")
-                group.create_task(self.gossip.run(), name="gossip")
+                group.create_task(self._keep("status", self.gossip.run), name="gossip")
                 group.create_task(self._run_sync(), name="sync")
-                group.create_task(self._stall.run(), name="stall")
+                group.create_task(self._keep("stall", self._stall.run), name="stall")
                 group.create_task(self._auditor.run(), name="auditor")
                 group.create_task(self._audit_imported(), name="imported")
                 group.create_task(self._decide(), name="rounds")
         finally:
             for blobs in self._behind:
                 blobs.abandon()
+
+    async def _keep(self, what: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """What speaks of others' objects, and decides nothing, begins anew after an error that nobody foresaw."""
+        while True:
+            with self._c.boundary.around(what):
+                await run()
+            await asyncio.sleep(AGAIN_S)
 
     async def _decide(self) -> None:
         try:
@@ -471,8 +536,12 @@ class RoundService:
         if current is None:
             return
         phase = current.machine.phase
-        actions = current.machine.on(event, self._get_now())
-        self._note(event)
+        actions: Sequence[round_events.Action] = ()
+        is_own = isinstance(event, round_events.Started)  # of what is durable here: in doubt nothing is signed
+        with self._c.boundary.around("event", _get_source(event), passing=(Exception,) if is_own else ()):
+            actions = current.machine.on(event, self._get_now())
+        with self._c.boundary.around("record"):
+            self._note(event)
         if current.machine.phase is not phase:
             self._publish_phase()
         for action in actions:
@@ -530,7 +599,8 @@ class RoundService:
             case round_events.CastVote():
                 await self._cast(action)
             case round_events.FetchBlock():
-                self.gossip.send_status()  # whoever sees that we lack it pushes it
+                with self._c.boundary.around("status"):
+                    self.gossip.send_status()  # whoever sees that we lack it pushes it
             case round_events.StartTimer(timer, after_s):
                 fired = round_events.TimerFired(timer)
                 loop = asyncio.get_running_loop()
@@ -557,6 +627,12 @@ class RoundService:
     # ---- slow work of a height
 
     async def _fetch_payloads(self, current: _Round, contribution: Contribution) -> None:
+        with self._c.boundary.around("payloads", contribution.author) as crossing:
+            await self._try_fetch_payloads(current, contribution)
+        if crossing.failure is not None:
+            self.post(current.machine.height, round_events.PayloadsRefused(contribution, UNFORESEEN))
+
+    async def _try_fetch_payloads(self, current: _Round, contribution: Contribution) -> None:
         height = current.machine.height
         self.transfers.name([contribution], self._c.spec.get_streamed(height))
         try:
@@ -570,8 +646,18 @@ class RoundService:
             self.post(height, round_events.PayloadsVerified(contribution))
 
     async def _compute_aggregate(self, current: _Round, contributions: tuple[Contribution, ...]) -> None:
-        aggregate = await current.payloads.aggregate(contributions)
-        self.post(current.machine.height, round_events.AggregateComputed(aggregate.digest))
+        """For a candidate of this node. Where that fails, whose fault it is nobody can say: it is tried again for as
+        long as the round lasts."""
+        height, has_failed = current.machine.height, False
+        while True:
+            with self._c.boundary.around("own aggregate"):
+                aggregate = await current.payloads.aggregate(contributions)
+                self.post(height, round_events.AggregateComputed(aggregate.digest))
+                return
+            if not has_failed:
+                log.warning("round %d goes on without a candidate of this node: %s", height, UNFORESEEN)
+            has_failed = True
+            await asyncio.sleep(AGAIN_S)
 
     async def _mine(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
         block = await mine_block(
@@ -591,6 +677,13 @@ class RoundService:
         self.post(block.height, round_events.Mined(block))
 
     async def _check_candidate(self, current: _Round, block: Block) -> None:
+        """A candidate that cannot be judged here is not voted for, and followed if others make it final."""
+        with self._c.boundary.around("candidate", block.header.miner) as crossing:
+            await self._try_check_candidate(current, block)
+        if crossing.failure is not None:
+            self.post(block.height, round_events.CandidateRefused(block, UNFORESEEN, wrong=False))
+
+    async def _try_check_candidate(self, current: _Round, block: Block) -> None:
         """Recompute. While the blobs are not to be had say so once, and go on looking for them."""
         height = block.height
         looking = asyncio.create_task(self._recompute(current, block))
@@ -625,7 +718,8 @@ class RoundService:
         tip = self._tip
         if self._round is None or tip.height + 1 != height:
             return
-        self._round.record.train = dict(trained.metrics)
+        record = self._round.record
+        record.train, record.went_back, record.failure = dict(trained.metrics), trained.went_back, None
         try:
             adopted = await self._adopt_files(trained)
         except StoreFull as error:
@@ -685,6 +779,8 @@ class RoundService:
         return contribution
 
     async def on_training_failed(self, height: int, reason: str) -> None:
+        if self._round is not None and self._round.machine.height == height:
+            self._round.record.failure = reason
         self.events.publish("rejected", height=height, author=self._me.hex(), reason=f"training failed: {reason}")
         self.post(height, round_events.TrainingFailed())
 
@@ -730,6 +826,10 @@ class RoundService:
             self.post(self._tip.height + 1, round_events.Accused(author))
 
     async def _accuse(self, evidence: Evidence, author: Id, height: int) -> None:
+        with self._c.boundary.around("accusation", author):
+            await self._keep_evidence(evidence, author, height)
+
+    async def _keep_evidence(self, evidence: Evidence, author: Id, height: int) -> None:
         self._accused[author] = max(height, self._accused.get(author, 0))
         if not await self._c.disk.run(self._c.store.put_evidence, evidence, author, height, self._c.clock.now_ms()):
             return  # one proof a slot is enough, whatever else its author signs
@@ -748,11 +848,12 @@ class RoundService:
             log.warning("height %d followed by its certificate; its blobs are not here yet", block.height)
             self._auditor.add(block, self._tip.block)
         await self._append([FinalBlock(block, action.certificate)], current.payloads.get(block.header.aggregate))
-        record = current.record
-        record.on_final(block, action.certificate, self._c.clock.monotonic(), current.machine)
-        self._records = {at: kept for at, kept in self._records.items() if at >= block.height - 2}
-        self._records[block.height] = record
-        self._publish_block(block, len(action.certificate.signatures))
+        with self._c.boundary.around("record"):
+            record = current.record
+            record.on_final(block, action.certificate, self._c.clock.monotonic(), current.machine)
+            self._records = {at: kept for at, kept in self._records.items() if at >= block.height - 2}
+            self._records[block.height] = record
+            self._publish_block(block, len(action.certificate.signatures))
         await self._begin()
 
     async def _append(self, blocks: Sequence[FinalBlock], aggregate: Aggregate | None = None) -> None:
@@ -775,7 +876,8 @@ class RoundService:
         for final in blocks:
             self._count_waits(final.block.height, vain if final.block.height == first else {})
             self._tip = self._tip.extend(final.block)
-            self.transfers.name(final.block.contributions, self._c.spec.get_streamed(final.block.height))
+            with self._c.boundary.around("record"):
+                self.transfers.name(final.block.contributions, self._c.spec.get_streamed(final.block.height))
 
     def _count_waits(self, height: int, vain: Mapping[Id, VainWait]) -> None:
         for member in sorted(self.credits.on_final(height, vain)):
@@ -799,9 +901,10 @@ class RoundService:
             self._c.store.put_blob(aggregate.data)
         self._c.store.append_all([(final.block, final.certificate) for final in blocks])
         first, *others = blocks
-        self._retention.on_block(first.block, seen, pulled, late)
-        for final in others:
-            self._retention.on_block(final.block)
+        with self._c.boundary.around("retention"):
+            self._retention.on_block(first.block, seen, pulled, late)
+            for final in others:
+                self._retention.on_block(final.block)
 
     def _publish_block(self, block: Block, num_votes: int) -> None:
         log.info(
@@ -832,15 +935,17 @@ class RoundService:
         new: list[FinalBlock] = []
         for final in blocks:
             if final.block.height == tip.height + 1 and final.block.header.prev == tip.id:
-                self._auditor.add(final.block, tip.block)
+                with self._c.boundary.around("audit"):
+                    self._auditor.add(final.block, tip.block)
                 new.append(final)
                 tip = tip.extend(final.block)
         if new:
             before = self._tip.height
             await self._append(new)
-            for final in new:
-                self._publish_block(final.block, len(final.certificate.signatures))
-            log.info("caught up from height %d to %d", before, tip.height)
+            with self._c.boundary.around("record"):
+                for final in new:
+                    self._publish_block(final.block, len(final.certificate.signatures))
+                log.info("caught up from height %d to %d", before, tip.height)
             await self._begin()
         if not done.done():
             done.set_result(None)
@@ -849,7 +954,9 @@ class RoundService:
 
     async def _prepare(self, height: int, head: Block) -> Exchange:
         """What the worker's local phase for `height` reads of an earlier block."""
-        gathered = await self._standing.gather(height, head)
+        gathered = Gathered(Exchange(head.id, self._me))  # where it fails, nobody's
+        with self._c.boundary.around("shared sets"):
+            gathered = await self._standing.gather(height, head)
         current = self._round
         if self._c.spec.get_standing(height) and current is not None and current.machine.height == height:
             current.record.on_taken(gathered.pulled_bytes, gathered.reasons)
@@ -858,11 +965,28 @@ class RoundService:
     async def _gather(self, block: Block) -> Given:
         """What the worker needs of a final block: its aggregate, and what the method wants of single peers."""
         aggregate = await self._aggregates.get(block)
-        taken = await self._on_demand.take(block, aggregate)
+        taken = Taken(Exchange(block.header.prev, self._me))  # where it fails, of nobody
+        with self._c.boundary.around("blobs on demand"):
+            taken = await self._on_demand.take(block, aggregate)
         record = self._records.get(block.height)
         if record is not None and get_kinds(self._c.spec, block.height):
             record.on_taken(taken.pulled_bytes, taken.reasons)
         return Given(aggregate, taken.exchange)
+
+    async def _recall(self, below: int) -> tuple[int, bytes] | None:
+        """The newest aggregate below a height that is held here, with its own."""
+        for height in range(below - 1, max(0, self._tip.height - RECALLED_HEIGHTS), -1):
+            for block in await self._c.disk.run(self._read_blocks, height, height):
+                if (aggregate := await self._aggregates.find(block)) is not None:
+                    return height, aggregate
+        return None
+
+    def on_spoiled(self, height: int, reason: str) -> None:
+        log.warning("round %d: its aggregate is spoiled, and this node goes on from its own model: %s", height, reason)
+        record = self._records.get(height)
+        if record is not None:
+            record.spoiled = reason
+        self.events.publish("spoiled", height=height, reason=reason)
 
     def _on_loss(self, loss: Loss) -> None:
         log.warning("round %d goes on without %s: %s", loss.height, self._c.get_name(loss.author), loss.why)
@@ -873,6 +997,10 @@ class RoundService:
 
     def on_applied(self, height: int, metrics: Metrics) -> None:
         """The worker has applied the aggregate of `height`: the round is over, its record can be written."""
+        with self._c.boundary.around("record"):
+            self._end_record(height, metrics)
+
+    def _end_record(self, height: int, metrics: Metrics) -> None:
         record = self._records.pop(height, None)
         if record is None:
             return
@@ -887,15 +1015,16 @@ class RoundService:
             "round %d  accuracy %s  loss %s  %.2f s, of which training %.2f",
             height,
             show_measure(told["accuracy"]),
-            show_measure(record.train.get("loss")),
+            show_measure(told["train"].get("loss")),
             told["seconds"]["wall"],
             told["seconds"]["train"],
         )
         self._queue.put_nowait(partial(self._write_record, height, told))
 
     async def _write_record(self, height: int, record: Mapping[str, Any]) -> None:
-        await self._c.disk.run(self._c.store.put_round, height, record)
-        self.events.publish("training", **record)
+        with self._c.boundary.around("record"):
+            await self._c.disk.run(self._c.store.put_round, height, record)
+            self.events.publish("training", **record)
 
     def _count_bytes_sent(self) -> dict[str, int]:
         counts: dict[str, int] = {}

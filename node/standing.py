@@ -23,6 +23,7 @@ from ml.errors import PayloadError
 from ml.payload import decode_arrays, kind_name, map_arrays
 from ml.specs import MethodSpec
 from node.blobs import BlobFetcher, BlobUnavailable
+from node.boundary import UNFORESEEN, Boundary
 from node.chunks import Chunks, ChunksMisfit
 from node.exchange import Exchange, get_offers
 from node.offload import Offload
@@ -76,6 +77,7 @@ class Standing:
         collect_s: float,
         is_alone: Callable[[], bool],
         on_loss: Callable[[Loss], None],
+        boundary: Boundary | None = None,
     ) -> None:
         self._spec = spec
         self._me = me
@@ -86,6 +88,7 @@ class Standing:
         self._collect_s = collect_s
         self._is_alone = is_alone
         self._on_loss = on_loss
+        self._boundary = boundary or Boundary()
         self._checked: set[Digest] = set()
 
     async def gather(self, height: int, head: Block) -> Gathered:
@@ -140,6 +143,11 @@ class Standing:
 
     async def _try_get(self, height: int, one: _Set) -> tuple[Path | _Lost, int]:
         """The file, or why there is none, and how many bytes were pulled for it."""
+        with self._boundary.around("shared set", one.authors[0]):
+            return await self._get(height, one)
+        return _Lost(f"{one.kind}: {UNFORESEEN}"), 0
+
+    async def _get(self, height: int, one: _Set) -> tuple[Path | _Lost, int]:
         path = self._store.blob_path(one.digest)
         try:
             if await self._is_held(height, one):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES
 from chain.errors import ChainError
 from chain.genesis import Genesis
 from chain.tip import Tip
+from node.boundary import Boundary
 from node.peers import Peer, Peers
 from node.refusals import Reason, get_reason
 from node.transport.base import MAX_BLOCKS_REPLY_BYTES, PeerUnavailable, Transport
@@ -75,13 +76,20 @@ class Sync:
     """
 
     def __init__(
-        self, genesis: Genesis, transport: Transport, peers: Peers, get_tip: Callable[[], Tip], adopt: Adopt
+        self,
+        genesis: Genesis,
+        transport: Transport,
+        peers: Peers,
+        get_tip: Callable[[], Tip],
+        adopt: Adopt,
+        boundary: Boundary | None = None,
     ) -> None:
         self._genesis = genesis
         self._transport = transport
         self._peers = peers
         self._get_tip = get_tip
         self._adopt = adopt
+        self._boundary = boundary or Boundary()
         self._wake = asyncio.Event()
         self._failures: dict[Id, _Failures] = {}
         self._compared: set[tuple[int, Id]] = set()  # (height, id) of other heads already looked into
@@ -97,9 +105,17 @@ class Sync:
                     await self._wake.wait()
             self._wake.clear()
             while (peer := self._choose()) is not None:
-                await self._follow(peer)
+                await self._try(peer, self._follow(peer))
             for peer in self._get_elsewhere():
-                await self._compare(peer, self._get_tip().block)
+                await self._try(peer, self._compare(peer, self._get_tip().block))
+
+    async def _try(self, peer: Peer, work: Coroutine[None, None, None]) -> None:
+        """What `peer` gives may bring about an error that nobody foresaw: then it had nothing good. Raises
+        ChainsDiverge."""
+        with self._boundary.around("sync", peer.id, passing=(ChainsDiverge,)) as crossing:
+            await work
+        if crossing.failure is not None:
+            self._on_failed(peer)
 
     @property
     def is_behind(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ml.data.base import Samples
-from ml.errors import MlError
+from ml.errors import MlError, Spoiled
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer
 from node.checkpoint import Checkpoint
@@ -41,6 +41,10 @@ class TrainingAbandoned(NodeError):
 class TrainingFailed(WorkerFailed):
     """The method cannot do what it was asked, as when a loss diverges, or a file of the exchange cannot be read or
     written. Its state is as before, or as after a whole local phase whose result found no room; the worker is alive."""
+
+
+class AggregateSpoiled(TrainingFailed):
+    """The aggregate leaves the client without a finite loss."""
 
 
 class PredictionRefused(NodeError):
@@ -71,13 +75,15 @@ class Trained:
     """A round's local result: the encoded arrays of each payload kind, and their weight.
 
     What is too large to pass through memory lies in `files`, by kind, each on the store's filesystem and whoever
-    receives it to keep or to delete.
+    receives it to keep or to delete. `went_back` says why training began from the client's own model before the last
+    aggregate, None where it did not.
     """
 
     weight: int
     payloads: Mapping[str, bytes]
     metrics: Metrics
     files: Mapping[str, Path] = field(default_factory=dict)
+    went_back: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,7 @@ class ProgressMeter:
 
 
 class Trainer(Protocol):
-    """Trains one client. `train` and `apply` are called one at a time; `predict` at any time, by anyone."""
+    """Trains one client. `predict` is called at any time, by anyone, all else one at a time."""
 
     async def start(self) -> TrainerInfo:
         """Gets ready. Raises WorkerFailed."""
@@ -149,7 +155,12 @@ class Trainer(Protocol):
 
     async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
         """Takes in a height's aggregate (None where the method has none) and what was taken of single peers, and
-        evaluates. Raises like `train`."""
+        evaluates. Raises like `train`, and AggregateSpoiled; then the client still stands before that height."""
+        ...
+
+    async def pass_over(self, height: int) -> Metrics:
+        """Leaves out a height's aggregate, and evaluates: the client's own model is what training goes on from. An
+        aggregate that was taken in already is undone. Raises WorkerDied and WorkerFailed."""
         ...
 
     async def predict(self, samples: bytes) -> Predicted:
@@ -172,6 +183,8 @@ class LocalResult(Protocol):
     def payloads(self) -> Mapping[str, Arrays]: ...
     @property
     def metrics(self) -> Metrics: ...
+    @property
+    def went_back(self) -> str | None: ...
 
 
 class Client(Protocol):
@@ -195,6 +208,7 @@ class Client(Protocol):
         gone: Collection[bytes] = frozenset(),
         should_stop: Callable[[], bool] | None = None,
         on_step: Callable[[int, int], None] | None = None,
+        on_back: Callable[[], None] = ...,
     ) -> LocalResult: ...
     def apply(
         self,
@@ -207,9 +221,10 @@ class Client(Protocol):
         blobs: Mapping[bytes, Arrays] | None = None,
         gone: Collection[bytes] = frozenset(),
     ) -> Metrics: ...
+    def go_back(self) -> bool: ...
     def evaluate(self) -> Metrics: ...
     def state_arrays(self) -> Arrays: ...
-    def load_state_arrays(self, arrays: Arrays) -> None: ...
+    def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
 
 
 Answer = Callable[[Samples, Callable[[], bool]], Arrays]  # `ml.answer`, of samples and of whether to stop
@@ -238,6 +253,7 @@ def train_with(
     *,
     should_stop: Callable[[], bool] | None = None,
     on_step: Callable[[int, int], None] | None = None,
+    on_back: Callable[[], None] = lambda: None,
 ) -> LocalResult:
     """Lets a client train for a round. Raises MlError and FileUnusable."""
     return client.train(
@@ -250,11 +266,13 @@ def train_with(
         gone=standing.gone,
         should_stop=should_stop,
         on_step=on_step,
+        on_back=on_back,
     )
 
 
 def apply_to(client: Client, height: int, aggregate: bytes | None, exchange: Exchange) -> dict[str, float]:
-    """Lets a client take over a round, and says what it measured. Raises MlError and FileUnusable."""
+    """Lets a client take over a round, and says what it measured. Raises MlError, Spoiled among them, and
+    FileUnusable."""
     metrics = client.apply(
         height,
         None if aggregate is None else decode_arrays(aggregate, len(aggregate)),
@@ -293,7 +311,7 @@ class InlineTrainer:
         except (MlError, FileUnusable) as error:
             raise TrainingFailed(f"height {height}: {error}") from error
         payloads = {kind: encode_arrays(arrays) for kind, arrays in result.payloads.items()}
-        return Trained(result.weight, payloads, dict(result.metrics))
+        return Trained(result.weight, payloads, dict(result.metrics), went_back=result.went_back)
 
     def abandon(self) -> bool:
         """Nothing can come between: training here waits for nothing."""
@@ -302,10 +320,18 @@ class InlineTrainer:
     async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
         try:
             metrics = apply_to(self._client, height, aggregate, exchange)
+        except Spoiled as error:
+            raise AggregateSpoiled(f"height {height}: {error}") from error
         except (MlError, FileUnusable) as error:
             raise TrainingFailed(f"height {height}: {error}") from error
         self._applied_height = height
         return metrics
+
+    async def pass_over(self, height: int) -> Metrics:
+        if self._applied_height == height:
+            self._client.go_back()
+        self._applied_height = height
+        return self._client.evaluate()
 
     async def predict(self, samples: bytes) -> Predicted:
         if self._answer is None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from chain.block import Contribution, Digest, Id
-from ml.payload import kind_name
+from ml.payload import kind_code
 from node.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -66,12 +66,11 @@ class Transfers:
 
     def name(self, contributions: Iterable[Contribution], kinds: Collection[str]) -> None:
         """Their payloads of these kinds are told by kind and author from now on; who was first to name one counts."""
-        if not kinds:
-            return
+        names = {kind_code(kind): kind for kind in kinds}  # by code: a contribution may have kinds that nobody knows
         for contribution in contributions:
             for ref in contribution.payloads:
-                if kind_name(ref.kind) in kinds:
-                    self._named.setdefault(ref.digest, Named(kind_name(ref.kind), contribution.author))
+                if ref.kind in names:
+                    self._named.setdefault(ref.digest, Named(names[ref.kind], contribution.author))
         while len(self._named) > MAX_NAMED:
             del self._named[next(iter(self._named))]
 

@@ -33,6 +33,7 @@ from node.comparison import Pair, await_comparison, compare_chains
 from node.config import NodeConfig
 from node.context import NodeContext
 from node.errors import InvalidRequest, NodeUnreachable, NotFound
+from node.finite import to_finite
 from node.ledger import Ledger, get_member_name
 from node.metrics_query import MetricsQuery
 from node.miner import MinerProcess
@@ -49,7 +50,7 @@ from node.transfers import Transfer
 from node.transport.base import PeerUnavailable
 from node.worker import WorkerProcess
 
-EVENT_KINDS = ("block", "round", "training", "peer", "rejected", "evidence", "stall", "operator")
+EVENT_KINDS = ("block", "round", "training", "spoiled", "peer", "rejected", "evidence", "stall", "operator")
 LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
 PROGRESS_S = 0.25  # between two messages about an audit under way
 PAUSE_S = 0.0005  # an audit rests this long after each block, or its thread would hold the interpreter
@@ -144,6 +145,7 @@ class NodeView:
             paused=service.participation.is_paused,
             contributes=machine is not None and machine.contributes,
             stops_after=service.participation.last_round,
+            training_trouble=service.learner.trouble or service.learner.failure,
         )
         status.not_awaited.extend(
             pb.NotAwaited(id=encode_id(member), name=self._get_name(member), reason=reason)
@@ -176,8 +178,13 @@ class NodeView:
                 status.mine_s = measured.beta_s
         if applied > 0:
             status.applied_round = applied
-        if applied > status.measured_round and "accuracy" in service.learner.metrics:
-            status.accuracy = service.learner.metrics["accuracy"]  # caught up: no round was lived through to tell of
+        caught_up = to_finite(service.learner.metrics.get("accuracy"))
+        if applied > status.measured_round and caught_up is not None:  # no round was lived through to tell of
+            status.accuracy = caught_up
+        if (spoiled := service.learner.spoiled) is not None:
+            status.spoiled_round, status.spoiled_reason = spoiled.height, spoiled.reason
+        elif measured is not None and measured.round == service.tip.height and measured.HasField("spoiled"):
+            status.spoiled_round, status.spoiled_reason = measured.round, measured.spoiled  # in an earlier life
         return status
 
     def _show_transfer(self, transfer: Transfer) -> pb.Transfer:
@@ -234,7 +241,7 @@ class NodeView:
             connected=peer.connected,
             alive=self._service.peers.is_alive(peer.id),
             silent_s=silent_s if silent_s < float("inf") else None,
-            rejected=peer.num_rejected,
+            rejected=peer.num_rejected + self._c.boundary.by_peer[peer.id],
         )
         if peer.status is not None:
             shown.height, shown.head = peer.status.head_height, peer.status.head_id.hex()

@@ -8,10 +8,12 @@ stands in that line, so that training is never behind two. What passes, all JSON
     to the worker      {call: "start", config} [initial_model]
                        {call: "train", number, height, num_iterations, beacon, me, offers, gone, files} [blobs]
                        {call: "apply", number, height, beacon, me, offers, gone, files} [aggregate, and blobs by digest]
+                       {call: "pass_over", number, height}
                        {call: "predict", number} [samples]
                        {call: "cancel", number}    {call: "abandon", number}
-    from the worker    {number, saved, result} [payloads, or answer]  {number, saved, failed: why}
-                       of a training the result has weight, metrics and files: the paths of payloads too large to pass
+    from the worker    {number, saved, result} [payloads, or answer]  {number, saved, failed: why, spoiled}
+                       of a training the result has weight, metrics, went_back and files: the paths of payloads too
+                       large to pass
                        {number, saved, stopped: true}      {number, saved, abandoned: true}
                        {number, progress: {step, steps, seconds}} before the answer to a training that takes long
 
@@ -39,11 +41,13 @@ from pathlib import Path
 from typing import Any
 
 from ml.aggregation import MAX_WEIGHT
+from ml.specs.base import MAX_ABS
 from node.checkpoint import Position
 from node.exchange import AGGREGATE, Exchange
 from node.frames import Frame, FrameError, await_frame, post_frame
 from node.trainer import (
     NOTHING_TAKEN,
+    AggregateSpoiled,
     Metrics,
     OnProgress,
     Predicted,
@@ -90,6 +94,7 @@ class WorkerConfig:
     threads: int | None = 1
     engine: Mapping[str, Any] = field(default_factory=dict)
     max_weight: int = MAX_WEIGHT
+    max_abs: float = MAX_ABS
     rounds: int = 0
     num_members: int = 0
     checkpoint_every: int = 1
@@ -100,7 +105,7 @@ class WorkerConfig:
 
     def encode(self) -> Frame:
         """The call that starts a worker."""
-        genesis = ("method", "model", "classes", "input", "max_weight", "rounds", "num_members")
+        genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
         own = ("data", "seed", "device", "threads", "engine", "checkpoint_every", "user_models", "niceness")
         config = {name: getattr(self, name) for name in (*genesis, *own)}
         config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
@@ -171,7 +176,7 @@ class WorkerProcess:
         reply = await self._request(_Call(header, standing.to_attachments(), (height, False)), on_progress)
         result = reply.header["result"]
         files = {kind: Path(path) for kind, path in result["files"].items()}
-        return Trained(result["weight"], reply.attachments, result["metrics"], files)
+        return Trained(result["weight"], reply.attachments, result["metrics"], files, result["went_back"])
 
     def abandon(self) -> bool:
         child = self._get_ready_child()
@@ -181,6 +186,11 @@ class WorkerProcess:
         header = {"call": "apply", "height": height, **exchange.to_header()}
         attachments = exchange.to_attachments() | ({} if aggregate is None else {AGGREGATE: aggregate})
         reply = await self._request(_Call(header, attachments, (height, True)))
+        metrics: Metrics = reply.header["result"]["metrics"]
+        return metrics
+
+    async def pass_over(self, height: int) -> Metrics:
+        reply = await self._request(_make_pass_over(height))
         metrics: Metrics = reply.header["result"]["metrics"]
         return metrics
 
@@ -270,9 +280,14 @@ class WorkerProcess:
                 try:
                     await child.request(call)
                 except TrainingFailed as error:
+                    _log.warning(
+                        "What %s height %d is lost: %s",
+                        "was taken in of" if position[1] else "was trained for",
+                        position[0],
+                        error,
+                    )
                     if position[1]:
-                        raise
-                    _log.warning("What was trained for height %d is lost: %s", position[0], error)
+                        await child.request(_make_pass_over(position[0]))
                 child.has_served = False
 
     def _set_ready(self, child: _Child) -> None:
@@ -288,6 +303,10 @@ class WorkerProcess:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # nobody may be waiting for it
+
+
+def _make_pass_over(height: int) -> _Call:
+    return _Call({"call": "pass_over", "height": height}, {}, (height, True))
 
 
 def _show_tail(tail: deque[str]) -> str:
@@ -383,7 +402,8 @@ class _Child:
             raise PredictionRefused(reply.header["failed"])
         self.has_served = self.has_served or call.position is not None
         if "failed" in reply.header:
-            raise TrainingFailed(reply.header["failed"])
+            kind = AggregateSpoiled if reply.header["spoiled"] else TrainingFailed
+            raise kind(reply.header["failed"])
         if "abandoned" in reply.header:
             raise TrainingAbandoned("the training was broken off, its round being over")
         if (

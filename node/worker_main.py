@@ -21,13 +21,14 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from chain.store import Faults
-from ml.errors import Abandoned, MlError, Stopped
+from ml.errors import Abandoned, MlError, Spoiled, Stopped
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from node.checkpoint import Checkpoint, Checkpoints, Phase, Position
 from node.exchange import AGGREGATE, Exchange, FileUnusable
@@ -130,9 +131,16 @@ class Session:
             except ValueError as error:
                 self._checkpoints.set_aside(checkpoint.phase, str(error))
                 continue
+            with suppress(ValueError):  # another model's: there is no way back then
+                self._client.load_state_arrays(checkpoint.arrays, self._load_before(checkpoint))
             self._height, self._phase, self._is_saved = checkpoint.height, checkpoint.phase, True
             return checkpoint
         return None
+
+    def _load_before(self, applied: Checkpoint) -> Arrays | None:
+        """What the client was before the aggregate in `applied`, if that is on disk."""
+        before = None if applied.phase is Phase.TRAINED else self._checkpoints.load(Phase.TRAINED)
+        return None if before is None or before.position > applied.position else before.arrays
 
     def train(
         self,
@@ -146,8 +154,21 @@ class Session:
         """The answer to `train`. Raises MlError and FileUnusable."""
         if (self._height, self._phase) == (height, Phase.TRAINED):
             self._go_back()
+
+        def on_back() -> None:  # a repetition has to begin there too
+            _log.warning("Training for height %d diverges, and begins again from the node's own model", height)
+            self._move(height - 1, Phase.APPLIED)
+            self.save()
+
         trained = train_with(
-            self._client, height, beacon, num_iterations, standing, should_stop=should_stop, on_step=on_step
+            self._client,
+            height,
+            beacon,
+            num_iterations,
+            standing,
+            should_stop=should_stop,
+            on_step=on_step,
+            on_back=on_back,
         )
         self._move(height, Phase.TRAINED)
         streamed = self._client.spec.get_streamed(height)
@@ -159,15 +180,23 @@ class Session:
         if files:
             give_freed_memory_back()  # what was trained to make them is larger than what rounds train
         payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items() if kind not in files}
-        return {"weight": trained.weight, "metrics": dict(trained.metrics), "files": files}, payloads
+        result = {"weight": trained.weight, "metrics": dict(trained.metrics), "went_back": trained.went_back}
+        return {**result, "files": files}, payloads
 
     def apply(self, height: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
-        """The answer to `apply`. Raises MlError and FileUnusable."""
+        """The answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""
         if (self._height, self._phase) == (height, Phase.APPLIED):
             return {"metrics": dict(self._client.evaluate())}
         metrics = apply_to(self._client, height, aggregate, exchange)
         self._move(height, Phase.APPLIED)
         return {"metrics": metrics}
+
+    def pass_over(self, height: int) -> Mapping[str, Any]:
+        """The answer to `pass_over`."""
+        if (self._height, self._phase) == (height, Phase.APPLIED):
+            self._client.go_back()
+        self._move(height, Phase.APPLIED)
+        return {"metrics": dict(self._client.evaluate())}
 
     def predict(self, samples: bytes, should_stop: Callable[[], bool]) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `predict`, after which everything is as before. Raises MlError."""
@@ -280,6 +309,8 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
             case "apply":
                 exchange = Exchange.from_frame(frame.header, frame.attachments)
                 result = session.apply(frame.header["height"], frame.attachments.get(AGGREGATE), exchange)
+            case "pass_over":
+                result = session.pass_over(frame.header["height"])
             case _:
                 result, attachments = session.predict(frame.attachments["samples"], should_stop)
     except Abandoned:
@@ -287,7 +318,7 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
     except Stopped:
         answer = {"stopped": True}
     except (MlError, FileUnusable) as error:
-        answer = {"failed": f"{place}{error}"}
+        answer = {"failed": f"{place}{error}", "spoiled": isinstance(error, Spoiled)}
     else:
         answer = {"result": result}
     calls.answer(number, {**answer, "saved": session.saved}, attachments)
@@ -315,7 +346,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
     if config["threads"] is not None:
         torch.set_num_threads(config["threads"])
     torch.set_num_interop_threads(1)
-    genesis = ("method", "model", "classes", "input", "max_weight", "rounds", "num_members")
+    genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
     own = ("data", "seed", "device", "engine", "user_models")
     client = make_client(**{name: config[name] for name in (*genesis, *own)}, initial=initial)
     return Built(

@@ -12,7 +12,7 @@ from typing import Any
 from ml.aggregation import MAX_WEIGHT, RULES, Contributed, carry
 from ml.errors import AggregationError, SpecError, suggest
 from ml.payload import Array, Arrays, encode_arrays
-from ml.specs.base import AuthorPayloads, Hyperparameters, MethodSpec, Offer, Task
+from ml.specs.base import MAX_ABS, AuthorPayloads, Hyperparameters, MethodSpec, Offer, Task
 from ml.specs.blade_fl import BladeFlHyperparameters, BladeFlSpec
 from ml.specs.criticalfl import CriticalFlHyperparameters, CriticalFlSpec
 from ml.specs.dfedavgm import DFedAvgMHyperparameters, DFedAvgMSpec
@@ -116,10 +116,11 @@ def get_spec(
     max_weight: int = MAX_WEIGHT,
     rounds: int = 0,
     num_members: int = 0,
+    max_abs: float = MAX_ABS,
 ) -> MethodSpec:
-    """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1;
-    `rounds` is how many are planned, 0 if there is no end; `num_members` how many members there are, which may be left
-    out where nothing will be aggregated.
+    """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1,
+    `max_abs` another of its limits; `rounds` is how many are planned, 0 if there is no end; `num_members` how many
+    members there are, which may be left out where nothing will be aggregated.
 
     Raises SpecError with the dotted place of an unknown method, model or key, or of a value out of range.
     """
@@ -128,7 +129,7 @@ def get_spec(
         raise SpecError("method.name", f"expected one of {', '.join(METHODS)}, got {name!r}")
     if name not in METHODS:
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
-    task = Task(model, tuple(input_shape), num_classes, max_weight, rounds, num_members)
+    task = Task(model, tuple(input_shape), num_classes, max_weight, rounds, num_members, max_abs)
     return METHODS[name].from_mapping(method, task)
 
 

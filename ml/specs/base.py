@@ -8,6 +8,7 @@ hyper-parameters.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from ml.payload import Arrays, ArraySchema, validate_arrays
 from ml.specs.architectures import Layout, get_layout, initial_schema, model_schema, num_parameters
 
 MAX_COUNT = 1 << 31
+MAX_ABS = 1e6  # of a payload's floats, unless genesis sets another limit: far above what trains, far below an overflow
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Task:
     """What a federation learns: the model, the (channels, height, width) it sees, and how many classes there are.
 
     `max_weight` is genesis' limit on weights, and on every other number that is used as one. `rounds` is how many are
-    planned, 0 if there is no end to them. `num_members` is n, 0 where nothing will be aggregated.
+    planned, 0 if there is no end to them. `num_members` is n, 0 where nothing will be aggregated. `max_abs` is how far
+    from 0 a float of a payload may be; of an aggregate it may be farther.
     """
 
     model: Mapping[str, Any]
@@ -37,12 +40,15 @@ class Task:
     max_weight: int = MAX_WEIGHT
     rounds: int = 0
     num_members: int = 0
+    max_abs: float = MAX_ABS
 
     def __post_init__(self) -> None:
         if type(self.num_classes) is not int or not 2 <= self.num_classes <= 1 << 16:
             raise SpecError("classes", f"expected 2 to {1 << 16} classes, got {self.num_classes!r}")
         if type(self.max_weight) is not int or not 1 <= self.max_weight <= MAX_WEIGHT:
             raise SpecError("limits.max_weight", f"expected 1 to {MAX_WEIGHT}, got {self.max_weight!r}")
+        if not 0 < self.max_abs < math.inf:
+            raise SpecError("limits.max_abs", f"expected a finite number above 0, got {self.max_abs!r}")
         self.layout  # noqa: B018 - raises for a model that cannot be
 
     @cached_property
@@ -369,7 +375,7 @@ class MethodSpec(ABC):
         if kind not in schemas:
             raise PayloadError(f"payload {kind!r} at height {height}: {suggest(kind, schemas)}")
         try:
-            validate_arrays(arrays, schemas[kind])
+            validate_arrays(arrays, schemas[kind], max_abs=self.task.max_abs)
         except PayloadError as error:
             raise PayloadError(f"payload {kind!r}: {error}") from error
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from ml.errors import PayloadError
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs.base import MAX_COUNT, Hyperparameters, Offer, count, number
 from ml.specs.peers import PeerHyperparameters, PeerSpec
@@ -40,21 +39,14 @@ class CriticalFlSpec(PeerSpec):
 
     @cached_property
     def _schemas(self) -> Mapping[str, ArraySchema]:
-        return {"unit": ArraySchema({"num_peers": ArraySpec("int64", (1,))}), **self.part_schemas}
+        num_peers = ArraySpec("int64", (1,), (self.hyperparameters.num_peers, MAX_COUNT - 1))
+        return {"unit": ArraySchema({"num_peers": num_peers}), **self.part_schemas}
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
         return self._schemas
 
     def rules(self, height: int) -> Mapping[str, str]:
         return {"unit": "stack"}
-
-    def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
-        super().validate_payload(kind, arrays, height)
-        if kind != "unit":
-            return
-        least, got = self.hyperparameters.num_peers, int(arrays["num_peers"][0])
-        if not least <= got < MAX_COUNT:
-            raise PayloadError(f"payload 'unit': expected num_peers from {least} to {MAX_COUNT - 1}, got {got}")
 
     def get_num_peers(self, me: bytes, offers: Sequence[Offer], aggregate: Arrays | None) -> int:
         """What `me` has said, in its row of the aggregate."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ml.aggregation.nova import MAX_STEPS, NOVA_NUMBERS, compute_norm
+from ml.aggregation.nova import MAX_NORM, MAX_STEPS, NOVA_NUMBERS, compute_norm
 from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs.base import Hyperparameters, Task, choice
@@ -100,7 +100,10 @@ def check_names(task: Task) -> None:
 
 def add_numbers(schema: ArraySchema) -> ArraySchema:
     """A model's schema with both."""
-    numbers = {"local_steps": ArraySpec("int64", (1,)), "norm": ArraySpec("float64", (1,))}
+    numbers = {
+        "local_steps": ArraySpec("int64", (1,), (1, MAX_STEPS)),
+        "norm": ArraySpec("float64", (1,), (1.0, float(MAX_NORM))),
+    }
     return ArraySchema({**schema.arrays, **numbers})
 
 
@@ -112,10 +115,8 @@ def make_numbers(num_steps: int, momentum: float) -> Arrays:
 def validate_numbers(arrays: Arrays, fixed_steps: int | None, momentum: float) -> None:
     """Raise PayloadError unless tau is `fixed_steps`, where that is known, and the norm is tau's."""
     steps = int(arrays["local_steps"][0])
-    low, high = (1, MAX_STEPS) if fixed_steps is None else (fixed_steps, fixed_steps)
-    if not low <= steps <= high:
-        wanted = f"from 1 to {high}" if fixed_steps is None else str(fixed_steps)
-        raise PayloadError(f"payload 'model': expected local_steps {wanted}, got {steps}")
+    if fixed_steps is not None and steps != fixed_steps:
+        raise PayloadError(f"payload 'model': expected local_steps {fixed_steps}, got {steps}")
     expected, got = compute_norm(steps, momentum), arrays["norm"][0]
     if got != expected:
         raise PayloadError(f"payload 'model': expected norm {expected!r} of {steps} steps, got {float(got)!r}")

@@ -105,7 +105,10 @@ class MpFedClSpec(ModelSpec):
 
     @cached_property
     def _schemas(self) -> Mapping[str, ArraySchema]:
-        arrays = {"classes": ArraySpec("int64", ("n",)), "prototypes": ArraySpec("float32", ("n", self.prototype_dim))}
+        arrays = {
+            "classes": ArraySpec("int64", ("n",), (0, self.task.num_classes - 1)),
+            "prototypes": ArraySpec("float32", ("n", self.prototype_dim)),
+        }
         most = self.task.num_classes * self.hyperparameters.max_prototypes
         return {"model": self._make_schema(), "prototypes": ArraySchema(arrays, {"n": (0, most)})}
 
@@ -119,10 +122,6 @@ class MpFedClSpec(ModelSpec):
         classes, most = arrays["classes"], self.hyperparameters.max_prototypes
         if not len(classes):
             return
-        if classes[0] < 0 or classes.max() >= self.task.num_classes:
-            raise PayloadError(
-                f"payload 'prototypes': expected classes from 0 to {self.task.num_classes - 1}, got {classes.tolist()}"
-            )
         if not np.all(classes[1:] >= classes[:-1]):
             raise PayloadError(f"payload 'prototypes': expected classes in ascending order, got {classes.tolist()}")
         if (most_of_one := int(np.bincount(classes).max())) > most:

@@ -147,11 +147,11 @@ class PrototypeSpec(MethodSpec):
     @cached_property
     def _schemas(self) -> Mapping[str, ArraySchema]:
         arrays = {
-            "classes": ArraySpec("int64", ("n",)),
+            "classes": ArraySpec("int64", ("n",), (0, self.task.num_classes - 1)),
             "prototypes": ArraySpec("float32", ("n", self.task.embedding_dim)),
         }
         if self.hyperparameters.proto_agg == "samples":
-            arrays["counts"] = ArraySpec("int64", ("n",))
+            arrays["counts"] = ArraySpec("int64", ("n",), (1, self.task.max_weight))
         return {"prototypes": ArraySchema(arrays, {"n": (0, self.task.num_classes)})}
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
@@ -172,14 +172,5 @@ class PrototypeSpec(MethodSpec):
     def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
         super().validate_payload(kind, arrays, height)
         classes = arrays["classes"]
-        if classes.size and not (classes[0] >= 0 and classes[-1] < self.task.num_classes):
-            raise PayloadError(
-                f"payload 'prototypes': expected classes from 0 to {self.task.num_classes - 1}, got {classes.tolist()}"
-            )
         if not np.all(classes[1:] > classes[:-1]):
             raise PayloadError(f"payload 'prototypes': expected classes sorted and once each, got {classes.tolist()}")
-        counts = arrays.get("counts")
-        if counts is not None and counts.size and not 1 <= counts.min() <= counts.max() <= self.task.max_weight:
-            raise PayloadError(
-                f"payload 'prototypes': expected counts from 1 to {self.task.max_weight}, got {counts.tolist()}"
-            )

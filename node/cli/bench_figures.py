@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+
+from node.cli.output import print_json
 
 RepeatsOption = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="How often each is measured.")]
 
@@ -18,7 +19,7 @@ def report(what: str) -> None:
 
 def print_figures(figures: dict[str, Any], show: Callable[[dict[str, Any]], None], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(figures))
+        print_json(figures)
     else:
         show_machine(figures["machine"])
         show(figures)

@@ -266,7 +266,9 @@ def watch(
     events: Annotated[
         str,
         typer.Option(
-            "--events", metavar="KIND,…", help="block, round, training, peer, rejected, evidence, stall, operator."
+            "--events",
+            metavar="KIND,…",
+            help="block, round, training, spoiled, peer, rejected, evidence, stall, operator.",
         ),
     ] = "block",
     since: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import tempfile
@@ -16,6 +15,7 @@ import typer
 
 from node.cli import demo_control
 from node.cli.options import AsJson, make_group
+from node.cli.output import print_json
 from node.cli.testnet import (
     DataOption,
     HttpPortOption,
@@ -103,7 +103,7 @@ def run(
         def on_result(result: DemoResult) -> None:
             results.append(result)
             if as_json:
-                print(json.dumps(result.to_json()), flush=True)
+                print_json(result.to_json())
             else:
                 _show_result(result, testnet)
             if stay:

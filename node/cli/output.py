@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO, TypeVar
 
+from node.finite import to_finite
+
 SHORT_CHARS = 8
 RED, GREEN, YELLOW = 31, 32, 33
 
@@ -17,7 +19,8 @@ T = TypeVar("T")
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value), flush=True)
+    """In one line, with null for numbers that are not finite."""
+    print(json.dumps(to_finite(value), allow_nan=False), flush=True)
 
 
 def show_id(text: str) -> str:

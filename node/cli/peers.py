@@ -178,7 +178,7 @@ def describe_not_awaited(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
 
 def describe_clocks(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
     """Whose clock is wrong."""
-    from node.member_clocks import is_wrong
+    from node.skew import is_wrong
 
     return [
         (f"clock of {peer.name}", f"{abs(peer.clock_ahead_s):.1f} s {'ahead' if peer.clock_ahead_s > 0 else 'behind'}")

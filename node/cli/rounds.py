@@ -75,6 +75,7 @@ def list_some(
         print_json({"rounds": [to_json(entry) for entry in entries]})
         return
     has_branches = any("dropout" in entry.apply for entry in entries)
+    has_troubles = any(map(_get_trouble, entries))
     rows = []
     for entry in entries:
         train, mine, wall = (
@@ -96,11 +97,13 @@ def list_some(
                 show_number(entry.local_accuracy if entry.HasField("local_accuracy") else None),
                 show_number(entry.accuracy if entry.HasField("accuracy") else None),
                 *((_get_branch(entry),) if has_branches else ()),
+                *((_get_trouble(entry) or "-",) if has_troubles else ()),
             )
         )
     who = (">ROUND", "TIME (UTC)", "MINER", ">CONTRIB", ">REFUSED", ">VIEW")
     cost = (">E", ">TRAIN", ">MINE", ">SECONDS", ">SENT")
-    print_table((*who, *cost, ">BEFORE", ">AFTER", *(("BRANCH",) if has_branches else ())), rows)
+    found = (">BEFORE", ">AFTER", *(("BRANCH",) if has_branches else ()), *(("TROUBLE",) if has_troubles else ()))
+    print_table((*who, *cost, *found), rows)
 
 
 def _get_branch(entry: pb.Round) -> str:
@@ -108,6 +111,12 @@ def _get_branch(entry: pb.Round) -> str:
     if "dropout" in entry.apply:
         return "dropout" if entry.apply["dropout"] else "personalise"
     return "alone" if entry.measured else "-"
+
+
+def _get_trouble(entry: pb.Round) -> str:
+    """What was not as always with this node's model, in a word each; `rounds show` says why."""
+    troubles = {"spoiled": "spoiled", "went_back": "went back", "failure": "untrained"}
+    return ", ".join(word for name, word in troubles.items() if entry.HasField(name))
 
 
 def show(
@@ -168,6 +177,12 @@ def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, 
     facts.append(("payloads", show_bytes(entry.payload_bytes)))
     if not entry.measured:
         return [*facts, ("measured", "no: this node caught up with the round later")]
+    if entry.HasField("failure"):
+        facts.append(("not trained", entry.failure))
+    if entry.HasField("went_back"):
+        facts.append(("began from its own model", entry.went_back))
+    if entry.HasField("spoiled"):
+        facts.append(("aggregate not taken over", entry.spoiled))
     if "iterations" in entry.train:
         facts.append((f"local {unit}s", f"{entry.train['iterations']:.0f}"))
     if "sets" in entry.train:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import AsJson
-from node.cli.output import show_bytes
+from node.cli.output import print_json, show_bytes
 from node.cli.testnet import (
     DataOption,
     MethodOption,
@@ -125,7 +124,7 @@ def run(
         task = progress.add_task("rounds", total=rounds)
         result = simulate(config, on_round=lambda _: progress.advance(task))
     if as_json:
-        print(json.dumps(result.to_json()))
+        print_json(result.to_json())
     else:
         _print_result(result)
 

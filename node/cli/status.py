@@ -125,6 +125,10 @@ def describe(status: pb.NodeStatus) -> _Facts:
         facts.insert(0, ("SILENT", status.silence))
     if status.paused:
         facts.insert(0, ("PAUSED", _describe_pause(status)))
+    if status.HasField("spoiled_round"):
+        facts.insert(0, ("SPOILED", _describe_spoiled(status)))
+    if status.HasField("training_trouble"):
+        facts.insert(0, ("NOT TRAINED", status.training_trouble))
     if status.stalled:
         facts.insert(0, ("STALLED", status.stall_reason))
     return facts
@@ -190,6 +194,11 @@ def _describe_pause(status: pb.NodeStatus) -> str:
     return f"{since}it contributes nothing and goes on voting; fednode resume ends that"
 
 
+def _describe_spoiled(status: pb.NodeStatus) -> str:
+    why = status.spoiled_reason
+    return f"the aggregate of round {status.spoiled_round}, so this node goes on from its own model: {why}"
+
+
 def _describe_round(status: pb.NodeStatus) -> str:
     of = f" of {status.rounds}" if status.rounds else ""
     if status.done:
@@ -212,6 +221,10 @@ def describe_in_a_line(status: pb.NodeStatus) -> str:
     ]
     if status.paused:
         parts.append("PAUSED")
+    if status.HasField("spoiled_round"):
+        parts.append(f"SPOILED by round {status.spoiled_round}")
+    if status.HasField("training_trouble"):
+        parts.append(f"NOT TRAINED {status.training_trouble}")
     if status.stalled:
         parts.append(f"STALLED {status.stall_reason}")
     return "  ".join(parts)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from ml.errors import PayloadError
 from ml.snapshot import Snapshot
 from node.errors import NodeError
 from node.experiments.plan import FORMAT, VERSION, Run
+from node.finite import to_finite
 
 RUNS = "runs"
 _TEMPORARY = ".part"
@@ -133,7 +133,7 @@ def write_result(directory: Path, run: Run, document: Mapping[str, Any], kept: K
         data = kept.snapshot.encode()
         whole["snapshot"] = {"sha256": hashlib.sha256(data).hexdigest(), "classes": kept.names}
         _write(get_snapshot_path(directory, run.id), data)  # before the JSON that refers to it
-    text = json.dumps(_without_infinities(whole), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(to_finite(whole), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     _write(get_result_path(directory, run.id), text.encode("utf-8"))
 
 
@@ -221,11 +221,3 @@ def read_snapshot(directory: Path, run: Run, result: Result) -> Kept | None:
         if largest >= len(names):
             raise BrokenResult(f"{path}: {what}: expected less than {len(names)}, got {largest}")
     return Kept(snapshot, names)
-
-
-def _without_infinities(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_infinities(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_infinities(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,7 +12,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "clock_ahead_s", "paused", "contributes", "stops_after", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
+    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,9 @@ class NodeStatus(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     STOPS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    SPOILED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    SPOILED_REASON_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
@@ -135,13 +138,16 @@ class NodeStatus(_message.Message):
     paused: bool
     contributes: bool
     stops_after: int
+    training_trouble: str
+    spoiled_round: int
+    spoiled_reason: str
     time: str
     started_at: str
     uptime_s: float
     pid: int
     worker_pid: int
     miner_pids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NotAwaited(_message.Message):
     __slots__ = ("id", "name", "reason")
@@ -442,7 +448,7 @@ class GetRoundRequest(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule")
+    __slots__ = ("round", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "spoiled", "went_back", "failure")
     class RejectedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -526,6 +532,9 @@ class Round(_message.Message):
     SIGNED_TWICE_FIELD_NUMBER: _ClassVar[int]
     NOT_TAKEN_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    SPOILED_FIELD_NUMBER: _ClassVar[int]
+    WENT_BACK_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     round: int
     block: str
     time: str
@@ -553,7 +562,10 @@ class Round(_message.Message):
     signed_twice: _containers.ScalarMap[str, str]
     not_taken: _containers.RepeatedCompositeFieldContainer[NotTaken]
     schedule: Schedule
-    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ...) -> None: ...
+    spoiled: str
+    went_back: str
+    failure: str
+    def __init__(self, round: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., spoiled: _Optional[str] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class CandidateView(_message.Message):
     __slots__ = ("id", "miner", "miner_name", "reason")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -14,22 +13,23 @@ _COPIED = ("block", "miner", "view", "votes", "payload_bytes", "pulled_bytes", "
 
 
 def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
-    """`record` is `RoundRecord.to_mapping`'s. Numbers that are not finite become None, as JSON has none such."""
+    """`record` is `RoundRecord.to_mapping`'s, in which None stands for numbers that are not finite."""
     train = record.get("train", {})
     return {
         "time": format_time(at_ms),
         "node": node,
         "round": record["round"],
         "height": record["round"],
-        "loss": _finite(train.get("loss")),
-        "accuracy": _finite(record.get("accuracy")),
-        "local_accuracy": _finite(record.get("local_accuracy")),
+        "loss": train.get("loss"),
+        "accuracy": record.get("accuracy"),
+        "local_accuracy": record.get("local_accuracy"),
         "contributions": len(record.get("contributors", ())),
         "rejected": len(record.get("rejected", ())),
         "left_out": len(record.get("left_out", ())),
-        **{key: _finite(record.get(key)) for key in _COPIED},
-        "train": _finite(train),
-        "apply": _finite(record.get("apply", {})),
+        "spoiled": record.get("spoiled") is not None,
+        **{key: record.get(key) for key in _COPIED},
+        "train": train,
+        "apply": record.get("apply", {}),
     }
 
 
@@ -45,9 +45,3 @@ def list_scalars(point: Point, prefix: str = "") -> Iterator[tuple[str, float]]:
 def get_time_s(point: Point) -> float:
     """When the round ended, in Unix seconds: a sink may come to write it much later."""
     return datetime.fromisoformat(point["time"]).timestamp()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(below) for key, below in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

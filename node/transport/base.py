@@ -209,7 +209,8 @@ class Transport(Protocol):
     def counters(self) -> Mapping[Id, TrafficCounters]: ...
 
     async def run(self, handler: Handler) -> None:
-        """Listens, connects and keeps connecting until cancelled, or until a handler raises beyond its contract."""
+        """Listens, connects and keeps connecting until cancelled, or until a handler raises what is the node's own
+        trouble. What else it raises beyond its contract is refused (`node.boundary`)."""
 
 
 async def read_chunks(handler: Handler, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from chain.block import Id
 from node.bans import Bans
+from node.boundary import Boundary
 from node.pb import peer_pb2 as pb
 from node.refusals import Reason
 from node.transport.base import (
@@ -67,6 +68,7 @@ class Intake:
         counters: TrafficCounters,
         *,
         only_status: bool,
+        boundary: Boundary | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         now = clock()
@@ -78,6 +80,7 @@ class Intake:
         self.num_blob_streams = 0
         self._bans = bans
         self._only_status = only_status
+        self._boundary = boundary or Boundary()
         self._clock = clock
         self._statuses = TokenBucket(limits.status_per_s, limits.status_burst, now)
         self._messages = TokenBucket(limits.messages_per_s, limits.messages_burst, now)
@@ -91,7 +94,7 @@ class Intake:
     def take(self, batch: pb.Batch, handler: Handler) -> float:
         """Hands a batch on. Returns for how many seconds to read nothing more from this peer.
 
-        Raises PeerFault on bytes that no correct node sends, and whatever the handler raises.
+        Raises PeerFault on bytes that no correct node sends, and what is the node's own trouble.
         """
         now = self._clock()
         size = batch.ByteSize()
@@ -110,7 +113,8 @@ class Intake:
                 continue
             self.counters.add_received(KIND_NAMES[message.kind], len(message.data) + ENVELOPE_BYTES + framing)
             framing = 0
-            handler.on_message(self.peer, message)
+            with self._boundary.around(KIND_NAMES[message.kind], self.peer, passing=(PeerFault,)):
+                handler.on_message(self.peer, message)
         self.counters.waits += wait_s > 0
         return wait_s
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 import grpc
 
 from chain.block import Id
+from node.boundary import Boundary
 from node.pb import peer_pb2 as pb
 from node.refusals import Reason
 from node.transport.base import Handler, PeerFault
@@ -45,6 +46,7 @@ class Link:
         sender: Sender,
         intake: Intake,
         refuse: Callable[[Id, PeerFault], None],
+        boundary: Boundary,
     ) -> None:
         self.peer = intake.peer
         self._address = address
@@ -53,6 +55,7 @@ class Link:
         self._sender = sender
         self._intake = intake
         self._refuse = refuse
+        self._boundary = boundary
         self._random = Random()  # noqa: S311  # jitter
 
     def move(self, address: str | None) -> None:
@@ -61,7 +64,7 @@ class Link:
         self._moved.set()
 
     async def run(self, handler: Handler) -> None:
-        """Until cancelled. Raises what the handler raises beyond its contract."""
+        """Until cancelled. Raises what is the node's own trouble."""
         while True:
             self._moved.clear()
             tasks = [asyncio.create_task(self._moved.wait())]
@@ -83,7 +86,9 @@ class Link:
         try:
             while True:
                 began_s = time.monotonic()
-                code = await self._push(channel, handler)
+                code: grpc.StatusCode | None = None
+                with self._boundary.around("connection", self.peer):
+                    code = await self._push(channel, handler)
                 failures = 0 if time.monotonic() - began_s > STEADY_AFTER_S else failures + 1
                 await asyncio.sleep(self._get_pause_s(address, failures, refused=code in _REFUSALS))
                 if self._caller.get_leaf() is not leaf:
@@ -117,7 +122,8 @@ class Link:
 
     async def _converse(self, call: grpc.aio.StreamStreamCall, handler: Handler) -> grpc.StatusCode | None:  # type: ignore[type-arg]  # generic in the stubs alone
         self._sender.open()
-        handler.on_peer_up(self.peer)
+        with self._boundary.around("connection", self.peer):
+            handler.on_peer_up(self.peer)
         reader = asyncio.create_task(self._read(call, handler))
         writer = asyncio.create_task(self._sender.run(call.write))
         try:
@@ -127,7 +133,8 @@ class Link:
                 task.cancel()
             outcomes = await asyncio.gather(reader, writer, return_exceptions=True)
             self._sender.close()
-            handler.on_peer_down(self.peer)
+            with self._boundary.around("connection", self.peer):
+                handler.on_peer_down(self.peer)
         for outcome in outcomes:
             if isinstance(outcome, PeerFault):
                 self._refuse(self.peer, outcome)

@@ -18,6 +18,7 @@ from random import Random
 
 from chain.block import Digest, Id
 from node.bans import Bans
+from node.boundary import Boundary
 from node.refusals import Reason
 from node.transport.base import (
     BLOB,
@@ -32,6 +33,7 @@ from node.transport.base import (
     PeerFault,
     PeerUnavailable,
     TrafficCounters,
+    TransportError,
     limit_blocks_reply,
     read_chunks,
     validate_size,
@@ -158,6 +160,7 @@ class MemoryTransport:
         self._last_arrival_s: dict[Id, float] = {}
         self._counters: dict[Id, TrafficCounters] = {}
         self.bans = Bans(self._get_time_s)
+        self.boundary = Boundary()
 
     @property
     def me(self) -> Id:
@@ -252,7 +255,8 @@ class MemoryTransport:
             return
         counters.add_received(KIND_NAMES[message.kind], len(message.data) + FRAMING_BYTES)
         try:
-            self._get_handler().on_message(sender, message)
+            with self.boundary.around(KIND_NAMES[message.kind], sender, passing=(PeerFault,)):
+                self._get_handler().on_message(sender, message)
         except PeerFault as fault:
             self._refuse(sender, fault)
 
@@ -277,11 +281,13 @@ class MemoryTransport:
             if was is not None and was is not there:
                 del self._up[peer]
                 self._get_counters(peer).dropped += self._outboxes.pop(peer).clear()
-                self._get_handler().on_peer_down(peer)
+                with self.boundary.around("connection", peer):
+                    self._get_handler().on_peer_down(peer)
             if there is not None and was is not there:
                 self._up[peer] = there
                 self._outboxes[peer] = Outbox(self._get_time_s(), status_per_s=self._network.status_per_s)
-                self._get_handler().on_peer_up(peer)
+                with self.boundary.around("connection", peer):
+                    self._get_handler().on_peer_up(peer)
 
     def _enqueue(self, call: Callable[[], None]) -> None:
         if self._handler is not None:
@@ -293,12 +299,16 @@ class MemoryTransport:
     async def request_blocks(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
         await self._travel(self._me, peer, risky=True)
         there = self._reach(peer)
+        blocks: list[tuple[bytes, bytes]] = []
         try:
             handler = there._get_handler()
-            blocks = await handler.on_blocks_request(self._me, first, min(count, MAX_BLOCKS_COUNT))
+            with there.boundary.around("blocks", self._me, passing=(PeerFault,)) as crossing:
+                blocks = await handler.on_blocks_request(self._me, first, min(count, MAX_BLOCKS_COUNT))
         except PeerFault as fault:
             there._refuse(self._me, fault)
             raise PeerUnavailable("refused") from fault
+        if crossing.failure is not None:
+            raise PeerUnavailable("it failed") from crossing.failure
         blocks = limit_blocks_reply(blocks, count)
         size = FRAMING_BYTES + sum(len(block) + len(certificate) for block, certificate in blocks)
         there._get_counters(self._me).add_sent(BLOCKS, size)
@@ -314,16 +324,19 @@ class MemoryTransport:
         position = offset
         async with aclosing(read_chunks(there._get_handler(), self._me, digest, offset)) as chunks:
             try:
-                async for chunk in chunks:
-                    there._get_counters(self._me).add_sent(BLOB, len(chunk) + FRAMING_BYTES)
-                    await self._travel(peer, self._me)
-                    position += len(chunk)
-                    if position > max_bytes:
-                        raise BlobTooLong(f"{position} bytes and more, {max_bytes} declared")
-                    self._get_counters(peer).add_received(BLOB, len(chunk) + FRAMING_BYTES)
-                    yield chunk
-                    if self._network.find(peer) is not there:
-                        raise PeerUnavailable("the peer went away")
+                with there.boundary.around(BLOB, self._me, passing=(TransportError,)) as crossing:
+                    async for chunk in chunks:
+                        there._get_counters(self._me).add_sent(BLOB, len(chunk) + FRAMING_BYTES)
+                        await self._travel(peer, self._me)
+                        position += len(chunk)
+                        if position > max_bytes:
+                            raise BlobTooLong(f"{position} bytes and more, {max_bytes} declared")
+                        self._get_counters(peer).add_received(BLOB, len(chunk) + FRAMING_BYTES)
+                        yield chunk
+                        if self._network.find(peer) is not there:
+                            raise PeerUnavailable("the peer went away")
+                if crossing.failure is not None:
+                    raise PeerUnavailable("it failed") from crossing.failure
             except PeerFault as fault:
                 there._refuse(self._me, fault)
                 raise PeerUnavailable("refused") from fault

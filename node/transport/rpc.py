@@ -18,6 +18,7 @@ import grpc
 from chain.block import Digest, Id
 from chain.signing import SigningKey
 from node.bans import Bans
+from node.boundary import Boundary
 from node.tls import MutualTls
 from node.transport.address import is_loopback, split_address
 from node.transport.base import (
@@ -71,6 +72,7 @@ class RpcTransport:
         bans: Bans | None = None,
         chain_id: Digest = b"",
         on_call: OnCall | None = None,
+        boundary: Boundary | None = None,
     ) -> None:
         """Raises ValueError on an address that is none, or is not loopback while TLS is off."""
         self._me = identity.id
@@ -84,6 +86,7 @@ class RpcTransport:
         trusted = trusted_members | trusted_observers
         self.tls = MutualTls(identity, trusted) if tls == "mutual" else None
         self.bans = bans if bans is not None else Bans(time.monotonic)
+        self.boundary = boundary if boundary is not None else Boundary()
         limits = limits if limits is not None else RateLimits()
         caller = Caller(self._me, self.tls, connect_s)
         self._caller = caller
@@ -97,12 +100,26 @@ class RpcTransport:
         self._counters = {peer: TrafficCounters() for peer in sorted(trusted)}
         self._senders = {peer: Sender(self._counters[peer], limits) for peer in trusted}
         self._intakes = {
-            peer: Intake(peer, limits, self.bans, self._counters[peer], only_status=peer in trusted_observers)
+            peer: Intake(
+                peer,
+                limits,
+                self.bans,
+                self._counters[peer],
+                only_status=peer in trusted_observers,
+                boundary=self.boundary,
+            )
             for peer in trusted
         }
         self._undialled = {peer: self._senders[peer] for peer in trusted - self._addresses.keys()}
         self._links = {
-            peer: Link(self._addresses.get(peer), caller, self._senders[peer], self._intakes[peer], self._refuse)
+            peer: Link(
+                self._addresses.get(peer),
+                caller,
+                self._senders[peer],
+                self._intakes[peer],
+                self._refuse,
+                self.boundary,
+            )
             for peer in trusted
         }
         self._bulks = {peer: self._make_bulk(peer, address) for peer, address in self._addresses.items()}
@@ -187,7 +204,7 @@ class RpcTransport:
                 failed.set_exception(failure)
 
         self._service = PeerService(
-            handler, self._intakes, self._undialled, self.bans, self.tls, on_failure, self._chain_id
+            handler, self._intakes, self._undialled, self.bans, self.tls, self.boundary, on_failure, self._chain_id
         )
         validate_free(self._listen)
         server = make_server(

@@ -16,6 +16,7 @@ from chain.errors import InvalidKey
 from chain.genesis import PROTOCOL_VERSION
 from chain.signing import decode_id, encode_id
 from node.bans import Bans
+from node.boundary import Boundary
 from node.pb import common_pb2
 from node.pb import peer_pb2 as pb
 from node.refusals import Reason
@@ -112,7 +113,8 @@ class PeerService:
     """The servicer. `senders` are those of peers that we do not dial, as it is when they open their stream: they are
     answered on it.
 
-    `tls` None means that callers are believed. `on_failure` hears of what a handler raised beyond its contract.
+    `tls` None means that callers are believed. `on_failure` hears of what is the node's own trouble; what else goes
+    wrong with a call is the `boundary`'s.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class PeerService:
         senders: Mapping[Id, Sender],
         bans: Bans,
         tls: MutualTls | None,
+        boundary: Boundary,
         on_failure: Callable[[Exception], None],
         chain_id: Digest = b"",
     ) -> None:
@@ -130,6 +133,7 @@ class PeerService:
         self._senders = senders
         self._bans = bans
         self._tls = tls
+        self._boundary = boundary
         self._on_failure = on_failure
         self._chain_id = chain_id
         self._streams: dict[Id, asyncio.Future[None]] = {}
@@ -165,18 +169,18 @@ class PeerService:
     # The calls of peer.proto
 
     async def Push(self, request_iterator: object, context: Context) -> None:  # noqa: N802
-        await self._serve(context, lambda intake: self._push(intake, context))
+        await self._serve("connection", context, lambda intake: self._push(intake, context))
 
     async def Blocks(self, request: pb.BlocksRequest | Malformed, context: Context) -> pb.BlocksReply:  # noqa: N802
-        return await self._serve(context, lambda intake: self._blocks(intake, request, context))
+        return await self._serve("blocks", context, lambda intake: self._blocks(intake, request, context))
 
     async def Blob(self, request_iterator: object, context: Context) -> None:  # noqa: N802
-        await self._serve(context, lambda intake: self._blob(intake, context))
+        await self._serve("blob", context, lambda intake: self._blob(intake, context))
 
     async def Hello(self, request: pb.HelloRequest | Malformed, context: Context) -> pb.HelloReply:  # noqa: N802
-        return await self._serve(context, lambda intake: self._hello(intake, request))
+        return await self._serve("hello", context, lambda intake: self._hello(intake, request))
 
-    async def _serve(self, context: Context, serve: Callable[[Intake], Awaitable[T]]) -> T:
+    async def _serve(self, what: str, context: Context, serve: Callable[[Intake], Awaitable[T]]) -> T:
         """The edge: knows the caller, and turns what went wrong into a status and its consequences."""
         intake = await self._admit(context)
         try:
@@ -188,8 +192,9 @@ class PeerService:
             raise
         except grpc.aio.BaseError as error:  # the caller has gone: to gRPC that is a call cancelled
             raise asyncio.CancelledError from error
-        except Exception as failure:  # noqa: BLE001  # the servicer edge: heard at the top, not swallowed by gRPC
-            self._on_failure(failure)
+        except Exception as failure:  # noqa: BLE001  # the servicer edge: not swallowed by gRPC
+            if not self._boundary.takes(failure, what, intake.peer):
+                self._on_failure(failure)  # which is heard at the top
             await context.abort(grpc.StatusCode.INTERNAL)
         raise AssertionError("abort always raises")
 
@@ -229,7 +234,8 @@ class PeerService:
             tasks.append(asyncio.create_task(sender.run(context.write)))
         try:
             if sender is not None:
-                self._handler.on_peer_up(peer)
+                with self._boundary.around("connection", peer):
+                    self._handler.on_peer_up(peer)
             await asyncio.wait({*tasks, replaced}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
@@ -239,7 +245,8 @@ class PeerService:
                 del self._streams[peer]
                 if sender is not None:
                     sender.close()
-                    self._handler.on_peer_down(peer)
+                    with self._boundary.around("connection", peer):
+                        self._handler.on_peer_down(peer)
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, (TimeoutError, grpc.aio.BaseError)):
                 raise outcome

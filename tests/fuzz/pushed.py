@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from google.protobuf.message import DecodeError as NotProtobuf
@@ -19,6 +19,7 @@ from fuzz.federation import CANDIDATE, GENESIS, KEYS, LIAR, ME, PARENT, believin
 from fuzz.wire_bytes import make_statuses
 from node import round_events
 from node.bans import Bans
+from node.boundary import Boundary
 from node.context import NodeContext
 from node.events import Events
 from node.gossip import Gossip, Position
@@ -32,9 +33,8 @@ from node.sync import Sync
 from node.transfers import Transfers
 from node.transport.base import PeerFault, TrafficCounters
 from node.transport.intake import Intake, RateLimits
-from support.chains import (
-    make_chain,
-)
+from support.chains import make_chain
+from support.open_boundary import OpenBoundary
 
 
 class Clock:
@@ -73,7 +73,13 @@ class Door:
         )
         counters = TrafficCounters()
         self.intake = Intake(
-            LIAR, RateLimits(), Bans(clock.monotonic), counters, only_status=False, clock=clock.monotonic
+            LIAR,
+            RateLimits(),
+            Bans(clock.monotonic),
+            counters,
+            only_status=False,
+            boundary=context.boundary,
+            clock=clock.monotonic,
         )
 
     me = ME
@@ -102,6 +108,7 @@ class _Context:
     genesis: Genesis
     me: Id
     clock: Clock
+    boundary: Boundary = field(default_factory=OpenBoundary)
 
     def get_name(self, key: Id) -> str:
         return key.hex()[:8]

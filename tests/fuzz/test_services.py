@@ -40,6 +40,7 @@ from node.transport.server import PeerService, make_server
 from support.asked_nodes import Running, running
 from support.cluster import Node
 from support.nodes import HandClock
+from support.open_boundary import OpenBoundary
 from support.recording import PATIENCE_S, wait_until
 
 FINE = grpc.StatusCode
@@ -132,6 +133,7 @@ class Attacked:
         service = self.node.service
         assert self.failures == []
         assert self.node.failure is None
+        assert self.one.context.boundary.failures == {}
         assert service is not None
         assert service.machine is not None
         await wait_until(
@@ -172,8 +174,10 @@ async def attack(runner: asyncio.Runner, path: Path) -> AsyncIterator[Attacked]:
         assert node.service is not None
         clock, failures = HandClock(), list[Exception]()
         bans = Bans(clock)
-        intake = Intake(liar.key.id, LIMITS, bans, TrafficCounters(), only_status=False, clock=clock)
-        service = PeerService(node.service.reception, {liar.key.id: intake}, {}, bans, None, failures.append)
+        boundary = OpenBoundary()
+        intake = Intake(liar.key.id, LIMITS, bans, TrafficCounters(), only_status=False, boundary=boundary, clock=clock)
+        reception = node.service.reception
+        service = PeerService(reception, {liar.key.id: intake}, {}, bans, None, boundary, failures.append)
         server = make_server(service, 64, 3, 5.0, max_connections=16)
         serve_calls(service, server)
         port = server.add_insecure_port("127.0.0.1:0")

@@ -21,6 +21,7 @@ from chain.block import ZERO, Block, Digest, Id, Phase
 from chain.blockchain import verify_chain
 from chain.store import STEPS
 from ml import payload, specs
+from node.errors import NodeError
 from node.genesis_file import get_genesis_spec
 from node.offload import InlineOffload
 from node.round_events import RoundPhase
@@ -44,7 +45,7 @@ def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
-class Killed(Exception):
+class Killed(NodeError):
     """The process is gone, in the middle of a durable step."""
 
 

@@ -23,6 +23,7 @@ from chain.signing import SigningKey
 from chain.sqlite_store import SqliteStore
 from node import sync
 from node.context import NodeContext
+from node.errors import NodeError
 from node.made_chain import extend_chain
 from node.refusals import Reason
 from node.round_service import RoundService
@@ -234,7 +235,7 @@ def test_old_blobs_that_are_served_wrong_are_counted_and_had_from_others(tmp_pat
 # Killed in the middle
 
 
-class Killed(Exception):
+class Killed(NodeError):
     """The process is gone, in the middle of a durable step."""
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,21 @@ import pytest
 
 from chain.block import Block
 from node.exchange import Exchange
-from node.learner import Given, Learner, Target
-from node.trainer import NOTHING_TAKEN, OnProgress, Predicted, Trained, TrainerInfo, TrainingAbandoned
+from node.learner import MAX_RECALLED, RETRY_S, Given, Learner, SpoiledAggregate, Target
+from node.trainer import (
+    NOTHING_TAKEN,
+    AggregateSpoiled,
+    OnProgress,
+    Predicted,
+    Trained,
+    Trainer,
+    TrainerInfo,
+    TrainingAbandoned,
+    TrainingFailed,
+    WorkerDied,
+)
 from support.recording import wait_until
+from support.virtual_time import run_virtual
 
 
 def make_head(height: int) -> Block:
@@ -62,6 +75,9 @@ class SlowTrainer:
         self.log.append(f"apply {height}")
         return {"accuracy": 0.5}
 
+    async def pass_over(self, height: int) -> Mapping[str, float]:
+        raise AssertionError
+
     async def predict(self, samples: bytes) -> Predicted:
         raise AssertionError
 
@@ -75,6 +91,9 @@ class Silent:
 
     def on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
         pass
+
+    def on_spoiled(self, height: int, reason: str) -> None:
+        raise AssertionError
 
     async def on_training_failed(self, height: int, reason: str) -> None:
         raise AssertionError
@@ -133,3 +152,220 @@ async def test_training_gets_what_was_prepared_for_it_and_does_not_begin_before(
     assert (asked, trainer.standing) == ([(1, 0), (2, 1)], [Exchange(me=b"\x02")])
     running.cancel()
     await asyncio.wait({running})
+
+
+# ---- what is spoiled, or deadly, or diverges
+
+
+class MoodyTrainer(SlowTrainer):
+    """Does at once what it is told, but that its worker dies of the next calls named in `deaths`, that the aggregates
+    in `spoiled` are no use, and that training fails while there is a `trouble`."""
+
+    def __init__(self) -> None:
+        super().__init__(can_abandon=False)
+        self.deaths: list[str] = []
+        self.spoiled: set[int] = set()
+        self.trouble: str | None = None
+        self.went_back: str | None = None
+        self.trained_height = 0
+
+    async def start(self) -> TrainerInfo:
+        return TrainerInfo(1, 1, "cpu", 1, 1, trained_height=self.trained_height)
+
+    def _do(self, what: str) -> None:
+        self.log.append(what)
+        if what in self.deaths:
+            self.deaths.remove(what)
+            raise WorkerDied("exit status 1")
+
+    async def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
+        self._do(f"train {height}")
+        if self.trouble is not None:
+            raise TrainingFailed(self.trouble)
+        return Trained(1, {}, {}, went_back=self.went_back)
+
+    async def apply(
+        self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
+    ) -> Mapping[str, float]:
+        self._do(f"apply {height}")
+        if height in self.spoiled:
+            raise AggregateSpoiled(f"height {height}: the loss is nan")
+        return {"accuracy": 0.5}
+
+    async def pass_over(self, height: int) -> Mapping[str, float]:
+        self._do(f"pass over {height}")
+        return {"accuracy": 0.25}
+
+
+class Told:
+    """Writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    async def on_trained(self, height: int, trained: Trained) -> None:
+        self.log.append(f"trained {height}")
+
+    def on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
+        self.log.append(f"applied {height} {metrics['accuracy']}")
+
+    def on_spoiled(self, height: int, reason: str) -> None:
+        self.log.append(f"spoiled {height}: {reason}")
+
+    async def on_training_failed(self, height: int, reason: str) -> None:
+        self.log.append(f"failed {height}: {reason}")
+
+
+@contextmanager
+def learning(trainer: Trainer, **options: Any) -> Iterator[tuple[Learner, list[str]]]:
+    """A learner at work, and what it tells."""
+    told = Told()
+    learner = Learner(trainer, gather_nothing, told, **options)
+    running = asyncio.create_task(learner.run())
+    try:
+        yield learner, told.log
+    finally:
+        running.cancel()
+
+
+async def rest(seconds: float = 1.0) -> None:
+    await asyncio.sleep(seconds)  # of virtual time
+
+
+def test_an_aggregate_that_workers_die_of_is_passed_over_after_the_second() -> None:
+    async def story() -> None:
+        trainer = MoodyTrainer()
+        trainer.deaths = ["apply 1"] * 3
+        with learning(trainer) as (learner, told):
+            head = make_head(1)
+            learner.set_target(Target(head, trains=True))
+            await rest()
+            assert trainer.log == ["apply 1", "apply 1", "pass over 1", "train 2"]
+            assert told == ["spoiled 1: 2 workers have died over it", "applied 1 0.25", "trained 2"]
+            assert learner.spoiled == SpoiledAggregate(1, "2 workers have died over it")
+            learner.set_target(Target(make_head(2), trains=True))
+            await rest()
+            assert trainer.log[4:] == ["apply 2", "train 3"]
+            assert learner.spoiled is None
+
+    run_virtual(story())
+
+
+def test_so_is_one_that_they_die_of_in_training_and_then_training_has_failed_for_the_height() -> None:
+    async def story() -> None:
+        trainer = MoodyTrainer()
+        trainer.deaths = ["train 2"] * 5
+        with learning(trainer) as (learner, told):
+            learner.set_target(Target(make_head(1), trains=True))
+            await rest()
+            at_first = ["apply 1", "train 2"] * 2 + ["pass over 1", "train 2"] * 2
+            assert trainer.log == at_first
+            assert told[-1] == "failed 2: exit status 1"
+            assert told.count("spoiled 1: 2 workers have died over it") == 1
+            await rest(RETRY_S - 2)
+            assert trainer.log == at_first
+            await rest(2 * RETRY_S)
+            assert trainer.log[8:] == ["pass over 1", "train 2"] * 2  # of the second it does not die
+            assert told[-1] == "trained 2"
+            assert learner.trouble is None
+
+    run_virtual(story())
+
+
+def test_one_death_is_nobodys_fault() -> None:
+    async def story() -> None:
+        trainer = MoodyTrainer()
+        with learning(trainer) as (learner, told):
+            for height in (1, 2, 3):
+                trainer.deaths = [f"apply {height}"]
+                learner.set_target(Target(make_head(height), trains=True))
+                await rest()
+            assert not [line for line in told if line.startswith("spoiled")]
+            assert [line for line in trainer.log if line.startswith("pass")] == []
+
+    run_virtual(story())
+
+
+def test_training_that_fails_is_tried_again_after_a_minute_or_with_the_next_head() -> None:
+    async def story() -> None:
+        trainer = MoodyTrainer()
+        trainer.trouble = "loss not finite at step 3 of 20, lr 50"
+        with learning(trainer) as (learner, told):
+            learner.set_target(Target(make_head(0), trains=True))
+            await rest(10 * RETRY_S - 1)
+            assert trainer.log == ["train 1"] * 10
+            assert set(told) == {f"failed 1: {trainer.trouble}"}
+            assert learner.trouble == trainer.trouble
+            learner.set_target(Target(make_head(1), trains=True))
+            assert learner.trouble is None
+            await rest()
+            assert trainer.log[10:] == ["apply 1", "train 2"]
+            trainer.trouble = None
+            await rest(RETRY_S)
+            assert told[-1] == "trained 2"
+            assert learner.trouble is None
+            before = [*trainer.log]
+            await rest(10 * RETRY_S)
+            assert trainer.log == before  # there is nothing left to do
+
+    run_virtual(story())
+
+
+def test_training_that_went_back_is_told_of_the_aggregate_before() -> None:
+    async def story() -> None:
+        trainer = MoodyTrainer()
+        trainer.went_back = "loss not finite at step 1 of 20, lr 0.1"
+        with learning(trainer) as (learner, told):
+            learner.set_target(Target(make_head(1), trains=True))
+            await rest()
+            assert told == [
+                "applied 1 0.5",
+                "spoiled 1: training from it diverges: loss not finite at step 1 of 20, lr 0.1",
+                "trained 2",
+            ]
+            assert learner.spoiled is not None
+
+    run_virtual(story())
+
+
+@pytest.mark.parametrize("trained_height", [0, 7])
+def test_a_client_without_a_model_of_its_own_takes_the_newest_that_is_sound(trained_height: int) -> None:
+    asked: list[int] = []
+
+    async def recall(below: int) -> tuple[int, bytes] | None:
+        asked.append(below)
+        return (below - 2, b"") if below > 2 else None
+
+    async def story() -> None:
+        trainer = MoodyTrainer()
+        trainer.trained_height = trained_height
+        trainer.spoiled = {8, 9, 10, 11}
+        with learning(trainer, recall=recall) as (learner, told):
+            learner.set_target(Target(make_head(10), trains=True))
+            await rest()
+            older = [] if trained_height else ["apply 8", "apply 6"]
+            assert trainer.log == ["apply 10", *older, "pass over 10", "train 11"]
+            assert asked == ([] if trained_height else [10, 8])
+            assert told[0] == "spoiled 10: height 10: the loss is nan"
+            learner.set_target(Target(make_head(11), trains=True))
+            await rest()
+            assert trainer.log[-3:] == ["apply 11", "pass over 11", "train 12"]  # by now it has one
+
+    run_virtual(story())
+
+
+def test_older_aggregates_are_tried_up_to_a_number_and_then_it_is_the_initial_model() -> None:
+    async def recall(below: int) -> tuple[int, bytes] | None:
+        return below - 1, b""
+
+    async def story() -> None:
+        trainer = MoodyTrainer()
+        trainer.spoiled = set(range(1, 101))
+        with learning(trainer, recall=recall) as (learner, _):
+            learner.set_target(Target(make_head(100), trains=True))
+            await rest()
+            tried = [line for line in trainer.log if line.startswith("apply")]
+            assert len(tried) == 1 + MAX_RECALLED
+            assert trainer.log[-2:] == ["pass over 100", "train 101"]
+
+    run_virtual(story())

@@ -30,6 +30,7 @@ from node.checkpoint import Checkpoints, Phase
 from node.exchange import Exchange
 from node.trainer import (
     PROGRESS_S,
+    AggregateSpoiled,
     InlineTrainer,
     Progress,
     Trained,
@@ -44,9 +45,11 @@ from node.worker import WorkerConfig, WorkerProcess
 from support.fake_worker import (
     ARGUMENTS,
     BREAK,
+    DEADLY,
     DIE,
     DIVERGE,
     FILL_DISK,
+    HIGHEST,
     STREAMED_HEIGHT,
     STREAMED_NUMBERS,
     TALK,
@@ -209,7 +212,8 @@ def talk(sock):
             send_frame(sock, Frame({"number": other, "progress": good}))
         send_frame(sock, Frame({"progress": good}))
         send_frame(sock, Frame({"number": number, "progress": good}))
-        send_frame(sock, Frame({"number": number, "saved": None, "result": {"weight": 1, "metrics": {}, "files": {}}}))
+        result = {"weight": 1, "metrics": {}, "files": {}, "went_back": None}
+        send_frame(sock, Frame({"number": number, "saved": None, "result": result}))
         send_frame(sock, Frame({"number": number, "progress": good}))
 with socket.socket(fileno=os.dup(0)) as sock:
     talk(sock)
@@ -359,6 +363,99 @@ async def test_the_last_two_calls_that_no_checkpoint_has_are_repeated_in_the_nex
         kill(pid)
         await wait_until(lambda: worker.pid not in (pid, None), "another worker is ready", DEADLINE_S)
         assert get_number(await worker.train(4, TRAIN)) == 84.0
+
+
+# ---- what is spoiled
+
+
+@pytest.mark.parametrize("kind", ["process", "inline"])
+async def test_a_spoiled_aggregate_leaves_the_client_as_it_was_until_it_is_passed_over(
+    kind: str, tmp_path: Path
+) -> None:
+    inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
+    trainer: Trainer = WorkerProcess(make_config(tmp_path)) if kind == "process" else inline
+    await trainer.start()
+    await trainer.train(1, TRAIN)
+    await trainer.apply(1, aggregate(4))
+    await trainer.train(2, TRAIN)
+    with pytest.raises(AggregateSpoiled, match="height 2: the loss is nan"):
+        await trainer.apply(2, aggregate(math.nan))
+    assert (await trainer.pass_over(2))["accuracy"] == 52.0
+    trained = await trainer.train(3, TRAIN)
+    assert (get_number(trained), trained.went_back) == (523.0, None)
+    await trainer.close()
+
+
+@pytest.mark.parametrize("kind", ["process", "inline"])
+async def test_passing_over_what_was_taken_in_undoes_it(kind: str, tmp_path: Path) -> None:
+    inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
+    trainer: Trainer = WorkerProcess(make_config(tmp_path)) if kind == "process" else inline
+    await trainer.start()
+    await trainer.train(1, TRAIN)
+    await trainer.apply(1, aggregate(4))
+    for _ in range(2):
+        assert (await trainer.pass_over(1))["accuracy"] == 1.0
+    await trainer.close()
+
+
+async def test_a_checkpoint_of_what_was_passed_over_is_the_clients_own_model(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        await worker.train(1, TRAIN)
+        with pytest.raises(AggregateSpoiled):
+            await worker.apply(1, aggregate(math.inf))
+        await worker.pass_over(1)
+    checkpoint = Checkpoints(tmp_path).load_newest()
+    assert checkpoint is not None
+    assert (checkpoint.position, checkpoint.arrays["model/w"].item()) == ((1, True), 1.0)
+    async with running(make_config(tmp_path)) as worker:
+        assert (await worker.apply(1, aggregate(math.inf)))["accuracy"] == 1.0  # it was dealt with
+        assert get_number(await worker.train(2, TRAIN)) == 12.0
+
+
+@pytest.mark.parametrize(("every", "number"), [(1, 423.0), (100, 23.0)])
+async def test_the_next_worker_is_brought_to_where_an_aggregate_was_passed_over(
+    tmp_path: Path, every: int, number: float
+) -> None:
+    """With fewer checkpoints than one a round what was done before the last two calls is lost."""
+    async with running(make_config(tmp_path, checkpoint_every=every)) as worker:
+        await worker.apply(1, aggregate(4))
+        await worker.train(2, TRAIN)
+        await worker.pass_over(2)
+        pid = get_pid(worker)
+        kill(pid)
+        await wait_until(lambda: worker.pid not in (pid, None), "another worker is ready", DEADLINE_S)
+        assert get_number(await worker.train(3, TRAIN)) == number
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_training_that_diverges_from_an_aggregate_goes_back_also_after_a_restart(
+    tmp_path: Path, restarts: bool
+) -> None:
+    """And gives the same when it is asked for again: the client's own model is where it began."""
+    async with running(make_config(tmp_path)) as worker:
+        await worker.train(1, TRAIN)
+        await worker.apply(1, aggregate(2 * HIGHEST))
+        if not restarts:
+            trained = await worker.train(2, TRAIN)
+    if restarts:
+        async with running(make_config(tmp_path)) as worker:
+            trained = await worker.train(2, TRAIN)
+    assert get_number(trained) == 12.0
+    assert trained.went_back == "from 2e+06"
+    async with running(make_config(tmp_path)) as worker:
+        again = await worker.train(2, TRAIN)
+        assert again.payloads == trained.payloads
+
+
+async def test_a_worker_that_dies_of_an_aggregate_can_be_told_to_pass_it_over(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path)) as worker:
+        await worker.train(1, TRAIN)
+        for _ in range(2):
+            with pytest.raises(WorkerDied):
+                await worker.apply(1, aggregate(DEADLY))
+        assert (await worker.pass_over(1))["accuracy"] == 1.0
+        assert get_number(await worker.train(2, TRAIN)) == 12.0
+        assert worker.deaths == 2
 
 
 async def test_a_corrupt_checkpoint_is_reported_and_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,13 +8,17 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, closing
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, NoReturn
 
 import pytest
 
 from chain.block import Id
+from chain.errors import StoreFull
+from node.boundary import Boundary
 from node.transport.base import (
     CHUNK_BYTES,
+    KIND_NAMES,
     MAX_BLOCKS_REPLY_BYTES,
     MAX_MESSAGE_BYTES,
     BlobNotFound,
@@ -39,6 +43,7 @@ class Node:
     id: Id
     transport: Transport
     recorder: Recorder
+    boundary: Boundary
     stop: Callable[[], Awaitable[None]]
     start: Callable[[], Awaitable[None]]
 
@@ -59,7 +64,7 @@ async def memory_pair() -> AsyncIterator[tuple[Node, Node]]:
             tasks[peer].cancel()
             await asyncio.gather(tasks[peer], return_exceptions=True)
 
-        return Node(peer, transport, recorder, stop, start)
+        return Node(peer, transport, recorder, transport.boundary, stop, start)
 
     try:
         for key in make_keys(2):
@@ -75,7 +80,10 @@ async def memory_pair() -> AsyncIterator[tuple[Node, Node]]:
 @asynccontextmanager
 async def rpc_pair(tls: Literal["mutual", "off"] = "mutual") -> AsyncIterator[tuple[Node, Node]]:
     async with rpc_net(2, tls=tls, limits=RateLimits(blob_grace_s=PATIENCE_S)) as net:
-        alice, bob = (Node(node.id, node.transport, node.recorder, node.stop, node.start) for node in net.nodes)
+        alice, bob = (
+            Node(node.id, node.transport, node.recorder, node.transport.boundary, node.stop, node.start)
+            for node in net.nodes
+        )
         yield alice, bob
 
 
@@ -288,16 +296,74 @@ async def test_bad_bytes_get_their_sender_refused(pair: Pair) -> None:
     await wait_until(lambda: bool(alice.recorder.messages), "bob's vote")
 
 
-async def test_a_failure_in_a_handler_is_heard_at_the_top() -> None:
+async def test_what_goes_wrong_in_a_handler_unforeseen_is_refused_and_counted(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages, calls and the coming of a peer: each fails, and the same peer is served at once after it."""
+    alice, bob = pair
+
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("a bug in the service")
+
+    async def fail_later(*_: object) -> NoReturn:
+        fail()
+
+    async def fail_half_way(*_: object) -> AsyncIterator[bytes]:
+        yield BLOB[:CHUNK_BYTES]
+        fail()
+
+    def has_failed(what: str) -> bool:
+        return bob.boundary.failures[what] == 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bob.recorder, "on_message", fail)
+        for kind in MessageKind:
+            alice.transport.post(bob.id, Message(kind, b"x"))
+            await wait_until(partial(has_failed, KIND_NAMES[kind]), f"a refused {kind.name}")
+    alice.transport.post(bob.id, Message(MessageKind.VOTE, b"sound"))
+    await wait_until(lambda: bob.recorder.get_data(MessageKind.VOTE) == [b"sound"], "the vote after it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bob.recorder, "on_blocks_request", fail_later)
+        with pytest.raises(PeerUnavailable):
+            await alice.transport.request_blocks(bob.id, 0, 1)
+    bob.recorder.blocks = [(b"block", b"certificate")]
+    assert await alice.transport.request_blocks(bob.id, 0, 1) == bob.recorder.blocks
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bob.recorder, "on_blob_request", fail_half_way)
+        with pytest.raises(PeerUnavailable):
+            async for _ in alice.transport.fetch_blob(bob.id, DIGEST):
+                pass
+    bob.recorder.blobs[DIGEST] = BLOB
+    assert b"".join([chunk async for chunk in alice.transport.fetch_blob(bob.id, DIGEST)]) == BLOB
+
+    with monkeypatch.context() as patch:
+        for name in ("on_peer_up", "on_peer_down"):
+            patch.setattr(bob.recorder, name, fail)
+        await alice.stop()
+        await wait_until(lambda: not bob.transport.connected(), "alice is gone")
+        await alice.start()
+        await wait_until(lambda: bool(bob.transport.connected()), "alice is back")
+    alice.transport.post(bob.id, Message(MessageKind.VOTE, b"again"))
+    await wait_until(lambda: bob.recorder.get_data(MessageKind.VOTE)[1:] == [b"again"], "the vote of one come back")
+
+    failures = {**dict.fromkeys(map(KIND_NAMES.get, MessageKind), 1), "blocks": 1, "blob": 1, "connection": 2}
+    assert bob.boundary.failures == failures
+    assert bob.boundary.by_peer == {alice.id: sum(failures.values())}
+    bob.boundary.failures.clear()  # all of them are this test's
+
+
+async def test_the_nodes_own_trouble_in_a_handler_is_heard_at_the_top() -> None:
     class Broken(Recorder):
         def on_message(self, peer: Id, message: Message) -> None:
-            raise RuntimeError("a bug in the service")
+            raise StoreFull("the disk is full")
 
     async with rpc_net(2) as net:
         alice, bob = net.nodes
         bob.recorder.on_message = Broken().on_message  # type: ignore[method-assign]  # this test's point
         alice.transport.post(bob.id, Message(MessageKind.VOTE, b"x"))
         assert bob.task is not None
-        with pytest.raises(RuntimeError, match="a bug in the service"):
+        with pytest.raises(StoreFull, match="the disk is full"):
             await asyncio.wait_for(bob.task, PATIENCE_S)
         bob.task = None

@@ -119,17 +119,23 @@ def _repeat_parent(net: Cluster, liar: Liar) -> Contribution:
 
 def _lack_work(net: Cluster, liar: Liar) -> Message:
     """Difficulty 1 is below what genesis asks for, and any id has that."""
-    return make_message(liar.make_candidate(liar.get_contributions().values(), difficulty=1))
+    block = liar.make_candidate(liar.get_contributions().values(), difficulty=1)
+    return _make_short_of(net.genesis.pow.min, liar, block)
 
 
 def _claim_work(net: Cluster, liar: Liar) -> Message:
     """The difficulty is right, and the id has not got it."""
     block = liar.make_candidate(liar.get_contributions().values())
-    seal = codec.compute_seal(net.genesis.chain_id, block.header)
-    nonce = block.nonce
-    while work.is_valid_work(codec.compute_block_id(seal, nonce), block.header.difficulty):
+    return _make_short_of(block.header.difficulty, liar, block)
+
+
+def _make_short_of(difficulty: int, liar: Liar, block: Block) -> Message:
+    """The candidate with a nonce that has not got this difficulty."""
+    chain_id, nonce = liar.net.genesis.chain_id, block.nonce
+    seal = codec.compute_seal(chain_id, block.header)
+    while work.is_valid_work(codec.compute_block_id(seal, nonce), difficulty):
         nonce += 1
-    return make_message(codec.make_block(net.genesis.chain_id, block.header, nonce, block.contributions, liar.key))
+    return make_message(codec.make_block(chain_id, block.header, nonce, block.contributions, liar.key))
 
 
 def _aggregate_wrongly(net: Cluster, liar: Liar) -> Block:
@@ -297,6 +303,7 @@ ATTACKS: Mapping[str, Attack] = {
         _double(lambda net, liar, i: liar.make_vote(Phase.PREVOTE, (ZERO, make_digest("b"))[i])),
         Reason.SIGNED_TWICE,
         told="vote",
+        same="aggregates",  # the evidence has everyone say anew where it stands
     ),
     # payloads
     **{

@@ -5,6 +5,7 @@
         net.cut("node0", "node1")
 
 Each node is the real `RoundService`; only what it stands on is exchanged. A wait that fails says where every node is.
+An error that nobody foresaw ends no node, and fails the test all the same, unless it `may_fail`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from chain.signing import SigningKey
 from chain.sqlite_store import SqliteStore
 from chain.store import Faults
 from ml import payload
+from node.boundary import UNFORESEEN, Boundary
 from node.context import NodeContext
 from node.exchange import Exchange
 from node.genesis_file import get_genesis_spec
@@ -92,6 +94,7 @@ class ScriptedTrainer:
         self.alpha_s = alpha_s
         self.applied: dict[int, bytes | None] = {}
         self.trained: list[int] = []
+        self.passed_over: list[int] = []
         self.iterations: dict[int, int] = {}  # by height
 
     async def start(self) -> TrainerInfo:
@@ -129,6 +132,10 @@ class ScriptedTrainer:
         self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
     ) -> Mapping[str, float]:
         self.applied[height] = aggregate
+        return {"accuracy": 0.5}
+
+    async def pass_over(self, height: int) -> Mapping[str, float]:
+        self.passed_over.append(height)
         return {"accuracy": 0.5}
 
     async def predict(self, samples: bytes) -> Predicted:
@@ -209,6 +216,8 @@ class Cluster:
         self.hash_rate = hash_rate
         self._initial_model = initial_model
         self.nodes = {f"node{i}": Node(f"node{i}", key, path / f"node{i}", trainers[i]) for i, key in enumerate(keys)}
+        self.boundaries: list[tuple[str, Boundary]] = []  # of each start of a node
+        self.may_fail = False
         self.make_disk: Callable[[], Offload] = InlineOffload
         self.service_class: type[RoundService] | Callable[[NodeContext], RoundService] = RoundService
 
@@ -231,12 +240,14 @@ class Cluster:
         node.store = SqliteStore.open(node.path, self.genesis, faults=faults)
         node.store.put_blob(self._initial_model)
         node.disk = self.make_disk()
+        transport = self.network.transport(node.key.id)
+        self.boundaries.append((name, transport.boundary))
         context = NodeContext(
             genesis=self.genesis,
             spec=get_genesis_spec(self.genesis),
             key=node.key,
             store=node.store,
-            transport=self.network.transport(node.key.id),
+            transport=transport,
             trainer=node.trainer,
             miner=SleepyMiner(self.hash_rate),
             clock=node.clock,
@@ -244,6 +255,7 @@ class Cluster:
             arithmetic=InlineOffload(),
             bulk=InlineOffload(),
             random=Random(name),
+            boundary=transport.boundary,
         )
         node.failure = None
         node.service = (service_class or RoundService)(context)
@@ -284,6 +296,7 @@ class Cluster:
                     for node in self.nodes.values():
                         if node.failure is not None:
                             raise AssertionError(f"waiting for {what}: {self.describe()}") from node.failure
+                    self.check_foreseen()
                     await asyncio.sleep(0.005)
         except TimeoutError:
             raise AssertionError(f"after {timeout_s} s still no {what}:\n{self.describe()}") from None
@@ -296,6 +309,11 @@ class Cluster:
 
     def describe(self) -> str:
         return "\n".join(node.describe() for node in self.nodes.values())
+
+    def check_foreseen(self) -> None:
+        """No node's boundary had anything to do."""
+        failures = [f"{name}: {dict(one.failures)}" for name, one in self.boundaries if one.failures]
+        assert self.may_fail or not failures, f"{UNFORESEEN}, which is in the log: {failures}"
 
     def check_agreement(self) -> int:
         """No two running nodes differ at a height (I1). The least height of theirs."""
@@ -320,6 +338,7 @@ async def cluster(
     network: Mapping[str, Any] | None = None,
     network_class: type[MemoryNetwork] = MemoryNetwork,
     initial_model: bytes = INITIAL_MODEL,
+    may_fail: bool = False,
     **genesis: Any,
 ) -> AsyncIterator[Cluster]:
     """n members on a small dfpl federation, all started unless `start` names some. Further arguments go to genesis."""
@@ -340,10 +359,12 @@ async def cluster(
         hash_rate,
         initial_model,
     )
+    net.may_fail = may_fail
     for name in net.nodes if start is None else start:
         net.start(name)
     try:
         yield net
+        net.check_foreseen()
     finally:
         for name in net.nodes:
             await net.crash(name)

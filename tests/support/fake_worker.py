@@ -2,8 +2,9 @@
 
 Run in place of `node.worker_main`, so that every part of a worker but its arithmetic is the real one. Training for
 height h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate adds its number,
-and what is taken of a peer, or stands for training to read, adds its own times its weight. At STREAMED_HEIGHT it makes
-a second payload, which is said to be too large to pass.
+and what is taken of a peer, or stands for training to read, adds its own times its weight. One that is no number is
+spoiled, of DEADLY it dies, and from a state above HIGHEST training diverges. At STREAMED_HEIGHT it makes a second
+payload, which is said to be too large to pass.
 Of a sample it says that number as its probability of class 0, and does what the first pixel tells it to.
 
 An argument has its disk take so many seconds for a checkpoint.
@@ -11,6 +12,7 @@ An argument has its disk take so many seconds for a checkpoint.
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
@@ -25,7 +27,7 @@ import numpy as np
 
 from chain.store import Faults
 from ml.data.base import Samples
-from ml.errors import MlError, Stopped
+from ml.errors import MlError, Spoiled, Stopped
 from ml.payload import Arrays, encode_arrays
 from ml.specs import Offer
 from node import worker_main
@@ -34,6 +36,8 @@ from node.worker import WorkerConfig
 TRAIN, TRAIN_UNTIL_STOPPED, DIE, DIVERGE, BREAK, TALK, FILL_DISK = (bytes([code]) * 32 for code in range(7))
 ANSWER, ANSWER_UNTIL_STOPPED, DIE_OF_IT, REFUSE = range(4)
 ENDLESS_S = 60.0
+DEADLY = 666.0
+HIGHEST = 1e6
 STREAMED_HEIGHT = 100
 STREAMED_NUMBERS = 100_000
 ARGUMENTS = ("-P", "-u", str(Path(__file__)))
@@ -67,6 +71,7 @@ class FakeClient:
         )
         self.num_train, self.num_test = 2, 1
         self._number = float(initial["model/w"][0])
+        self._before: float | None = None
 
     def train(
         self,
@@ -80,7 +85,14 @@ class FakeClient:
         gone: Collection[bytes] = frozenset(),
         should_stop: Callable[[], bool] | None = None,
         on_step: Callable[[int, int], None] | None = None,
+        on_back: Callable[[], None] = lambda: None,
     ) -> Any:
+        went_back = None
+        if self._number > HIGHEST:
+            went_back = f"from {self._number:g}"
+            if not self.go_back():
+                raise MlError(f"training diverges {went_back}")
+            on_back()
         if beacon == DIE:
             os.kill(os.getpid(), signal.SIGKILL)
         if beacon == DIVERGE:
@@ -106,7 +118,9 @@ class FakeClient:
         if beacon == FILL_DISK:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (STREAMED_NUMBERS, resource.RLIM_INFINITY))
-        return SimpleNamespace(weight=2, payloads=arrays, metrics={"loss": float("nan"), "accuracy": 0.5})
+        self._before = None
+        metrics = {"loss": float("nan"), "accuracy": 0.5}
+        return SimpleNamespace(weight=2, payloads=arrays, metrics=metrics, went_back=went_back)
 
     def apply(
         self,
@@ -119,9 +133,14 @@ class FakeClient:
         blobs: Mapping[bytes, Arrays] | None = None,
         gone: Collection[bytes] = frozenset(),
     ) -> Mapping[str, float]:
-        if aggregate is not None:
-            self._number += float(aggregate["model/w"][0])
+        before, told = self._number, 0.0 if aggregate is None else float(aggregate["model/w"][0])
+        if told == DEADLY:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if not math.isfinite(told):
+            raise Spoiled(f"the loss is {told}")
+        self._number += told
         self._take(offers, blobs or {}, gone)
+        self._before = before
         if beacon == DIE and me == DIE:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.evaluate()
@@ -147,16 +166,23 @@ class FakeClient:
         probabilities[:, 0] = self._number
         return {"labels": np.zeros(len(x), np.int64), "probabilities": probabilities}
 
+    def go_back(self) -> bool:
+        if self._before is None:
+            return False
+        self._number, self._before = self._before, None
+        return True
+
     def evaluate(self) -> Mapping[str, float]:
         return {"accuracy": self._number, "loss": 0.0}
 
     def state_arrays(self) -> Arrays:
         return {"model/w": np.array([self._number])}
 
-    def load_state_arrays(self, arrays: Arrays) -> None:
+    def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None:
         if "model/w" not in arrays:
             raise ValueError("expected an array 'model/w'")
         self._number = float(arrays["model/w"][0])
+        self._before = None if before is None else float(before["model/w"][0])
 
 
 def be_on_slow_disk(seconds: float) -> Faults:

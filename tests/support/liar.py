@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -111,6 +111,26 @@ class Liar:
         return {contribution.author: contribution for contribution in found if contribution.height == height}
 
     # what it makes
+
+    @property
+    def spec(self) -> specs.MethodSpec:
+        return get_genesis_spec(self.net.genesis)
+
+    def offer(self, payloads: Mapping[str, bytes], *, weight: int = 1) -> Contribution:
+        """A contribution of these payloads by kind, which are among its blobs, for the height in hand."""
+        refs = []
+        for kind, data in payloads.items():
+            digest = hashlib.sha256(data).digest()
+            self.blobs[digest] = data
+            refs.append(PayloadRef(payload.kind_code(kind), digest, len(data)))
+        return codec.sign_contribution(
+            self.key,
+            self.net.genesis.chain_id,
+            height=self.height,
+            prev=self.tip.id,
+            weight=weight,
+            payloads=tuple(sorted(refs, key=lambda ref: ref.kind)),
+        )
 
     def make_contribution(
         self,

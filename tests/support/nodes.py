@@ -11,6 +11,7 @@ from typing import Any, Literal
 from chain.block import Id
 from chain.signing import SigningKey
 from node.bans import Bans
+from node.boundary import UNFORESEEN
 from node.transport.intake import RateLimits
 from node.transport.rpc import RpcTransport
 from support.ports import find_free_ports
@@ -89,6 +90,10 @@ class RpcNet:
         self.nodes.append(node)
         return node
 
+    def check_foreseen(self) -> None:
+        """No transport's boundary had anything to do."""
+        assert not any(node.transport.boundary.failures for node in self.nodes), UNFORESEEN
+
     async def stop(self) -> None:
         for node in self.nodes:
             await node.stop()
@@ -122,5 +127,6 @@ async def rpc_net(
             lambda: all(len(node.transport.connected()) == len(running) - 1 for node in running), "all connected"
         )
         yield net
+        net.check_foreseen()
     finally:
         await net.stop()

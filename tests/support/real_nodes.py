@@ -25,6 +25,7 @@ from typing import Any, Self, TypeVar
 
 from chain.genesis import Genesis
 from node.admin_client import AdminClient
+from node.boundary import UNFORESEEN
 from node.config import load_config
 from node.errors import NodeUnreachable
 from node.genesis_file import load_genesis
@@ -136,6 +137,10 @@ class Federation:
 
     async def __aexit__(self, *exception: object) -> None:
         await asyncio.gather(*(self.nodes[name].stop() for name in self.running))
+        if exception[0] is None:
+            for name, node in self.nodes.items():
+                if node.log_file.exists():
+                    assert UNFORESEEN not in node.log_file.read_text(errors="replace"), f"{name}: see its log"
 
     # ---- starting and ending
 

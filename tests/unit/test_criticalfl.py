@@ -182,5 +182,5 @@ def test_everyone_reads_the_number_of_an_author_in_its_row() -> None:
 def test_a_number_that_the_rule_never_comes_to_is_refused(num: int) -> None:
     spec = make_spec(num_peers=2)
     spec.validate_payload("unit", NUM, 1)
-    with pytest.raises(PayloadError, match=f"expected num_peers from 2 to 2147483647, got {num}"):
+    with pytest.raises(PayloadError, match=f"'num_peers': expected numbers from 2 to 2147483647, got {num}"):
         spec.validate_payload("unit", {"num_peers": np.array([num], np.int64)}, 1)

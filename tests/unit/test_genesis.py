@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,6 +74,7 @@ def test_the_readable_form_and_the_canonical_bytes_both_give_the_same_chain_agai
         GENESIS,
         make_genesis(KEYS[:1], quorum="majority", profile="wide", waits={"collect_s": 7, "delta_s": 0.125}),
         make_genesis(KEYS, limits={"max_weight": 1, "payload_bytes": 12345}, rounds=0, min_contributions=1),
+        make_genesis(KEYS, limits={"max_weight": 1, "payload_mib": 1, "max_abs": float(np.finfo(np.float32).max)}),
         make_genesis(KEYS, created_at="2026-11-20T14:00:00.250+01:00", input={"shape": [3, 32, 32], "mean": [1, 2, 3]}),
     ):
         for mapping in (genesis.to_mapping(), json.loads(json.dumps(genesis.to_mapping()))):
@@ -118,6 +120,7 @@ def test_addresses_are_kept_but_not_hashed() -> None:
         ("pow.max", 2**33),
         ("limits.max_weight", 999_999),
         ("limits.payload_mib", 17),
+        ("limits.max_abs", 999_999),
         ("min_contributions", 2),
         ("keep_heights", 3),
         ("evidence_heights", 99),
@@ -132,6 +135,7 @@ def test_every_field_is_in_the_chain_id(path: str, value: Any) -> None:
 def test_defaults_are_the_same_chain_as_writing_them_out() -> None:
     mapping = change("min_contributions", GENESIS.q) | {"keep_heights": 2, "evidence_heights": 100}
     assert Genesis.from_mapping(mapping | {"waits": {"delta_s": 0.05}}) == GENESIS
+    assert Genesis.from_mapping(change("limits.max_abs", 1_000_000)) == GENESIS
     assert Genesis.from_mapping(change("input", {"shape": [1, 8, 8]})) == GENESIS
     assert Genesis.from_mapping(change("input", {"shape": [1, 8, 8], "mean": [0], "std": [1]})) == GENESIS
 
@@ -295,6 +299,11 @@ def test_a_missing_field_is_named(path: str) -> None:
         ("limits.payload_mib", 0, "limits.payload_mib", "expected 1 to"),
         ("limits.payload_mib", ..., "limits.payload_mib", "is missing"),
         ("limits.payload_bytes", 1, "limits.payload_bytes", "expected payload_mib or payload_bytes, got both"),
+        ("limits.max_abs", 0, "limits.max_abs", "expected more than 0 to 3.40282e+38, got 0"),
+        ("limits.max_abs", -1.5, "limits.max_abs", "expected more than 0 to 3.40282e+38, got -1.5"),
+        ("limits.max_abs", 3.41e38, "limits.max_abs", "expected more than 0 to 3.40282e+38, got 3.41e+38"),
+        ("limits.max_abs", float("nan"), "limits.max_abs", "expected a finite number, got nan"),
+        ("limits.max_abs", "1e6", "limits.max_abs", "expected a finite number, got '1e6'"),
         ("min_contributions", 0, "min_contributions", "expected 1 to 3, got 0"),
         ("min_contributions", 4, "min_contributions", "expected 1 to 3, got 4"),
         ("keep_heights", 0, "keep_heights", "expected 1 to"),
@@ -334,6 +343,7 @@ def test_a_genesis_built_by_hand_is_checked_too() -> None:
         ({"min_contributions": 4}, "min_contributions"),
         ({"waits": replace(GENESIS.waits, delta_s=float("nan"))}, "waits.delta_s"),
         ({"limits": replace(GENESIS.limits, payload_bytes=0)}, "limits.payload_bytes"),
+        ({"limits": replace(GENESIS.limits, max_abs=float("nan"))}, "limits.max_abs"),
     ):
         with pytest.raises(GenesisError) as caught:
             replace(GENESIS, **changes)

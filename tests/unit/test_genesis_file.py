@@ -10,7 +10,7 @@ import pytest
 
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
-from ml.payload import encode_arrays
+from ml.payload import decode_arrays, encode_arrays
 from ml.specs.architectures import parameter_shapes
 from node.errors import ConfigError
 from node.genesis_file import INITIAL_MODEL, get_genesis_spec, load_genesis, write_genesis
@@ -90,6 +90,7 @@ def test_a_genesis_is_never_overwritten(tmp_path: Path) -> None:
         ("difficulty: 65536", "difficulty: 0", "genesis.yaml:17:7: pow.difficulty: expected 1 to "),
         ("difficulty:", "dificulty:", "genesis.yaml:17:7: pow.dificulty: "),
         ("rounds: 10", "rounds: ten", "genesis.yaml:14:1: rounds: "),
+        ("payload_mib: 512", "payload_mib: 512, max_abs: 0", "genesis.yaml:18:"),
         (f"key: {KEYS[1]}", "key: abc", "genesis.yaml:6:6: members.1.key: node id: expected 52 characters"),
         ("name: node2", "name: node1", "genesis.yaml:7:"),
         ("lambda: 1.0", "lamda: 1.0", "genesis.yaml:9:22: method.lamda: unknown key: did you mean 'lambda'?"),
@@ -141,6 +142,18 @@ def test_a_model_that_fits_another_network_is_refused_though_its_digest_is_right
     assert complain(write(tmp_path, text, model)).startswith(
         f"fednode: {INITIAL_MODEL}: not the initial parameters of mlp: "
     )
+
+
+@pytest.mark.parametrize(("limit", "is_taken"), [("", True), (", max_abs: 2.5", True), (", max_abs: 2.25", False)])
+def test_the_initial_model_too_is_held_to_the_limit_on_floats(tmp_path: Path, limit: str, is_taken: bool) -> None:
+    arrays = {name: array + np.float32(2.5) for name, array in decode_arrays(INITIAL, len(INITIAL)).items()}
+    model = encode_arrays(arrays)
+    text = TEXT.replace(hashlib.sha256(INITIAL).hexdigest(), hashlib.sha256(model).hexdigest())
+    path = write(tmp_path, text.replace("payload_mib: 512", f"payload_mib: 512{limit}"), model)
+    if is_taken:
+        assert get_genesis_spec(load_genesis(path).genesis).task.max_abs == (2.5 if limit else 1e6)
+    else:
+        assert complain(path).endswith("expected numbers from -2.25 to 2.25, got 2.5")
 
 
 def test_a_file_that_is_no_mapping_or_not_there_is_one_line(tmp_path: Path) -> None:

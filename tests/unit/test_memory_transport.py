@@ -11,6 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from chain.block import Id
+from chain.errors import StoreFull
 from node.transport.base import CHUNK_BYTES, BlobNotFound, BlobTooLong, Message, MessageKind, PeerUnavailable
 from node.transport.memory import MemoryNetwork, MemoryTransport
 from support.recording import Recorder, wait_until
@@ -220,16 +221,16 @@ def test_nothing_waits_behind_a_status_that_has_to() -> None:
     run_virtual(story())
 
 
-def test_a_failing_handler_ends_the_run() -> None:
+def test_the_nodes_own_trouble_in_a_handler_ends_the_run() -> None:
     class Broken(Recorder):
         def on_peer_up(self, peer: Id) -> None:
-            raise RuntimeError("a bug in the service")
+            raise StoreFull("the disk is full")
 
     async def story() -> None:
         network = MemoryNetwork()
         alice = asyncio.create_task(network.transport(ALICE).run(Broken()))
         bob = asyncio.create_task(network.transport(BOB).run(Recorder()))
-        with pytest.raises(RuntimeError, match="a bug in the service"):
+        with pytest.raises(StoreFull, match="the disk is full"):
             await alice
         bob.cancel()
         await asyncio.gather(bob, return_exceptions=True)

@@ -72,8 +72,8 @@ def test_a_model_and_a_pool_are_voted_on() -> None:
     ("classes", "message"),
     [
         ([c // 2 for c in range(21)], "expected 0 <= n <= 20, got 21"),
-        ([0, 10], "expected classes from 0 to 9, got"),
-        ([-1, 0], "expected classes from 0 to 9, got"),
+        ([0, 10], "'classes': expected numbers from 0 to 9, got 10"),
+        ([-1, 0], "'classes': expected numbers from 0 to 9, got -1"),
         ([1, 0], "expected classes in ascending order, got"),
         ([4, 5, 4], "expected classes in ascending order, got"),
         ([0, 3, 3, 3], r"expected at most 2 of a class, got 3 in \[0, 3, 3, 3\]"),
@@ -101,7 +101,7 @@ def test_the_way_of_clustering_says_how_many_of_a_class_there_may_be(settings: d
     spec.validate_payload("prototypes", rows_of([c for c in range(10) for _ in range(most)]), 1)
 
 
-@pytest.mark.parametrize("length", [1.02, 1e3, 3e38])
+@pytest.mark.parametrize("length", [1.02, 1e3, 3e5])
 def test_prototypes_longer_than_unit_vectors_centroids_are_refused(length: float) -> None:
     spec, rows = spec_of({}, MLP, (1, 8, 8)), rows_of([0, 1, 1])
     spec.validate_payload("prototypes", rows, 1)

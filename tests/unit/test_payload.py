@@ -371,6 +371,57 @@ def test_arrays_that_do_not_fit_are_refused_by_name(change: dict[str, Any], mess
         validate_arrays(arrays, SCHEMA)
 
 
+RANGED = ArraySchema(
+    {
+        "steps": ArraySpec("int64", ("n",), (1, 1 << 40)),
+        "share": ArraySpec("float64", ("n",), (0.0, 0.5)),
+        "weights": ArraySpec("float32", ("n",)),
+        "counts": ArraySpec("int64", ("n",)),
+    },
+    {"n": (0, 3)},
+)
+IN_RANGE: dict[str, Array] = {
+    "steps": np.array([1, 1 << 40]),
+    "share": np.array([-0.0, 0.5]),
+    "weights": np.array([-100, 100], np.float32),
+    "counts": np.array([-(1 << 62), 1 << 62]),  # nothing is said of these
+}
+
+
+def test_numbers_at_the_ends_of_their_range_fit() -> None:
+    validate_arrays(IN_RANGE, RANGED, max_abs=100.0)
+    validate_arrays({name: array[:0] for name, array in IN_RANGE.items()}, RANGED, max_abs=100.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": np.array([0, 7])}, "'steps': expected numbers from 1 to 1099511627776, got 0"),
+        ({"steps": np.array([1, (1 << 40) + 1])}, "'steps': .*, got 1099511627777"),
+        ({"share": np.array([-5e-324, 0])}, "'share': expected numbers from 0 to 0.5, got -4.94066e-324"),
+        ({"share": np.array([0, 0.51])}, "'share': .*, got 0.51"),
+        ({"share": np.array([0, np.nan])}, "'share': expected finite"),
+        ({"weights": np.array([0, 100.00001], np.float32)}, "'weights': expected numbers from -100 to 100, got 100"),
+        ({"weights": np.array([-1e38, 0], np.float32)}, r"'weights': .*, got -1e\+38"),
+        ({"weights": np.array([np.inf, 0], np.float32)}, "'weights': expected finite"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_and_floats_have_that_of_the_run(
+    change: dict[str, Array], message: str
+) -> None:
+    with pytest.raises(PayloadError, match=message):
+        validate_arrays(IN_RANGE | change, RANGED, max_abs=100.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_without_a_limit_any_finite_number_fits(dtype: str) -> None:
+    schema = ArraySchema({"x": ArraySpec(dtype, (2,))})
+    most = np.finfo(dtype).max
+    validate_arrays({"x": np.array([-most, most], dtype)}, schema)
+    with pytest.raises(PayloadError, match="'x': expected finite"):
+        validate_arrays({"x": np.array([0, np.nan], dtype)}, schema)
+
+
 @pytest.mark.parametrize(
     "array",
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,11 @@ RECORD: dict[str, Any] = {
     "bytes_sent": {"vote": 100},
     "pulled_bytes": None,
     "beta_s": 0.25,
-    "train": {"loss": math.nan, "steps": 20},
+    "spoiled": "height 3: the training loss of 32 samples is not finite",
+    "train": {"loss": None, "steps": 20},
     "apply": {"accuracy": 0.75},
     "accuracy": 0.75,
-    "local_accuracy": math.inf,
+    "local_accuracy": None,
 }
 
 
@@ -54,6 +54,7 @@ def test_a_point_says_which_round_on_which_node_and_has_only_what_json_has() -> 
     )
     assert (point["contributions"], point["rejected"], point["left_out"]) == (2, 1, 2)
     assert (point["loss"], point["accuracy"], point["local_accuracy"]) == (None, 0.75, None)
+    assert point["spoiled"] is True
     assert json.loads(json.dumps(point, allow_nan=False)) == point
 
 

@@ -226,7 +226,7 @@ def test_training_stops_between_two_steps() -> None:
 def test_a_loss_that_is_no_number_is_said() -> None:
     x, y = make_samples()
     x[3] = torch.nan
-    with pytest.raises(Diverged, match=r"the mean loss of 9 steps at lr 0.1 is nan"):
+    with pytest.raises(Diverged, match=r"loss not finite at step 1 of 9, lr 0.1"):
         train_plainly(make_model(), x, y, iterations=9, batch_size=20, lr=0.1)
 
 

@@ -1,0 +1,108 @@
+"""The boundary around work that a peer's bytes cause: what goes wrong there unforeseen refuses those bytes, is counted
+against whose they are, and is logged with its traceback once. It never ends the node.
+
+    with boundary.around("audit") as crossing:
+        await self._audit(block)
+    if crossing.failure is not None: ...
+
+Bytes are checked before they are used, and what the checks find is refused by its own error, with its own words. This
+is for what they do not find. What is the node's own trouble passes, and ends it: a store that cannot be trusted or
+written, a disk that fails, a chain that cannot be followed any more, and cancellation. A MemoryError does not: the
+allocation that failed has left nothing behind, what asked for it was in those bytes, and a machine that is short of
+memory altogether fails outside of here as well. Nor does a broken assertion of our own.
+
+The node's own acts, signing and committing, have no boundary: a node in doubt about what it has signed stops.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from chain.block import Id
+from chain.errors import BlobMissing, SlotTaken, StoreError
+from chain.signing import encode_id
+from node.errors import NodeError
+
+log = logging.getLogger(__name__)
+
+UNFORESEEN = "an error that nobody foresaw"  # for whoever is told why; the log has it whole
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)  # which others can bring about
+
+
+@dataclass(slots=True)
+class Crossing:
+    """What came of the work: `failure` is what was refused for, None where all went well."""
+
+    failure: Exception | None = None
+
+
+class Boundary:
+    """One node's. `failures` counts by what was being done, `by_peer` by whose bytes it was done with."""
+
+    def __init__(self) -> None:
+        self.failures: Counter[str] = Counter()
+        self.by_peer: Counter[Id] = Counter()
+        self._told: set[tuple[object, ...]] = set()
+
+    @contextmanager
+    def around(
+        self, what: str, peer: Id | None = None, *, passing: tuple[type[Exception], ...] = ()
+    ) -> Iterator[Crossing]:
+        """Work that bytes of `peer`, where one knows whose they are, have caused. Errors of the kinds in `passing` are
+        answers to whoever asked."""
+        crossing = Crossing()
+        try:
+            yield crossing
+        except Exception as error:  # the boundary
+            if isinstance(error, passing) or not self.takes(error, what, peer):
+                raise
+            crossing.failure = error
+
+    def takes(self, error: Exception, what: str, peer: Id | None = None) -> bool:
+        """Whether the error is refused, and with it what caused it; if not, it is the node's own trouble."""
+        if is_own_trouble(error):
+            return False
+        self.failures[what] += 1
+        whose = ""
+        if peer is not None:
+            self.by_peer[peer] += 1
+            whose = f" of {encode_id(peer)[:8]}"
+        kind = (what, *_locate(error))
+        if kind not in self._told:
+            self._told.add(kind)
+            log.error(
+                "%s%s: refused for %s; the node goes on. Please report it", what, whose, UNFORESEEN, exc_info=error
+            )
+        else:
+            log.debug("%s%s: refused as before: %r", what, whose, error)
+        return True
+
+
+def is_own_trouble(error: BaseException) -> bool:
+    """Whether this has to end the node, whoever's bytes were in hand."""
+    match error:
+        case BlobMissing() | SlotTaken():  # these have answers wherever they are foreseen
+            return False
+        case StoreError() | NodeError():
+            return True
+        case BaseExceptionGroup():
+            return any(map(is_own_trouble, error.exceptions))
+        case TimeoutError() | ConnectionError() | FileNotFoundError():
+            return False
+        case OSError():
+            return error.errno not in _TOO_MANY_FILES
+    return not isinstance(error, Exception)
+
+
+def _locate(error: BaseException) -> tuple[object, ...]:
+    """Its kind and the line that raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = () if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    return (type(error), *place)
