@@ -150,7 +150,7 @@ def _check_clients(table: TableSection, keys: tuple[str | int, ...]) -> Found:
 
 def _check_against(experiment: Experiment, table: TableSection, keys: tuple[str | int, ...]) -> Found:
     """What is compared with others has them beside it in the sweep."""
-    if not table.against:
+    if not table.against or not table.against.keys() <= experiment.known_axes:
         return []
     if is_by_client(table.rows, table.columns):
         return [((*keys, "against"), "expected none in a table by client")]

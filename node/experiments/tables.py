@@ -279,7 +279,7 @@ def _note(section: TableSection, cells: Mapping[Place, Cell], readings: Sequence
     if section.seconds is not None:
         said.append(f"Within {section.seconds:g} s of local training, by the clock of the machine.")
     if section.against:
-        said.append(f"How much less than with {_show_wheres(section.against)}.")
+        said.append(f"How much worse than with {_show_wheres(section.against)}.")
     if section.worst_of is not None:
         said.append(f"The worst of {name_axis(section.worst_of)}.")
     said += [f"Only {name_axis(axis)} {show_where(value)}." for axis, value in section.where.items()]
