@@ -171,10 +171,9 @@ class TableSection(Section):
 
     `where` keeps only runs with these values of axes; `over` names axes averaged over besides the seed. `compare` is
     the axis whose best value is set in bold. `best_of` shows, for each cell, which value of that axis does best there,
-    `worst_of` which does worst. `against` shows how much worse than in the runs that differ in these axes alone: so with
-    `{attack: none}` what liars cost.
-    `target` is the accuracy in 0..1 that rounds are counted to: of several, each has a column. `seconds` of local
-    training are what the values at equal training time are read at.
+    `worst_of` which does worst. `against` shows how much worse than in the runs that differ in these axes alone: with
+    `{attack: none}` what liars cost. `target` is the accuracy in 0..1 that rounds are counted to: of several, each has
+    a column. `seconds` of local training are what the values at equal training time are read at.
     """
 
     title: Label | None = None
