@@ -52,12 +52,14 @@ def make_client(
     num_members: int = 0,
     engine: Mapping[str, Any] | None = None,
     user_models: bool = False,
+    max_loss_ratio: float | None = None,
 ) -> Client:
     """The client of one node: the first four and `initial`, block 0's aggregate, from genesis, the rest its own.
 
     `data` is `{format: digits, partition: null}`, or with a partition `{scheme: classes, avg: 3, std: 1, index: 0,
     of: 4, seed: 7}` the part of it that this node plays. `engine` has the fields of `ml.training.Engine`. A user's own
-    model is imported only with `user_models`. Raises SpecError, DataError, or MlError for a device that is not there.
+    model is imported only with `user_models`. `max_loss_ratio` is as `Client` has it. Raises SpecError, DataError, or
+    MlError for a device that is not there.
     """
     where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
     spec = get_spec(
@@ -80,7 +82,7 @@ def make_client(
         splits, index = splits_from_mapping(partition, source.train.y, source.test.y, source.domains)
         everyone = source.take_everyone(splits, partition["seed"])
         client_data = source.take(splits[index], partition["seed"], everyone, len(classes))
-    return Client(make_method(spec), net, client_data, seed=seed, engine=own)
+    return Client(make_method(spec), net, client_data, seed=seed, engine=own, max_loss_ratio=max_loss_ratio)
 
 
 def make_clients(
@@ -98,6 +100,7 @@ def make_clients(
     initial: Arrays | None = None,
     rounds: int = 0,
     engine: Mapping[str, Any] | None = None,
+    max_loss_ratio: float | None = None,
 ) -> list[Client]:
     """All clients of a run, the test set and what is frozen in the model on the device once. A user's model is
     imported: the run is its caller's.
@@ -116,7 +119,15 @@ def make_clients(
     clients = []
     for i, (net, split) in enumerate(zip(nets, splits, strict=True)):
         client_data = source.take(split, seed, everyone, len(classes))
-        clients.append(Client(make_method(spec), net, client_data, seed=get_client_seed(run_seed, i), engine=own))
+        client = Client(
+            make_method(spec),
+            net,
+            client_data,
+            seed=get_client_seed(run_seed, i),
+            engine=own,
+            max_loss_ratio=max_loss_ratio,
+        )
+        clients.append(client)
     return clients
 
 

@@ -7,7 +7,7 @@ client pulls what its spec says is wanted, as a node does, except what it has al
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ml.method import Trained
@@ -75,9 +75,11 @@ class Exchange:
                 offers.append(Offer(author, made.weight, digests))
         return cls(spec, height, len(trained), voted, tuple(offers), blobs)
 
-    def take(self, beacon: bytes, me: bytes, aggregate: Arrays | None) -> dict[bytes, Arrays]:
-        """The blobs that `me` wants of this round."""
-        wanted = self.spec.wanted(self.height, beacon, me, self.offers, aggregate)
+    def take(
+        self, beacon: bytes, me: bytes, aggregate: Arrays | None, gone: Collection[bytes] = frozenset()
+    ) -> dict[bytes, Arrays]:
+        """The blobs that `me` wants of this round, those in `gone` left out."""
+        wanted = self.spec.wanted(self.height, beacon, me, self.offers, aggregate, gone)
         return {digest: self.blobs[digest] for digest in wanted}
 
     def take_for_training(self, height: int, beacon: bytes, me: bytes) -> dict[bytes, Arrays]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
+from ml.guard import Guard, OnRefused, Outcome
 from ml.metrics import Prediction, evaluate
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
@@ -201,7 +202,8 @@ class Client:
 
     Each round draws from seeds of its own number, so a client restored from `state_arrays` goes on exactly as the one
     they came from. The model is as block 0 has it and on the data's device, where the samples are as it takes them
-    (`ml.features`).
+    (`ml.features`). What single peers offer may make the loss on its test samples `max_loss_ratio` times as large, and
+    no more (`ml.guard`); by default any number of times.
     """
 
     def __init__(
@@ -212,10 +214,12 @@ class Client:
         *,
         seed: int,
         engine: Engine | None = None,
+        max_loss_ratio: float | None = None,
     ) -> None:
         self.method = method
         self.seed = seed
         self.engine = engine or Engine()
+        self.max_loss_ratio = math.inf if max_loss_ratio is None else max_loss_ratio
         self.state = State(model, data)
         self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
         method.init(self.state)
@@ -373,25 +377,57 @@ class Client:
         offers: Sequence[Offer] = (),
         blobs: Blobs | None = None,
         gone: Collection[bytes] = frozenset(),
+        on_refused: OnRefused = lambda peer, why: None,
     ) -> Metrics:
         """Take over a finalised round and measure (`evaluate`) what came of it, the method's own metrics besides.
 
         That is where all methods are measured: the parameter-sharing ones after aggregation, and the personalised
-        ones after local training, since applying leaves their weights alone. Raises Spoiled where it would leave the
-        client without a finite loss, on its test samples or to train on. On failure nothing has changed.
+        ones after local training, since applying leaves their weights alone. Of peers whose `blobs` would harm the
+        client nothing is taken, and `on_refused` hears of each. Raises Spoiled where the round would leave the client
+        without a finite loss all the same, on its test samples or to train on. On failure nothing has changed.
         """
+        blobs, number = blobs or {}, self.spec.get_round_number(height)
+
+        def take(out: Collection[bytes]) -> Outcome:
+            if peers:
+                self._load(before)
+            round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset([*gone, *out]))
+            return self._take(self._without_absent(round_, aggregate, blobs), aggregate, blobs)
+
         with self.undone_on_failure() as before, self.seeded(height):
-            number = self.spec.get_round_number(height)
-            round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset(gone))
-            metrics = self.method.apply(self.state, round_, aggregate, blobs or {})
-            fault = find_fault(self.method, self.state, round_, self.engine)
-            if fault is not None:
-                raise Spoiled(fault)
-            measured = self.evaluate()
-            if not self._is_finite(measured):
-                raise Spoiled(f"the loss of {self.num_test} test samples is {measured['loss']}")
+            peers = {offer.author for offer in offers if not blobs.keys().isdisjoint(offer.digests.values())}
+            peers -= {me, *gone}
+            loss = self.evaluate()["loss"] if peers and self.max_loss_ratio < math.inf else math.nan
+            outcome, refused = Guard(loss, self.max_loss_ratio).take(take, peers)
+            if outcome.fault is not None:
+                raise Spoiled(outcome.fault)
         self._before = before
-        return measured | dict(metrics or {})
+        for peer, why in refused.items():
+            on_refused(peer, why)
+        return outcome.measured
+
+    def _take(self, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Outcome:
+        """What comes of taking over a round as it stands."""
+        metrics = self.method.apply(self.state, round_, aggregate, blobs)
+        fault = find_fault(self.method, self.state, round_, self.engine)
+        if fault is not None:
+            return Outcome({}, fault)
+        measured = self.evaluate()
+        if not self._is_finite(measured):
+            return Outcome({}, f"the loss of {self.num_test} test samples is {measured['loss']}")
+        return Outcome(measured | dict(metrics or {}))
+
+    def _without_absent(self, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Round:
+        """The round without those of whom it would want what is not among `blobs`: where some are left out, a method
+        may turn to others."""
+        offers = round_.offers
+        while True:
+            wanted = self.spec.wanted(round_.height, round_.beacon, round_.me, offers, aggregate, round_.gone)
+            missing = set(wanted) - blobs.keys()
+            absent = {offer.author for offer in offers if not missing.isdisjoint(offer.digests.values())} - round_.gone
+            if not absent:
+                return round_
+            round_ = replace(round_, gone=round_.gone | absent)
 
     def evaluate(self, which: TestSet = "matched") -> Metrics:
         """`accuracy` in 0..1 and `loss` on the matched or the global test set."""

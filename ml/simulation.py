@@ -15,7 +15,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from ml.clients import make_clients, make_initial_aggregate
 from ml.data import forget_opened, get_classes, get_default_input, open_once
 from ml.errors import DataError, Spoiled
 from ml.exchange import Exchange
+from ml.guard import KEEP_HEIGHTS, LeftOut
 from ml.liars import Liars
 from ml.method import Blobs, Client, Metrics, Trained
 from ml.metrics import compute_mean
@@ -52,8 +53,9 @@ class SimulationConfig:
 
     `shots` limits each client's samples per class; `input` is by default what suits data and model; `pretrained` is a
     file that the initial model is taken from. `batched` says whether all clients train in one pass: auto does on a GPU
-    where the model allows it. One thread on a CPU, not batched, gives the same bytes as a node's worker does. `attack`
-    is a name in `ml.attacks.ATTACKS`, how many `liars` there are, and the settings that differ from its defaults.
+    where the model allows it. One thread on a CPU, not batched, gives the same bytes as a node's worker does.
+    `max_loss_ratio` is as `Client` has it; nodes have 4. `attack` is a name in `ml.attacks.ATTACKS`, how many `liars`
+    there are, and the settings that differ from its defaults.
     """
 
     method: Mapping[str, Any]
@@ -69,11 +71,14 @@ class SimulationConfig:
     device: str = "cpu"
     pretrained: str | None = None
     batched: str = "auto"
+    max_loss_ratio: float | None = None
     attack: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.batched not in BATCHED:
             raise DataError(f"batched: expected {', '.join(BATCHED)}, got {self.batched!r}")
+        if self.max_loss_ratio is not None and not 1 <= self.max_loss_ratio < math.inf:
+            raise DataError(f"max_loss_ratio: expected a number of at least 1, got {self.max_loss_ratio}")
         for name in ("clients", "rounds", "threads"):
             if getattr(self, name) < 1:
                 raise DataError(f"{name}: expected at least 1, got {getattr(self, name)}")
@@ -209,6 +214,7 @@ def simulate(
         liars = None if config.attack is None else Liars.make(config.attack, clients, config.seed)
         honest = list(range(config.clients)) if liars is None else liars.honest
         kept: dict[int, Exchange] = {}  # those whose payloads later rounds read, by height
+        left_out = [LeftOut(KEEP_HEIGHTS) for _ in clients]
         rounds: list[RoundResult] = []
         digests: list[bytes] = []
         halted_at = None
@@ -235,11 +241,12 @@ def simulate(
             encoded = compute_aggregate(spec, height, contributions, parent)
             parent = None if encoded is None else decode_arrays(encoded, len(encoded))
             digests.append(ZERO_DIGEST if encoded is None else hashlib.sha256(encoded).digest())
-            taken = {me: exchange.take(beacon, me, parent) for me in ids}
+            gone = [frozenset(left.get(height)) for left in left_out]
+            taken = {me: exchange.take(beacon, me, parent, away) for me, away in zip(ids, gone, strict=True)}
             sent, received = exchange.measure(taken)
             applied = [
-                _apply(client, height, parent, beacon, me, exchange.offers, taken[me])
-                for me, client in zip(ids, clients, strict=True)
+                _apply(client, height, parent, beacon, me, exchange.offers, taken[me], away, left)
+                for me, client, away, left in zip(ids, clients, gone, left_out, strict=True)
             ]
             everyone = [client.evaluate("global") for client in clients]
             before = [made.metrics for i in honest if (made := trained[i]) is not None]
@@ -309,6 +316,7 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
             device=config.device,
             initial=initial,
             rounds=config.rounds,
+            max_loss_ratio=config.max_loss_ratio,
         )
         forget_opened()  # also where somebody further out has it remembered
     return clients, initial, pretrained
@@ -355,13 +363,24 @@ def _apply(
     me: bytes,
     offers: Sequence[Offer],
     blobs: Blobs,
+    gone: Collection[bytes],
+    left_out: LeftOut,
 ) -> tuple[Metrics, bool]:
-    """What a client measures after a round, and whether that would have spoiled it: then it is as it was."""
+    """What a client measures after a round, and whether that would have spoiled it: then it is as it was. Whom it
+    refuses it leaves out."""
+
+    def on_refused(peer: bytes, why: str) -> None:
+        log.info("%s takes nothing of %s at height %d: %s", me.hex()[:8], peer.hex()[:8], height, why)
+        left_out.add(peer, height, why)
+
     try:
-        return client.apply(height, aggregate, beacon=beacon, me=me, offers=offers, blobs=blobs), False
+        metrics = client.apply(
+            height, aggregate, beacon=beacon, me=me, offers=offers, blobs=blobs, gone=gone, on_refused=on_refused
+        )
     except Spoiled as error:
         log.warning("%s goes on from its own model after height %d: %s", me.hex()[:8], height, error)
         return client.evaluate(), True
+    return metrics, False
 
 
 def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:

@@ -235,6 +235,9 @@ class TrainingSection(Section):
     faster. Checkpoints are written every so many rounds, and on stopping; a node that was killed trains again from the
     last one. With one a round, a worker that dies alone is replaced by one in the same state. Only with `user_models`
     does the node import a Python module that genesis names as its model, and so run its code.
+
+    Where models are drawn of single peers, one that makes the loss on the own test samples more than `max_loss_ratio`
+    times as large is not taken, and its sender is not drawn again for `keep_heights` rounds.
     """
 
     device: Annotated[str, AfterValidator(_validate_device)] = "auto"
@@ -246,6 +249,7 @@ class TrainingSection(Section):
     compile: bool = False
     checkpoint_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     user_models: bool = False
+    max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
 
 
 class FedEdsSection(Section):

@@ -414,6 +414,7 @@ def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path
         num_members=genesis.n,
         checkpoint_every=training.checkpoint_every,
         user_models=training.user_models,
+        max_loss_ratio=training.max_loss_ratio,
     )
 
 

@@ -16,9 +16,10 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from chain.block import Block
+from chain.block import Block, Id
 from node.boundary import UNFORESEEN, Boundary
 from node.exchange import Exchange
 from node.trainer import (
@@ -64,6 +65,9 @@ class Listener(Protocol):
     async def on_trained(self, height: int, trained: Trained) -> None: ...
 
     def on_applied(self, height: int, metrics: Metrics) -> None: ...
+
+    def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
+        """What this peer offered at this height would have harmed the client, and was not taken."""
 
     def on_spoiled(self, height: int, reason: str) -> None:
         """The aggregate of this height is not in the client's model, or not any more."""
@@ -234,7 +238,10 @@ class Learner:
             self._on_spoiled(head.height, f"{self._deaths[1]} workers have died over it")
             return await self._trainer.pass_over(head.height)
         try:
-            metrics = await self._ask(self._trainer.apply(head.height, given.aggregate, given.exchange))
+            applying = self._trainer.apply(
+                head.height, given.aggregate, given.exchange, partial(self._listener.on_peer_refused, head.height)
+            )
+            metrics = await self._ask(applying)
         except TrainingFailed as error:
             self._on_spoiled(head.height, str(error))
             if not self._has_model:

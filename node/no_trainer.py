@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ml.guard import OnRefused
 from node.exchange import Exchange
 from node.trainer import (
     NOTHING_TAKEN,
@@ -35,7 +36,13 @@ class NoTrainer:
     def abandon(self) -> bool:
         return False
 
-    async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
+    async def apply(
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
+    ) -> Metrics:
         return {}
 
     async def pass_over(self, height: int) -> Metrics:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from chain.block import Block, Digest, Id
 from ml import payload
 from ml.errors import PayloadError
+from ml.guard import LeftOut
 from ml.specs import MethodSpec
 from node.blobs import BlobFetcher, BlobUnavailable
 from node.boundary import UNFORESEEN, Boundary
@@ -73,9 +74,11 @@ class _Pulled:
 class _Taking:
     """One block's blobs as they come in, and who has turned out to be gone."""
 
-    def __init__(self, spec: MethodSpec, me: Id, block: Block, aggregate: payload.Arrays | None) -> None:
+    def __init__(
+        self, spec: MethodSpec, me: Id, block: Block, aggregate: payload.Arrays | None, left_out: Mapping[Id, str]
+    ) -> None:
         self.offers = get_offers(block)
-        self.gone: dict[Id, str] = {}
+        self.gone = dict(left_out)
         self.commitments: dict[Digest, list[_Commitment]] = {}
         self.blobs: dict[Digest, bytes] = {}
         self._spec = spec
@@ -121,6 +124,7 @@ class OnDemand:
         offload: Offload,
         *,
         collect_s: float,
+        keep_heights: int,
         is_alone: Callable[[], bool],
         get_overdrawn: Callable[[], Set[Id]],
         on_loss: Callable[[Loss], None],
@@ -132,9 +136,14 @@ class OnDemand:
         self._get_overdrawn = get_overdrawn
         self._offload = offload
         self._collect_s = collect_s
+        self._left_out = LeftOut(keep_heights)
         self._is_alone = is_alone
         self._on_loss = on_loss
         self._boundary = boundary or Boundary()
+
+    def leave_out(self, author: Id, height: int, why: str) -> None:
+        """What this author offered at `height` did harm: nothing of its is taken for some rounds."""
+        self._left_out.add(author, height, why)
 
     async def take(self, block: Block, aggregate: bytes | None) -> Taken:
         """All that `spec.wanted` names of a final block, as far as it can be had. `aggregate` is the block's, None
@@ -145,7 +154,7 @@ class OnDemand:
         if aggregate is not None:
             size = len(aggregate)
             arrays = await run_sized(self._offload, size, payload.decode_arrays, aggregate, size)
-        taking = _Taking(self._spec, self._me, block, arrays)
+        taking = _Taking(self._spec, self._me, block, arrays, self._left_out.get(block.height))
         before = self._blobs.pulled_bytes
         await self._pull_all(block.height, taking)
         blobs = {digest: taking.blobs[digest] for digest in taking.get_wanted()}

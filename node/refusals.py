@@ -49,6 +49,9 @@ class Reason(StrEnum):
     LEAVES_OUT = "leaves_out"  # a candidate without a contribution that was here in good time
     SIGNED_TWICE = "signed_twice"
 
+    # Its model does harm to this node's own: against its author, though it may be honest.
+    HARM = "harm"
+
     # It brought about an error that nobody foresaw: against whose bytes they were.
     FAILED = "failed"
 
@@ -64,8 +67,9 @@ class Reason(StrEnum):
 
     @property
     def is_usual(self) -> bool:
-        """Whether it is nothing to hold against anybody: a replay looks like what was late or early."""
-        return self in (Reason.OTHER_HEIGHT, Reason.NO_ROOM)
+        """Whether it is nothing to hold against anybody: a replay looks like what was late or early, and whose data are
+        others may have a model that is of no use here."""
+        return self in (Reason.OTHER_HEIGHT, Reason.NO_ROOM, Reason.HARM)
 
 
 Refusals = Counter[Reason]

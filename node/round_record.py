@@ -39,7 +39,7 @@ class RoundRecord:
     left_out: Mapping[Id, str] = field(default_factory=dict)
     objections: Sequence[tuple[Block, Objection]] = ()
     signed_twice: dict[Id, EvidenceKind] = field(default_factory=dict)
-    gone: Mapping[Id, str] = field(default_factory=dict)
+    gone: dict[Id, str] = field(default_factory=dict)
     pulled_bytes: int | None = None
     spoiled: str | None = None
     went_back: str | None = None

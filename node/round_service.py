@@ -184,6 +184,7 @@ class RoundService:
             demanded_blobs,
             context.bulk,
             collect_s=context.genesis.waits.collect_s,
+            keep_heights=context.genesis.keep_heights,
             is_alone=lambda: self.peers.describe_stall() is not None,
             get_overdrawn=self.credits.get_overdrawn,
             on_loss=self._on_loss,
@@ -980,6 +981,16 @@ class RoundService:
                 if (aggregate := await self._aggregates.find(block)) is not None:
                     return height, aggregate
         return None
+
+    def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
+        name = self._c.get_name(peer)
+        log.warning("round %d: what %s offered is not taken here, as it does harm: %s", height, name, reason)
+        self.peers.refuse(peer, Reason.HARM)
+        self._on_demand.leave_out(peer, height, reason)
+        record = self._records.get(height)
+        if record is not None:
+            record.gone[peer] = f"does harm here: {reason}"
+        self.events.publish("rejected", height=height, author=peer.hex(), reason=reason)
 
     def on_spoiled(self, height: int, reason: str) -> None:
         log.warning("round %d: its aggregate is spoiled, and this node goes on from its own model: %s", height, reason)

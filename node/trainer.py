@@ -14,6 +14,7 @@ from typing import Protocol
 
 from ml.data.base import Samples
 from ml.errors import MlError, Spoiled
+from ml.guard import OnRefused
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer
 from node.checkpoint import Checkpoint
@@ -153,9 +154,16 @@ class Trainer(Protocol):
         there is one that hears of it; if not, cancelling is what ends it."""
         ...
 
-    async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
+    async def apply(
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
+    ) -> Metrics:
         """Takes in a height's aggregate (None where the method has none) and what was taken of single peers, and
-        evaluates. Raises like `train`, and AggregateSpoiled; then the client still stands before that height."""
+        evaluates. Before it returns, `on_refused` hears of each peer whose model would have harmed the client. Raises
+        like `train`, and AggregateSpoiled; then the client still stands before that height."""
         ...
 
     async def pass_over(self, height: int) -> Metrics:
@@ -220,6 +228,7 @@ class Client(Protocol):
         offers: Sequence[Offer] = (),
         blobs: Mapping[bytes, Arrays] | None = None,
         gone: Collection[bytes] = frozenset(),
+        on_refused: OnRefused = ...,
     ) -> Metrics: ...
     def go_back(self) -> bool: ...
     def evaluate(self) -> Metrics: ...
@@ -270,7 +279,9 @@ def train_with(
     )
 
 
-def apply_to(client: Client, height: int, aggregate: bytes | None, exchange: Exchange) -> dict[str, float]:
+def apply_to(
+    client: Client, height: int, aggregate: bytes | None, exchange: Exchange, on_refused: OnRefused
+) -> dict[str, float]:
     """Lets a client take over a round, and says what it measured. Raises MlError, Spoiled among them, and
     FileUnusable."""
     metrics = client.apply(
@@ -281,6 +292,7 @@ def apply_to(client: Client, height: int, aggregate: bytes | None, exchange: Exc
         offers=exchange.offers,
         blobs=exchange.decode_blobs(),
         gone=exchange.gone,
+        on_refused=on_refused,
     )
     return dict(metrics)
 
@@ -317,9 +329,15 @@ class InlineTrainer:
         """Nothing can come between: training here waits for nothing."""
         return False
 
-    async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
+    async def apply(
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
+    ) -> Metrics:
         try:
-            metrics = apply_to(self._client, height, aggregate, exchange)
+            metrics = apply_to(self._client, height, aggregate, exchange, on_refused or (lambda peer, why: None))
         except Spoiled as error:
             raise AggregateSpoiled(f"height {height}: {error}") from error
         except (MlError, FileUnusable) as error:

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.aggregation import MAX_WEIGHT
+from ml.guard import OnRefused
 from ml.specs.base import MAX_ABS
 from node.checkpoint import Position
 from node.exchange import AGGREGATE, Exchange
@@ -99,6 +100,7 @@ class WorkerConfig:
     num_members: int = 0
     checkpoint_every: int = 1
     user_models: bool = False
+    max_loss_ratio: float | None = None
     niceness: int = 0
     python: str = sys.executable
     arguments: tuple[str, ...] = WORKER_ARGUMENTS
@@ -106,7 +108,17 @@ class WorkerConfig:
     def encode(self) -> Frame:
         """The call that starts a worker."""
         genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
-        own = ("data", "seed", "device", "threads", "engine", "checkpoint_every", "user_models", "niceness")
+        own = (
+            "data",
+            "seed",
+            "device",
+            "threads",
+            "engine",
+            "checkpoint_every",
+            "user_models",
+            "max_loss_ratio",
+            "niceness",
+        )
         config = {name: getattr(self, name) for name in (*genesis, *own)}
         config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
         if isinstance(self.initial_model, bytes):
@@ -182,11 +194,21 @@ class WorkerProcess:
         child = self._get_ready_child()
         return child is not None and child.abandon()
 
-    async def apply(self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN) -> Metrics:
+    async def apply(
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
+    ) -> Metrics:
         header = {"call": "apply", "height": height, **exchange.to_header()}
         attachments = exchange.to_attachments() | ({} if aggregate is None else {AGGREGATE: aggregate})
         reply = await self._request(_Call(header, attachments, (height, True)))
-        metrics: Metrics = reply.header["result"]["metrics"]
+        result = reply.header["result"]
+        metrics: Metrics = result["metrics"]
+        if on_refused is not None:
+            for peer, why in result["refused"].items():
+                on_refused(bytes.fromhex(peer), why)
         return metrics
 
     async def pass_over(self, height: int) -> Metrics:

@@ -186,10 +186,13 @@ class Session:
     def apply(self, height: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
         """The answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""
         if (self._height, self._phase) == (height, Phase.APPLIED):
-            return {"metrics": dict(self._client.evaluate())}
-        metrics = apply_to(self._client, height, aggregate, exchange)
+            return {"metrics": dict(self._client.evaluate()), "refused": {}}
+        refused: dict[str, str] = {}
+        metrics = apply_to(
+            self._client, height, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
+        )
         self._move(height, Phase.APPLIED)
-        return {"metrics": metrics}
+        return {"metrics": metrics, "refused": refused}
 
     def pass_over(self, height: int) -> Mapping[str, Any]:
         """The answer to `pass_over`."""
@@ -347,7 +350,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
         torch.set_num_threads(config["threads"])
     torch.set_num_interop_threads(1)
     genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
-    own = ("data", "seed", "device", "engine", "user_models")
+    own = ("data", "seed", "device", "engine", "user_models", "max_loss_ratio")
     client = make_client(**{name: config[name] for name in (*genesis, *own)}, initial=initial)
     return Built(
         client,

@@ -72,6 +72,14 @@ def run(
             help="All clients in one pass: on, off or auto (on a GPU). On a CPU only off is the nodes' own bytes.",
         ),
     ] = "auto",
+    max_loss_ratio: Annotated[
+        float | None,
+        typer.Option(
+            "--max-loss-ratio",
+            metavar="R",
+            help="Take no peer's model that makes the own test loss R times as large (nodes: 4).",
+        ),
+    ] = None,
     attack: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +127,7 @@ def run(
             device=device,
             pretrained=None if pretrained is None else str(pretrained),
             batched=batched,
+            max_loss_ratio=max_loss_ratio,
             attack=source.value.get("attack"),
         )
         task = progress.add_task("rounds", total=rounds)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from chain.block import Block
+from chain.block import Block, Id
+from ml.guard import OnRefused
 from node.exchange import Exchange
 from node.learner import MAX_RECALLED, RETRY_S, Given, Learner, SpoiledAggregate, Target
 from node.trainer import (
@@ -70,7 +71,11 @@ class SlowTrainer:
         return self.can_abandon
 
     async def apply(
-        self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
     ) -> Mapping[str, float]:
         self.log.append(f"apply {height}")
         return {"accuracy": 0.5}
@@ -91,6 +96,9 @@ class Silent:
 
     def on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
         pass
+
+    def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
+        raise AssertionError
 
     def on_spoiled(self, height: int, reason: str) -> None:
         raise AssertionError
@@ -185,7 +193,11 @@ class MoodyTrainer(SlowTrainer):
         return Trained(1, {}, {}, went_back=self.went_back)
 
     async def apply(
-        self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
     ) -> Mapping[str, float]:
         self._do(f"apply {height}")
         if height in self.spoiled:
@@ -208,6 +220,9 @@ class Told:
 
     def on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
         self.log.append(f"applied {height} {metrics['accuracy']}")
+
+    def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
+        self.log.append(f"refused {peer.hex()} at {height}: {reason}")
 
     def on_spoiled(self, height: int, reason: str) -> None:
         self.log.append(f"spoiled {height}: {reason}")

@@ -20,6 +20,7 @@ from node.context import NodeContext
 from node.genesis_file import get_genesis_spec
 from node.offline import OfflineNode
 from node.on_demand import get_kinds
+from node.refusals import Reason
 from node.round_service import RoundService
 from node.transport.base import BLOB, FRAMING_BYTES, PeerUnavailable
 from node.view import NodeView
@@ -121,6 +122,36 @@ def test_what_is_on_demand_is_pulled_by_nobody_before_the_block_is_final(tmp_pat
             await fed.wait_for_round(3)
             assert heights
             assert all(final >= offered for offered, final in heights)
+
+    run(story)
+
+
+# ---- peers whose models do harm
+
+
+def test_who_does_harm_is_left_out_of_the_draw_for_as_long_as_blobs_are_kept(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with taking(tmp_path, 4, {"name": "fedper", "num_peers": 3}, rounds=6) as fed:
+            liar = fed.net.id("node3")
+            fed.trainers["node0"].refuses.add(liar)
+            await fed.wait_for_round(6)
+            keep = fed.net.genesis.keep_heights
+            refused = [height for height in range(1, 7) if liar not in fed.get_exchange("node0", height).gone]
+            assert refused == list(range(1, 7, keep + 1))
+            for height in range(1, 7):
+                exchange = fed.get_exchange("node0", height)
+                told = fed.get_record("node0", height)["gone"][encode_id(liar)]
+                if height in refused:
+                    assert exchange.blobs.keys() == fed.get_wanted("node0", height)
+                    assert told == "does harm here: too much of a loss"
+                else:
+                    assert exchange.blobs.keys() == fed.get_wanted("node0", height, frozenset({liar}))
+                    assert told.startswith("left out of the draw, as what it offered in round ")
+                assert not fed.get_record("node1", height)["gone"]  # its own choice, and nobody else's
+            service = fed.net["node0"].service
+            assert service is not None
+            assert service.get_refusals()[liar][Reason.HARM] == len(refused)
+            assert fed.net.check_agreement() == 6
 
     run(story)
 

@@ -40,6 +40,7 @@ from node.trainer import (
     TrainingFailed,
     WorkerDied,
     WorkerFailed,
+    apply_to,
 )
 from node.worker import WorkerConfig, WorkerProcess
 from support.fake_worker import (
@@ -744,6 +745,39 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
     assert newest is not None
     assert (newest.height, newest.phase) == (3, Phase.APPLIED)
     assert encode_arrays(newest.arrays) == encode_arrays(client.state_arrays())
+
+
+@pytest.mark.usefixtures("_one_thread")
+async def test_a_peers_model_that_does_harm_is_refused_in_a_worker_as_here(tmp_path: Path) -> None:
+    described = describe_client("fedavg_p2p")
+    initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
+    client = make_client(**described, initial=initial, max_loss_ratio=2.0)
+    config = WorkerConfig(
+        **described,
+        initial_model=encode_arrays(initial),
+        checkpoint_dir=tmp_path / "checkpoints",
+        outgoing_dir=tmp_path / "outgoing",
+        max_loss_ratio=2.0,
+    )
+    made = client.train(1, BEACON)
+    blobs, offers = {}, [Offer(ME, made.weight, {})]
+    for peer, factor in ((PEER, 1.0), (OTHER, -50.0)):
+        digests = {}
+        for kind, arrays in made.payloads.items():
+            data = encode_arrays({name: factor * array for name, array in arrays.items()})
+            digests[kind] = hashlib.sha256(data).digest()
+            blobs[digests[kind]] = data
+        offers.append(Offer(peer, made.weight, digests))
+    exchange = Exchange(BEACON, ME, tuple(sorted(offers, key=lambda offer: offer.author)), blobs=blobs)
+    refused: dict[bytes, str] = {}
+    expected: dict[bytes, str] = {}
+    here = apply_to(client, 1, None, exchange, expected.__setitem__)
+    async with running(config) as worker:
+        await worker.train(1, BEACON)
+        assert await worker.apply(1, None, exchange, refused.__setitem__) == here
+    assert refused == expected
+    assert refused.keys() == {OTHER}
+    assert here["peers"] == 1
 
 
 @pytest.mark.slow

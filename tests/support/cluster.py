@@ -28,6 +28,7 @@ from chain.signing import SigningKey
 from chain.sqlite_store import SqliteStore
 from chain.store import Faults
 from ml import payload
+from ml.guard import OnRefused
 from node.boundary import UNFORESEEN, Boundary
 from node.context import NodeContext
 from node.exchange import Exchange
@@ -129,7 +130,11 @@ class ScriptedTrainer:
         return False
 
     async def apply(
-        self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
     ) -> Mapping[str, float]:
         self.applied[height] = aggregate
         return {"accuracy": 0.5}

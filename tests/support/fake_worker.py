@@ -28,6 +28,7 @@ import numpy as np
 from chain.store import Faults
 from ml.data.base import Samples
 from ml.errors import MlError, Spoiled, Stopped
+from ml.guard import OnRefused
 from ml.payload import Arrays, encode_arrays
 from ml.specs import Offer
 from node import worker_main
@@ -132,6 +133,7 @@ class FakeClient:
         offers: Sequence[Offer] = (),
         blobs: Mapping[bytes, Arrays] | None = None,
         gone: Collection[bytes] = frozenset(),
+        on_refused: OnRefused = lambda peer, why: None,
     ) -> Mapping[str, float]:
         before, told = self._number, 0.0 if aggregate is None else float(aggregate["model/w"][0])
         if told == DEADLY:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from ml.guard import OnRefused
 from ml.method import Client, Method, Metrics, Trained
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate, get_kind
@@ -68,7 +69,13 @@ class Block:
         """The digests that client i has to pull."""
         return client.spec.wanted(self.height, self.beacon, get_id(i), self.offers, self.aggregate, frozenset(gone))
 
-    def apply(self, client: Client, i: int, gone: Collection[bytes] = frozenset()) -> Metrics:
+    def apply(
+        self,
+        client: Client,
+        i: int,
+        gone: Collection[bytes] = frozenset(),
+        on_refused: OnRefused = lambda peer, why: None,
+    ) -> Metrics:
         """Let client i take it over, with those blobs alone that it has to pull."""
         return client.apply(
             self.height,
@@ -78,6 +85,7 @@ class Block:
             offers=self.offers,
             blobs={digest: self.blobs[digest] for digest in self.get_wanted(client, i, gone)},
             gone=gone,
+            on_refused=on_refused,
         )
 
 

@@ -29,6 +29,7 @@ from typing import Any, Literal
 from chain import codec
 from chain.block import ZERO, Id, Phase
 from chain.rows import Rows, connect
+from ml.guard import OnRefused
 from node.exchange import Exchange
 from node.rounds import RoundMachine
 from node.trainer import NOTHING_TAKEN
@@ -57,12 +58,16 @@ class ForgetfulTrainer(ScriptedTrainer):
     """Keeps nothing of what it was told but the newest."""
 
     async def apply(
-        self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
     ) -> Mapping[str, float]:
         self.applied.clear()
         self.trained.clear()
         self.iterations.clear()
-        return await super().apply(height, aggregate, exchange)
+        return await super().apply(height, aggregate, exchange, on_refused)
 
 
 class WatchedNetwork(TappedNetwork):

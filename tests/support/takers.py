@@ -20,6 +20,7 @@ import numpy as np
 
 from chain.block import Contribution, Digest, Id, PayloadRef
 from chain.tip import Tip
+from ml.guard import OnRefused
 from ml.payload import Array, ArraySpec, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer, get_spec
 from node.context import NodeContext
@@ -51,7 +52,7 @@ def count_numbers(spec: MethodSpec, kind: str) -> int:
 
 class TakingTrainer(ScriptedTrainer):
     """Makes up the payloads of `spec`, and keeps every exchange it is given, by height. `spoil` may change a payload;
-    `deaths` is how often it dies while it applies."""
+    `deaths` is how often it dies while it applies. Whose ids are in `refuses` do it harm."""
 
     def __init__(self, seed: int, spec: MethodSpec, *, train_s: float = 0.02, deaths: int = 0) -> None:
         super().__init__(seed, train_s)
@@ -59,6 +60,7 @@ class TakingTrainer(ScriptedTrainer):
         self.deaths = deaths
         self.spoil: Callable[[str, dict[str, Array]], dict[str, Array]] = lambda kind, arrays: arrays
         self.taken: dict[int, list[Exchange]] = {}
+        self.refuses: set[Id] = set()
 
     async def train(
         self,
@@ -87,7 +89,11 @@ class TakingTrainer(ScriptedTrainer):
         return {name: rng.standard_normal(get_shape(spec)).astype(spec.dtype) for name, spec in arrays.items()}
 
     async def apply(
-        self, height: int, aggregate: bytes | None, exchange: Exchange = NOTHING_TAKEN
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
     ) -> Mapping[str, float]:
         self.taken.setdefault(height, []).append(exchange)
         if self.deaths:
@@ -95,6 +101,9 @@ class TakingTrainer(ScriptedTrainer):
             raise WorkerDied("the worker died: exit status -9")
         self.applied[height] = aggregate
         peers = [offer for offer in exchange.offers if not exchange.blobs.keys().isdisjoint(offer.digests.values())]
+        for peer in peers:
+            if peer.author in self.refuses and on_refused is not None:
+                on_refused(peer.author, "too much of a loss")
         measured = {"accuracy": 0.5, "peers": float(len(peers))}
         return measured | ({"dropout": float(len(peers) == 1)} if peers and "unit" in self.spec.rules(height) else {})
 

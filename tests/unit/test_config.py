@@ -124,6 +124,7 @@ def test_defaults_fill_in_what_a_small_file_leaves_out(tmp_path: Path) -> None:
     assert (config.node.name, config.network.tls, config.training.device) == ("node", "mutual", "auto")
     training = config.training
     assert (training.threads, training.checkpoint_every, training.precision) == ("auto", 1, "auto")
+    assert training.max_loss_ratio == 4
     assert (training.deterministic, training.channels_last, training.compile) == (False, False, False)
     assert (config.consensus.mine, config.consensus.workers) == (True, 1)
     assert (config.admin.socket, config.log.level, config.data.partition) == (None, "info", None)
@@ -172,7 +173,7 @@ genesis_file: g
         "bad.yaml:4:3: network.listen: expected host:port (got '7053')",
         "bad.yaml:6:3: training.seed: must be at least 0 (got -1)",
         "bad.yaml:7:3: training.batch_size: unknown key. Known: device, seed, threads, precision, deterministic, "
-        "channels_last, compile, checkpoint_every, user_models",
+        "channels_last, compile, checkpoint_every, user_models, max_loss_ratio",
     ]
 
 

@@ -136,6 +136,7 @@ class Table:
                 cast(BlobFetcher, self.fetcher),
                 InlineOffload(),
                 collect_s=COLLECT_S,
+                keep_heights=2,
                 is_alone=lambda: self.is_alone,
                 get_overdrawn=lambda: self.overdrawn,
                 on_loss=self.losses.append,

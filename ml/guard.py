@@ -1,0 +1,89 @@
+"""What a client takes of single peers, held against its own test samples: whose model would harm it is not taken
+(SECURITY §6).
+
+Nobody recomputes what a client does with the models that it has drawn, so nothing of theirs is bounded by a rule of
+aggregation. What is left is their effect. Each is tried alone; who harms alone is refused, and of the others together
+the worst, one after the other, until the client stands no worse than it may. That costs nothing while there is no harm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+KEEP_HEIGHTS = 2  # for so many rounds a peer that was refused is not drawn, unless genesis says otherwise
+OnRefused = Callable[[bytes, str], None]  # a peer, and why nothing of it was taken
+
+
+class LeftOut:
+    """Whom one client does not draw, having refused them: each for `keep_heights` rounds."""
+
+    def __init__(self, keep_heights: int) -> None:
+        self._keep_heights = keep_heights
+        self._refused: dict[bytes, tuple[int, str]] = {}  # at which height it was last, and why
+
+    def add(self, peer: bytes, height: int, why: str) -> None:
+        self._refused[peer] = height, why
+
+    def get(self, height: int) -> dict[bytes, str]:
+        """Who is not drawn at `height`, and why."""
+        return {
+            peer: f"left out of the draw, as what it offered in round {at} does harm here: {why}"
+            for peer, (at, why) in self._refused.items()
+            if at < height <= at + self._keep_heights
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Where a client stands once it has taken over a round: what it measured, its method's own metrics among it, or
+    the `fault` for which it cannot go on from there."""
+
+    measured: dict[str, float]
+    fault: str | None = None
+
+    @property
+    def loss(self) -> float:
+        """On the own test samples; no number where there are none."""
+        return math.inf if self.fault is not None else self.measured["loss"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What harms a client whose loss on its own test samples is `loss` before it takes anything: what leaves it without
+    a finite one, or with one that is more than `max_ratio` times as large."""
+
+    loss: float
+    max_ratio: float = math.inf
+
+    def explain(self, outcome: Outcome) -> str | None:
+        """Why this is harm; None where it is none."""
+        if outcome.fault is not None:
+            return outcome.fault
+        if outcome.loss > self.max_ratio * self.loss:
+            return f"the loss on own samples would go from {self.loss:.3g} to {outcome.loss:.3g}"
+        return None
+
+    def take(
+        self, take: Callable[[Collection[bytes]], Outcome], peers: Collection[bytes]
+    ) -> tuple[Outcome, dict[bytes, str]]:
+        """What comes of a round, and why some of `peers` were refused in it. `take` takes the round over without those
+        that it is given, and does so from the same state each time; what was asked of it last is what is to stand.
+
+        Where harm is done without any peer, it is none of theirs: then nobody is refused.
+        """
+        outcome = take(())
+        if not peers or self.explain(outcome) is None:
+            return outcome, {}
+        refused: dict[bytes, str] = {}
+        losses = {}
+        for peer in sorted(peers):
+            alone = take([other for other in peers if other != peer])
+            losses[peer] = alone.loss
+            if (why := self.explain(alone)) is not None:
+                refused[peer] = why
+        while (why := self.explain(outcome := take(refused))) is not None and len(refused) < len(peers):
+            worst = max(peers - refused.keys(), key=lambda peer: (losses[peer], peer))
+            refused[worst] = f"with others, {why}"
+        return (outcome, refused) if why is None else (take(()), {})
