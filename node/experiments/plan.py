@@ -6,8 +6,8 @@ that come to the same configuration share it, and a finished run is never run ag
 
 Where a setting is given more than once, the later of these counts: `base.method`, a task's `method`, the method's own
 entry, a swept `method.KEY`, the budget's local iterations. What stands in `base`, in a task or in an axis reaches the
-methods that have such a setting, at least one of which must. A method's own `rounds` count before all others. All this
-is so of attacks, too; a method that cannot be attacked so has no run there, which is no mistake.
+methods that have such a setting, at least one of which must. A method's own `rounds` and `max_loss_ratio` count before
+all others. All this is so of attacks, too; a method that cannot be attacked so has no run there, which is no mistake.
 
 Rounds are the method's own. Where it has heights before its first one (FedEDS shares its encrypted sets at one), a run
 has those besides.
@@ -174,7 +174,7 @@ def _read_value(axis: str, value: Any, keys: Keys) -> Value:
         given = {name: getattr(value, name) for name in value.model_fields_set if name != "label"}
         return Value(value.label, given, keys)
     if isinstance(value, DataItem | NamedItem):
-        own = {"rounds": value.rounds} if isinstance(value, MethodItem) and value.rounds is not None else {}
+        own = value.get_own() if isinstance(value, MethodItem) else {}
         return Value(_label(value), {axis: value, **own}, keys)
     return Value(value, {axis: value}, keys)
 
@@ -234,8 +234,9 @@ def _make_point(
         **{name: values[name] for name in ("shots", "clients", "seed", "device", "batched")},
         "rounds": values["rounds"] + spec.sharing_heights,
         "threads": 1,
-        **({} if attack is None else {"attack": attack.to_mapping()}),  # runs without one are named as they ever were
     }
+    config |= {} if attack is None else {"attack": attack.to_mapping()}  # runs without one are named as they ever were
+    config |= {} if values["max_loss_ratio"] is None else {"max_loss_ratio": values["max_loss_ratio"]}
     facts = _list_facts(config, settings, scheme.to_mapping())
     run = None if misfit else Run(compute_id(config), _describe(facts, swept), config, spec.sharing_heights)
     return Point(facts, run, plan, misfit)

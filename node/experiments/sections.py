@@ -3,7 +3,7 @@
     name, title, description
     reuse    names of experiments that have runs in common with this one
     base     the settings of every run: data, model, input, pretrained, partition, clients, rounds, shots, seed, device,
-             batched, method, attack
+             batched, max_loss_ratio, method, attack
     sweep    axes, each a list of values; every combination is run
     budget   t_sum, alpha and beta of DFPL's time model, from which local_iterations follow
     report   target, tables and figures
@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+Ratio = Annotated[float, Field(ge=1)]
 Label = Annotated[str, Field(min_length=1, max_length=80)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -80,13 +81,20 @@ class NamedItem(Item):
 
 
 class MethodItem(NamedItem):
-    """A method. It may have `rounds` of its own, where it is compared with others that do less work in each."""
+    """A method. It may have `rounds` of its own, where it is compared with others that do less work in each; and
+    clients that take of peers with another `max_loss_ratio` than those of the others."""
 
     rounds: Count | None = None
+    max_loss_ratio: Ratio | None = None
+
+    def get_own(self) -> dict[str, Any]:
+        """What it has in place of what stands in `base`."""
+        own = {name: getattr(self, name) for name in ("rounds", "max_loss_ratio")}
+        return {name: value for name, value in own.items() if value is not None}
 
     def get_settings(self) -> dict[str, Any]:
-        """All of it but the label and the rounds."""
-        return self.model_dump(exclude={"label", "rounds"})
+        """All of it but the label and what is its own."""
+        return self.model_dump(exclude={"label", "rounds", "max_loss_ratio"})
 
 
 class DataItem(Item):
@@ -102,7 +110,8 @@ class DataItem(Item):
 
 class BaseSection(Section):
     """What every run has unless the sweep says otherwise. `method` holds settings that reach each method which has
-    them, `attack` those that reach each attack; `input` is by default what suits data and model."""
+    them, `attack` those that reach each attack; `input` is by default what suits data and model. `max_loss_ratio` is
+    how much harm peers may do (`ml.guard`), without end by default."""
 
     data: DataItem = DataItem(format="digits")
     model: NamedItem = NamedItem(name="mlp")
@@ -115,6 +124,7 @@ class BaseSection(Section):
     seed: Seed = 1
     device: str = "cpu"
     batched: Literal["auto", "on", "off"] = "auto"
+    max_loss_ratio: Ratio | None = None
     method: dict[str, Any] = Field(default_factory=dict)
     attack: dict[str, Any] = Field(default_factory=dict)
 

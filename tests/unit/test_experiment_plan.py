@@ -138,6 +138,15 @@ sweep: {method: [local, {name: fedavg, rounds: 4, local_iterations: 40, label: t
     assert fedavg.label == "twice the work, seed 1"
 
 
+def test_a_method_may_guard_its_clients_as_no_other_does(tmp_path: Path) -> None:
+    text = "name: x\nsweep: {method: [uapdfl, {name: uapdfl, max_loss_ratio: 4.0, label: guarded}]}\n"
+    free, guarded = make_experiment(tmp_path, text).runs.values()
+    assert "max_loss_ratio" not in free.config  # and so is named as it ever was
+    assert guarded.config == {**free.config, "max_loss_ratio": 4.0}
+    (problem,) = refuse(tmp_path, text.replace("4.0", "0.5"))
+    assert "sweep.method.1.max_loss_ratio: must be at least 1 (got 0.5)" in problem
+
+
 def test_heights_before_a_methods_first_round_come_on_top_of_its_rounds(tmp_path: Path) -> None:
     text = """\
 name: x
@@ -373,7 +382,7 @@ def test_a_file_that_asks_for_too_much_is_refused_at_once(tmp_path: Path) -> Non
 
 
 READY_POINTS = {
-    "attacks-digits": 3 * 15 * 13 * 3,
+    "attacks-digits": 3 * 16 * 13 * 3,
     "attacks-seeds-digits": 3 * 10 * 11 * 9,
     "dfpl-table1": 4 * 2 * 6 * 9 * 3,
     "dfpl-table1-digits": 8 * 6 * 3,
@@ -412,7 +421,10 @@ READY_POINTS = {
 }
 
 # Attacks on prototypes and on sets are for methods that send such.
-READY_MISFITS = {"attacks-digits": 3 * (5 * 4 + 5 * 2 + 2 * 2 + 2 * 2 + 4) * 3, "attacks-seeds-digits": 3 * 5 * 2 * 9}
+READY_MISFITS = {
+    "attacks-digits": 3 * (5 * 4 + 5 * 2 + 2 * 2 + 2 * 2 + 2 * 4) * 3,
+    "attacks-seeds-digits": 3 * 5 * 2 * 9,
+}
 
 
 @pytest.mark.parametrize(("name", "points"), READY_POINTS.items())
