@@ -56,7 +56,7 @@ class Value:
     def read_loss(self, result: Result, baseline: Result, limits: Limits) -> float | None:
         """How much worse it is than of `baseline`. Where it is kept for each client, it is of those that do not lie in
         `result` both times, so that nobody's own difficulty counts."""
-        if self.of_client is None or not result.liars:
+        if self.of_client is None or not result.liars or baseline.num_clients != result.num_clients:
             own, there = self.compute(result, limits), self.compute(baseline, limits)
             if own is None or there is None:
                 return None

@@ -106,6 +106,24 @@ def test_a_lie_that_validators_refuse_is_left_out_and_counted() -> None:
     assert refused.halted_at is None
 
 
+def test_who_does_not_take_a_spoiled_aggregate_is_counted_and_goes_on() -> None:
+    """Eight layers of numbers near 250,000 come to more than a float32 can hold."""
+    deep = {"name": "mlp", "hidden": [16] * 8}
+    result = run({"name": "huge", "value": 999_999.0}, model=deep, rounds=3)
+    assert [row.spoiled for row in result.rounds] == [3, 3, 3]  # all of the honest
+    assert [row.left_out for row in result.rounds] == [0, 0, 0]
+    assert all(math.isfinite(row.tal) for row in result.rounds)
+    assert result.halted_at is None
+    assert [row.spoiled for row in run({"name": "huge"}, model=deep).rounds] == [3, 3]
+
+
+def test_a_guarded_client_takes_nothing_of_peers_that_lie() -> None:
+    free, guarded = (run({"name": "huge"}, "uapdfl", max_loss_ratio=ratio, rounds=4) for ratio in (None, 4.0))
+    honest = run({"name": "silent"}, "uapdfl", rounds=4)
+    assert guarded.rounds[-1].tal < 2 * honest.rounds[-1].tal
+    assert free.rounds[-1].tal > 100 * guarded.rounds[-1].tal
+
+
 def test_liars_train_on_the_labels_of_their_attack_and_the_honest_on_their_own() -> None:
     clients, _, _ = begin_simulation(SimulationConfig(method={"name": "fedavg"}, **QUICK))
     before = [client.state.data.train.y.numpy().copy() for client in clients]
