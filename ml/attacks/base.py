@@ -1,9 +1,9 @@
 """What an attack is: settings, and how a member that lies makes its answer of what it would truly say.
 
-The threat model is the strongest that is usual in the literature. The liars are members with valid keys that act as one.
-They train as the honest do, see what every honest member sends in a round before they answer it, and know the method
-and its rule. What validators refuse of theirs counts as not sent. They neither hold the honest back nor see their
-samples.
+The threat model is the strongest that is usual in the literature. The liars are members with valid keys, and act as
+one. They train as the honest do, see what every honest member sends in a round before they answer it, and know the
+method and its rule. What validators refuse of theirs counts as not sent. They neither hold the honest back nor see
+their samples.
 
 Numpy only, so that an experiment's file is checked without torch. `ml.liars` is what a simulation does with it.
 """
