@@ -37,8 +37,9 @@ class Size:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
-    """One round's contributions of `num_clients`. `voted` is the size of all their voted payloads; `offers`, in author
-    order, and `blobs` by digest are empty where a method has nothing on demand and nothing that later rounds read."""
+    """One round's contributions, by `num_clients` or some of them. `voted` is the size of all their voted payloads;
+    `offers`, in author order, and `blobs` by digest are empty where a method has nothing on demand and nothing that
+    later rounds read."""
 
     spec: MethodSpec
     height: int
@@ -48,8 +49,9 @@ class Exchange:
     blobs: Mapping[bytes, Arrays]
 
     @classmethod
-    def make(cls, spec: MethodSpec, height: int, ids: Sequence[bytes], trained: Sequence[Trained]) -> Exchange:
-        """The exchange of what `trained[i]` has made under `ids[i]`, checked as a validator would. Raises PayloadError.
+    def make(cls, spec: MethodSpec, height: int, ids: Sequence[bytes], trained: Sequence[Trained | None]) -> Exchange:
+        """The exchange of what `trained[i]` has made under `ids[i]`, checked as a validator would; None has made
+        nothing, and only takes. Raises PayloadError.
 
         Only where there is something on demand or to be read later is anything hashed, and then once.
         """
@@ -58,11 +60,11 @@ class Exchange:
         has_offers = is_read_later or bool(spec.schemas(height).keys() - voted_kinds)
         voted, offers, blobs = Size(), [], {}
         for author, made in sorted(zip(ids, trained, strict=True), key=lambda pair: pair[0]):
-            spec.validate_weight(made.weight)
-            spec.validate_kinds(made.payloads, height)
+            if made is None:
+                continue
+            validate_contribution(spec, height, made)
             digests: dict[str, bytes] = {}
             for kind, arrays in made.payloads.items():
-                spec.validate_payload(kind, arrays, height)
                 if kind in voted_kinds:
                     voted += Size.of(arrays)
                 if has_offers:
@@ -92,9 +94,17 @@ class Exchange:
         pulled = Size()
         for me, blobs in taken.items():
             for digest, arrays in blobs.items():
-                if digest not in own[me]:
+                if digest not in own.get(me, ()):
                     pulled += Size.of(arrays)
         return self.voted + pulled, self.voted * (self.num_clients - 1) + pulled
+
+
+def validate_contribution(spec: MethodSpec, height: int, made: Trained) -> None:
+    """Raise PayloadError unless `made` may be contributed at this height."""
+    spec.validate_weight(made.weight)
+    spec.validate_kinds(made.payloads, height)
+    for kind, arrays in made.payloads.items():
+        spec.validate_payload(kind, arrays, height)
 
 
 def _compute_digest(arrays: Arrays) -> bytes:

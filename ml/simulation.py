@@ -3,6 +3,10 @@
 Clients train one after the other, or on a GPU all at once (`ml.batched`). Their payloads are checked, aggregated and
 applied by the very functions that validators use, in the order of the authors' ids. Given a federation's seed, its
 members' ids and its block ids, the aggregate digests of every round are the federation's own.
+
+With an `attack` some clients lie (`ml.attacks`), and all means are over the others. Then a local phase that diverges,
+as a contribution that validators refuse, is left out of its round; and a run ends where a federation would stand still,
+with fewer than n - f contributions.
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ from typing import Any
 
 import torch
 
+from ml.aggregation import compute_max_liars
 from ml.batched import explain_unbatchable, train_batched
 from ml.clients import make_clients, make_initial_aggregate
 from ml.data import forget_opened, get_classes, get_default_input, open_once
 from ml.errors import DataError, Spoiled
 from ml.exchange import Exchange
 from ml.guard import KEEP_HEIGHTS, LeftOut
+from ml.liars import Liars
 from ml.method import Blobs, Client, Metrics, Trained
 from ml.metrics import compute_mean
 from ml.models import Pretrained, load_pretrained, resolve_model
@@ -48,7 +54,8 @@ class SimulationConfig:
     `shots` limits each client's samples per class; `input` is by default what suits data and model; `pretrained` is a
     file that the initial model is taken from. `batched` says whether all clients train in one pass: auto does on a GPU
     where the model allows it. One thread on a CPU, not batched, gives the same bytes as a node's worker does.
-    `max_loss_ratio` is as `Client` has it; nodes have 4.
+    `max_loss_ratio` is as `Client` has it; nodes have 4. `attack` is a name in `ml.attacks.ATTACKS`, how many `liars`
+    there are, and the settings that differ from its defaults.
     """
 
     method: Mapping[str, Any]
@@ -65,6 +72,7 @@ class SimulationConfig:
     pretrained: str | None = None
     batched: str = "auto"
     max_loss_ratio: float | None = None
+    attack: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.batched not in BATCHED:
@@ -85,15 +93,19 @@ class SimulationConfig:
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """One round: means over clients of the accuracy and the loss on matched test sets (`taa`, `tal`) and on everyone's
-    (`global_`, `tal_global`), and of the matched accuracy before anything was exchanged (`taa_local`); and what they
-    sent and received, summed over them: numbers in floating-point arrays, and bytes of encoded payloads. A payload that
-    is voted on is sent once and received by all others, one on demand as often as it is pulled. `train_s` is the mean
-    over clients of the seconds that their local phases took; being the machine's, it makes no two rounds unequal.
+    """One round: means over honest clients of the accuracy and the loss on matched test sets (`taa`, `tal`) and on
+    everyone's (`global_`, `tal_global`), and of the matched accuracy before anything was exchanged (`taa_local`); and
+    what clients sent and received, summed over all: numbers in floating-point arrays, and bytes of encoded payloads. A
+    payload that is voted on is sent once and received by all others, one on demand as often as it is pulled. `train_s`
+    is the mean over clients of the seconds that their local phases took; being the machine's, it makes no two rounds
+    unequal.
 
-    Of peer-to-peer methods also means over clients: how many `peers` each took something of, and where a method says
-    so, how many of them were `similar`, how far they were apart (`divergence`), and the share of clients that took over
-    a peer's whole model (`dropout`). None of other methods.
+    Of peer-to-peer methods also means over honest clients: how many `peers` each took something of, and where a method
+    says so, how many of them were `similar`, how far they were apart (`divergence`), and the share of clients that took
+    over a peer's whole model (`dropout`). None of other methods.
+
+    Under an attack also how many contributions the round went without (`left_out`), and how many of the honest it left
+    without a finite loss (`spoiled`).
     """
 
     round: int
@@ -110,21 +122,25 @@ class RoundResult:
     similar: float | None = None
     dropout: float | None = None
     divergence: float | None = None
+    left_out: int | None = None
+    spoiled: int | None = None
     train_s: float = field(default=0.0, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """All but `train_s`, and what the method does not have."""
+        """All but `train_s`, and what the method does not have; None for what is no finite number."""
         values = {name.rstrip("_"): value for name, value in asdict(self).items() if name != "train_s"}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: _to_finite(value) for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
-    """One client after the last round."""
+    """One client after the last round; `local_accuracy` is the matched one before anything was exchanged in it, None
+    where the client did not train."""
 
     id: int
     accuracy: float
     global_accuracy: float
+    local_accuracy: float | None
     num_train: int
     num_test: int
 
@@ -132,7 +148,8 @@ class ClientResult:
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
     """A whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on; `pretrained` says
-    what was taken from the file of that name. `snapshot` is client 0's after the last round, where it was asked for."""
+    what was taken from the file of that name. `snapshot` is the first honest client's after the last round, where it
+    was asked for. Under an attack the clients in `liars` lie, and `halted_at` is the height that was never made."""
 
     config: SimulationConfig
     method: Mapping[str, Any]  # every hyper-parameter, defaults written out
@@ -142,28 +159,32 @@ class SimulationResult:
     seconds: float
     pretrained: str | None = None
     snapshot: Snapshot | None = None
+    liars: tuple[int, ...] = ()
+    halted_at: int | None = None
 
     @property
     def best_taa(self) -> float:
-        return max(result.taa for result in self.rounds)
+        """No number where there was no round; so are the two below."""
+        return max((result.taa for result in self.rounds), default=math.nan)
 
     @property
     def final_taa(self) -> float:
-        return self.rounds[-1].taa
+        return self.rounds[-1].taa if self.rounds else math.nan
 
     @property
     def final_global(self) -> float:
-        return self.rounds[-1].global_
+        return self.rounds[-1].global_ if self.rounds else math.nan
 
     def to_json(self) -> dict[str, Any]:
         """The object that `fednode simulate --json` prints. Equal configurations give equal objects."""
         return {
             "config": {**asdict(self.config), "method": dict(self.method)},
             "rounds": [result.to_json() for result in self.rounds],
-            "best_taa": self.best_taa,
-            "final_taa": self.final_taa,
-            "final_global": self.final_global,
+            "best_taa": _to_finite(self.best_taa),
+            "final_taa": _to_finite(self.final_taa),
+            "final_global": _to_finite(self.final_global),
             "clients": [asdict(result) for result in self.clients],
+            **({} if self.config.attack is None else {"liars": list(self.liars), "halted_at": self.halted_at}),
         }
 
 
@@ -190,20 +211,32 @@ def simulate(
         parent: Arrays | None
         clients, parent, pretrained = begin_simulation(config)
         spec, batched = clients[0].spec, _is_batched(config, clients)
+        liars = None if config.attack is None else Liars.make(config.attack, clients, config.seed)
+        honest = list(range(config.clients)) if liars is None else liars.honest
         kept: dict[int, Exchange] = {}  # those whose payloads later rounds read, by height
         left_out = [LeftOut(KEEP_HEIGHTS) for _ in clients]
         rounds: list[RoundResult] = []
         digests: list[bytes] = []
+        halted_at = None
+        trained: list[Trained | None] = [None] * config.clients
         for height in range(1, config.rounds + 1):
             beacon = beacons(height) if beacons else _make_beacon(config.seed, height)
             standing = kept.get(spec.get_standing(height) or 0)
             offers = standing.offers if standing else ()
             blobs = [standing.take_for_training(height, beacon, me) if standing else {} for me in ids]
-            trained = _train(clients, height, beacon, ids, offers, blobs, batched=batched)
-            exchange = Exchange.make(spec, height, ids, trained)
+            if liars is not None:
+                liars.begin()
+            trained = _train(clients, height, beacon, ids, offers, blobs, batched=batched, tolerant=liars is not None)
+            answers = trained if liars is None else liars.answer(height, trained, parent)
+            if _stands_still(answers, honest):
+                halted_at = height
+                break
+            exchange = Exchange.make(spec, height, ids, answers)
             kept = {made: old for made, old in {**kept, height: exchange}.items() if _is_read_after(height, made, spec)}
             contributions = [
-                AuthorPayloads(author, made.weight, made.payloads) for author, made in zip(ids, trained, strict=True)
+                AuthorPayloads(author, made.weight, made.payloads)
+                for author, made in zip(ids, answers, strict=True)
+                if made is not None
             ]
             encoded = compute_aggregate(spec, height, contributions, parent)
             parent = None if encoded is None else decode_arrays(encoded, len(encoded))
@@ -211,37 +244,48 @@ def simulate(
             gone = [frozenset(left.get(height)) for left in left_out]
             taken = {me: exchange.take(beacon, me, parent, away) for me, away in zip(ids, gone, strict=True)}
             sent, received = exchange.measure(taken)
-            matched = [
+            applied = [
                 _apply(client, height, parent, beacon, me, exchange.offers, taken[me], away, left)
                 for me, client, away, left in zip(ids, clients, gone, left_out, strict=True)
             ]
             everyone = [client.evaluate("global") for client in clients]
+            before = [made.metrics for i in honest if (made := trained[i]) is not None]
+            after = [applied[i][0] for i in honest]
+            on_all = [everyone[i] for i in honest]
             rounds.append(
                 RoundResult(
                     round=height,
-                    taa=compute_mean(metrics["accuracy"] for metrics in matched),
-                    tal=compute_mean(metrics["loss"] for metrics in matched),
-                    taa_local=compute_mean(made.metrics["accuracy"] for made in trained),
-                    global_=compute_mean(metrics["accuracy"] for metrics in everyone),
-                    tal_global=compute_mean(metrics["loss"] for metrics in everyone),
+                    taa=compute_mean(metrics["accuracy"] for metrics in after),
+                    tal=compute_mean(metrics["loss"] for metrics in after),
+                    taa_local=compute_mean(metrics["accuracy"] for metrics in before),
+                    global_=compute_mean(metrics["accuracy"] for metrics in on_all),
+                    tal_global=compute_mean(metrics["loss"] for metrics in on_all),
                     sent_params=sent.params,
                     sent_bytes=sent.bytes,
                     received_params=received.params,
                     received_bytes=received.bytes,
-                    **{name: _compute_known_mean(matched, name) for name in PEER_METRICS},
-                    train_s=compute_mean(made.metrics["seconds"] for made in trained),
+                    **{name: _compute_known_mean(after, name) for name in PEER_METRICS},
+                    left_out=None if liars is None else answers.count(None),
+                    spoiled=None if liars is None else sum(applied[i][1] for i in honest),
+                    train_s=compute_mean(metrics["seconds"] for metrics in before),
                 )
             )
             if on_round is not None:
                 on_round(rounds[-1])
-        shown = take_snapshot(clients[0], config.seed) if snapshot else None
-    results = [
-        _describe(i, client, matched[i]["accuracy"], everyone[i]["accuracy"]) for i, client in enumerate(clients)
-    ]
+        shown = take_snapshot(clients[honest[0]], config.seed) if snapshot else None
+        results = [_describe(i, client, made) for i, (client, made) in enumerate(zip(clients, trained, strict=True))]
     seconds = time.perf_counter() - start
-    loaded = None if pretrained is None else pretrained.describe()
     return SimulationResult(
-        config, spec.to_mapping(), tuple(rounds), tuple(results), tuple(digests), seconds, loaded, shown
+        config,
+        spec.to_mapping(),
+        tuple(rounds),
+        tuple(results),
+        tuple(digests),
+        seconds,
+        None if pretrained is None else pretrained.describe(),
+        shown,
+        () if liars is None else liars.places,
+        halted_at,
     )
 
 
@@ -287,16 +331,28 @@ def _train(
     blobs: Sequence[Blobs],
     *,
     batched: bool,
-) -> list[Trained]:
+    tolerant: bool,
+) -> list[Trained | None]:
     """The local phases of all. Where those of all at once diverge, one after the other: each may have a state to go
-    back to."""
+    back to. Where it is `tolerant`, None for one that diverges all the same; raises Diverged otherwise."""
     if batched:
         with suppress(Diverged):
-            return train_batched(clients, height, beacon, ids=ids, offers=offers, blobs=blobs)
-    return [
-        client.train(height, beacon, me=me, offers=offers, blobs=own)
-        for me, client, own in zip(ids, clients, blobs, strict=True)
-    ]
+            return [*train_batched(clients, height, beacon, ids=ids, offers=offers, blobs=blobs)]
+    trained: list[Trained | None] = []
+    for me, client, own in zip(ids, clients, blobs, strict=True):
+        try:
+            trained.append(client.train(height, beacon, me=me, offers=offers, blobs=own))
+        except Diverged:
+            if not tolerant:
+                raise
+            trained.append(None)
+    return trained
+
+
+def _stands_still(answers: Sequence[Trained | None], honest: Sequence[int]) -> bool:
+    """Whether no block comes about: fewer than n - f contributions, a federation's quorum, or none of the honest."""
+    num = len(answers) - answers.count(None)
+    return num < len(answers) - compute_max_liars(len(answers)) or all(answers[i] is None for i in honest)
 
 
 def _apply(
@@ -309,20 +365,22 @@ def _apply(
     blobs: Blobs,
     gone: Collection[bytes],
     left_out: LeftOut,
-) -> Metrics:
-    """What a client measures after a round: where that would spoil it, as it was. Whom it refuses it leaves out."""
+) -> tuple[Metrics, bool]:
+    """What a client measures after a round, and whether that would have spoiled it: then it is as it was. Whom it
+    refuses it leaves out."""
 
     def on_refused(peer: bytes, why: str) -> None:
         log.info("%s takes nothing of %s at height %d: %s", me.hex()[:8], peer.hex()[:8], height, why)
         left_out.add(peer, height, why)
 
     try:
-        return client.apply(
+        metrics = client.apply(
             height, aggregate, beacon=beacon, me=me, offers=offers, blobs=blobs, gone=gone, on_refused=on_refused
         )
     except Spoiled as error:
         log.warning("%s goes on from its own model after height %d: %s", me.hex()[:8], height, error)
-        return client.evaluate()
+        return client.evaluate(), True
+    return metrics, False
 
 
 def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:
@@ -347,8 +405,14 @@ def _compute_known_mean(told: Sequence[Metrics], name: str) -> float | None:
     return compute_mean(known) if known else None
 
 
-def _describe(i: int, client: Client, accuracy: float, global_accuracy: float) -> ClientResult:
-    return ClientResult(i, accuracy, global_accuracy, client.num_train, client.num_test)
+def _describe(i: int, client: Client, made: Trained | None) -> ClientResult:
+    accuracy, global_accuracy = client.evaluate()["accuracy"], client.evaluate("global")["accuracy"]
+    local_accuracy = None if made is None else made.metrics["accuracy"]
+    return ClientResult(i, accuracy, global_accuracy, local_accuracy, client.num_train, client.num_test)
+
+
+def _to_finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
 
 
 def _make_beacon(seed: int, height: int) -> bytes:

@@ -29,6 +29,7 @@ _OPTIONS: dict[Keys, str] = {
     ("input",): "--size",
     ("data",): "--data",
     ("rounds",): "--rounds",
+    ("attack",): "--attack",
     ("profile",): "--profile",
     ("pow",): "--difficulty",
 }
@@ -61,6 +62,21 @@ def make_model(name: str) -> dict[str, Any]:
         return complete_model({"name": name})
     except SpecError as error:
         raise ConfigError(f"--model: {error}") from error
+
+
+def make_attack(text: str) -> dict[str, Any]:
+    """A simulation's `attack` for `NAME`, `NAME:COUNT` or `NAME:COUNT,KEY=VALUE…`. Raises ConfigError."""
+    head, *settings = text.split(",")
+    name, colon, liars = head.partition(":")
+    attack: dict[str, Any] = {"name": name} | ({"liars": parse_value(liars, "--attack")} if colon else {})
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--attack: expected NAME:COUNT,KEY=VALUE, as in sign_flip:1,scale=4 (got {text!r})")
+        if key in attack:
+            raise ConfigError(f"--attack: {key} is given twice (got {text!r})")
+        attack[key] = parse_value(value, "--attack")
+    return attack
 
 
 def make_data(text: str) -> dict[str, Any]:

@@ -182,7 +182,7 @@ class Hyperparameters:
                 continue
             if key not in keys:
                 raise SpecError(f"method.{key}", f"unknown key: {suggest(key, keys)}")
-            values[keys[key].name] = _read_value(f"method.{key}", keys[key].metadata, value)
+            values[keys[key].name] = read_value(f"method.{key}", keys[key].metadata, value)
         if "local_iterations" in values:  # setting one takes the place of the other's default
             values.setdefault("local_epochs", None)
         elif "local_epochs" in values:
@@ -195,7 +195,8 @@ class Hyperparameters:
         return {key: value for key, value in values.items() if value is not None}
 
 
-def _read_value(path: str, rule: Mapping[str, Any], value: Any) -> Any:
+def read_value(path: str, rule: Mapping[str, Any], value: Any) -> Any:
+    """`value` as a setting of this kind, from the metadata of its field. Raises SpecError at `path`."""
     if rule["type"] is str:
         if value not in rule["choices"]:
             one_of = "one of " if len(rule["choices"]) > 1 else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,12 +28,14 @@ COLUMNS: Mapping[str, Callable[[RoundResult], str | None]] = {  # without a valu
     "before": lambda row: None if row.peers is None else f"{row.taa_local:.4f}",
     "matched": lambda row: f"{row.taa:.4f}",
     "global": lambda row: f"{row.global_:.4f}",
-    "sent numbers": lambda row: f"{row.sent_params:,}" if row.peers is None else None,
-    "sent": lambda row: show_bytes(row.sent_bytes),
+    "sent numbers": lambda row: f"{row.sent_params:,}" if row.peers is None and row.left_out is None else None,
+    "sent": lambda row: show_bytes(row.sent_bytes) if row.left_out is None else None,
     "received": lambda row: show_bytes(row.received_bytes),
     "peers": lambda row: None if row.peers is None or row.dropout is not None else f"{row.peers:.1f}",
     "dropout": lambda row: None if row.dropout is None else f"{row.dropout:.2f}",
     "div": lambda row: None if row.divergence is None else f"{row.divergence:.3f}",
+    "left out": lambda row: None if row.left_out is None else str(row.left_out),
+    "spoiled": lambda row: None if row.spoiled is None else str(row.spoiled),
 }
 
 
@@ -78,6 +80,16 @@ def run(
             help="Take no peer's model that makes the own test loss R times as large (nodes: 4).",
         ),
     ] = None,
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            "--attack",
+            metavar="NAME:COUNT[,KEY=VALUE...]",
+            help="So many clients lie: label_flip, sign_flip, scaled_update, noise, huge, little, inner_product, "
+            "shifted_prototypes, mislabelled_prototypes, poisoned_set or silent; accuracies are the others'. weight=W "
+            "is how many samples they claim to have; other settings are the attack's own, as in sign_flip:1,scale=4.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a method in one process and print how well its clients come to do.
@@ -92,11 +104,12 @@ def run(
     from ml.simulation import SimulationConfig, simulate
     from node.genesis_file import translate_errors
     from node.malloc import keep_freed_memory
-    from node.settings import apply_settings, complete_data, make_data, make_input, make_model
+    from node.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model
 
     asked = {"method": {"name": method}, "model": make_model(model), "data": make_data(data), "input": {}}
+    lies = {} if attack is None else {"attack": make_attack(attack)}
     keep_freed_memory()
-    source = apply_settings(asked, settings or (), tuple(asked))
+    source = apply_settings({**asked, **lies}, settings or (), tuple(asked))
     own = complete_data(source.value["data"])
     console = Console(stderr=True)
     shown = Progress(console=console, transient=True, disable=as_json or not console.is_terminal)
@@ -115,6 +128,7 @@ def run(
             pretrained=None if pretrained is None else str(pretrained),
             batched=batched,
             max_loss_ratio=max_loss_ratio,
+            attack=source.value.get("attack"),
         )
         task = progress.add_task("rounds", total=rounds)
         result = simulate(config, on_round=lambda _: progress.advance(task))
@@ -132,22 +146,42 @@ def _print_result(result: SimulationResult) -> None:
     table = Table(
         title=f"{result.method['name']} on {config.data['format']}, {config.partition}, {config.clients} clients"
     )
-    columns = {name: show for name, show in COLUMNS.items() if show(result.rounds[-1]) is not None}
+    columns = {name: show for name, show in COLUMNS.items() if all(show(row) is not None for row in result.rounds)}
     for heading in columns:
         table.add_column(heading, justify="right")
     for row in result.rounds:
         table.add_row(*(show(row) for show in columns.values()))
     console = Console()
-    console.print(table)
+    if result.rounds:
+        console.print(table)
     if result.pretrained is not None:
         console.print(result.pretrained, highlight=False, markup=False)
     before = [row.taa_local for row in result.rounds if row.peers is not None]
     if before:
         said = f"before the exchange, on matched test sets: best {max(before):.4f}, final {before[-1]:.4f}"
         console.print(said, highlight=False, soft_wrap=True)
+    for said in _describe_attack(result):
+        console.print(said, highlight=False, soft_wrap=True)
+    if not result.rounds:
+        return
     console.print(
         f"accuracy on matched test sets: best {result.best_taa:.4f}, final {result.final_taa:.4f}; "
         f"on everyone's: {result.final_global:.4f}; {result.seconds:.1f} s",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _describe_attack(result: SimulationResult) -> Iterator[str]:
+    """Who lied and what came of it, in sentences."""
+    if result.config.attack is None:
+        return
+    told = f"{len(result.liars)} of {result.config.clients} lied ({result.config.attack['name']})"
+    yield f"{told}, and no accuracy is theirs: {', '.join(f'client {i}' for i in result.liars)}"
+    left_out, spoiled = (sum(getattr(row, name) or 0 for row in result.rounds) for name in ("left_out", "spoiled"))
+    if left_out:
+        yield f"contributions left out, refused or never made: {left_out}"
+    if spoiled:
+        yield f"times that an honest client did not take the aggregate, which gave it no finite loss: {spoiled}"
+    if result.halted_at is not None:
+        yield f"round {result.halted_at} was never made: fewer contributed than a block needs"

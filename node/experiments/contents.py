@@ -9,6 +9,7 @@ from node.experiments.axes import Key, get_key, select
 from node.experiments.by_client import CLIENT, is_by_client
 from node.experiments.plan import Experiment, Found, show_fact
 from node.experiments.sections import AnyFigureSection, EmbeddingSection, FigureSection, ReportSection, TableSection
+from node.experiments.tables import find_baselines
 from node.experiments.values import SERIES, VALUES
 from node.yaml_source import suggest
 
@@ -101,9 +102,13 @@ def find_report_problems(experiment: Experiment) -> Found:
         laid_out = {"rows": table.rows, "columns": table.columns}
         axes = {name: tuple(axis for axis in own if axis != CLIENT) for name, own in laid_out.items()}
         axes |= {"over": table.over, "where": tuple(table.where)}
-        axes |= {"best_of": (table.best_of,) if table.best_of else ()}
-        free = {*table.over, *((table.best_of,) if table.best_of else ())}
+        chosen = {name: axis for name in ("best_of", "worst_of") if (axis := getattr(table, name))}
+        axes |= {name: (axis,) for name, axis in chosen.items()} | {"against": tuple(table.against)}
+        free = {*table.over, *chosen.values()}
+        if len(chosen) > 1:
+            found.append(((*keys, "worst_of"), "expected it or best_of, not both"))
         found += _check_axes(experiment, keys, axes, table.where, (*table.rows, *table.columns), free)
+        found += _check_against(experiment, table, keys)
     for i, figure in enumerate(given.figures or ()):
         keys = ("report", "figures", i)
         if isinstance(figure, EmbeddingSection):
@@ -140,6 +145,20 @@ def _check_clients(table: TableSection, keys: tuple[str | int, ...]) -> Found:
     if unkept and is_by_client(table.rows, table.columns):
         names = ", ".join(name for name, value in VALUES.items() if value.of_client is not None)
         return [((*keys, "value"), f"expected {names} in a table by client (got {unkept[0]})")]
+    return []
+
+
+def _check_against(experiment: Experiment, table: TableSection, keys: tuple[str | int, ...]) -> Found:
+    """What is compared with others has them beside it in the sweep."""
+    if not table.against or not table.against.keys() <= experiment.known_axes:
+        return []
+    if is_by_client(table.rows, table.columns):
+        return [((*keys, "against"), "expected none in a table by client")]
+    if not table.against.keys() <= {*experiment.axes}:
+        return [((*keys, "against"), f"expected axes of the sweep: {', '.join(experiment.axes)}")]
+    baselines = find_baselines(experiment, table.against)
+    if not any(point.run.id in baselines for point in select(experiment.points, table.where) if point.run is not None):
+        return [((*keys, "against"), "expected values that some run has")]
     return []
 
 

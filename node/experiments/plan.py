@@ -6,7 +6,8 @@ that come to the same configuration share it, and a finished run is never run ag
 
 Where a setting is given more than once, the later of these counts: `base.method`, a task's `method`, the method's own
 entry, a swept `method.KEY`, the budget's local iterations. What stands in `base`, in a task or in an axis reaches the
-methods that have such a setting, at least one of which must. A method's own `rounds` count before all others.
+methods that have such a setting, at least one of which must. A method's own `rounds` and `max_loss_ratio` count before
+all others. All this is so of attacks, too; a method that cannot be attacked so has no run there, which is no mistake.
 
 Rounds are the method's own. Where it has heights before its first one (FedEDS shares its encrypted sets at one), a run
 has those besides.
@@ -19,18 +20,20 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any
 
+from ml.attacks import ATTACKS, Attack, check_fits, read_attack
 from ml.budget import Plan as BudgetPlan
 from ml.budget import compute_plan
 from ml.data.partition import parse_partition
 from ml.errors import BudgetError, DataError, SpecError
 from ml.specs import get_spec
 from ml.specs.base import MethodSpec
+from node.experiments.given import Part, Settings, Unused, Value
 from node.experiments.sections import DataItem, ExperimentFile, MethodItem, NamedItem, TaskItem
 from node.settings import make_model
 from node.yaml_source import Keys, YamlSource, show_value, suggest
@@ -38,9 +41,12 @@ from node.yaml_source import Keys, YamlSource, show_value, suggest
 VERSION = version("fednode")
 FORMAT = 1  # of runs and their results; raised when the same configuration would no longer mean the same run
 MAX_POINTS = 100_000
+NO_ATTACK = "none"  # the name on the axis of attacks that stands for nobody's
 ID_CHARS = 16
 
 Found = list[tuple[Keys, str]]  # what is wrong, under the keys it was written at
+
+_SECTIONS = ("method", "model", "attack")  # whose single settings are axes, as in method.lr
 
 # Any task will do to read a method's settings by: they do not depend on it.
 _TASK: tuple[Mapping[str, Any], int, tuple[int, ...]] = ({"name": "mlp", "hidden": [64, 32]}, 10, (1, 8, 8))
@@ -69,7 +75,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A combination of the axes' values. `run` is None where it does not fit its time budget; `misfit` says why."""
+    """A combination of the axes' values. `run` is None where it does not fit its time budget, or its attack the method;
+    `misfit` says why."""
 
     facts: Mapping[str, Any]
     run: Run | None
@@ -114,46 +121,23 @@ def expand(file: ExperimentFile, source: YamlSource) -> tuple[Experiment, Found]
     swept = tuple(name for name, values in axes.items() if name != "seed" and len(values) > 1)
     points: list[Point] = []
     if not found:
-        unused = _Unused()
+        unused = {what: Unused(what) for what in ("method", "attack")}
         for values in itertools.product(*axes.values()):
             point = _make_point(file, swept, dict(zip(axes, values, strict=True)), unused, found)
             points += [point] if point is not None else []
-        found += unused.list_problems()
+        found += [problem for one in unused.values() for problem in one.list_problems()]
+        found += [] if found else _find_unfit_attacks(axes, points)
     return Experiment(file, source, swept, tuple(points)), found
 
 
 # ---- axes
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A value of an axis: what it is called, what it sets, and where it stands in the file."""
-
-    fact: Any
-    sets: Mapping[str, Any]
-    keys: Keys
-
-
-_Given = tuple[Any, Keys]  # a setting, and where it stands
-
-
-@dataclass(slots=True)
-class _Settings:
-    """What a point is made of, gathered from `base` and one value of each axis."""
-
-    values: dict[str, Any]
-    facts: dict[str, Any] = field(default_factory=dict)
-    method: dict[str, _Given] = field(default_factory=dict)  # of the method's own entry
-    shared: dict[str, _Given] = field(default_factory=dict)  # for whichever method has them
-    swept: dict[str, _Given] = field(default_factory=dict)
-    model: dict[str, Any] = field(default_factory=dict)
-
-
-def _list_axes(file: ExperimentFile, found: Found) -> dict[str, list[_Value]]:
+def _list_axes(file: ExperimentFile, found: Found) -> dict[str, list[Value]]:
     """The axes, seed outermost: an interrupted experiment then has a whole table of the first seeds."""
     sweep = file.sweep
-    axes: dict[str, list[_Value]] = {}
-    for name in ("seed", "task", "data", "model", "clients", "shots", "rounds", "partition", "method"):
+    axes: dict[str, list[Value]] = {}
+    for name in ("seed", "task", "data", "model", "clients", "shots", "rounds", "partition", "method", "attack"):
         given = getattr(sweep, name)
         if given is not None:
             axes[name] = [_read_value(name, value, ("sweep", name, i)) for i, value in enumerate(given)]
@@ -163,18 +147,18 @@ def _list_axes(file: ExperimentFile, found: Found) -> dict[str, list[_Value]]:
     for name, given in sweep.get_settings().items():
         section, dot, key = name.partition(".")
         keys: Keys = ("sweep", name)
-        if not dot or section not in ("method", "model") or not key:
-            known = [*type(sweep).model_fields, "method.KEY", "model.KEY"]
-            hint = suggest(section, ("method", "model")) if dot else suggest(name, known)
+        if not dot or section not in _SECTIONS or not key:
+            known = [*type(sweep).model_fields, *(f"{section}.KEY" for section in _SECTIONS)]
+            hint = suggest(section, _SECTIONS) if dot else suggest(name, known)
             found.append((keys, f"unknown axis.{hint or ' Known: ' + ', '.join(known)}"))
         elif not isinstance(given, list) or not given:
             found.append((keys, f"expected a list of values (got {show_value(given)})"))
         else:
-            axes[name] = [_Value(value, {name: value}, keys) for value in given]
+            axes[name] = [Value(value, {name: value}, keys) for value in given]
     if file.budget is not None:
         for name in ("t_sum", "alpha", "beta"):
             amounts = getattr(file.budget, name)
-            axes[f"budget.{name}"] = [_Value(amount, {}, ("budget", name)) for amount in amounts]
+            axes[f"budget.{name}"] = [Value(amount, {}, ("budget", name)) for amount in amounts]
     for values in axes.values():
         seen: set[str] = set()
         for value in values:
@@ -185,14 +169,14 @@ def _list_axes(file: ExperimentFile, found: Found) -> dict[str, list[_Value]]:
     return axes
 
 
-def _read_value(axis: str, value: Any, keys: Keys) -> _Value:
+def _read_value(axis: str, value: Any, keys: Keys) -> Value:
     if isinstance(value, TaskItem):
         given = {name: getattr(value, name) for name in value.model_fields_set if name != "label"}
-        return _Value(value.label, given, keys)
+        return Value(value.label, given, keys)
     if isinstance(value, DataItem | NamedItem):
-        own = {"rounds": value.rounds} if isinstance(value, MethodItem) and value.rounds is not None else {}
-        return _Value(_label(value), {axis: value, **own}, keys)
-    return _Value(value, {axis: value}, keys)
+        own = value.get_own() if isinstance(value, MethodItem) else {}
+        return Value(_label(value), {axis: value, **own}, keys)
+    return Value(value, {axis: value}, keys)
 
 
 def _label(item: DataItem | NamedItem) -> str:
@@ -210,10 +194,14 @@ def _label(item: DataItem | NamedItem) -> str:
 
 
 def _make_point(
-    file: ExperimentFile, swept: Sequence[str], chosen: Mapping[str, _Value], unused: _Unused, found: Found
+    file: ExperimentFile,
+    swept: Sequence[str],
+    chosen: Mapping[str, Value],
+    unused: Mapping[str, Unused],
+    found: Found,
 ) -> Point | None:
     """The point; None, and what is wrong with it in `found`, where it cannot be."""
-    settings = _gather(file, chosen)
+    settings = Settings.gather(file, chosen)
     values = settings.values
     try:
         scheme = parse_partition(values["partition"])
@@ -228,9 +216,13 @@ def _make_point(
             plan = compute_plan(amounts[0], values["rounds"], amounts[1], amounts[2])  # Eq. (11)
         except BudgetError as error:
             misfit = str(error)
-    spec = _make_spec(settings, chosen["method"].keys, plan, file.budget is not None, unused, found)
-    if spec is None:
+    num_found = len(found)
+    spec = _make_spec(settings, chosen["method"].keys, plan, file.budget is not None, unused["method"], found)
+    attack = _make_attack(settings, chosen["attack"].keys if "attack" in chosen else (), unused["attack"], found)
+    if spec is None or len(found) > num_found:
         return None
+    if attack is not None and misfit is None:
+        misfit = _explain_misfit(attack, spec)
     model = {**make_model(values["model"].name), **values["model"].get_settings(), **settings.model}
     config = {
         "method": spec.to_mapping(),
@@ -243,49 +235,25 @@ def _make_point(
         "rounds": values["rounds"] + spec.sharing_heights,
         "threads": 1,
     }
+    config |= {} if attack is None else {"attack": attack.to_mapping()}  # runs without one are named as they ever were
+    config |= {} if values["max_loss_ratio"] is None else {"max_loss_ratio": values["max_loss_ratio"]}
     facts = _list_facts(config, settings, scheme.to_mapping())
     run = None if misfit else Run(compute_id(config), _describe(facts, swept), config, spec.sharing_heights)
     return Point(facts, run, plan, misfit)
 
 
-def _gather(file: ExperimentFile, chosen: Mapping[str, _Value]) -> _Settings:
-    base = file.base
-    settings = _Settings({name: getattr(base, name) for name in type(base).model_fields if name != "method"})
-    settings.shared = {key: (value, ("base", "method", key)) for key, value in base.method.items()}
-    for axis, value in chosen.items():
-        settings.facts[axis] = value.fact
-        for name, given in value.sets.items():
-            section, dot, key = name.partition(".")
-            if dot and section == "method":
-                settings.swept[key] = (given, value.keys)
-            elif dot:
-                settings.model[key] = given
-            elif axis == "task" and name == "method":
-                shared = {k: (v, (*value.keys, "method", k)) for k, v in given.items()}
-                settings.shared = _override(settings.shared, shared)
-            elif name == "method":
-                settings.method = {k: (v, (*value.keys, k)) for k, v in given.get_settings().items()}
-            else:
-                settings.values[name] = given
-    return settings
-
-
 def _make_spec(
-    settings: _Settings, keys: Keys, plan: BudgetPlan | None, budgeted: bool, unused: _Unused, found: Found
+    settings: Settings, keys: Keys, plan: BudgetPlan | None, budgeted: bool, unused: Unused, found: Found
 ) -> MethodSpec | None:
     """The method with all that is set for it; None, and what is wrong with it in `found`."""
-    known = _list_settings(settings.method["name"][0])
+    part = settings.method
+    known = _list_settings(part.own["name"][0])
     if known is None:
         known = frozenset()  # an unknown method: the spec says so below
-    for key, (_, place) in {**settings.shared, **settings.swept}.items():
-        unused.note(key, place, used=key in known, known=known)
-    given = {key: value for key, value in settings.shared.items() if key in known}
-    given = _override(given, settings.method)
-    given = _override(given, {key: value for key, value in settings.swept.items() if key in known})
-    twice = [key for key in settings.swept if key in settings.method]
-    if twice:
-        found += [(settings.method[key][1], f"expected it here or in sweep.method.{key}, not in both") for key in twice]
+    unused.note(part, known)
+    if _find_given_twice("method", part, found):
         return None
+    given = part.choose(known)
     if budgeted:
         timed = [key for key in ("local_iterations", "local_epochs") if key in given]
         found += [(given[key][1], "expected none beside a budget, which local iterations follow from") for key in timed]
@@ -302,34 +270,58 @@ def _make_spec(
         return None
 
 
-def _override(given: dict[str, _Given], stronger: Mapping[str, _Given]) -> dict[str, _Given]:
-    """Both, the second before the first; local work in iterations takes the place of local work in epochs."""
-    for key, other in (("local_iterations", "local_epochs"), ("local_epochs", "local_iterations")):
-        if key in stronger and other not in stronger:
-            given = {name: value for name, value in given.items() if name != other}
-    return {**given, **stronger}
-
-
-class _Unused:
-    """Settings meant for whichever method has them, so that one which no method has is noticed."""
-
-    def __init__(self) -> None:
-        self._places: dict[Keys, str] = {}
-        self._used: set[Keys] = set()
-        self._known: set[str] = set()
-
-    def note(self, key: str, place: Keys, *, used: bool, known: Iterable[str]) -> None:
-        self._places[place] = key
-        self._known |= set(known)
-        if used:
-            self._used.add(place)
-
-    def list_problems(self) -> Found:
-        return [
-            (place, f"no method here has such a setting.{suggest(key, self._known)}")
-            for place, key in self._places.items()
-            if place not in self._used
+def _make_attack(settings: Settings, keys: Keys, unused: Unused, found: Found) -> Attack | None:
+    """The attack with all that is set for it; None where there is none, or where it cannot be: see `found` then."""
+    part = settings.attack
+    name = part.own["name"][0] if part.own else NO_ATTACK
+    if name == NO_ATTACK:
+        unused.note(part, ())
+        found += [
+            (place, "expected no settings of an attack that is none")
+            for key, (_, place) in part.own.items()
+            if key != "name"
         ]
+        return None
+    known = ATTACKS[name].keys() if name in ATTACKS else ()
+    unused.note(part, known)
+    if _find_given_twice("attack", part, found):
+        return None
+    given = part.choose(known)
+    try:
+        attack = read_attack({key: value for key, (value, _) in given.items()})
+        attack.check_liars(settings.values["clients"])
+    except SpecError as error:
+        key = error.path.removeprefix("attack.")
+        found.append((given[key][1] if key in given and key != "name" else keys, error.message))
+        return None
+    return attack
+
+
+def _find_given_twice(section: str, part: Part, found: Found) -> bool:
+    """Whether something is set for one and swept as well, which is in `found` then."""
+    twice = part.list_given_twice()
+    found += [(part.own[key][1], f"expected it here or in sweep.{section}.{key}, not in both") for key in twice]
+    return bool(twice)
+
+
+def _explain_misfit(attack: Attack, spec: MethodSpec) -> str | None:
+    """Why there is no such attack on this method: in a sweep of both, that is no mistake."""
+    try:
+        check_fits(attack, spec)
+    except SpecError as error:
+        return error.message
+    return None
+
+
+def _find_unfit_attacks(axes: Mapping[str, Sequence[Value]], points: Sequence[Point]) -> Found:
+    """Attacks that fit no method here."""
+    unfit: dict[str, str | None] = {}
+    for point in points:
+        if "attack" in point.facts and not (point.misfit and point.budget is None and "budget.beta" in axes):
+            name = show_fact(point.facts["attack"])
+            unfit[name] = point.misfit and unfit.get(name, point.misfit)
+    values = {show_fact(value.fact): value for value in axes.get("attack", ())}
+    return [(values[name].keys, f"fits no method here: {why}") for name, why in unfit.items() if why]
 
 
 @cache
@@ -341,21 +333,21 @@ def _list_settings(method: str) -> frozenset[str] | None:
         return None
 
 
-def _find(file: ExperimentFile, chosen: Mapping[str, _Value], name: str) -> Keys:
+def _find(file: ExperimentFile, chosen: Mapping[str, Value], name: str) -> Keys:
     """Where a key of `base` was given: in the task, or in `base` itself."""
     task = chosen.get("task")
     return (*task.keys, name) if task is not None and name in task.sets else ("base", name)
 
 
-def _list_facts(config: Mapping[str, Any], settings: _Settings, partition: Mapping[str, Any]) -> dict[str, Any]:
+def _list_facts(config: Mapping[str, Any], settings: Settings, partition: Mapping[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "data": _label(settings.values["data"]),
         "model": _label(settings.values["model"]),
         **{name: config[name] for name in ("partition", "clients", "shots", "seed", "device")},
         "rounds": settings.values["rounds"],
     }
-    for section, mapping in (("method", config["method"]), ("model", config["model"]), ("data", config["data"])):
-        facts |= {f"{section}.{key}": value for key, value in mapping.items()}
+    for section in ("method", "model", "data", "attack"):
+        facts |= {f"{section}.{key}": value for key, value in config.get(section, {}).items()}
     facts |= {f"partition.{key}": value for key, value in partition.items()}
     facts |= settings.facts
     return facts | {"partition": config["partition"], "shots": "all" if config["shots"] is None else config["shots"]}

@@ -257,7 +257,8 @@ def _render_runs(experiment: Experiment, stock: Stock) -> str:
     for title, items in (
         ("Failed", failures),
         ("Not the result of their run", list(stock.broken.values())),
-        ("Do not fit their time budget", list(dict.fromkeys(p.misfit for p in experiment.points if p.misfit))),
+        ("Do not fit", list(dict.fromkeys(p.misfit for p in experiment.points if p.misfit))),
+        ("Came to a halt", _list_halted(experiment, stock)),
         ("Missing", _list_missing(experiment, stock)),
     ):
         if items:
@@ -299,6 +300,11 @@ def _count_by_machine(machines: Iterable[str], stock: Stock) -> list[tuple[str, 
 def _list_missing(experiment: Experiment, stock: Stock) -> list[str]:
     known = {*stock.finished, *stock.failed, *stock.broken}
     return [run.label for run in experiment.runs.values() if run.id not in known]
+
+
+def _list_halted(experiment: Experiment, stock: Stock) -> list[str]:
+    halted = {run_id: result.halted_at for run_id, result in stock.finished.items() if result.halted_at is not None}
+    return [f"{experiment.runs[run_id].label}: height {height} was never made" for run_id, height in halted.items()]
 
 
 def _count_missing(experiment: Experiment, stock: Stock) -> int:

@@ -4,7 +4,8 @@ beside it the snapshot of a client, where a figure asks for one, named in the JS
 format, fednode, id, config     which run this is; `config` is what the id is a digest of
 rounds, clients                 series over the method's rounds (means over clients), and each client after the last
 sharing                         the same of the heights before round 1, where the method has some
-error                           in place of those two, why the run failed
+liars, halted_at                of a run under attack: which clients lied, and the height that was never made, if any
+error                           in place of all these, why the run failed
 snapshot                        the names of the classes, and the SHA-256 of the file of arrays
 input, seconds, finished, machine
 """
@@ -57,6 +58,8 @@ class RoundRow(_Part):
     similar: float | None = None
     dropout: float | None = None
     divergence: float | None = None
+    left_out: int | None = None
+    spoiled: int | None = None
     train_s: Annotated[float, Field(ge=0)] | None = None
 
 
@@ -66,6 +69,7 @@ class ClientRow(_Part):
     id: int
     accuracy: float
     global_accuracy: float
+    local_accuracy: float | None = None
     num_train: int
     num_test: int
 
@@ -88,6 +92,8 @@ class Result(_Part):
     sharing: tuple[RoundRow, ...] = ()
     rounds: tuple[RoundRow, ...] = ()
     clients: tuple[ClientRow, ...] = ()
+    liars: tuple[int, ...] = ()
+    halted_at: Annotated[int, Field(ge=1)] | None = None
     error: str | None = None
     snapshot: SnapshotRow | None = None
     seconds: float
@@ -98,6 +104,10 @@ class Result(_Part):
     def num_clients(self) -> int:
         clients: int = self.config["clients"]
         return clients
+
+    @property
+    def is_attacked(self) -> bool:
+        return self.config.get("attack") is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,12 +187,15 @@ def read_result(directory: Path, run: Run) -> Result | None:
         raise BrokenResult(f"{path}: another configuration than the one its name is a digest of")
     if result.error is not None:
         return result
-    if [row.round for row in result.rounds] != list(range(1, run.num_rounds + 1)):
-        raise BrokenResult(f"{path}: expected rounds 1 to {run.num_rounds}, got {len(result.rounds)} of them")
-    if len(result.sharing) != run.sharing_heights:
-        raise BrokenResult(
-            f"{path}: expected {run.sharing_heights} heights before round 1, got {len(result.sharing)} of them"
-        )
+    num_heights = run.num_heights if result.halted_at is None else min(result.halted_at - 1, run.num_heights)
+    num_sharing = min(num_heights, run.sharing_heights)
+    num_rounds = num_heights - num_sharing
+    if [row.round for row in result.rounds] != list(range(1, num_rounds + 1)):
+        raise BrokenResult(f"{path}: expected rounds 1 to {num_rounds}, got {len(result.rounds)} of them")
+    if len(result.sharing) != num_sharing:
+        raise BrokenResult(f"{path}: expected {num_sharing} heights before round 1, got {len(result.sharing)} of them")
+    if not {*result.liars} <= {*range(len(result.clients))}:
+        raise BrokenResult(f"{path}: liars: expected some of {len(result.clients)} clients, got {list(result.liars)}")
     return result
 
 

@@ -190,7 +190,7 @@ def _take_over(experiment: Experiment, directory: Path, runs: Sequence[Run]) -> 
             del wanted[run.id]
             copy_result(source, directory, run)
             result = stock.finished[run.id]
-            best_taa = max(row.taa for row in result.rounds)
+            best_taa = max((row.taa for row in result.rounds), default=None)
             yield Progress(run, True, best_taa=best_taa, seconds=result.seconds, taken_from=name)
 
 
@@ -257,6 +257,7 @@ def simulate_run(piece: Piece, report: Report) -> Outcome:
         **({"sharing": rows[: run.sharing_heights]} if run.sharing_heights else {}),
         "rounds": rows[run.sharing_heights :],
         "clients": [asdict(client) for client in result.clients],
+        **({} if config.attack is None else {"liars": result.liars, "halted_at": result.halted_at}),
         **_describe_end(result.seconds, run.config["device"]),
     }
     return Outcome(document, kept)

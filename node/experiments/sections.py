@@ -3,13 +3,13 @@
     name, title, description
     reuse    names of experiments that have runs in common with this one
     base     the settings of every run: data, model, input, pretrained, partition, clients, rounds, shots, seed, device,
-             batched, method
+             batched, max_loss_ratio, method, attack
     sweep    axes, each a list of values; every combination is run
     budget   t_sum, alpha and beta of DFPL's time model, from which local_iterations follow
     report   target, tables and figures
 
-An axis is a key of `base`, or a single setting (`method.lr`, `model.hidden`), or `task`, whose items set several keys
-at once: a data set with the model that suits it.
+An axis is a key of `base`, or a single setting (`method.lr`, `model.hidden`, `attack.liars`), or `task`, whose items
+set several keys at once: a data set with the model that suits it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+Ratio = Annotated[float, Field(ge=1)]
 Label = Annotated[str, Field(min_length=1, max_length=80)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -69,7 +70,7 @@ class Item(Section):
 
 
 class NamedItem(Item):
-    """A model, or a method."""
+    """A model, a method, or an attack: `none` is nobody's."""
 
     name: Annotated[str, Field(min_length=1)]
 
@@ -80,13 +81,20 @@ class NamedItem(Item):
 
 
 class MethodItem(NamedItem):
-    """A method. It may have `rounds` of its own, where it is compared with others that do less work in each."""
+    """A method. It may have `rounds` of its own, where it is compared with others that do less work in each; and
+    clients that take of peers with another `max_loss_ratio` than those of the others."""
 
     rounds: Count | None = None
+    max_loss_ratio: Ratio | None = None
+
+    def get_own(self) -> dict[str, Any]:
+        """What it has in place of what stands in `base`."""
+        own = {name: getattr(self, name) for name in ("rounds", "max_loss_ratio")}
+        return {name: value for name, value in own.items() if value is not None}
 
     def get_settings(self) -> dict[str, Any]:
-        """All of it but the label and the rounds."""
-        return self.model_dump(exclude={"label", "rounds"})
+        """All of it but the label and what is its own."""
+        return self.model_dump(exclude={"label", "rounds", "max_loss_ratio"})
 
 
 class DataItem(Item):
@@ -102,7 +110,8 @@ class DataItem(Item):
 
 class BaseSection(Section):
     """What every run has unless the sweep says otherwise. `method` holds settings that reach each method which has
-    them; `input` is by default what suits data and model."""
+    them, `attack` those that reach each attack; `input` is by default what suits data and model. `max_loss_ratio` is
+    how much harm peers may do (`ml.guard`), without end by default."""
 
     data: DataItem = DataItem(format="digits")
     model: NamedItem = NamedItem(name="mlp")
@@ -115,7 +124,9 @@ class BaseSection(Section):
     seed: Seed = 1
     device: str = "cpu"
     batched: Literal["auto", "on", "off"] = "auto"
+    max_loss_ratio: Ratio | None = None
     method: dict[str, Any] = Field(default_factory=dict)
+    attack: dict[str, Any] = Field(default_factory=dict)
 
 
 class TaskItem(Section):
@@ -132,10 +143,12 @@ class TaskItem(Section):
     shots: Count | None = None
     device: str | None = None
     method: dict[str, Any] = Field(default_factory=dict)
+    attack: dict[str, Any] = Field(default_factory=dict)
 
 
 class SweepSection(Section):
-    """The axes. Keys that are not named here are single settings of method or model, as in `method.lr: [0.1, 0.01]`."""
+    """The axes. Keys that are not named here are single settings of method, model or attack, as in `method.lr: [0.1,
+    0.01]`."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
 
@@ -147,6 +160,7 @@ class SweepSection(Section):
     rounds: Axis[Count] | None = None
     partition: Axis[str] | None = None
     method: Axis[MethodItem]
+    attack: Axis[NamedItem] | None = None
     seed: Axis[Seed] | None = None
 
     def get_settings(self) -> Mapping[str, Any]:
@@ -166,9 +180,10 @@ class TableSection(Section):
     """One table: axes down and across, and the value in its cells, mean ± standard deviation over seeds.
 
     `where` keeps only runs with these values of axes; `over` names axes averaged over besides the seed. `compare` is
-    the axis whose best value is set in bold. `best_of` shows, for each cell, which value of that axis does best there.
-    `target` is the accuracy in 0..1 that rounds are counted to: of several, each has a column. `seconds` of local
-    training are what the values at equal training time are read at.
+    the axis whose best value is set in bold. `best_of` shows, for each cell, which value of that axis does best there,
+    `worst_of` which does worst. `against` shows how much worse than in the runs that differ in these axes alone: with
+    `{attack: none}` what liars cost. `target` is the accuracy in 0..1 that rounds are counted to: of several, each has
+    a column. `seconds` of local training are what the values at equal training time are read at.
     """
 
     title: Label | None = None
@@ -179,6 +194,8 @@ class TableSection(Section):
     over: Many[str] = ()
     compare: str | None = "method"
     best_of: str | None = None
+    worst_of: str | None = None
+    against: dict[str, Any] = Field(default_factory=dict)
     target: Targets = ()
     seconds: Annotated[float, Field(gt=0)] | None = None
 

@@ -18,7 +18,7 @@ from node.experiments.by_client import INDEX, is_by_client, split_by_client
 from node.experiments.plan import Experiment, Point, show_fact
 from node.experiments.results import Result
 from node.experiments.sections import TableSection
-from node.experiments.values import SERIES, VALUES, Kind, Limits, Value, compute_train_seconds, show_number
+from node.experiments.values import SERIES, VALUES, Better, Kind, Limits, Value, compute_train_seconds, show_number
 
 Results = Mapping[str, Result]  # finished runs by id
 Place = tuple[Key, Key]  # row and column
@@ -29,8 +29,8 @@ class Cell:
     """Mean and spread over `num` seeds, of `finished` that have run, of `expected`; some may have run and have no such
     number. `best` among the cells it is compared with.
 
-    In a table of bests `choice` is the value of the axis that did best, and `detail` what that comes to. Without a
-    mean, `absent` says why.
+    In a table of bests, or of worsts, `choice` is the value of the axis that did so, and `detail` what that comes to.
+    Without a mean, `absent` says why.
     """
 
     kind: Kind
@@ -103,6 +103,9 @@ def make_table(experiment: Experiment, section: TableSection, results: Results) 
     """Lay one table out."""
     readings = list_readings(section.value, section.target or experiment.file.report.target, section.seconds)
     points = select(experiment.points, section.where)
+    baselines = find_baselines(experiment, section.against) if section.against else None
+    if baselines is not None:
+        points = [point for point in points if not select((point,), section.against)]
     if is_by_client(section.rows, section.columns):
         points = split_by_client(points)
     rows, columns = list_keys(points, section.rows), list_keys(points, section.columns)
@@ -113,7 +116,7 @@ def make_table(experiment: Experiment, section: TableSection, results: Results) 
     several = len(readings) > 1
     for reading in readings:
         for (row, column), group in groups.items():
-            cell = _make_cell(reading.value, group, results, reading.limits, section.best_of)
+            cell = _make_cell(section, reading, group, results, baselines)
             cells[row, (*column, reading.label) if several else column] = cell
     if several:
         columns = tuple((*column, reading.label) for column in columns for reading in readings)
@@ -130,14 +133,29 @@ def make_table(experiment: Experiment, section: TableSection, results: Results) 
     return replace(table, cells=_mark_best(table, section, {reading.label: reading.value for reading in readings}))
 
 
-def _make_cell(value: Value, points: Sequence[Point], results: Results, limits: Limits, best_of: str | None) -> Cell:
-    if best_of is None:
-        return average(value, points, results, limits)
+def find_baselines(experiment: Experiment, against: Mapping[str, Any]) -> dict[str, str]:
+    """Of each run the one beside it that is as `against` says, and as itself on all other axes."""
+    others = [axis for axis in (*experiment.axes, "seed") if axis not in against]
+    keys = {point.run.id: get_key(point, others) for point in experiment.points if point.run is not None}
+    beside = {get_key(p, others): p.run.id for p in select(experiment.points, against) if p.run is not None}
+    return {run: beside[key] for run, key in keys.items() if key in beside}
+
+
+def _make_cell(
+    section: TableSection,
+    reading: Reading,
+    points: Sequence[Point],
+    results: Results,
+    baselines: Mapping[str, str] | None,
+) -> Cell:
+    value, axis = reading.value, section.best_of or section.worst_of
+    if axis is None:
+        return average(value, points, results, reading.limits, baselines)
     by_choice: dict[str, list[Point]] = {}
     for point in points:
-        by_choice.setdefault(show_fact(point.facts.get(best_of)), []).append(point)
-    cells = {choice: average(value, own, results, limits) for choice, own in by_choice.items()}
-    sign = -1.0 if value.better == "lower" else 1.0
+        by_choice.setdefault(show_fact(point.facts.get(axis)), []).append(point)
+    cells = {choice: average(value, own, results, reading.limits, baselines) for choice, own in by_choice.items()}
+    sign = (-1.0 if _get_better(section, value) == "lower" else 1.0) * (1.0 if section.best_of else -1.0)
     known = {choice: sign * cell.mean for choice, cell in cells.items() if cell.mean is not None}
     if not known:
         return max(cells.values(), key=lambda cell: cell.expected)
@@ -151,8 +169,15 @@ def _make_cell(value: Value, points: Sequence[Point], results: Results, limits: 
     return replace(cells[choice], choice=f"({plan.available_s:g}, {choice})", detail=spent + detail)
 
 
-def average(value: Value, points: Sequence[Point], results: Results, limits: Limits) -> Cell:
-    """The mean and the spread over seeds of each seed's mean; a seed counts once all its runs do.
+def average(
+    value: Value,
+    points: Sequence[Point],
+    results: Results,
+    limits: Limits,
+    baselines: Mapping[str, str] | None = None,
+) -> Cell:
+    """The mean and the spread over seeds of each seed's mean; a seed counts once all its runs do. With `baselines` it
+    is of what runs lose against theirs.
 
     Of runs that did not train for the seconds asked for, `detail` says how long they did.
     """
@@ -160,8 +185,17 @@ def average(value: Value, points: Sequence[Point], results: Results, limits: Lim
     for point in points:
         if point.run is not None:
             by_seed.setdefault(point.facts["seed"], []).append((point.run.id, point.facts.get(INDEX)))
-    finished = [runs for runs in by_seed.values() if all(run in results for run, _ in runs)]
-    numbers = [[value.read(results[run], limits, client) for run, client in runs] for runs in finished]
+
+    def is_there(run: str) -> bool:
+        return run in results and (baselines is None or baselines.get(run) in results)
+
+    def read(run: str, client: int | None) -> float | None:
+        if baselines is None:
+            return value.read(results[run], limits, client)
+        return value.read_loss(results[run], results[baselines[run]], limits)
+
+    finished = [runs for runs in by_seed.values() if all(is_there(run) for run, _ in runs)]
+    numbers = [[read(run, client) for run, client in runs] for runs in finished]
     means = [compute_mean(known) for own in numbers if len(known := [n for n in own if n is not None]) == len(own)]
     ends = [compute_train_seconds(results[run])[-1:] for runs in finished for run, _ in runs]
     if means:
@@ -178,7 +212,12 @@ def _mark_best(table: Table, section: TableSection, values: Mapping[str, Value])
     """`best` where a cell's number, as shown, is the best of those that differ from it in `compare` alone."""
     axis = section.compare
     cells = dict(table.cells)
-    if axis is None or (axis not in table.row_axes and axis not in table.column_axes) or section.best_of is not None:
+    if (
+        axis is None
+        or (axis not in table.row_axes and axis not in table.column_axes)
+        or section.best_of
+        or section.worst_of
+    ):
         return cells
     groups: dict[Place, list[Place]] = {}
     for row, column in cells:
@@ -187,16 +226,22 @@ def _mark_best(table: Table, section: TableSection, values: Mapping[str, Value])
     for places in groups.values():
         value = values[places[0][1][-1] if len(values) > 1 else table.value_label]
         own = [cells[place] for place in places]
-        if value.better == "neither" or len(own) < 2 or len({cell.finished for cell in own}) != 1:
+        better = _get_better(section, value)
+        if better == "neither" or len(own) < 2 or len({cell.finished for cell in own}) != 1:
             continue
         means = {p: cells[p].mean or 0.0 for p in places if cells[p].num == cells[p].finished > 0}
         if not means:
             continue
-        best = max(means.values()) if value.better == "higher" else min(means.values())
+        best = max(means.values()) if better == "higher" else min(means.values())
         winners = [p for p, mean in means.items() if show_number(value.kind, mean) == show_number(value.kind, best)]
         if len(winners) < len(own):  # where all are the same none is best
             cells |= {place: replace(cells[place], best=True) for place in winners}
     return cells
+
+
+def _get_better(section: TableSection, value: Value) -> Better:
+    """What is better in the cells of a table: to have lost less, where it shows that."""
+    return "lower" if section.against and value.better != "neither" else value.better
 
 
 def _without(key: Key, axes: Sequence[str], axis: str) -> Key:
@@ -209,7 +254,8 @@ def _title_table(section: TableSection, readings: Sequence[Reading]) -> str:
         *others, last = [f"{100 * reading.limits.target:g}" for reading in readings]
         targets = f"{', '.join(others)} or {last}" if others else last
         return f"Rounds until {SERIES[reached].label} reaches {targets} %"
-    return ", ".join(capitalise(VALUES[name].label) for name in section.value)
+    title = ", ".join(capitalise(VALUES[name].label) for name in section.value)
+    return f"{title}: lost against {_show_wheres(section.against)}" if section.against else title
 
 
 def _note(section: TableSection, cells: Mapping[Place, Cell], readings: Sequence[Reading]) -> str:
@@ -232,8 +278,16 @@ def _note(section: TableSection, cells: Mapping[Place, Cell], readings: Sequence
     said += [f"The first round whose {SERIES[series].label} is at least {least}." for series in reached]
     if section.seconds is not None:
         said.append(f"Within {section.seconds:g} s of local training, by the clock of the machine.")
+    if section.against:
+        said.append(f"How much worse than with {_show_wheres(section.against)}.")
+    if section.worst_of is not None:
+        said.append(f"The worst of {name_axis(section.worst_of)}.")
     said += [f"Only {name_axis(axis)} {show_where(value)}." for axis, value in section.where.items()]
     return " ".join(said)
+
+
+def _show_wheres(where: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name_axis(axis)} {show_where(value)}" for axis, value in where.items())
 
 
 def format_table_csv(table: Table) -> str:

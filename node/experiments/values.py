@@ -45,13 +45,26 @@ class Value:
     absent: str = "never"
     to_reach: str | None = None
     needs_seconds: bool = False
-    of_client: Callable[[ClientRow], float] | None = None
+    of_client: Callable[[ClientRow], float | None] | None = None
 
     def read(self, result: Result, limits: Limits, client: int | None = None) -> float | None:
         """The number of a run, or of one of its clients."""
         if client is None:
             return self.compute(result, limits)
         return None if self.of_client is None else self.of_client(result.clients[client])
+
+    def read_loss(self, result: Result, baseline: Result, limits: Limits) -> float | None:
+        """How much worse it is than of `baseline`. Where it is kept for each client, it is of those that do not lie in
+        `result` both times, so that nobody's own difficulty counts."""
+        if self.of_client is None or not result.liars or baseline.num_clients != result.num_clients:
+            own, there = self.compute(result, limits), self.compute(baseline, limits)
+            if own is None or there is None:
+                return None
+            return own - there if self.better == "lower" else there - own
+        honest = [i for i in range(result.num_clients) if i not in result.liars]
+        pairs = [(self.of_client(baseline.clients[i]), self.of_client(result.clients[i])) for i in honest]
+        lost = [there - own for there, own in pairs if there is not None and own is not None]
+        return compute_mean(lost) if lost else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,8 @@ SERIES: Mapping[str, Series] = {
     "divergence": Series("divergence from the peers", "number", lambda row: row.divergence),
     "peers": Series("peers", "number", lambda row: row.peers),
     "similar": Series("similar peers", "number", lambda row: row.similar),
+    "left_out": Series("contributions left out", "number", lambda row: row.left_out),
+    "spoiled": Series("honest clients that did not take the aggregate", "number", lambda row: row.spoiled),
 }
 
 
@@ -89,7 +104,7 @@ def _best(series: str) -> Compute:
 
 def _final(series: str) -> Compute:
     take = SERIES[series].compute
-    return lambda result, limits: take(result.rounds[-1])
+    return lambda result, limits: take(result.rounds[-1]) if result.rounds else None
 
 
 def _make_rounds_to(label: str, series: str) -> Value:
@@ -136,7 +151,7 @@ def _mean(take: Callable[[RoundRow], float | None], *, per_client: bool = False)
 
     def compute(result: Result, limits: Limits) -> float | None:
         known = [value for row in result.rounds if (value := take(row)) is not None]
-        if len(known) < len(result.rounds):
+        if not known or len(known) < len(result.rounds):
             return None
         return compute_mean(known) / (result.num_clients if per_client else 1)
 
@@ -160,11 +175,21 @@ def _make_timed(label: str, series: str, *, best: bool) -> Value:
     return Value(f"{label} at equal time", "accuracy", "higher", compute, "no round in time", needs_seconds=True)
 
 
+def _is_halted(result: Result, limits: Limits) -> float | None:
+    return float(result.halted_at is not None) if result.is_attacked else None
+
+
 VALUES: Mapping[str, Value] = {
     "best_taa": Value("best TAA", "accuracy", "higher", _best("taa")),
     "final_taa": Value("final TAA", "accuracy", "higher", _final("taa"), of_client=lambda row: row.accuracy),
     "best_taa_local": Value("best TAA before the exchange", "accuracy", "higher", _best("taa_local")),
-    "final_taa_local": Value("final TAA before the exchange", "accuracy", "higher", _final("taa_local")),
+    "final_taa_local": Value(
+        "final TAA before the exchange",
+        "accuracy",
+        "higher",
+        _final("taa_local"),
+        of_client=lambda row: row.local_accuracy,
+    ),
     "best_global": Value("best on all classes", "accuracy", "higher", _best("global")),
     "final_global": Value(
         "final on all classes", "accuracy", "higher", _final("global"), of_client=lambda row: row.global_accuracy
@@ -216,6 +241,9 @@ VALUES: Mapping[str, Value] = {
         _before(lambda row: row.train_s),
         "–",
     ),
+    "halted": Value("runs that came to a halt", "share", "lower", _is_halted, "–"),
+    "left_out": Value("contributions left out a round", "number", "neither", _mean(SERIES["left_out"].compute), "–"),
+    "spoiled": Value("aggregates not taken a round", "number", "lower", _mean(SERIES["spoiled"].compute), "–"),
     "dropout_share": Value("dropout branch", "share", "neither", _mean(SERIES["dropout"].compute), "–"),
     "seconds": Value("seconds a run", "seconds", "neither", lambda result, limits: result.seconds),
     "train_seconds": Value(

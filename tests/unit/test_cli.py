@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 from chain.signing import decode_id
 from chain.sqlite_store import SqliteStore
+from ml.attacks import ATTACKS
 from node.cli import main
 from node.cli.app import MODULES
 from node.genesis_file import load_genesis
@@ -264,7 +266,8 @@ def test_simulate_prints_one_json_object_with_its_contract(capsys: Captured) -> 
     row = {"round", "taa", "tal", "global", "tal_global", "taa_local", "sent_params", "sent_bytes"}
     row |= {"received_params", "received_bytes"}
     assert [set(found) for found in answer["rounds"]] == [row] * 2
-    assert {"id", "accuracy", "global_accuracy", "num_train", "num_test"} == set(answer["clients"][0])
+    client = {"id", "accuracy", "global_accuracy", "local_accuracy", "num_train", "num_test"}
+    assert client == set(answer["clients"][0])
     assert len(answer["clients"]) == 3
     assert all(0 <= row["taa"] <= 1 for row in answer["rounds"])
     assert answer["best_taa"] == max(row["taa"] for row in answer["rounds"])
@@ -298,9 +301,60 @@ def test_simulate_shows_the_branches_of_uapdfl(capsys: Captured) -> None:
     assert "before the exchange, on matched test sets: best " in out
 
 
+LYING = ("simulate", "--clients", "4", "--rounds", "2", "--shots", "5", "--set", "local_iterations=1")
+
+
+def test_simulate_says_who_lied_and_shows_the_others(capsys: Captured) -> None:
+    code, out, err = run(capsys, *LYING, "--method", "fedavg", "--attack", "sign_flip:1,weight=7,scale=4")
+    assert (code, err) == (0, "")
+    headings = next(line for line in out.splitlines() if "round" in line)
+    found = [heading.strip() for heading in headings.strip("┃").split("┃")]
+    assert found == ["round", "matched", "global", "received", "left out", "spoiled"]
+    assert re.search(r"^1 of 4 lied \(sign_flip\), and no accuracy is theirs: client [0-3]$", out, re.MULTILINE)
+    assert "never made" not in out
+
+
+def test_simulate_counts_what_was_refused(capsys: Captured) -> None:
+    code, out, _ = run(capsys, *LYING, "--attack", "huge:1,value=1e7")  # beyond limits.max_abs
+    assert code == 0
+    assert "contributions left out, refused or never made: 2" in out
+
+
+def test_simulate_says_where_a_federation_would_stand_still(capsys: Captured) -> None:
+    code, out, err = run(capsys, *LYING, "--attack", "silent:2")
+    assert (code, err) == (0, "")
+    assert "round 1 was never made: fewer contributed than a block needs" in out
+    assert "nan" not in out
+    code, out, _ = run(capsys, *LYING, "--attack", "silent:2", "--json")
+    answer = json.loads(out, parse_constant=pytest.fail)
+    assert (answer["halted_at"], answer["final_taa"], answer["rounds"]) == (1, None, [])
+
+
+def test_simulate_says_in_json_who_lied_and_how(capsys: Captured) -> None:
+    _, out, _ = run(capsys, *LYING, "--attack", "little:1", "--json")
+    answer = json.loads(out)
+    assert answer["config"]["attack"] == {"name": "little", "liars": 1}
+    assert (len(answer["liars"]), answer["halted_at"]) == (1, None)
+    assert [(row["left_out"], row["spoiled"]) for row in answer["rounds"]] == [(0, 0), (0, 0)]
+
+
+def test_every_attack_is_in_the_help(capsys: Captured) -> None:
+    _, out, _ = run(capsys, "simulate", "--help")
+    assert not [name for name in ATTACKS if name not in out]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--attack", "sign_flop:1"], "--attack: attack.name: unknown attack 'sign_flop': did you mean 'sign_flip'?"),
+        (["--attack", "noise:10"], "--attack: attack.liars: expected fewer than the 10 clients, got 10"),
+        (["--attack", "noise:x"], "--attack: attack.liars: expected a whole number from 1 to 2147483647, got 'x'"),
+        (["--attack", "noise:1,sigmo=3"], "--attack: attack.sigmo: unknown key: did you mean 'sigma'?"),
+        (["--attack", "noise:1,sigma"], "--attack: expected NAME:COUNT,KEY=VALUE, as in sign_flip:1,scale=4 (got"),
+        (["--attack", "noise:1,sigma=1,sigma=2"], "--attack: sigma is given twice (got"),
+        (["--attack", "noise:1,liars=2"], "--attack: liars is given twice (got"),
+        (["--attack", "noise:1,weight=7"], "--attack: attack.weight: expected none, since dfpl signs 1 for all; got 7"),
+        (["--attack", "poisoned_set:1"], "--attack: attack.name: poisoned_set changes nothing that members of dfpl"),
         (["--set", "lrr=1"], "--set lrr: method.lrr: unknown key: did you mean 'lr'?"),
         (
             ["--set", "pow.difficulty=1"],

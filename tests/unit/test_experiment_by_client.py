@@ -73,7 +73,7 @@ def test_what_is_not_kept_for_each_client_is_refused(tmp_path: Path) -> None:
         make_experiment(tmp_path, BY_DOMAIN.replace("final_taa", "[final_taa, best_taa]"))
     (problem,) = caught.value.problems
     assert problem.endswith(
-        "report.tables.0.value: expected final_taa, final_global in a table by client (got best_taa)"
+        "report.tables.0.value: expected final_taa, final_taa_local, final_global in a table by client (got best_taa)"
     )
 
 

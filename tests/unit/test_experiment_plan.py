@@ -138,6 +138,15 @@ sweep: {method: [local, {name: fedavg, rounds: 4, local_iterations: 40, label: t
     assert fedavg.label == "twice the work, seed 1"
 
 
+def test_a_method_may_guard_its_clients_as_no_other_does(tmp_path: Path) -> None:
+    text = "name: x\nsweep: {method: [uapdfl, {name: uapdfl, max_loss_ratio: 4.0, label: guarded}]}\n"
+    free, guarded = make_experiment(tmp_path, text).runs.values()
+    assert "max_loss_ratio" not in free.config  # and so is named as it ever was
+    assert guarded.config == {**free.config, "max_loss_ratio": 4.0}
+    (problem,) = refuse(tmp_path, text.replace("4.0", "0.5"))
+    assert "sweep.method.1.max_loss_ratio: must be at least 1 (got 0.5)" in problem
+
+
 def test_heights_before_a_methods_first_round_come_on_top_of_its_rounds(tmp_path: Path) -> None:
     text = """\
 name: x
@@ -373,6 +382,8 @@ def test_a_file_that_asks_for_too_much_is_refused_at_once(tmp_path: Path) -> Non
 
 
 READY_POINTS = {
+    "attacks-digits": 3 * 16 * 13 * 3,
+    "attacks-seeds-digits": 3 * 10 * 11 * 9,
     "dfpl-table1": 4 * 2 * 6 * 9 * 3,
     "dfpl-table1-digits": 8 * 6 * 3,
     "dfpl-dirichlet-digits": 9 * 3 * 3,
@@ -409,13 +420,19 @@ READY_POINTS = {
     "uapdfl-ablation-digits": 10 * 3 * 3,
 }
 
+# Attacks on prototypes and on sets are for methods that send such.
+READY_MISFITS = {
+    "attacks-digits": 3 * (5 * 4 + 5 * 2 + 2 * 2 + 2 * 2 + 2 * 4) * 3,
+    "attacks-seeds-digits": 3 * 5 * 2 * 9,
+}
+
 
 @pytest.mark.parametrize(("name", "points"), READY_POINTS.items())
 def test_ready_files_can_be_run_and_reported(name: str, points: int) -> None:
     experiment = load_experiment(READY / f"{name}.yaml")
     assert experiment.file.name == name
     assert len(experiment.points) == points
-    assert all(point.misfit is None for point in experiment.points)
+    assert sum(point.misfit is not None for point in experiment.points) == READY_MISFITS.get(name, 0)
     for section in get_report(experiment).tables or ():
         assert make_table(experiment, section, {}).cells
 
@@ -423,6 +440,7 @@ def test_ready_files_can_be_run_and_reported(name: str, points: int) -> None:
 @pytest.mark.parametrize(
     ("name", "other", "common"),
     [
+        ("attacks-seeds-digits", "attacks-digits", 5 * (3 * 9 - 1 + 3 * 11 - 1) * 3),  # of ten nobody lies alike
         ("fededs-table1", "fededs-table6", 2 * 3 * 3),  # FedAvg and FedEDS at Dir(0.1)
         ("fededs-table1-digits", "fededs-table6-digits", 2 * 3 * 3),
         ("fededs-ablation-digits", "fededs-table1-digits", 2 * 2 * 3),

@@ -127,7 +127,7 @@ def test_json_has_the_promised_fields_and_nothing_that_varies() -> None:
         | {"sent_params", "sent_bytes", "received_params", "received_bytes"}
     ] * 2
     assert [entry.keys() for entry in document["clients"]] == [
-        {"id", "accuracy", "global_accuracy", "num_train", "num_test"}
+        {"id", "accuracy", "global_accuracy", "local_accuracy", "num_train", "num_test"}
     ] * 3
     assert [entry["id"] for entry in document["clients"]] == [0, 1, 2]
     assert document["config"]["method"]["lambda"] == 0.5

@@ -1,0 +1,79 @@
+"""Members that lie, in a simulation: what they send instead of what they have learned (SECURITY §6).
+
+    label_flip               trains on samples of other labels                  any method
+    sign_flip                goes the way back                                  models, prototypes
+    scaled_update            goes its way ten times over                        models, prototypes
+    noise                    goes anywhere                                      models, prototypes
+    huge                     finite and absurd numbers                          models, prototypes
+    little                   a little off, in every element                     models, prototypes
+    inner_product            against where the honest go                        models, prototypes
+    shifted_prototypes       prototypes, moved                                  prototypes
+    mislabelled_prototypes   prototypes, under the names of other classes       prototypes
+    poisoned_set             wrong labels or noise in what is shared once       fededs
+    silent                   says nothing                                       any method
+
+`ml.attacks.base` has the threat model, `ml.liars` what a simulation does with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml.attacks.base import Attack
+from ml.attacks.collusion import InnerProduct, Little
+from ml.attacks.labels import LabelFlip, MislabelledPrototypes
+from ml.attacks.sets import PoisonedSet
+from ml.attacks.silence import Silent
+from ml.attacks.updates import Huge, Noise, ScaledUpdate, ShiftedPrototypes, SignFlip
+from ml.errors import SpecError, suggest
+from ml.specs import MethodSpec
+
+__all__ = ["ATTACKS", "Attack", "check_fits", "make_attack", "read_attack"]
+
+ATTACKS: dict[str, type[Attack]] = {
+    attack.name: attack
+    for attack in (
+        LabelFlip,
+        SignFlip,
+        ScaledUpdate,
+        Noise,
+        Huge,
+        Little,
+        InnerProduct,
+        ShiftedPrototypes,
+        MislabelledPrototypes,
+        PoisonedSet,
+        Silent,
+    )
+}
+
+
+def read_attack(mapping: Mapping[str, Any]) -> Attack:
+    """The attack that `mapping` names, with its settings. Raises SpecError."""
+    name = mapping.get("name")
+    if not isinstance(name, str) or name not in ATTACKS:
+        hint = suggest(name, ATTACKS) if isinstance(name, str) else f"expected one of {', '.join(ATTACKS)}"
+        raise SpecError("attack.name", f"unknown attack {name!r}: {hint}")
+    return ATTACKS[name].from_mapping(mapping)
+
+
+def make_attack(mapping: Mapping[str, Any], spec: MethodSpec, num_clients: int) -> Attack:
+    """The same, as an attack on `num_clients` that follow `spec`. Raises SpecError where it makes no sense there."""
+    attack = read_attack(mapping)
+    attack.check_liars(num_clients)
+    check_fits(attack, spec)
+    return attack
+
+
+def check_fits(attack: Attack, spec: MethodSpec) -> None:
+    """Raise SpecError, which says how members of this method can lie, where they cannot lie so."""
+    if attack.applies_to(spec):
+        attack.check_claims(spec)
+        return
+    fit = [name for name, other in ATTACKS.items() if other().applies_to(spec)]
+    if not fit:
+        why = f"expected none, for members of {spec.name} send nothing that could be a lie; got {attack.name}"
+    else:
+        why = f"{attack.name} changes nothing that members of {spec.name} send: expected one of {', '.join(fit)}"
+    raise SpecError("attack.name", why)

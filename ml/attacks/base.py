@@ -1,0 +1,134 @@
+"""What an attack is: settings, and how a member that lies makes its answer of what it would truly say.
+
+The threat model is the strongest that is usual in the literature. The liars are members with valid keys, and act as
+one. They train as the honest do, see what every honest member sends in a round before they answer it, and know the
+method and its rule. What validators refuse of theirs counts as not sent. They neither hold the honest back nor see
+their samples.
+
+Numpy only, so that an experiment's file is checked without torch. `ml.liars` is what a simulation does with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from numpy.random import Generator
+
+from ml.errors import SpecError, suggest
+from ml.payload import Array, Arrays
+from ml.specs import FedEdsSpec, FedNovaSpec, MethodSpec
+from ml.specs.base import count, read_value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """What one liar has before it when it answers a round: the payloads that it would `truly` send and those of the
+    `honest`; the model that its local phase began from, `start`, and the parent's aggregate, `common`; and draws of its
+    own, `rng`."""
+
+    spec: MethodSpec
+    height: int
+    truly: Mapping[str, Arrays]
+    honest: Sequence[Mapping[str, Arrays]]
+    start: Arrays
+    common: Arrays | None
+    num_members: int
+    rng: Generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(ABC):
+    """`liars` members lie, all in the same way. `weight` is what each claims in place of the number of its samples: in
+    what it signs, or where prototypes are averaged by class sizes, in those. `steps` is what it claims where FedNova
+    has to take its word for that."""
+
+    name: ClassVar[str]
+    kinds: ClassVar[frozenset[str] | None] = None  # of the payloads that it lies about; None: whatever they are
+    sees_others: ClassVar[bool] = False
+
+    liars: int = count(1)
+    weight: int | None = count(None)
+    steps: int | None = count(None)
+
+    @abstractmethod
+    def lie(self, scene: Scene) -> Mapping[str, Arrays] | None:
+        """What is sent in place of `scene.truly`; None for nothing at all."""
+
+    def change_labels(self, labels_N: Array, num_classes: int) -> Array:
+        """What a liar takes its own samples for."""
+        return labels_N
+
+    def applies_to(self, spec: MethodSpec) -> bool:
+        """Whether members of this method send anything that the attack changes."""
+        sent = {kind for height in (1, 1 + spec.sharing_heights) for kind in spec.schemas(height)}
+        return bool(sent if self.kinds is None else sent & self.kinds)
+
+    def claim(self, scene: Scene, payloads: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        """`payloads` with the class sizes and the steps that are claimed, where they have such."""
+        claimed = {kind: dict(arrays) for kind, arrays in payloads.items()}
+        if self.weight is not None and "counts" in claimed.get("prototypes", ()):
+            claimed["prototypes"]["counts"] = claimed["prototypes"]["counts"] * 0 + self.weight
+        if self.steps is not None and "model" in claimed and isinstance(scene.spec, FedNovaSpec | FedEdsSpec):
+            claimed["model"] |= scene.spec.make_numbers(self.steps)
+        return claimed
+
+    def check_liars(self, num_members: int) -> None:
+        """Raises SpecError where nobody would be honest."""
+        if self.liars >= num_members:
+            raise SpecError("attack.liars", f"expected fewer than the {num_members} clients, got {self.liars}")
+
+    def check_claims(self, spec: MethodSpec) -> None:
+        """Raises SpecError for a claim that no member of this method makes."""
+        if self.weight is not None:
+            if spec.max_weight_is_one and not _sends_counts(spec):
+                raise SpecError("attack.weight", f"expected none, since {spec.name} signs 1 for all; got {self.weight}")
+            if self.weight > spec.task.max_weight:
+                raise SpecError("attack.weight", f"expected {spec.task.max_weight} at most, got {self.weight}")
+        if self.steps is not None and not _takes_word_for_steps(spec):
+            raise SpecError(
+                "attack.steps",
+                "expected none: steps are claimed in fednova alone, and where local work does not set their number; "
+                f"got {self.steps}",
+            )
+
+    @classmethod
+    def keys(cls) -> dict[str, dataclasses.Field[Any]]:
+        """The settings by name."""
+        return {field.name: field for field in dataclasses.fields(cls)}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+        """Read an attack's settings, `name` apart. Raises SpecError for an unknown key or a value out of range."""
+        fields = cls.keys()
+        values = {}
+        for key, value in mapping.items():
+            if key == "name":
+                continue
+            if key not in fields:
+                raise SpecError(f"attack.{key}", f"unknown key: {suggest(key, fields)}")
+            values[key] = read_value(f"attack.{key}", fields[key].metadata, value)
+        return cls(**values)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Its name and every setting, defaults written out."""
+        values = {"name": self.name, **dataclasses.asdict(self)}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def _sends_counts(spec: MethodSpec) -> bool:
+    schema = spec.schemas(1).get("prototypes")
+    return schema is not None and "counts" in schema.arrays
+
+
+def _takes_word_for_steps(spec: MethodSpec) -> bool:
+    if isinstance(spec, FedNovaSpec):
+        return spec.hyperparameters.fixed_steps is None
+    return (
+        isinstance(spec, FedEdsSpec)
+        and spec.hyperparameters.base == "fednova"
+        and spec.get_fixed_steps(1 + spec.sharing_heights) is None
+    )

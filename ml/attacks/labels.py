@@ -1,0 +1,52 @@
+"""Attacks that take one class for another: y' = C - 1 - y of C classes. Of an odd number the middle one stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ml.attacks.base import Attack, Scene
+from ml.attacks.vectors import PROTOTYPES
+from ml.payload import Array, Arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFlip(Attack):
+    """Everything as told, on samples whose labels are y': nothing that is sent looks unlike the others' in form.
+
+    Fang, Cao, Jia, Gong, *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, 2020, compares with
+    this: a label l becomes L - l - 1. FedEDS's set is then made by a model that has learned so, and says so.
+    """
+
+    name: ClassVar[str] = "label_flip"
+
+    def lie(self, scene: Scene) -> Mapping[str, Arrays]:
+        return scene.truly
+
+    def change_labels(self, labels_N: Array, num_classes: int) -> Array:
+        return flip(labels_N, num_classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MislabelledPrototypes(Attack):
+    """True prototypes under the names of other classes: those of y are sent as those of y'."""
+
+    name: ClassVar[str] = "mislabelled_prototypes"
+    kinds: ClassVar[frozenset[str] | None] = PROTOTYPES
+
+    def lie(self, scene: Scene) -> Mapping[str, Arrays]:
+        truly = scene.truly["prototypes"]
+        classes = flip(truly["classes"], scene.spec.task.num_classes)
+        order = np.argsort(classes, kind="stable")  # as validators want them
+        return {
+            **scene.truly,
+            "prototypes": {**{n: array[order] for n, array in truly.items()}, "classes": classes[order]},
+        }
+
+
+def flip(labels: Array, num_classes: int) -> Array:
+    """y'."""
+    return num_classes - 1 - labels

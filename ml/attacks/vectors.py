@@ -1,0 +1,133 @@
+"""Attacks on vectors: weights of a model or of its parts, prototypes, and UA-PDFL's auxiliary representations.
+
+Each such attack is one formula. x is what an honest member would send and x_0 where it set out from: the common model,
+or the member's own where there is none; and 0 for prototypes and auxiliary representations, which are made anew each
+round. Running statistics of batch norm stay true, as the papers' attacks are on gradients.
+
+Where what is sent has bounds of its own, the lie keeps to them: a row of MP-FedCL's pool is cut to unit length.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from ml.aggregation.robust import RUNNING_STATISTICS
+from ml.attacks.base import Attack, Scene
+from ml.payload import Array, Arrays
+from ml.specs import DisPflSpec, MethodSpec, MpFedClSpec
+from ml.specs.dispfl import MASK, unpack_mask
+
+Floats = NDArray[np.float64]
+
+MODELS = frozenset({"model", "g", "h"})
+PROTOTYPES = frozenset({"prototypes"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vector:
+    """What an attack bends, all of one shape: the liar's x and x_0, and the x of each honest member that has one. There
+    is at least one of those: the liar's own, where no other has any."""
+
+    x: Floats
+    start: Floats
+    honest: Sequence[Floats]
+    rng: Generator
+
+    @property
+    def mean(self) -> Floats:
+        """That of the honest."""
+        mean: Floats = np.mean(self.honest, 0)
+        return mean
+
+    @property
+    def std(self) -> Floats:
+        """The population standard deviation of the honest, element by element."""
+        std: Floats = np.std(self.honest, 0)
+        return std
+
+
+class VectorAttack(Attack):
+    """One that bends vectors, one by one. A colluding liar of UA-PDFL, which sees the others, sends besides the mean of
+    their unit representations for its own, and so is found similar by as many as can be."""
+
+    kinds: ClassVar[frozenset[str] | None] = MODELS | PROTOTYPES | {"auxiliary"}
+
+    @abstractmethod
+    def bend(self, vector: Vector, num_members: int) -> Floats:
+        """What is sent in place of `vector.x`."""
+
+    def applies_to(self, spec: MethodSpec) -> bool:
+        # The numbers of two of DisPFL's members are of different weights: there is no mean of them.
+        return super().applies_to(spec) and not (self.sees_others and isinstance(spec, DisPflSpec))
+
+    def lie(self, scene: Scene) -> Mapping[str, Arrays]:
+        return {kind: self._bend_payload(kind, scene) for kind in sorted(scene.truly)}
+
+    def _bend_payload(self, kind: str, scene: Scene) -> Arrays:
+        arrays = scene.truly[kind]
+        if kind == "unit" and self.sees_others and "unit" in arrays and scene.honest:
+            units = np.array([sent[kind]["unit"] for sent in scene.honest], np.float64)
+            return {"unit": _to_float32(units.mean(0))}
+        if self.kinds is None or kind not in self.kinds:
+            return arrays
+        if kind == "prototypes":
+            return {**arrays, "prototypes": self._bend_rows(scene)}
+        return {
+            **arrays,
+            **{name: self._bend_array(kind, name, scene) for name in sorted(arrays) if _is_bent(arrays, name)},
+        }
+
+    def _bend_array(self, kind: str, name: str, scene: Scene) -> Array:
+        x = scene.truly[kind][name]
+        start = np.zeros_like(x) if kind == "auxiliary" else find_start(scene, kind, name)
+        honest = [sent[kind][name] for sent in scene.honest]
+        return self._bend(scene, x, start, honest)
+
+    def _bend_rows(self, scene: Scene) -> Array:
+        """Row by row, beside the rows that the honest have of its class."""
+        truly = scene.truly["prototypes"]
+        rows = np.empty_like(truly["prototypes"])
+        for i, (class_id, x) in enumerate(zip(truly["classes"], truly["prototypes"], strict=True)):
+            of_class = [sent["prototypes"] for sent in scene.honest]
+            honest = [row for sent in of_class for row in sent["prototypes"][sent["classes"] == class_id]]
+            rows[i] = self._bend(scene, x, np.zeros_like(x), honest)
+        return cut_rows(rows, scene.spec)
+
+    def _bend(self, scene: Scene, x: Array, start: Array, honest: Sequence[Array]) -> Array:
+        others = [array.astype(np.float64) for array in honest] or [x.astype(np.float64)]
+        vector = Vector(x.astype(np.float64), start.astype(np.float64), others, scene.rng)
+        return _to_float32(self.bend(vector, scene.num_members))
+
+
+def find_start(scene: Scene, kind: str, name: str) -> Array:
+    """x_0 of one of a model's arrays; x itself, about which there is nothing to lie then, where nobody knows it."""
+    x = scene.truly[kind][name]
+    if MASK + name in scene.truly[kind]:
+        whole = scene.start[name].reshape(-1)
+        return whole[unpack_mask(scene.truly[kind][MASK + name], whole.size)]
+    return (scene.common or {}).get(f"{kind}/{name}", scene.start.get(name, x))
+
+
+def cut_rows(rows_ND: Array, spec: MethodSpec) -> Array:
+    """Rows that are no longer than validators take them: MP-FedCL's are those of unit vectors, unless it does not
+    normalise."""
+    if not isinstance(spec, MpFedClSpec) or not spec.hyperparameters.normalize:
+        return rows_ND
+    lengths_N1 = np.linalg.norm(rows_ND.astype(np.float64), axis=1, keepdims=True)
+    return _to_float32(rows_ND / np.maximum(lengths_N1, 1.0))
+
+
+def _is_bent(arrays: Arrays, name: str) -> bool:
+    return arrays[name].dtype == np.float32 and not name.endswith(RUNNING_STATISTICS)
+
+
+def _to_float32(values: Array) -> Array:
+    with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+        return values.astype(np.float32)

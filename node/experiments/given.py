@@ -1,0 +1,110 @@
+"""What a file gives for one point: `base` and one value of each axis, gathered, with the place where each stood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.experiments.sections import ExperimentFile
+from node.yaml_source import Keys, suggest
+
+Given = tuple[Any, Keys]  # a setting, and where it stands
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of an axis: what it is called, what it sets, and where it stands in the file."""
+
+    fact: Any
+    sets: Mapping[str, Any]
+    keys: Keys
+
+
+@dataclass(slots=True)
+class Part:
+    """Settings of a method, or of an attack: those of its own entry, those for whichever has them, and swept ones."""
+
+    own: dict[str, Given] = field(default_factory=dict)
+    shared: dict[str, Given] = field(default_factory=dict)
+    swept: dict[str, Given] = field(default_factory=dict)
+
+    def choose(self, known: Iterable[str]) -> dict[str, Given]:
+        """All that count for one that has the settings `known`, the later of those given more than once."""
+        known = frozenset(known)
+        given = _override({key: value for key, value in self.shared.items() if key in known}, self.own)
+        return _override(given, {key: value for key, value in self.swept.items() if key in known})
+
+    def list_given_twice(self) -> list[str]:
+        """Those of its own entry that are swept as well."""
+        return [key for key in self.swept if key in self.own]
+
+
+@dataclass(slots=True)
+class Settings:
+    """What a point is made of, gathered from `base` and one value of each axis."""
+
+    values: dict[str, Any]
+    facts: dict[str, Any] = field(default_factory=dict)
+    method: Part = field(default_factory=Part)
+    attack: Part = field(default_factory=Part)
+    model: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def gather(cls, file: ExperimentFile, chosen: Mapping[str, Value]) -> Settings:
+        base = file.base
+        parts = ("method", "attack")
+        settings = cls({name: getattr(base, name) for name in type(base).model_fields if name not in parts})
+        for name in parts:
+            part: Part = getattr(settings, name)
+            part.shared = {key: (value, ("base", name, key)) for key, value in getattr(base, name).items()}
+        for axis, value in chosen.items():
+            settings.facts[axis] = value.fact
+            for name, given in value.sets.items():
+                section, dot, key = name.partition(".")
+                if section not in parts:
+                    (settings.model if dot else settings.values)[key or name] = given
+                    continue
+                part = getattr(settings, section)
+                if dot:
+                    part.swept[key] = (given, value.keys)
+                elif axis == "task":
+                    shared = {k: (v, (*value.keys, name, k)) for k, v in given.items()}
+                    part.shared = _override(part.shared, shared)
+                else:
+                    part.own = {k: (v, (*value.keys, k)) for k, v in given.get_settings().items()}
+        return settings
+
+
+def _override(given: dict[str, Given], stronger: Mapping[str, Given]) -> dict[str, Given]:
+    """Both, the second before the first; local work in iterations takes the place of local work in epochs."""
+    for key, other in (("local_iterations", "local_epochs"), ("local_epochs", "local_iterations")):
+        if key in stronger and other not in stronger:
+            given = {name: value for name, value in given.items() if name != other}
+    return {**given, **stronger}
+
+
+class Unused:
+    """Settings meant for whichever method or attack (`what`) has them, so that one which none has is noticed."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._places: dict[Keys, str] = {}
+        self._used: set[Keys] = set()
+        self._known: set[str] = set()
+
+    def note(self, part: Part, known: Iterable[str]) -> None:
+        """What of `part` one that has the settings `known` takes."""
+        known = frozenset(known)
+        self._known |= known
+        for key, (_, place) in {**part.shared, **part.swept}.items():
+            self._places[place] = key
+            if key in known:
+                self._used.add(place)
+
+    def list_problems(self) -> list[tuple[Keys, str]]:
+        return [
+            (place, f"no {self._what} here has such a setting.{suggest(key, self._known)}")
+            for place, key in self._places.items()
+            if place not in self._used
+        ]
