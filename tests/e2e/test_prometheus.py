@@ -23,7 +23,14 @@ pytestmark = [
 ]
 
 MAX_SERIES = 300  # of a node in a federation of four
-QUIET = {"FednodeChainStalled", "FednodeHeadsDiverge", "FednodePeerMissing", "FednodeRejectionsRising"}
+QUIET = {
+    "FednodeChainStalled",
+    "FednodeHeadsDiverge",
+    "FednodePeerMissing",
+    "FednodeRejectionsRising",
+    "FednodePeerNotAwaited",
+    "FednodeClockWrong",
+}
 EMPTY = {*QUIET, "Calls answered, 99th percentile", "Not taken, per minute"}  # where nothing happens to tell of
 
 
