@@ -1,6 +1,6 @@
 """Four real nodes, of which one has a valid key and lies (PROTOCOL §11.7): the others go on finalising and learning.
 
-What was measured is printed: `pytest -rP -m 'e2e and (slow or not slow)' tests/e2e/test_hostile_member.py`.
+What was measured is printed: `pytest -rP -m e2e tests/e2e/test_hostile_member.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,14 @@ pytestmark = pytest.mark.e2e
 HONEST = ("node0", "node1", "node2")
 ROUNDS = 12
 QUICK = ("sends_what_overflows", "seals_at_the_edge_of_what_clocks_allow", "promises_and_says_nothing")
+LATER = (
+    "sends_the_greatest_numbers_there_may_be",
+    "sends_a_payload_of_a_kind_that_there_is_not",
+    "says_that_its_mining_takes_no_time",
+    "keeps_its_payloads_to_itself",
+    "votes_for_one_thing_here_and_for_another_there",
+    "sends_garbage_and_forged_votes",
+)
 
 
 FAST = {"difficulty": 20_000, "rounds": 1000, "num_nodes": 4}
@@ -34,7 +42,8 @@ SHARING = ("local_epochs=1", "warmup_epochs=1", "encryptor_epochs=1", "unet_widt
 
 
 def make_trick(name: str) -> object:
-    return pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    marks = () if name in QUICK else pytest.mark.slow if name in LATER else pytest.mark.long
+    return pytest.param(name, marks=marks)
 
 
 @pytest.mark.parametrize("trick", [make_trick(name) for name in TRICKS])
@@ -43,7 +52,7 @@ async def test_three_of_four_go_on_and_learn_beside_one_that(tmp_path: Path, tri
     assert await run_beside(tmp_path, trick, **spec) > 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "trick", "settings"),
     [
@@ -65,7 +74,7 @@ async def test_they_do_by_every_paper(tmp_path: Path, method: str, trick: str, s
     assert await run_beside(tmp_path, trick, method=method, partition="dirichlet:1", settings=settings) > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_plain_mean_of_the_greatest_numbers_stops_nobody(tmp_path: Path) -> None:
     """Nobody learns anything by it: the mean is where the liar wants it."""
     await run_beside(tmp_path, "sends_the_greatest_numbers_there_may_be", method="fedavg", partition="dirichlet:1")

@@ -19,7 +19,7 @@ async def test_a_late_joiner_catches_up_and_all_agree_on_a_difficulty_that_follo
     directory = make_federation(
         tmp_path / "net",
         rounds=ROUNDS,
-        settings=("local_iterations=1", "pow.difficulty=256", "pow.min=1", "pow.target_ms=600000"),
+        settings=("local_iterations=1", "pow.difficulty=16384", "pow.adaptive=true", "pow.target_ms=600000"),
     )
     async with Federation(directory) as net:
         first = [name for name in net.names if name != LATE]
@@ -34,7 +34,7 @@ async def test_a_late_joiner_catches_up_and_all_agree_on_a_difficulty_that_follo
         assert len({status["head"] for status in done.values()}) == 1
         assert await net.check_agreement() == ROUNDS
         chain = await net.read_chain(LATE)
-        expected = [1] + [256] * 16 + [1024] * 16 + [4096] * 2
+        expected = [1] + [16_384] * 16 + [65_536] * 16 + [262_144] * 2
         assert [block["difficulty"] for block in chain] == expected
         for before in range(1, 6):
             assert LATE not in await net.read_contributors(LATE, before)
