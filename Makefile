@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-SECONDS := 20
+SECONDS := 12
 FUZZ    := $(VENV)/.fuzz-ready
 BUILD   := $(VENV)/.build
 SBOM    := $(VENV)/.sbom

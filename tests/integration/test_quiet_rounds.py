@@ -119,7 +119,7 @@ def test_contributions_that_were_made_and_do_not_come_are_missed(tmp_path: Path)
     run_virtual(story())
 
 
-@pytest.mark.parametrize("slow", [(0, 1, 2, 3), (0, 1), pytest.param((0,), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("slow", [(0, 1, 2, 3), (0, 1), pytest.param((0,), marks=pytest.mark.long)])
 def test_a_local_phase_far_longer_than_usual_is_no_stall(tmp_path: Path, slow: tuple[int, ...]) -> None:
     """Whether all take so long, or two without whom nothing is finalised, or one that the others do not wait for."""
 
