@@ -1,4 +1,4 @@
-"""How hard the next block is: a retarget every 16 blocks on mining time alone (PROTOCOL §6). Integers only.
+"""The difficulty of the next block: a retarget every 16 blocks on mining time alone (PROTOCOL §6). Integers only.
 
 A round is mostly training, so the whole round's length says nothing about the hash rate; `time_ms - start_ms` does. It
 is its miner's word, and no member may raise everyone's difficulty by its own: each miner counts once, by the median of

@@ -1,4 +1,4 @@
-"""What a node is made of, as one CycloneDX file of the two that `cyclonedx-py` writes; `make sbom` runs it.
+"""The parts of a node, as one CycloneDX file of the two that `cyclonedx-py` writes; `make sbom` runs it.
 
     python deploy/sbom.py LOCKED INSTALLED OUT
 

@@ -1,4 +1,4 @@
-"""What the clients of a round send each other: voted payloads to everyone, those on demand to whoever wants them.
+"""The payloads that clients send each other in a round: voted ones to everyone, others to whoever wants them.
 
 Of a payload on demand only the digest travels with the contribution (`Offer`). Once the round has its aggregate each
 client pulls what its spec says is wanted, as a node does, except what it has already because it made the same itself.

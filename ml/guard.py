@@ -1,4 +1,4 @@
-"""What a client takes of single peers, held against its own test samples: whose model would harm it is not taken
+"""The guard of a client that takes models of single peers: by its own test samples, one that would harm it is not taken
 (SECURITY §6).
 
 Nobody recomputes what a client does with the models that it has drawn, so nothing of theirs is bounded by a rule of

@@ -1,4 +1,4 @@
-"""What a method is, and the client that runs one: the only object that the simulation and a node's worker both use.
+"""Methods, and the client that runs one: the only object that the simulation and a node's worker both use.
 
 A method is a paper's training and inference. It keeps nothing: a client's `State` is its model and the named arrays
 the method remembers besides, so a checkpoint of those arrays is a checkpoint of the client, whatever the method.

@@ -1,4 +1,4 @@
-"""How far each contribution of a round is from what all have in common: advice for people, and part of no rule.
+"""The distance of each contribution from what all of a round have in common: advice for people, and part of no rule.
 
 Whatever a federation aggregates by, the centre is the coordinate-wise median of the contributions, which less than half
 of them cannot take anywhere. With D elements in x_i,
@@ -24,6 +24,7 @@ import numpy as np
 from ml.aggregation import RULES, carry
 from ml.aggregation.contributed import BLOCK_ELEMENTS
 from ml.aggregation.gathered import stack
+from ml.aggregation.means import get_lower_median
 from ml.aggregation.robust import RUNNING_STATISTICS
 from ml.aggregation.sorting import compute_median
 from ml.payload import Array, Arrays
@@ -58,10 +59,10 @@ def compute_distances(contributions: Sequence[AuthorPayloads], kinds: Sequence[s
 
 
 def _divide_by_median(lengths: Lengths) -> list[float | None]:
-    known = sorted(length for length in lengths if length is not None)
+    known = [length for length in lengths if length is not None]
     if len(known) < MIN_COMPARED:
         return [None] * len(lengths)
-    usual = known[(len(known) - 1) // 2]
+    usual = get_lower_median(known)
     return [None if length is None else _divide(length, usual) for length in lengths]
 
 

@@ -1,4 +1,4 @@
-"""What a site decides for its node: `node.yaml`, checked once into frozen models.
+"""A site's decisions for its node: `node.yaml`, checked once into frozen models.
 
 Precedence is `--set` over environment (`FEDNODE__NETWORK__LISTEN`) over file over default. Every problem is collected
 and named with its origin; nothing starts from a configuration with one. Relative paths are relative to the file. Only

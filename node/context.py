@@ -1,4 +1,4 @@
-"""What a node is made of, handed in by the composition root."""
+"""The parts of a node, handed in by the composition root."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ that one author's word for how many samples it has is worth c typical authors' a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from ml.aggregation.contributed import (
     order_by_author,
 )
 from ml.payload import Array, Arrays
+
+N = TypeVar("N", int, float)
 
 
 def weighted_mean(
@@ -97,7 +100,7 @@ def class_weighted_mean(
 # ---- arithmetic
 
 
-def get_lower_median(values: Sequence[int]) -> int:
+def get_lower_median(values: Sequence[N]) -> N:
     """The middle one of m values; of the two middle ones of an even number the lower."""
     return sorted(values)[(len(values) - 1) // 2]
 

@@ -1,4 +1,4 @@
-"""What an attack is: settings, and how a member that lies makes its answer of what it would truly say.
+"""The form of an attack: settings, and the answer that a member which lies makes of what it would truly say.
 
 The threat model is the strongest that is usual in the literature. The liars are members with valid keys, and act as
 one. They train as the honest do, see what every honest member sends in a round before they answer it, and know the

@@ -1,4 +1,4 @@
-"""What every method's spec is made of: the task it is set, its hyper-parameters, and what a validator asks of it.
+"""The parts of every method's spec: the task it is set, its hyper-parameters, and what a validator asks of it.
 
 A spec is numpy only, so that the daemon and `chain verify --deep` never load torch (DESIGN §6). It says which payloads
 a contribution carries at each height and how they combine; `ml.methods` has the training, and reads the same

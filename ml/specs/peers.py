@@ -1,4 +1,4 @@
-"""What peer-to-peer methods have in common: nobody aggregates for all, each client draws a few others to take from.
+"""The common part of peer-to-peer methods: nobody aggregates for all, each client draws a few others to take from.
 
 A contribution commits to the sender's feature extractor `g` and classifier `h` by digest; who wants them pulls them.
 Whom a client draws is nobody's choice: the block's other authors are ranked by

@@ -1,4 +1,4 @@
-"""What most methods exchange, once: whole models, or the prototypes of classes.
+"""The payloads that most methods exchange, once: whole models, or the prototypes of classes.
 
 A method that sends its model has one voted kind, `model`, and takes the mean of them. One that sends prototypes has
 one voted kind, `prototypes`, combined class by class. Both may go by a robust rule instead (`aggregation`). Each says
