@@ -12,8 +12,6 @@ import pytest
 import torch
 
 from chain.block import Contribution
-from ml.clients import make_clients, make_initial_aggregate
-from ml.data import get_classes, get_default_input
 from ml.method import Client
 from ml.payload import KINDS, Array, decode_arrays, encode_arrays
 from node.audit import run_audit
@@ -21,13 +19,13 @@ from node.genesis_file import get_genesis_spec
 from node.offline import OfflineNode
 from node.trainer import InlineTrainer, Trained
 from support.cluster import DIM, Cluster, cluster
+from support.federations import make_digit_federation
 from support.liar import lying, make_arrays
 from support.virtual_time import run_virtual
 
 MODEL = {"name": "mlp", "hidden": [16]}
 NODES = ("node0", "node1", "node2", "node3")
 HONEST = NODES[:3]
-DIGITS = {"format": "digits"}
 MAX_WEIGHT = 1_000_000  # as genesis has it; so is the largest number of a model
 
 
@@ -61,20 +59,7 @@ class LyingTrainer(InlineTrainer):
 
 def federate(path: Path, method: Mapping[str, Any], rounds: int, story: Any, lie: float | None = None) -> None:
     """`story` of four members on digits, of whom the last lies if it is said with what."""
-    classes, input_ = get_classes(DIGITS), get_default_input(DIGITS, MODEL)
-    initial = make_initial_aggregate(MODEL, input_["shape"], len(classes), 1)
-    clients = make_clients(
-        method=method,
-        model=MODEL,
-        classes=classes,
-        input=input_,
-        data=DIGITS,
-        partition="dirichlet:5",
-        num_clients=len(NODES),
-        run_seed=1,
-        initial=initial,
-        rounds=rounds,
-    )
+    clients, genesis = make_digit_federation(method, num_clients=len(NODES), rounds=rounds, model=MODEL)
     trainers = [InlineTrainer(client) for client in clients]
     if lie is not None:
         trainers[-1] = LyingTrainer(clients[-1], lie)
@@ -85,11 +70,7 @@ def federate(path: Path, method: Mapping[str, Any], rounds: int, story: Any, lie
             len(NODES),
             rounds=rounds,
             trainers=trainers,
-            initial_model=encode_arrays(initial),
-            method=clients[0].spec.to_mapping(),
-            model=MODEL,
-            classes=list(classes),
-            input=input_,
+            **genesis,
         ) as net:
             await net.wait_for_height(rounds)
             assert net.check_agreement() == rounds

@@ -14,8 +14,6 @@ import pytest
 import torch
 
 from chain.errors import StoreCorrupted
-from ml.clients import make_clients, make_initial_aggregate
-from ml.data import get_classes, get_default_input
 from ml.payload import decode_arrays, encode_arrays
 from node import scores as scores_module
 from node.boundary import UNFORESEEN
@@ -24,12 +22,12 @@ from node.scorer import Scorer
 from node.scores import NOTHING_COMBINED, TOO_FEW
 from node.trainer import AnswerRefused, InlineTrainer, Trained, WorkerDied, WorkerFailed
 from support.chains import make_keys
+from support.federations import make_digit_federation
 from support.scored import LONG_S, Asked, Scoring, get_numbers, make_trainers, read_offline, run
 from support.takers import FEDPER, UAPDFL, taking
 from support.virtual_time import run_virtual
 
 MODEL = {"name": "mlp", "hidden": [16]}
-DIGITS = {"format": "digits"}
 NAMES = ("node0", "node1", "node2", "node3")
 LIAR = "node3"
 
@@ -63,30 +61,9 @@ class TurnedTrainer(InlineTrainer):
 
 def make_learning(method: Mapping[str, Any], **settings: Any) -> tuple[Sequence[InlineTrainer], dict[str, Any]]:
     """Four trainers on digits, of whom the last lies, and what genesis has to say for them."""
-    classes, input_ = get_classes(DIGITS), get_default_input(DIGITS, MODEL)
-    initial = make_initial_aggregate(MODEL, input_["shape"], len(classes), 1)
-    clients = make_clients(
-        method=method,
-        model=MODEL,
-        classes=classes,
-        input=input_,
-        data=DIGITS,
-        partition="dirichlet:5",
-        num_clients=len(NAMES),
-        run_seed=1,
-        initial=initial,
-        rounds=2,
-    )
+    clients, genesis = make_digit_federation(method, num_clients=len(NAMES), rounds=2, model=MODEL)
     trainers = [InlineTrainer(client) for client in clients[:-1]] + [TurnedTrainer(clients[-1])]
-    genesis = {
-        "method": clients[0].spec.to_mapping(),
-        "model": MODEL,
-        "classes": list(classes),
-        "input": input_,
-        "initial_model": encode_arrays(initial),
-        "trainers": trainers,
-    }
-    return trainers, genesis | settings
+    return trainers, genesis | {"trainers": trainers} | settings
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fednova", "mpfedcl"])

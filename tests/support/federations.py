@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from ml.clients import make_clients
+from ml.clients import make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.method import Client, Trained
 from ml.models.base import dump_parameters
-from ml.payload import Array, Arrays, decode_arrays
+from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, add_kind, compute_aggregate
 
 torch.set_num_threads(1)  # as in a simulation and a worker; more only wait for each other on so small a model
@@ -43,6 +43,23 @@ def make_digit_clients(
         shots=shots,
         rounds=rounds,
     )
+
+
+def make_digit_federation(
+    method: Mapping[str, Any], *, num_clients: int, rounds: int, model: Mapping[str, Any]
+) -> tuple[list[Client], dict[str, Any]]:
+    """Clients whose data are much alike, and what genesis has to say for them, by `support.cluster`'s names."""
+    clients = make_digit_clients(method, num_clients=num_clients, partition="dirichlet:5", model=model, rounds=rounds)
+    classes, input_ = get_classes({"format": "digits"}), get_default_input({"format": "digits"}, model)
+    initial = make_initial_aggregate(model, input_["shape"], len(classes), 1)
+    genesis = {
+        "method": clients[0].spec.to_mapping(),
+        "model": model,
+        "classes": list(classes),
+        "input": input_,
+        "initial_model": encode_arrays(initial),
+    }
+    return clients, genesis
 
 
 def get_parent(clients: Sequence[Client]) -> dict[str, Array]:
