@@ -33,46 +33,46 @@ from chain.signing import SigningKey, encode_id
 from chain.sqlite_store import SqliteStore
 from chain.store import Faults
 from chain.watermark import WATERMARK
-from node.address_book import AddressBook
-from node.admin import AdminServer
-from node.admin_access import RemoteAccess
-from node.auditor import Halted
-from node.blobs import Slowness
-from node.checkpoint import CHECKPOINTS
+from node.admin.access import RemoteAccess
+from node.admin.peer_control import Operator, restore_bans
+from node.admin.predictor import Predictor
+from node.admin.reload import Load, Reloading
+from node.admin.round_control import Control
+from node.admin.server import AdminServer
+from node.admin.shutdown import Deadline, Ending
+from node.admin.tokens import Tokens
+from node.admin.view import NodeView
 from node.clock import SystemClock
-from node.config import NetworkSection, NodeConfig
-from node.context import NodeContext
-from node.control import Control
-from node.ending import Deadline, Ending
+from node.config.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
+from node.config.membership import validate_membership
+from node.config.node_config import NetworkSection, NodeConfig
+from node.config.unlock import open_identity
+from node.consensus.auditor import Halted
+from node.consensus.context import NodeContext
+from node.consensus.miner import MinerProcess
+from node.consensus.restored import RESTORED, Restored
+from node.consensus.service import RoundService
 from node.errors import ConfigError, NodeError, PermissionRefused
-from node.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
-from node.hangup import has_terminal
+from node.host.hangup import has_terminal
+from node.host.notify import Notifier
+from node.host.open_files import make_room
 from node.log import logging_values
-from node.membership import validate_membership
-from node.miner import MinerProcess
-from node.monitor import Monitor, make_call_times, make_metrics
-from node.no_trainer import NoTrainer
-from node.notify import Notifier
 from node.offload import ThreadOffload
-from node.open_files import make_room
-from node.operator import Operator, restore_bans
-from node.predictor import Predictor
-from node.reloading import Load, Reloading
-from node.restored import RESTORED, Restored
-from node.round_service import RoundService
-from node.sinks.opening import open_sinks, validate_sinks
-from node.tokens import Tokens
-from node.trainer import Trainer
-from node.transport.base import AddressInUse, CannotListen
-from node.transport.intake import MIB, RateLimits
-from node.transport.rpc import RpcTransport
-from node.transport.timing import OnCall
-from node.unlock import open_identity
-from node.view import NodeView
-from node.worker import WorkerConfig, WorkerProcess
+from node.p2p.address_book import AddressBook
+from node.p2p.transport.base import AddressInUse, CannotListen
+from node.p2p.transport.rate_limits import MIB, RateLimits
+from node.p2p.transport.rpc import RpcTransport
+from node.p2p.transport.timing import OnCall
+from node.payloads.fetcher import Slowness
+from node.telemetry.monitor import Monitor, make_call_times, make_metrics
+from node.telemetry.sinks.opening import open_sinks, validate_sinks
+from node.training.checkpoint import CHECKPOINTS
+from node.training.no_trainer import NoTrainer
+from node.training.trainer import Trainer
+from node.training.worker import WorkerConfig, WorkerProcess
 
 if TYPE_CHECKING:
-    from node.http_server import HttpServer
+    from node.telemetry.http_server import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,8 @@ def run_daemon(
     """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's.
 
     `faults` hears of every durable step of the store; nothing in production does. `notifier` tells systemd. `load`
-    reads the configuration again. `after_restore`: the data directory was put back from a backup (`node.restored`).
+    reads the configuration again. `after_restore`: the data directory was put back from a backup
+    (`node.consensus.restored`).
     """
     key = open_identity(config)
     genesis, initial_model = load_genesis(config.genesis_file)
@@ -220,7 +221,7 @@ async def _run(
         view = NodeView(service, context, config, book)
         http: HttpServer | None = None
         if config.http.is_on:
-            from node.http_server import HttpServer  # not loaded where nobody is served
+            from node.telemetry.http_server import HttpServer  # not loaded where nobody is served
 
             http = await stack.enter_async_context(
                 HttpServer(config.http, partial(_describe_unready, stopped, view), metrics)

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Literal, TextIO
 
 from node.errors import ConfigError
-from node.journal import JournalFormatter, is_journal
+from node.host.journal import JournalFormatter, is_journal
 
 LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
@@ -42,7 +42,7 @@ def escape_control(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-20T14:02:11.042Z INFO    node.round_service: Finalised block 13`, a traceback below it."""
+    """`2026-11-20T14:02:11.042Z INFO    node.consensus.service: Finalised block 13`, a traceback below it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = (

@@ -68,9 +68,9 @@ def list_some(
 
     Example: fednode chain list --config node.yaml --limit 3
     """
+    from node.admin.json_view import to_json
     from node.cli.output import gather_pages, print_json, print_table, show_bytes, show_id, show_time
     from node.cli.target import open_ledger
-    from node.json_view import to_json
 
     with open_ledger(socket, config, data_dir) as ledger:
 
@@ -134,7 +134,7 @@ def find(ledger: LedgerReader, which: str, payloads: bool) -> pb.Block:
 
 def show_block(block: pb.Block) -> dict[str, object]:
     """As JSON: what a list says of the block, and under it what only this view has."""
-    from node.json_view import to_json
+    from node.admin.json_view import to_json
 
     details = to_json(block)
     summary: dict[str, object] = details.pop("summary")
@@ -187,9 +187,9 @@ def verify(
 
     Examples: fednode chain verify --deep --config node.yaml, or fednode chain verify --data-dir data --json
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_json
     from node.cli.target import choose_data_dir, open_node
-    from node.json_view import to_json
 
     if require_all and not deep:
         raise typer.BadParameter("expected --deep with --require-all, as only that recomputes anything")
@@ -199,7 +199,7 @@ def verify(
             with open_node(socket, config) as node:
                 report = node.verify(first, deep=deep, require_all=require_all, on_progress=progress)
         else:
-            from node.offline import verify_data_dir
+            from node.ledger.offline import verify_data_dir
 
             report = verify_data_dir(left, first, deep=deep, require_all=require_all, on_progress=progress)
     if as_json:
@@ -383,8 +383,8 @@ def _write(out: IO[bytes], file_format: ExportFormat, genesis: Genesis, blocks: 
 
     if file_format is ExportFormat.BINARY:
         return write_export(out, genesis.chain_id, blocks)
-    from node.json_view import to_json
-    from node.ledger import show_stored
+    from node.admin.json_view import to_json
+    from node.ledger.reader import show_stored
 
     count, head = 0, None
     for _, block, certificate in blocks:

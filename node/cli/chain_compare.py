@@ -31,9 +31,9 @@ def diff(
 
     Examples: fednode chain diff --peer node2 -c node0.yaml; fednode chain diff --data-dir data/node0 --other data/node2
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_json
     from node.cli.target import choose_data_dir, open_node
-    from node.json_view import to_json
 
     if (peer is None) == (other is None):
         raise typer.BadParameter("expected either --peer ID|NAME or --other DIR")
@@ -44,7 +44,7 @@ def diff(
             shown = node.compare(peer)
         name = shown.peer_name
     else:
-        from node.offline import compare_data_dirs
+        from node.ledger.offline import compare_data_dirs
 
         assert other is not None  # noqa: S101 (one of the two was given)
         left = choose_data_dir(socket, config, data_dir)
@@ -86,9 +86,9 @@ def list_evidence(
 
     Examples: fednode chain evidence -c node0.yaml; fednode chain evidence --data-dir data/node0 --json
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_json, print_table, show_id, show_time
     from node.cli.target import open_ledger
-    from node.json_view import to_json
 
     with open_ledger(socket, config, data_dir) as ledger:
         evidence = ledger.list_evidence().evidence

@@ -39,7 +39,7 @@ def import_file(
     from chain.errors import ChainError, StoreLocked
     from chain.sqlite_store import SqliteStore
     from node.cli.output import print_json, show_id
-    from node.importing import import_chain
+    from node.ledger.importing import import_chain
 
     if (config is None) == (data_dir is None):
         raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
@@ -78,9 +78,9 @@ def _find_store(config: Path | None, data_dir: Path | None) -> tuple[Genesis, Pa
     from chain.errors import ChainError, StoreLocked
     from chain.genesis import Genesis
     from chain.sqlite_store import SqliteStore
-    from node.config import load_config
+    from node.config.genesis_file import load_genesis
+    from node.config.node_config import load_config
     from node.errors import NotFound
-    from node.genesis_file import load_genesis
 
     genesis = None
     path = data_dir

@@ -14,7 +14,7 @@ from node.cli.options import AsJson, ConfigFile, Overrides, make_group
 from node.errors import ConfigError
 
 if TYPE_CHECKING:
-    from node.config import LoadedConfig, NodeConfig
+    from node.config.node_config import LoadedConfig, NodeConfig
 
 _REQUIRED = object()  # of a key that has no default
 
@@ -35,7 +35,7 @@ def check(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = Fal
 
     Example: fednode config check --config node.yaml
     """
-    from node.config import load_config
+    from node.config.node_config import load_config
 
     _validate_sharing(load_config(config, overrides or (), os.environ))
     print(json.dumps({"ok": True, "file": str(config)}) if as_json else f"ok: {config}")
@@ -44,7 +44,7 @@ def check(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = Fal
 def _validate_sharing(config: NodeConfig) -> None:
     if config.fededs.i_understand or not config.genesis_file.is_file():
         return
-    from node.genesis_file import load_genesis, validate_sharing
+    from node.config.genesis_file import load_genesis, validate_sharing
 
     genesis = None
     with suppress(ConfigError):  # what is wrong with genesis itself keeps the node from starting, whatever is said here
@@ -73,7 +73,7 @@ def diff(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = Fals
 
     Example: fednode config diff --config node.yaml
     """
-    from node.config_schema import get_defaults
+    from node.config.schema import get_defaults
 
     loaded, values = _load(config, overrides)
     defaults = get_defaults()
@@ -104,8 +104,8 @@ def diff(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = Fals
 
 
 def _load(config: Path, overrides: list[str] | None) -> tuple[LoadedConfig, dict[str, Any]]:
-    from node.config import load_config_source
-    from node.redaction import redact
+    from node.config.node_config import load_config_source
+    from node.config.redaction import redact
 
     loaded = load_config_source(config, overrides or (), os.environ)
     return loaded, redact(loaded.config.model_dump(mode="json"), keep_places=True)
@@ -129,7 +129,7 @@ def show_schema() -> None:
 
     Example: fednode config schema > node.schema.json
     """
-    from node.config_schema import make_schema
+    from node.config.schema import make_schema
 
     print(json.dumps(make_schema(), indent=2))
 

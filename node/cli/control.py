@@ -85,8 +85,8 @@ def stop(
 
 
 def _print(part: pb.TakingPart, as_json: bool) -> None:
+    from node.admin.json_view import to_json
     from node.cli.output import print_json
-    from node.json_view import to_json
 
     if as_json:
         print_json(to_json(part))
@@ -120,9 +120,9 @@ def set_log_level(
 
     Example: fednode log-level debug --config node.yaml
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_json
     from node.cli.target import open_node
-    from node.json_view import to_json
 
     with open_node(socket, config) as node:
         changed = node.set_log_level(level)
@@ -140,10 +140,10 @@ def reload(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson
 
     Example: fednode reload --config node.yaml
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_json
     from node.cli.target import open_node
     from node.errors import ConfigError
-    from node.json_view import to_json
 
     with open_node(socket, config) as node:
         reply = node.reload()

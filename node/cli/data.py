@@ -134,12 +134,12 @@ def _open(
     from ml.data import open_dataset
     from ml.data.base import InputFormat
     from ml.errors import DataError
-    from node.settings import apply_settings, complete_data, make_data
+    from node.config.settings import apply_settings, complete_data, make_data
 
     if (data is None) == (config is None):
         raise ConfigError("expected either DATA, such as digits or npz:scans.npz, or --config FILE")
     if config is not None:
-        from node.config import load_config
+        from node.config.node_config import load_config
 
         loaded = load_config(config, settings or ())
         asked, genesis = loaded.data.model_dump(mode="json", exclude={"partition"}), genesis or loaded.genesis_file
@@ -147,7 +147,7 @@ def _open(
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
     classes, shape = None, None
     if genesis is not None:
-        from node.genesis_file import load_genesis
+        from node.config.genesis_file import load_genesis
 
         known = load_genesis(genesis).genesis
         classes, shape = known.classes, InputFormat.from_mapping(known.input).shape

@@ -55,7 +55,7 @@ def partition(
     except DataError as error:
         raise ConfigError(str(error)) from error
     if png is not None:
-        from node.heat_map import draw_heat_map
+        from node.experiments.heat_map import draw_heat_map
 
         names = [f"{i} {split.domain}" if split.domain else str(i) for i, split in enumerate(dealt.splits)]
         draw_heat_map(png, dealt.counts, names, dealt.classes, dealt.title)
@@ -129,7 +129,7 @@ def _deal(data: str, scheme: str, clients: int, seed: int, shots: int | None, se
     from ml.data.domains import validate_shape
     from ml.data.partition import compute_distances, count_classes, hash_splits, make_partition, parse_partition
     from ml.seeding import get_partition_seed
-    from node.settings import apply_settings, complete_data, make_data
+    from node.config.settings import apply_settings, complete_data, make_data
 
     parsed = parse_partition(scheme)
     asked = apply_settings({"data": make_data(data)}, settings, ("data", "classes")).value

@@ -31,8 +31,8 @@ from node.cli.testnet import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from node.demo import Accuracies, DemoResult, Statuses
-    from node.testnet import Testnet, TestnetSpec
+    from node.testnet.demo import Accuracies, DemoResult, Statuses
+    from node.testnet.layout import Testnet, TestnetSpec
 
 
 def register(app: typer.Typer) -> None:
@@ -77,8 +77,8 @@ def run(
                 f"expected options after the command, as in fednode demo {word} --json", ctx=context
             )
         return
-    from node.demos import announced
-    from node.testnet import TestnetSpec, make_testnet
+    from node.testnet.layout import TestnetSpec, make_testnet
+    from node.testnet.running import announced
 
     spec = TestnetSpec(
         num_nodes=nodes,
@@ -120,8 +120,8 @@ def run(
 def _validate_free(first: int, count: int) -> None:
     """Raises ConfigError where a port for HTTP is taken."""
     from node.errors import ConfigError
-    from node.transport.base import AddressInUse
-    from node.transport.rpc import validate_free
+    from node.p2p.transport.base import AddressInUse
+    from node.p2p.transport.rpc import validate_free
 
     for port in range(first, first + count):
         try:
@@ -136,8 +136,8 @@ def _explain_stay(testnet: Testnet, keep: Path | None, *, to_stderr: bool) -> No
     """How to look at the nodes from another terminal."""
     from shlex import quote
 
-    from node.demo import write_samples
-    from node.demos import read_demo
+    from node.testnet.demo import write_samples
+    from node.testnet.running import read_demo
 
     node = read_demo(testnet.directory).nodes[0]
     samples = write_samples(testnet)
@@ -169,7 +169,7 @@ def _get_directory(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
         yield keep
         return
-    from node.demos import PREFIX
+    from node.testnet.running import PREFIX
 
     with tempfile.TemporaryDirectory(prefix=PREFIX) as temporary:
         yield Path(temporary) / "cluster"
@@ -193,7 +193,7 @@ def _watch(
     from rich.console import Console
     from rich.live import Live
 
-    from node.demo import run_demo
+    from node.testnet.demo import run_demo
 
     console = Console(stderr=to_stderr)
     out = sys.stderr if to_stderr else sys.stdout

@@ -14,7 +14,7 @@ from node.cli.options import AsJson
 from node.errors import NotFound
 
 if TYPE_CHECKING:
-    from node.demos import Demo, DemoNode
+    from node.testnet.running import Demo, DemoNode
 
 FOLLOW_S = 0.2
 
@@ -35,9 +35,9 @@ def list_nodes(directory: _Directory = None, as_json: AsJson = False) -> None:
 
     Example: fednode demo ps
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_json, print_table, show_id, show_number
-    from node.demos import find_demos, read_demo
-    from node.json_view import to_json
+    from node.testnet.running import find_demos, read_demo
 
     demos = [read_demo(directory)] if directory is not None else find_demos()
     asked = [(demo, node, node.get_status()) for demo in demos for node in demo.nodes]
@@ -119,7 +119,7 @@ def stop(directory: _Directory = None, as_json: AsJson = False) -> None:
 
     Example: fednode demo down
     """
-    from node.demos import end_demo
+    from node.testnet.running import end_demo
 
     demo = _find_one(directory)
     stopped = end_demo(demo)
@@ -130,7 +130,7 @@ def stop(directory: _Directory = None, as_json: AsJson = False) -> None:
 
 
 def _find_one(directory: Path | None) -> Demo:
-    from node.demos import find_demos, read_demo
+    from node.testnet.running import find_demos, read_demo
 
     if directory is not None:
         return read_demo(directory)

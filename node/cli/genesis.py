@@ -92,8 +92,8 @@ def make(
     Example: fednode genesis new a=k5ry…@a.example:7050 b=m7xw…@b.example:7050 c=b2hs…@c.example:7050 --method dfpl
     --model cnn_mnist --classes benign,malignant --input 1x28x28
     """
-    from node.genesis_draft import MIN_GUARDED, GenesisSpec, make_genesis
-    from node.genesis_members import parse_members
+    from node.config.genesis_draft import MIN_GUARDED, GenesisSpec, make_genesis
+    from node.config.genesis_members import parse_members
 
     if data is not None and (classes is not None or shape is not None):
         raise typer.BadParameter("expected --data, or --classes and --input")
@@ -156,7 +156,7 @@ def add_member(
 
     Example: fednode genesis add-member genesis.yaml d=q3vn…@d.example:7050
     """
-    from node import genesis_members
+    from node.config import genesis_members
 
     genesis = genesis_members.add_member(file, member)
     if as_json:
@@ -171,8 +171,8 @@ def show(file: _File, as_json: AsJson = False) -> None:
 
     Example: fednode genesis show genesis.yaml
     """
-    from node.genesis_file import load_genesis
-    from node.yaml_source import dump_yaml
+    from node.config.genesis_file import load_genesis
+    from node.config.yaml_source import dump_yaml
 
     genesis, _ = load_genesis(file)
     if as_json:
@@ -189,7 +189,7 @@ def show_hash(file: _File, as_json: AsJson = False) -> None:
 
     Example: fednode genesis hash genesis.yaml
     """
-    from node.genesis_file import load_genesis
+    from node.config.genesis_file import load_genesis
 
     genesis, _ = load_genesis(file)
     print(json.dumps({"chain_id": genesis.chain_id.hex()}) if as_json else genesis.chain_id.hex())

@@ -15,7 +15,7 @@ from node.cli.target import NodeConfigFile, Socket
 from node.errors import HealthProblem, NodeUnreachable
 
 if TYPE_CHECKING:
-    from node.admin_client import AdminClient
+    from node.admin.client import AdminClient
 
 POLL_S = 0.1
 

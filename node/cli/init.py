@@ -54,7 +54,7 @@ def init(
 
     Example: fednode init hospital-a --advertise fed.hospital-a.example:7050 --data imagefolder:/srv/scans
     """
-    from node.site import SiteSpec, make_site
+    from node.config.init import SiteSpec, make_site
 
     spec = SiteSpec(
         name=name or directory.absolute().name,

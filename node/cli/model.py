@@ -34,9 +34,9 @@ def show_info(
 
     Examples: fednode model info --config node.yaml, or fednode model info --data-dir data --json
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_facts, print_json, print_table, show_bytes
     from node.cli.target import open_ledger
-    from node.json_view import to_json
 
     with open_ledger(socket, config, data_dir) as node:
         info = node.get_model_info()
@@ -73,9 +73,9 @@ def export(
 
     Examples: fednode model export model.safetensors --config node.yaml, or with --data-dir data of a stopped node
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_json, show_bytes
     from node.cli.target import open_ledger
-    from node.json_view import to_json
 
     if out.exists() or out.is_symlink():
         raise NodeError(f"{out}: expected no file, as nothing is written over")

@@ -44,9 +44,9 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
 
     Example: fednode peers list --config node.yaml
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_facts, print_json, print_table, show_bytes, show_id, show_seconds
     from node.cli.target import open_node
-    from node.json_view import to_json
 
     with open_node(socket, config) as node:
         peers = node.list_peers()
@@ -113,8 +113,8 @@ def remove(which: _Which, socket: Socket = None, config: NodeConfigFile = None, 
 
 
 def _print_address(peer: pb.PeerView, as_json: bool) -> None:
+    from node.admin.json_view import to_json
     from node.cli.output import print_json, show_id
-    from node.json_view import to_json
 
     if as_json:
         print_json(to_json(peer))
@@ -138,9 +138,9 @@ def ban(
 
     Example: fednode peers ban node2 --minutes 30 -c node0.yaml
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_json, show_id, show_seconds
     from node.cli.target import open_node
-    from node.json_view import to_json
 
     with open_node(socket, config) as node:
         peer = node.ban_peer(which, minutes)
@@ -155,9 +155,9 @@ def unban(which: _Which, socket: Socket = None, config: NodeConfigFile = None, a
 
     Example: fednode peers unban node2 -c node0.yaml
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_json, show_id
     from node.cli.target import open_node
-    from node.json_view import to_json
 
     with open_node(socket, config) as node:
         peer = node.unban_peer(which)
@@ -178,7 +178,7 @@ def describe_not_awaited(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
 
 def describe_clocks(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
     """Whose clock is wrong."""
-    from node.skew import is_wrong
+    from node.p2p.clock_skew import is_wrong
 
     return [
         (f"clock of {peer.name}", f"{abs(peer.clock_ahead_s):.1f} s {'ahead' if peer.clock_ahead_s > 0 else 'behind'}")

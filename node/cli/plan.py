@@ -116,8 +116,8 @@ def _measure(
 ) -> _Facts:
     """What is not given, as the node would reckon with it now. Raises NodeError when it has not measured it."""
     from node.cli.target import open_ledger
-    from node.genesis_file import get_work_unit
-    from node.pace import Pace
+    from node.config.genesis_file import get_work_unit
+    from node.training.local_work import Pace
 
     pace = Pace()
     with open_ledger(socket, config, data_dir) as ledger:

@@ -16,9 +16,9 @@ from node.errors import NodeError
 if TYPE_CHECKING:
     from chain.genesis import Genesis
     from ml.data.asked import Asked
-    from node.admin_client import AdminClient
+    from node.admin.client import AdminClient
+    from node.admin.samples import Batch
     from node.pb import admin_pb2 as pb
-    from node.samples import Batch
 
 
 class Answered(NamedTuple):
@@ -88,7 +88,7 @@ def _ask(
     from ml.data.asked import validate_kind
     from ml.data.base import InputFormat
     from ml.errors import DataError
-    from node.samples import encode_batch, get_max_samples, get_top, make_batches
+    from node.admin.samples import encode_batch, get_max_samples, get_top, make_batches
 
     genesis = node.genesis
     try:
@@ -125,7 +125,7 @@ def _match(genesis: Genesis, batch: Batch, reply: pb.PredictReply) -> Iterator[A
 
 def describe(answered: Answered) -> dict[str, Any]:
     """One sample as JSON shows it."""
-    from node.json_view import to_json
+    from node.admin.json_view import to_json
 
     return {
         "file": str(answered.file),

@@ -40,13 +40,13 @@ def reset(
     """
     from chain.errors import ChainError, StoreCorrupted, StoreLocked
     from chain.sqlite_store import SqliteStore
-    from node.checkpoint import CHECKPOINTS
     from node.cli.output import print_json
+    from node.training.checkpoint import CHECKPOINTS
 
     if (config is None) == (data_dir is None):
         raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
     if config is not None:
-        from node.config import load_config
+        from node.config.node_config import load_config
 
         data_dir = load_config(config, (), os.environ).node.data_dir
     assert data_dir is not None  # noqa: S101 (one of the two was given)

@@ -59,9 +59,9 @@ def list_some(
 
     Example: fednode rounds list --config node.yaml --limit 5
     """
+    from node.admin.json_view import to_json
     from node.cli.output import gather_pages, print_json, print_table, show_bytes, show_number, show_time
     from node.cli.target import open_ledger
-    from node.json_view import to_json
 
     with open_ledger(socket, config, data_dir) as ledger:
 
@@ -144,10 +144,10 @@ def show(
 
     Example: fednode rounds show 13 --scores --config node.yaml
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_facts, print_json
     from node.cli.target import open_ledger
-    from node.genesis_file import get_work_unit
-    from node.json_view import to_json
+    from node.config.genesis_file import get_work_unit
 
     with open_ledger(socket, config, data_dir) as ledger:
         entry, unit = ledger.get_round(number, timeout_s if scores else None), get_work_unit(ledger.genesis)

@@ -102,9 +102,9 @@ def run(
 
     from ml.data import open_once
     from ml.simulation import SimulationConfig, simulate
-    from node.genesis_file import translate_errors
-    from node.malloc import keep_freed_memory
-    from node.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model
+    from node.config.genesis_file import translate_errors
+    from node.config.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model
+    from node.host.allocator import keep_freed_memory
 
     asked = {"method": {"name": method}, "model": make_model(model), "data": make_data(data), "input": {}}
     lies = {} if attack is None else {"attack": make_attack(attack)}

@@ -14,7 +14,7 @@ from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
     from chain.genesis import Genesis
-    from node.config import NodeConfig
+    from node.config.node_config import NodeConfig
 
 _Check = Annotated[bool, typer.Option("--check", help="Load everything the node needs, say so, and exit.")]
 _AfterRestore = Annotated[
@@ -76,7 +76,7 @@ def start(
 
     Examples: fednode start --config node.yaml --set log.level=debug, or with --check to see whether it would start
     """
-    from node.config import load_config
+    from node.config.node_config import load_config
 
     settings = [*(overrides or ()), *([f"log.format={log_format.value}"] if log_format else ())]
     loaded = load_config(config, settings, os.environ)
@@ -84,8 +84,8 @@ def start(
         check_node(loaded, config)
         return
     from node.daemon import run_daemon
+    from node.host.notify import Notifier
     from node.log import setup_logging
-    from node.notify import Notifier
 
     setup_logging(loaded.log.level, loaded.log.format, loaded.log.file, env=os.environ)
     os.umask(0o077)  # what a node keeps is its own, also in a data directory that others may enter
@@ -106,10 +106,10 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
     from ml.specs.architectures import is_user_model
-    from node.genesis_file import load_genesis, validate_sharing, validate_user_model
-    from node.membership import validate_membership
-    from node.sinks.opening import validate_sinks
-    from node.unlock import open_identity
+    from node.config.genesis_file import load_genesis, validate_sharing, validate_user_model
+    from node.config.membership import validate_membership
+    from node.config.unlock import open_identity
+    from node.telemetry.sinks.opening import validate_sinks
 
     identity = open_identity(config)
     genesis, _ = load_genesis(config.genesis_file)

@@ -12,7 +12,7 @@ from node.cli.options import AsJson
 from node.cli.target import NodeConfigFile, Socket
 
 if TYPE_CHECKING:
-    from node.admin_client import AdminClient
+    from node.admin.client import AdminClient
     from node.pb import admin_pb2 as pb
 
 MAX_TRANSFERS = 12  # to a screen
@@ -38,9 +38,9 @@ def show(
 
     Examples: fednode status --config node.yaml --watch, or fednode status --socket run/node.sock --json
     """
+    from node.admin.json_view import to_json
     from node.cli.output import print_facts, print_json
     from node.cli.target import open_node
-    from node.json_view import to_json
 
     with open_node(socket, config) as node:
         if not watch:

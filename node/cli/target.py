@@ -26,9 +26,9 @@ from node.errors import ConfigError, NodeUnreachable, PermissionRefused
 if TYPE_CHECKING:
     from chain.blockchain import ExportedBlock
     from chain.genesis import Genesis
-    from node.admin_address import AdminAddress
-    from node.admin_client import AdminClient
-    from node.config import NodeConfig
+    from node.admin.address import AdminAddress
+    from node.admin.client import AdminClient
+    from node.config.node_config import NodeConfig
     from node.pb import admin_pb2 as pb
 
 ADDRESS_VARIABLE = "FEDNODE_ADDRESS"
@@ -85,7 +85,7 @@ def _hold(
 
 def _get_environment() -> Mapping[str, str]:
     """As the command was given it, in variables and on its line."""
-    from node.admin_address import TOKEN_FILE_VARIABLE
+    from node.admin.address import TOKEN_FILE_VARIABLE
 
     given = _token_file.get()
     return os.environ if given is None else {**os.environ, TOKEN_FILE_VARIABLE: given}
@@ -131,7 +131,7 @@ def find_socket(socket: str | None, config: Path | None) -> AdminAddress:
             f"expected --socket PATH, --config FILE or {ADDRESS_VARIABLE}: there is no socket in {Path.cwd() / 'run'}"
         )
     if len(found) > 1:
-        from node.admin_client import is_served
+        from node.admin.client import is_served
 
         served = [path for path in found if is_served(path)]
         if len(served) == 1:
@@ -147,7 +147,7 @@ def _read_address(text: str) -> AdminAddress:
         path = path.removeprefix("//")
     if path and ("/" in path or ":" not in path):
         return Path(path)
-    from node.admin_address import RemoteAddress
+    from node.admin.address import RemoteAddress
 
     try:
         return RemoteAddress.parse(text, _get_environment())
@@ -160,7 +160,7 @@ def _read_address(text: str) -> AdminAddress:
 
 def _read_config(path: Path) -> tuple[AdminAddress, Path]:
     """Where the node of a configuration is asked, and its data directory."""
-    from node.config import load_config
+    from node.config.node_config import load_config
 
     config = load_config(path, (), os.environ)
     if config.admin.socket is None and config.admin.address is not None:
@@ -173,9 +173,9 @@ def _read_config(path: Path) -> tuple[AdminAddress, Path]:
 def _read_own_address(config: NodeConfig, address: str) -> AdminAddress:
     """As its own machine asks a node that has no socket."""
     from chain.signing import encode_id
-    from node.admin_address import RemoteAddress
-    from node.transport.address import is_loopback
-    from node.unlock import open_identity
+    from node.admin.address import RemoteAddress
+    from node.config.unlock import open_identity
+    from node.p2p.transport.address import is_loopback
 
     if is_loopback(address):
         return RemoteAddress.parse(address, _get_environment())
@@ -185,7 +185,7 @@ def _read_own_address(config: NodeConfig, address: str) -> AdminAddress:
 @contextmanager
 def open_node(socket: str | None, config: Path | None) -> Iterator[AdminClient]:
     """A running node."""
-    from node.admin_client import AdminClient
+    from node.admin.client import AdminClient
 
     place = find_socket(socket, config)
     if isinstance(place, Path):
@@ -215,7 +215,7 @@ def open_ledger(socket: str | None, config: Path | None, data_dir: Path | None) 
         with open_node(socket, config) as client:
             yield client
     else:
-        from node.offline import OfflineNode
+        from node.ledger.offline import OfflineNode
 
         with OfflineNode(left) as node:
             yield node
@@ -229,7 +229,7 @@ def choose_data_dir(socket: str | None, config: Path | None, data_dir: Path | No
         return data_dir
     if config is None or socket or os.environ.get(ADDRESS_VARIABLE):
         return None
-    from node.admin_client import is_served
+    from node.admin.client import is_served
 
     admin_socket, configured = _read_config(config)
     if is_served(admin_socket):

@@ -148,7 +148,7 @@ def make(
     each node by fednode --config cluster/node0.yaml
     """
     from chain.signing import encode_id
-    from node.testnet import TestnetSpec, make_testnet
+    from node.testnet.layout import TestnetSpec, make_testnet
 
     if gpus is not None and device is not None:
         raise typer.BadParameter(f"expected either --gpus or --device (got --gpus {gpus} and --device {device})")
@@ -204,8 +204,8 @@ def make(
 
 
 def _explain_start(target: str, out: Path, config: str, *, has_gpus: bool) -> str:
-    from node.targets import UID
-    from node.targets.compose import COMPOSE_FILE, GPU_FILE, TOKEN_FILE, needs_owner
+    from node.testnet.targets import UID
+    from node.testnet.targets.compose import COMPOSE_FILE, GPU_FILE, TOKEN_FILE, needs_owner
 
     if target == "k8s":
         return f"start them with: kubectl apply -k {out}"

@@ -12,7 +12,7 @@ import typer
 from node.cli.options import AsJson, make_group
 
 if TYPE_CHECKING:
-    from node.tokens import Tokens
+    from node.admin.tokens import Tokens
 
 
 class RoleName(StrEnum):
@@ -53,10 +53,10 @@ def make(
     import time
 
     from chain.fields import format_time
+    from node.admin.tokens import Role
     from node.cli.output import print_json
     from node.errors import NodeError
-    from node.private_file import write_private
-    from node.tokens import Role
+    from node.host.private_file import write_private
 
     tokens = _open(config, data_dir)
     if output is not None and output.exists():
@@ -105,13 +105,13 @@ def revoke(name: _Name, config: _Config = None, data_dir: _DataDir = None, as_js
 
 
 def _open(config: Path | None, data_dir: Path | None) -> Tokens:
-    from node.tokens import Tokens
+    from node.admin.tokens import Tokens
 
     if (config is None) == (data_dir is None):
         raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
     if config is not None:
-        from node.config import load_config
-        from node.private_file import make_private_folder
+        from node.config.node_config import load_config
+        from node.host.private_file import make_private_folder
 
         data_dir = load_config(config, (), os.environ).node.data_dir
         make_private_folder(data_dir)

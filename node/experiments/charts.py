@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.experiments import ink
+from node.experiments import drawing_style
+from node.experiments.drawing_style import COLOURS
 from node.experiments.figures import Figure, Line, Panel
-from node.experiments.ink import COLOURS
 from node.experiments.values import PERCENT, show_bytes, show_number
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def assign_colours(figures: Sequence[Figure]) -> dict[str, int]:
 
 def render_inline(figure: Figure, colours: Mapping[str, int], prefix: str) -> str:
     """The figure as part of a page."""
-    return ink.render_inline(lambda: _draw(figure, colours), figure.title, prefix)
+    return drawing_style.render_inline(lambda: _draw(figure, colours), figure.title, prefix)
 
 
 def write_files(figure: Figure, colours: Mapping[str, int], stem: Path) -> list[Path]:
     """`stem`.svg and `stem`.png, on white."""
-    return ink.write_files(lambda: _draw(figure, colours), stem)
+    return drawing_style.write_files(lambda: _draw(figure, colours), stem)
 
 
 def _draw(figure: Figure, colours: Mapping[str, int]) -> tuple[Canvas, dict[str, str]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from node.config.yaml_source import suggest
 from node.experiments.axes import Key, get_key, select
-from node.experiments.by_client import CLIENT, is_by_client
+from node.experiments.per_client import CLIENT, is_by_client
 from node.experiments.plan import Experiment, Found, show_fact
 from node.experiments.sections import AnyFigureSection, EmbeddingSection, FigureSection, ReportSection, TableSection
 from node.experiments.tables import find_baselines
 from node.experiments.values import SERIES, VALUES
-from node.yaml_source import suggest
 
 OWN_X = ("round", "bytes", "seconds")  # what a figure has across besides axes
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from node.config.yaml_source import Keys, suggest
 from node.experiments.sections import ExperimentFile
-from node.yaml_source import Keys, suggest
 
 Given = tuple[Any, Keys]  # a setting, and where it stands
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from node.config_problems import Problem, describe_error, report
+from node.config.problems import Problem, describe_error, report
+from node.config.yaml_source import YamlSource, parse_value, read_sections
 from node.errors import ConfigError
 from node.experiments.contents import find_report_problems
 from node.experiments.plan import Experiment, expand
 from node.experiments.sections import ExperimentFile
-from node.yaml_source import YamlSource, parse_value, read_sections
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from node.experiments import ink
+from node.experiments import drawing_style
 from node.experiments.embeddings import EmbeddingFigure, Map
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ _LEGEND_ROW_INCHES = 0.24
 
 def render_inline(figure: EmbeddingFigure, prefix: str) -> str:
     """The figure as part of a page."""
-    return ink.render_inline(lambda: _draw(figure), describe(figure), prefix)
+    return drawing_style.render_inline(lambda: _draw(figure), describe(figure), prefix)
 
 
 def write_files(figure: EmbeddingFigure, stem: Path) -> list[Path]:
     """`stem`.svg and `stem`.png, on white."""
-    return ink.write_files(lambda: _draw(figure), stem)
+    return drawing_style.write_files(lambda: _draw(figure), stem)
 
 
 def describe(figure: EmbeddingFigure) -> str:
@@ -132,7 +132,7 @@ def _draw_panel(axes: Axes, figure: EmbeddingFigure, panel: Map, name: str, titl
     axes.set_yticks([])
     axes.grid(visible=False)
     for spine in axes.spines.values():
-        spine.set(visible=True, color=ink.GRID)
+        spine.set(visible=True, color=drawing_style.GRID)
     axes.margins(0.06)
     axes.set_aspect("equal", adjustable="datalim")
 
@@ -151,7 +151,7 @@ def _look(marker: str, colour: str, count: int, scale: float = 1.0) -> dict[str,
         "marker": marker,
         "markersize": size,
         "markerfacecolor": colour,
-        "markeredgecolor": ink.INK,
+        "markeredgecolor": drawing_style.INK,
         "markeredgewidth": 0.9,
         "zorder": 3,
     }
@@ -197,7 +197,8 @@ def _list_author_handles(figure: EmbeddingFigure) -> list[Any]:
     if not shapes and any(len(panel.classes) for panel in figure.panels):
         shapes = {"one client each": _EVERYONES}
     marks = [
-        Line2D([], [], label=label, linestyle="none", **_look(shape, ink.GRID, 60)) for label, shape in shapes.items()
+        Line2D([], [], label=label, linestyle="none", **_look(shape, drawing_style.GRID, 60))
+        for label, shape in shapes.items()
     ]
     return [Line2D([], [], label="prototypes:", linestyle="none"), *marks] if marks else []
 

@@ -11,7 +11,7 @@ from html import escape
 from itertools import groupby
 
 from node.experiments.axes import Key, name_axis
-from node.experiments.ink import COLOURS, DARK_COLOURS
+from node.experiments.drawing_style import COLOURS, DARK_COLOURS
 from node.experiments.tables import Cell, Table
 
 

@@ -33,10 +33,10 @@ from ml.data.partition import parse_partition
 from ml.errors import BudgetError, DataError, SpecError
 from ml.specs import get_spec
 from ml.specs.base import MethodSpec
+from node.config.settings import make_model
+from node.config.yaml_source import Keys, YamlSource, show_value, suggest
 from node.experiments.given import Part, Settings, Unused, Value
 from node.experiments.sections import DataItem, ExperimentFile, MethodItem, NamedItem, TaskItem
-from node.settings import make_model
-from node.yaml_source import Keys, YamlSource, show_value, suggest
 
 VERSION = version("fednode")
 FORMAT = 1  # of runs and their results; raised when the same configuration would no longer mean the same run

@@ -17,7 +17,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from node.malloc import keep_freed_memory
+from node.host.allocator import keep_freed_memory
 
 POLL_S = 0.2  # between two looks at whether to stop
 STOP_S = 5.0  # for a process to end after SIGTERM

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from node.config.yaml_source import dump_yaml
 from node.errors import ConfigError, NodeError
 from node.experiments.contents import needs_received, needs_train_seconds
 from node.experiments.embeddings import list_snapshot_runs
@@ -32,8 +33,7 @@ from node.experiments.results import (
     write_result,
 )
 from node.experiments.values import compute_train_seconds
-from node.machine import get_machine
-from node.yaml_source import dump_yaml
+from node.host.machine import get_machine
 
 if TYPE_CHECKING:
     from ml.simulation import SimulationConfig

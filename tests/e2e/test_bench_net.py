@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from node.bench_net import compare_delays, compare_rates
-from node.cli.bench_net import _show
+from node.bench.net import compare_delays, compare_rates
+from node.cli.bench.net import _show
 from support.real_nodes import run_command
 
 pytestmark = pytest.mark.e2e

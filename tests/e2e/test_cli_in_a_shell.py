@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from node.cli import main
-from node.demos import announced, read_demo
+from node.testnet.running import announced, read_demo
 from support.real_nodes import WAIT_S, DemoRun, make_federation, run_command
 
 pytestmark = pytest.mark.e2e

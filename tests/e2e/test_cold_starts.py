@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from node.bench import measure_cold_starts
-from node.bench_place import DIFFICULTY
-from node.testnet import TestnetSpec
+from node.bench.place import DIFFICULTY
+from node.bench.round import measure_cold_starts
+from node.testnet.layout import TestnetSpec
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

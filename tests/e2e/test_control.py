@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from node.local_cluster import NodeProcess
+from node.testnet.cluster import NodeProcess
 from support.real_nodes import WAIT_S, Federation, make_federation, run_command
 
 pytestmark = pytest.mark.e2e

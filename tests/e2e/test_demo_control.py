@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from node.demos import is_running
+from node.testnet.running import is_running
 from support.ports import find_free_ports
 from support.real_nodes import Finished, run_command
 

@@ -18,7 +18,7 @@ import torch
 from chain.sqlite_store import SqliteStore
 from ml.payload import CHUNK_BYTES, KINDS
 from ml.simulation import SimulationConfig, simulate
-from node.transport.address import split_address
+from node.p2p.transport.address import split_address
 from support.real_nodes import WAIT_S, Federation, Statuses, make_federation, paused, run_command
 from support.relay import Relay, relaying
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from node.admin_client import AdminClient
-from node.bench_flood import flooding, stop_flood
-from node.json_view import to_json
-from node.process_usage import read_memory
+from node.admin.client import AdminClient
+from node.admin.json_view import to_json
+from node.bench.flood import flooding, stop_flood
+from node.host.process_usage import read_memory
 from support.real_nodes import POLL_S, WAIT_S, Federation, make_federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from node.testnet import TestnetSpec, make_testnet
+from node.testnet.layout import TestnetSpec, make_testnet
 from support.kubernetes import ControlPlane, Kubectl, control_plane, find_obstacle
 
 ROOT = Path(__file__).parents[2]

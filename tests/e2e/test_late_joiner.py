@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node.bench_catch_up import OBSERVER, SETTINGS, add_observer
-from node.local_cluster import NodeProcess
-from node.made_chain import make_chain
-from node.testnet import TestnetSpec, make_testnet
+from node.bench.catch_up import OBSERVER, SETTINGS, add_observer
+from node.testnet.cluster import NodeProcess
+from node.testnet.layout import TestnetSpec, make_testnet
+from node.testnet.synthetic import make_chain
 from support.ports import find_free_ports
 from support.real_nodes import Federation, make_federation, run_command
 

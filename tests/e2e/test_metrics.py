@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 
 from node.errors import NotFound
-from node.local_cluster import NodeProcess
-from node.sinks.jsonl import METRICS
+from node.telemetry.sinks.jsonl import METRICS
+from node.testnet.cluster import NodeProcess
 from support.ports import find_free_ports
 from support.real_nodes import Federation, make_federation, run_command
 from support.scraped import NAMES, Scraped, list_expressions, list_unknown

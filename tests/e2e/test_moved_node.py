@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from node.address_book import AddressBook
-from node.config import load_config
-from node.unlock import open_identity
+from node.config.node_config import load_config
+from node.config.unlock import open_identity
+from node.p2p.address_book import AddressBook
 from support.ports import find_free_ports
 from support.real_nodes import Federation, make_federation, run_command
 

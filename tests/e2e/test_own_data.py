@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.config import load_config
-from node.yaml_source import dump_yaml, read_yaml
+from node.config.node_config import load_config
+from node.config.yaml_source import dump_yaml, read_yaml
 from support.real_nodes import Federation, make_federation, run_command
 
 pytestmark = pytest.mark.e2e

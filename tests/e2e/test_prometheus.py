@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.local_cluster import NodeProcess
+from node.testnet.cluster import NodeProcess
 from support.ports import find_free_ports
 from support.prometheus import PROGRAM, Prometheus, fill_in
 from support.real_nodes import Federation, make_federation, paused

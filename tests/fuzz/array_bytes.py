@@ -7,10 +7,16 @@ import numpy as np
 from fuzz.claims import MIB, Seeds, passes, takes_only_its_own
 from ml.errors import PayloadError
 from ml.payload import Array, ArraySchema, ArraySpec, decode_arrays, encode_arrays, validate_arrays
-from node.checkpoint import Checkpoint, CheckpointCorrupted, decode_checkpoint, encode_checkpoint, seal_checkpoint
-from node.checkpoint import Phase as CheckpointPhase
+from node.admin.samples import decode_samples
 from node.errors import InvalidRequest
-from node.samples import decode_samples
+from node.training.checkpoint import (
+    Checkpoint,
+    CheckpointCorrupted,
+    decode_checkpoint,
+    encode_checkpoint,
+    seal_checkpoint,
+)
+from node.training.checkpoint import Phase as CheckpointPhase
 
 SCHEMA = ArraySchema(
     {"classes": ArraySpec("int64", ("n",)), "prototypes": ArraySpec("float32", ("n", 4))}, {"n": (1, 10)}

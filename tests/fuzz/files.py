@@ -21,10 +21,10 @@ from fuzz.federation import KEYS, LIAR
 from ml.errors import SpecError
 from ml.payload import encode_arrays
 from ml.specs.architectures import parameter_shapes
-from node.config import load_config_source
+from node.config.genesis_file import get_genesis_spec, place_error
+from node.config.node_config import load_config_source
+from node.config.yaml_source import YamlSource, dump_yaml, parse_yaml
 from node.errors import ConfigError
-from node.genesis_file import get_genesis_spec, place_error
-from node.yaml_source import YamlSource, dump_yaml, parse_yaml
 from support.chains import (
     make_genesis_mapping,
 )

@@ -17,22 +17,22 @@ from fuzz.chain_bytes import make_blocks, make_contributions, make_evidences, ma
 from fuzz.claims import Seeds, attempt, passes
 from fuzz.federation import CANDIDATE, GENESIS, KEYS, LIAR, ME, PARENT, believing, sign_vote
 from fuzz.wire_bytes import make_statuses
-from node import round_events
-from node.bans import Bans
 from node.boundary import Boundary
-from node.context import NodeContext
+from node.consensus import actions
+from node.consensus.context import NodeContext
+from node.consensus.gossip import Gossip, Position
+from node.consensus.handler import Reception
+from node.consensus.machine import RoundMachine
+from node.consensus.member_clocks import MemberClocks
+from node.consensus.sync import Sync
 from node.events import Events
-from node.gossip import Gossip, Position
-from node.member_clocks import MemberClocks
+from node.p2p.bans import Bans
+from node.p2p.peers import Peers
+from node.p2p.transport.base import PeerFault, TrafficCounters
+from node.p2p.transport.rate_limits import Intake, RateLimits
+from node.payloads.transfers import Transfers
 from node.pb import peer_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
-from node.peers import Peers
-from node.reception import Reception
-from node.rounds import RoundMachine
-from node.sync import Sync
-from node.transfers import Transfers
-from node.transport.base import PeerFault, TrafficCounters
-from node.transport.intake import Intake, RateLimits
 from support.chains import make_chain
 from support.open_boundary import OpenBoundary
 
@@ -55,7 +55,7 @@ class Door:
         )
         self.accused: set[Id] = set()
         clock = Clock()
-        self.machine.on(round_events.Started(), self._now())
+        self.machine.on(actions.Started(), self._now())
         peers = Peers(GENESIS, ME, (), clock)
         context = cast(NodeContext, _Context(GENESIS, ME, clock))
         gossip = Gossip(GENESIS, cast(Any, self), peers, clock, self._get_position)
@@ -94,13 +94,13 @@ class Door:
 
     def on_evidence(self, evidence: object, author: Id, height: int) -> None:
         self.accused.add(author)
-        self.machine.on(round_events.Accused(author), self._now())
+        self.machine.on(actions.Accused(author), self._now())
 
     def _get_position(self) -> Position:
         return Position(0, PARENT.id, self.machine, True)
 
-    def _now(self) -> round_events.Now:
-        return round_events.Now(0.0, Clock().now_ms())
+    def _now(self) -> actions.Now:
+        return actions.Now(0.0, Clock().now_ms())
 
 
 @dataclass(frozen=True, slots=True)

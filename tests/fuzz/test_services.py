@@ -27,16 +27,16 @@ from chain import codec
 from chain.block import ZERO, Id, PayloadRef, Phase
 from chain.signing import encode_id
 from fuzz.array_bytes import make_arrays
-from node.admin import MAX_REASON_CHARS
-from node.bans import Bans
-from node.gossip import MAX_HELD
-from node.inbox import MAX_KNOWN
+from node.admin.server import MAX_REASON_CHARS
+from node.consensus.authenticator import MAX_KNOWN
+from node.consensus.gossip import MAX_HELD
+from node.p2p.bans import Bans
+from node.p2p.transport.base import TrafficCounters
+from node.p2p.transport.calls import serve_calls
+from node.p2p.transport.channel import PEER_KEY
+from node.p2p.transport.rate_limits import Intake, RateLimits
+from node.p2p.transport.server import PeerService, make_server
 from node.pb import admin_pb2, peer_pb2, peer_pb2_grpc
-from node.transport.base import TrafficCounters
-from node.transport.calls import serve_calls
-from node.transport.channel import PEER_KEY
-from node.transport.intake import Intake, RateLimits
-from node.transport.server import PeerService, make_server
 from support.asked_nodes import Running, running
 from support.cluster import Node
 from support.nodes import HandClock

@@ -8,9 +8,9 @@ from chain.block import Phase
 from fuzz.claims import Seeds, attempt, passes
 from fuzz.federation import CANDIDATE, GENESIS, LIAR, ME, PARENT
 from ml.specs import Offer
-from node.exchange import Exchange
-from node.frames import Frame, FrameError, encode_frame, receive_frame
-from node.wire import Status, StatusError, VoteBitmap, status_from_bytes, status_to_bytes
+from node.p2p.status import Status, StatusError, VoteBitmap, status_from_bytes, status_to_bytes
+from node.training.exchange import Exchange
+from node.training.frames import Frame, FrameError, encode_frame, receive_frame
 
 
 def make_statuses() -> Seeds:

@@ -20,13 +20,13 @@ from chain.block import ZERO, Phase
 from chain.signed import get_block_digests
 from chain.signing import encode_id, verify
 from ml.payload import decode_arrays
+from node.admin.view import NodeView
 from node.cli.peers import describe_clocks, describe_not_awaited, describe_refusals
 from node.cli.rounds import _describe
-from node.ledger import Ledger
+from node.ledger.reader import Ledger
+from node.p2p.refusals import Reason
+from node.p2p.transport.base import Message
 from node.pb import admin_pb2 as pb
-from node.refusals import Reason
-from node.transport.base import Message
-from node.view import NodeView
 from support.asked_nodes import make_book, make_config
 from support.attacks import ATTACKS, Attack
 from support.chains import make_digest, make_keys

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.round_service import ITERATIONS
+from node.consensus.service import ITERATIONS
 from support.cluster import USUAL_ITERATIONS, Cluster, ScriptedTrainer, cluster
 from support.virtual_time import run_virtual
 

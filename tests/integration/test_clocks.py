@@ -12,8 +12,8 @@ import pytest
 from chain.block import HEADER_VERSION, ZERO, Block, Contribution, Digest, Header, Phase
 from chain.codec import compute_body_digest
 from chain.tip import Tip
-from node import round_events
-from node.round_service import RoundService
+from node.consensus import actions
+from node.consensus.service import RoundService
 from support.chains import mine
 from support.cluster import Cluster, cluster
 from support.liar import Liar, lying
@@ -103,7 +103,7 @@ class Claimer(RoundService):
         )
         block = mine(self._genesis, header, contributions, self._c.key)
         self.gossip.push_block(block)
-        self.post(block.height, round_events.Mined(block))
+        self.post(block.height, actions.Mined(block))
 
 
 @pytest.mark.parametrize("claim_ms", [0, 1])

@@ -21,12 +21,12 @@ from chain.block import ZERO, Block, Digest, Id, Phase
 from chain.blockchain import verify_chain
 from chain.store import STEPS
 from ml import payload, specs
+from node.config.genesis_file import get_genesis_spec
+from node.consensus.actions import RoundPhase
+from node.consensus.service import RoundService
 from node.errors import NodeError
-from node.genesis_file import get_genesis_spec
 from node.offload import InlineOffload
-from node.round_events import RoundPhase
-from node.round_service import RoundService
-from node.transport.base import Message, MessageKind
+from node.p2p.transport.base import Message, MessageKind
 from support.cluster import Cluster, cluster
 from support.slow_disk import SlowDisk
 from support.tapped import TappedNetwork

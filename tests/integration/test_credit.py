@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from node.credit import FULL, PER_HEIGHT
-from node.exchange import Exchange
-from node.round_service import RoundService
-from node.trainer import NOTHING_TAKEN, OnProgress, Trained
+from node.consensus.credit import FULL, PER_HEIGHT
+from node.consensus.service import RoundService
+from node.training.exchange import Exchange
+from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
 from support.cluster import Cluster, ScriptedTrainer, cluster
 from support.liar import Liar, lying
 from support.virtual_time import run_virtual

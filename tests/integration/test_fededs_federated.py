@@ -13,9 +13,9 @@ from ml.clients import make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import encode_arrays
 from ml.simulation import SimulationConfig, SimulationResult, simulate
-from node.audit import run_audit
-from node.genesis_file import get_genesis_spec
-from node.trainer import InlineTrainer
+from node.config.genesis_file import get_genesis_spec
+from node.ledger.audit import run_audit
+from node.training.trainer import InlineTrainer
 from support.cluster import Cluster, cluster
 from support.virtual_time import run_virtual
 

@@ -12,11 +12,11 @@ import numpy as np
 from ml.clients import make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import decode_arrays, encode_arrays
-from node.audit import run_audit
-from node.genesis_file import get_genesis_spec
-from node.offline import OfflineNode
+from node.config.genesis_file import get_genesis_spec
+from node.ledger.audit import run_audit
+from node.ledger.offline import OfflineNode
 from node.pb import admin_pb2 as pb
-from node.trainer import InlineTrainer
+from node.training.trainer import InlineTrainer
 from support.cluster import Cluster, cluster
 from support.virtual_time import run_virtual
 

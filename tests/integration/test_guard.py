@@ -14,7 +14,7 @@ from ml.clients import make_clients, make_initial_aggregate
 from ml.data import get_classes
 from ml.payload import encode_arrays
 from ml.simulation import SimulationConfig, simulate
-from node.trainer import InlineTrainer
+from node.training.trainer import InlineTrainer
 from support.cluster import cluster
 from support.virtual_time import run_virtual
 

@@ -21,12 +21,12 @@ from chain import codec
 from chain.block import Certificate, Digest
 from chain.signing import SigningKey
 from chain.sqlite_store import SqliteStore
-from node import sync
-from node.context import NodeContext
+from node.consensus import sync
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
 from node.errors import NodeError
-from node.made_chain import extend_chain
-from node.refusals import Reason
-from node.round_service import RoundService
+from node.p2p.refusals import Reason
+from node.testnet.synthetic import extend_chain
 from support.chains import make_digest, make_keys
 from support.cluster import INITIAL_MODEL, Cluster, Node, ScriptedTrainer, cluster
 from support.liar import Liar, flip, lying

@@ -12,9 +12,9 @@ import pytest
 
 from chain.block import Block, Id
 from ml.guard import OnRefused
-from node.exchange import Exchange
-from node.learner import MAX_RECALLED, RETRY_S, Given, Learner, SpoiledAggregate, Target
-from node.trainer import (
+from node.training.exchange import Exchange
+from node.training.learner import MAX_RECALLED, RETRY_S, Given, Learner, SpoiledAggregate, Target
+from node.training.trainer import (
     NOTHING_TAKEN,
     AggregateSpoiled,
     OnProgress,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chain.signing import verify
-from node.idle_federation import IdleTrainer
+from node.testnet.in_process import IdleTrainer
 from support.cluster import Cluster, cluster
 from support.virtual_time import run_virtual
 

@@ -20,11 +20,11 @@ from chain.errors import InvalidAggregate
 from chain.signing import SigningKey, encode_id
 from chain.validation import validate_aggregate
 from ml import payload
-from node.auditor import Halted
-from node.context import NodeContext
-from node.inbox import MAX_KNOWN
-from node.round_service import RoundService
-from node.transport.base import BlobNotFound, Message, MessageKind, PeerFault
+from node.consensus.auditor import Halted
+from node.consensus.authenticator import MAX_KNOWN
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.p2p.transport.base import BlobNotFound, Message, MessageKind, PeerFault
 from support.chains import make_certificate, make_digest
 from support.cluster import DIM, Cluster, cluster
 from support.liar import Liar, Signed, flip, lying, make_arrays, make_message

@@ -14,12 +14,12 @@ import pytest
 
 from chain.block import Phase
 from chain.signing import encode_id
-from node.context import NodeContext
-from node.metrics import SETTLED_EVERY, CallTimes, NodeMetrics
-from node.monitor import Monitor
-from node.round_service import RoundService
-from node.sinks.base import SinkThread
-from node.sinks.jsonl import METRICS, JsonlSink
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.telemetry.metrics import SETTLED_EVERY, CallTimes, NodeMetrics
+from node.telemetry.monitor import Monitor
+from node.telemetry.sinks.base import SinkThread
+from node.telemetry.sinks.jsonl import METRICS, JsonlSink
 from support.chains import make_digest
 from support.cluster import Cluster, cluster
 from support.liar import lying

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from chain.pow import compute_highest_id, search
-from node import miner as miner_module
-from node import miner_main
-from node.miner import InlineMiner, Miner, MinerFailed, MinerProcess
+from node.consensus import miner as miner_module
+from node.consensus import miner_child
+from node.consensus.miner import InlineMiner, Miner, MinerFailed, MinerProcess
 from support.processes import is_alive, kill
 from support.recording import wait_until
 
@@ -82,17 +82,17 @@ async def test_impossible_ranges_are_refused(miner: Miner, difficulty: int, star
 def test_the_search_agrees_with_the_rule_at_every_nonce(difficulty: int) -> None:
     limit = compute_highest_id(difficulty)
     for nonce in range(200, 600):
-        outcome, found, hashes = miner_main.search(SEAL, limit, nonce, 1, lambda: False)
+        outcome, found, hashes = miner_child.search(SEAL, limit, nonce, 1, lambda: False)
         is_good = int.from_bytes(hashlib.sha256(SEAL + nonce.to_bytes(8, "big")).digest(), "big") * difficulty < 2**256
-        expected = (miner_main.FOUND, nonce, 1) if is_good else (miner_main.EXHAUSTED, 0, 1)
+        expected = (miner_child.FOUND, nonce, 1) if is_good else (miner_child.EXHAUSTED, 0, 1)
         assert (outcome, found, hashes) == expected
 
 
 def test_an_id_that_is_exactly_the_limit_is_good_and_one_less_is_not() -> None:
     block_id = hashlib.sha256(SEAL + (9).to_bytes(8, "big")).digest()
-    assert miner_main.search(SEAL, block_id, 9, 1, lambda: False)[0] == miner_main.FOUND
+    assert miner_child.search(SEAL, block_id, 9, 1, lambda: False)[0] == miner_child.FOUND
     below = (int.from_bytes(block_id, "big") - 1).to_bytes(32, "big")
-    assert miner_main.search(SEAL, below, 9, 1, lambda: False)[0] == miner_main.EXHAUSTED
+    assert miner_child.search(SEAL, below, 9, 1, lambda: False)[0] == miner_child.EXHAUSTED
 
 
 async def test_workers_share_a_range_out_without_a_gap() -> None:
@@ -167,7 +167,7 @@ async def test_a_miner_killed_at_rest_is_replaced() -> None:
 @pytest.fixture
 def liar(tmp_path: Path) -> Path:
     """A miner child that gives the nonce beside the one it found."""
-    source = Path(miner_main.__file__).read_text(encoding="utf-8")
+    source = Path(miner_child.__file__).read_text(encoding="utf-8")
     changed = source.replace("return FOUND, found, found - start + 1", "return FOUND, found ^ 1, 1")
     assert changed != source
     path = tmp_path / "liar.py"
@@ -203,7 +203,7 @@ async def test_closing_ends_the_processes() -> None:
 
 DAEMON = """
 import asyncio, sys
-from node.miner import MinerProcess
+from node.consensus.miner import MinerProcess
 async def main():
     miner = MinerProcess(2)
     await miner.start()
@@ -234,7 +234,7 @@ async def test_miners_die_with_the_daemon(daemon: subprocess.Popen[str]) -> None
 def test_the_child_imports_nothing_of_fednode() -> None:
     command = "import sys, runpy; runpy.run_path(sys.argv[1]); print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", command, miner_main.__file__], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-S", "-c", command, miner_child.__file__], capture_output=True, text=True, check=True
     )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"node", "chain", "ml", "numpy", "torch", "asyncio", "socket", "subprocess", "logging"}

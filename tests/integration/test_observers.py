@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from chain.block import ZERO, Id, Phase
-from node.context import NodeContext
-from node.round_service import RoundService
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
 from support.chains import make_keys
 from support.cluster import Cluster, Node, ScriptedTrainer, cluster
 from support.liar import lying

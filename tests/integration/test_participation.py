@@ -15,13 +15,13 @@ import pytest
 
 from chain.signing import encode_id
 from chain.store import StoredBlock
-from node.context import NodeContext
-from node.control import Control
-from node.ending import Deadline, Ending
+from node.admin.round_control import Control
+from node.admin.shutdown import Deadline, Ending
+from node.admin.view import NodeView
+from node.consensus.context import NodeContext
+from node.consensus.participation import PAUSED
+from node.consensus.service import RoundService
 from node.errors import InvalidRequest
-from node.participation import PAUSED
-from node.round_service import RoundService
-from node.view import NodeView
 from support.asked_nodes import make_book, make_config, make_control
 from support.cluster import Cluster, ScriptedTrainer, cluster
 from support.virtual_time import run_virtual

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from chain.block import Digest, Id
-from node.round_service import RoundService
-from node.transport.base import BlobNotFound, Message, MessageKind
-from node.transport.memory import MemoryNetwork, MemoryTransport
+from node.consensus.service import RoundService
+from node.p2p.transport.base import BlobNotFound, Message, MessageKind
+from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
 from support.cluster import Cluster, ScriptedTrainer, cluster
 from support.virtual_time import run_virtual
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chain.sqlite_store import SqliteStore
-from node.restored import RESTORED
+from node.consensus.restored import RESTORED
 from support.cluster import Cluster, ScriptedTrainer, cluster
 from support.tapped import TappedNetwork
 from support.virtual_time import run_virtual

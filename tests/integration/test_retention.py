@@ -19,9 +19,10 @@ from chain.genesis import Genesis
 from chain.signed import get_block_digests
 from chain.signing import SigningKey
 from chain.sqlite_store import SqliteStore
-from node import auditor, retention
-from node.genesis_file import get_genesis_spec
-from node.retention import Retention
+from node.config.genesis_file import get_genesis_spec
+from node.consensus import auditor
+from node.payloads import retention
+from node.payloads.retention import Retention
 from support.chains import make_candidate, make_certificate, make_contribution, make_digest, make_genesis, make_keys
 from support.cluster import Cluster, ScriptedTrainer, cluster
 from support.soak import connect_without_sync

@@ -14,10 +14,10 @@ import torch
 from chain.block import Contribution
 from ml.method import Client
 from ml.payload import KINDS, Array, decode_arrays, encode_arrays
-from node.audit import run_audit
-from node.genesis_file import get_genesis_spec
-from node.offline import OfflineNode
-from node.trainer import InlineTrainer, Trained
+from node.config.genesis_file import get_genesis_spec
+from node.ledger.audit import run_audit
+from node.ledger.offline import OfflineNode
+from node.training.trainer import InlineTrainer, Trained
 from support.cluster import DIM, Cluster, cluster
 from support.federations import make_digit_federation
 from support.liar import lying, make_arrays

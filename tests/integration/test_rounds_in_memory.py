@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chain.difficulty import PERIOD
-from node.genesis_file import get_genesis_spec
-from node.round_events import RoundPhase
+from node.config.genesis_file import get_genesis_spec
+from node.consensus.actions import RoundPhase
 from support.cluster import ScriptedTrainer, cluster
 from support.virtual_time import run_virtual
 

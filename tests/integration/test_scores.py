@@ -15,12 +15,12 @@ import torch
 
 from chain.errors import StoreCorrupted
 from ml.payload import decode_arrays, encode_arrays
-from node import scores as scores_module
+from node.admin.scorer import Scorer
 from node.boundary import UNFORESEEN
 from node.errors import NodeError
-from node.scorer import Scorer
-from node.scores import NOTHING_COMBINED, TOO_FEW
-from node.trainer import AnswerRefused, InlineTrainer, Trained, WorkerDied, WorkerFailed
+from node.ledger import scores as scores_module
+from node.ledger.scores import NOTHING_COMBINED, TOO_FEW
+from node.training.trainer import AnswerRefused, InlineTrainer, Trained, WorkerDied, WorkerFailed
 from support.chains import make_keys
 from support.federations import make_digit_federation
 from support.scored import LONG_S, Asked, Scoring, get_numbers, make_trainers, read_offline, run

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from node.context import NodeContext
+from node.admin.view import NodeView
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
 from node.errors import InvalidRequest
+from node.ledger.scores import NOT_HELD, STOPPED
 from node.pb import admin_pb2 as pb
-from node.round_service import RoundService
-from node.scores import NOT_HELD, STOPPED
-from node.view import NodeView
 from support.asked_nodes import make_book, make_config
 from support.cluster import Cluster, cluster
 from support.scored import LONG_S, Asked, Scoring, get_numbers, make_trainers, read_offline, run

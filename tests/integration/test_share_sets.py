@@ -16,14 +16,14 @@ from chain.genesis import Genesis
 from chain.signing import encode_id
 from chain.sqlite_store import SqliteStore
 from ml.payload import CHUNK_BYTES, decode_arrays
-from node.audit import run_audit
+from node.admin.view import NodeView
 from node.cli.status import describe
-from node.genesis_file import get_genesis_spec
+from node.config.genesis_file import get_genesis_spec
+from node.consensus.service import RoundService
+from node.ledger.audit import run_audit
+from node.payloads.retention import Retention
+from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
-from node.retention import Retention
-from node.round_service import RoundService
-from node.transfers import Transfer
-from node.view import NodeView
 from support.asked_nodes import make_book, make_config
 from support.chains import make_candidate, make_certificate, make_contribution, make_genesis, make_keys
 from support.cluster import INITIAL_MODEL, Cluster
@@ -182,7 +182,7 @@ def test_a_transfer_is_seen_from_both_ends(tmp_path: Path, caplog: pytest.LogCap
             await net.wait_for(lambda: "node0" in get_held(net, "node1"), "node1 to have it")
             await net.wait_for(lambda: not find("node0", is_incoming=False), "the end of it")
 
-    with caplog.at_level(logging.INFO, "node.transfers"):
+    with caplog.at_level(logging.INFO, "node.payloads.transfers"):
         run_virtual(story())
     lines = [line for line in caplog.messages if line.startswith("encrypted set of node0 ")]
     assert "encrypted set of node0 to node1  began at 0.0 of 2.7 MB" in lines

@@ -21,16 +21,16 @@ from ml.clients import make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.method import Client
 from ml.payload import Array, decode_arrays, encode_arrays
+from node.admin.json_view import to_json
+from node.admin.view import NodeView
 from node.cli.rounds import _describe
 from node.cli.status import describe, describe_in_a_line
-from node.json_view import to_json
-from node.ledger import Ledger
-from node.metrics import CallTimes, NodeMetrics
-from node.refusals import Reason
-from node.round_service import RoundService
-from node.sinks.point import list_scalars, make_point
-from node.trainer import InlineTrainer, Trained
-from node.view import NodeView
+from node.consensus.service import RoundService
+from node.ledger.reader import Ledger
+from node.p2p.refusals import Reason
+from node.telemetry.metrics import CallTimes, NodeMetrics
+from node.telemetry.sinks.point import list_scalars, make_point
+from node.training.trainer import InlineTrainer, Trained
 from support.asked_nodes import make_book, make_config
 from support.cluster import Cluster, cluster
 from support.virtual_time import run_virtual

@@ -18,10 +18,10 @@ from chain.errors import StoreFull
 from chain.signing import encode_id
 from ml.payload import encode_arrays
 from ml.specs import MethodSpec
-from node.exchange import Exchange, get_offers
-from node.offline import OfflineNode
-from node.trainer import NOTHING_TAKEN, OnProgress, Trained, WorkerDied
-from node.transport.base import BLOB
+from node.ledger.offline import OfflineNode
+from node.p2p.transport.base import BLOB
+from node.training.exchange import Exchange, get_offers
+from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained, WorkerDied
 from support.cluster import Cluster, ScriptedTrainer, cluster
 from support.sharers import MODEL, NUM_SAMPLES, make_set, make_spec
 from support.takers import get_shape

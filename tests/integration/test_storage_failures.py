@@ -23,10 +23,10 @@ from chain.store import Faults
 from ml.payload import encode_arrays
 from ml.specs.architectures import parameter_shapes
 from node.cli import main
-from node.config import load_config
+from node.config.genesis_file import write_genesis
+from node.config.node_config import load_config
 from node.daemon import run_daemon
 from node.errors import NodeError
-from node.genesis_file import write_genesis
 from support.chains import make_chain, make_genesis
 from support.real_nodes import flip_byte
 

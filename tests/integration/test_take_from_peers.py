@@ -14,16 +14,16 @@ from chain.signing import encode_id
 from chain.sqlite_store import SqliteStore
 from ml import specs
 from ml.payload import Array, decode_arrays, encode_arrays
-from node.audit import run_audit
-from node.blobs import SMALL_BYTES
-from node.context import NodeContext
-from node.genesis_file import get_genesis_spec
-from node.offline import OfflineNode
-from node.on_demand import get_kinds
-from node.refusals import Reason
-from node.round_service import RoundService
-from node.transport.base import BLOB, FRAMING_BYTES, PeerUnavailable
-from node.view import NodeView
+from node.admin.view import NodeView
+from node.config.genesis_file import get_genesis_spec
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.ledger.audit import run_audit
+from node.ledger.offline import OfflineNode
+from node.p2p.refusals import Reason
+from node.p2p.transport.base import BLOB, FRAMING_BYTES, PeerUnavailable
+from node.payloads.fetcher import SMALL_BYTES
+from node.payloads.on_demand import get_kinds
 from support.asked_nodes import make_book, make_config
 from support.takers import FEDPER, UAPDFL, Stingy, TakingCluster, count_numbers, taking
 from support.virtual_time import run_virtual

@@ -18,22 +18,22 @@ from chain.block import Phase
 from chain.errors import StoreFull
 from chain.signing import encode_id
 from ml.payload import KINDS
-from node import round_events
+from node.admin.view import NodeView
 from node.boundary import UNFORESEEN, Boundary
 from node.cli.output import show_id
 from node.cli.rounds import _describe
+from node.consensus import actions
+from node.consensus.authenticator import get_signer
+from node.consensus.machine import RoundMachine
+from node.consensus.record import RoundRecord
+from node.consensus.service import RoundService
 from node.events import Events
-from node.inbox import get_signer
-from node.ledger import Ledger
-from node.metrics import CallTimes, NodeMetrics
-from node.monitor import Monitor
-from node.payloads import Payloads
-from node.refusals import Reason
-from node.round_record import RoundRecord
-from node.round_service import RoundService
-from node.rounds import RoundMachine
-from node.transport.base import Message, MessageKind
-from node.view import NodeView
+from node.ledger.reader import Ledger
+from node.p2p.refusals import Reason
+from node.p2p.transport.base import Message, MessageKind
+from node.payloads.checks import Payloads
+from node.telemetry.metrics import CallTimes, NodeMetrics
+from node.telemetry.monitor import Monitor
 from support.asked_nodes import make_book, make_config
 from support.cluster import Cluster, VirtualClock, cluster
 from support.liar import lying
@@ -139,11 +139,11 @@ def at_payloads(step: str, error: type[Exception], *what: str) -> Fault:
     return Fault(arm, frozenset(what))
 
 
-def at_event(kind: type[round_events.Event]) -> Fault:
+def at_event(kind: type[actions.Event]) -> Fault:
     def arm(patch: pytest.MonkeyPatch, service: RoundService) -> None:
         on = RoundMachine.on
 
-        def on_event(machine: RoundMachine, event: round_events.Event, now: round_events.Now) -> Any:
+        def on_event(machine: RoundMachine, event: actions.Event, now: actions.Now) -> Any:
             assert machine._me != service._me or not isinstance(event, kind), "a machine that is mistaken"
             return on(machine, event, now)
 
@@ -152,15 +152,15 @@ def at_event(kind: type[round_events.Event]) -> Fault:
     return Fault(arm, frozenset({"event"}))
 
 
-EVENTS: list[type[round_events.Event]] = [
-    round_events.ContributionSeen,
-    round_events.PayloadsVerified,
-    round_events.MemberAlive,
-    round_events.AggregateComputed,
-    round_events.Mined,
-    round_events.CandidateSeen,
-    round_events.CandidateValidated,
-    round_events.VoteSeen,
+EVENTS: list[type[actions.Event]] = [
+    actions.ContributionSeen,
+    actions.PayloadsVerified,
+    actions.MemberAlive,
+    actions.AggregateComputed,
+    actions.Mined,
+    actions.CandidateSeen,
+    actions.CandidateValidated,
+    actions.VoteSeen,
 ]
 FAULTS = {
     **{f"opening a {kind.name.lower()}": at_opening(kind) for kind in (MessageKind.CONTRIBUTION, MessageKind.BLOCK)},

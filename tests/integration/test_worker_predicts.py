@@ -24,16 +24,9 @@ from ml.method import Client
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.specs import add_kind
-from node import worker as worker_module
-from node.trainer import (
-    AnswerRefused,
-    InlineTrainer,
-    Predicted,
-    Trainer,
-    WorkerDied,
-    WorkerFailed,
-)
-from node.worker import WorkerConfig, WorkerProcess
+from node.training import worker as worker_module
+from node.training.trainer import AnswerRefused, InlineTrainer, Predicted, Trainer, WorkerDied, WorkerFailed
+from node.training.worker import WorkerConfig, WorkerProcess
 from support.fake_worker import (
     ANSWER,
     ANSWER_UNTIL_STOPPED,

@@ -25,10 +25,10 @@ from ml.clients import get_client_seed, make_client, make_initial_aggregate
 from ml.payload import decode_arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.specs import Offer, add_kind
-from node import worker as worker_module
-from node.checkpoint import Checkpoints, Phase
-from node.exchange import Exchange
-from node.trainer import (
+from node.training import worker as worker_module
+from node.training.checkpoint import Checkpoints, Phase
+from node.training.exchange import Exchange
+from node.training.trainer import (
     PROGRESS_S,
     AggregateSpoiled,
     InlineTrainer,
@@ -42,7 +42,7 @@ from node.trainer import (
     WorkerFailed,
     apply_to,
 )
-from node.worker import WorkerConfig, WorkerProcess
+from node.training.worker import WorkerConfig, WorkerProcess
 from support.fake_worker import (
     ARGUMENTS,
     BREAK,
@@ -196,7 +196,7 @@ async def test_a_long_training_tells_how_far_it_is_until_it_ends(
 
 BABBLER = """
 import os, socket
-from node.frames import Frame, receive_frame, send_frame
+from node.training.frames import Frame, receive_frame, send_frame
 def talk(sock):
     started = receive_frame(sock).header["number"]
     info = {"num_train": 1, "num_test": 1, "device": "cpu", "parameters": 1, "model_bytes": 1}
@@ -481,8 +481,8 @@ async def test_what_a_worker_prints_is_logged_at_its_level(tmp_path: Path, caplo
     caplog.set_level(logging.INFO)
     async with running(make_config(tmp_path)) as worker:
         await worker.train(1, TALK)
-    assert ("node.worker", logging.INFO, "a library printed this") in caplog.record_tuples
-    assert ("node.worker", logging.WARNING, "a library warned of this") in caplog.record_tuples
+    assert ("node.training.worker", logging.INFO, "a library printed this") in caplog.record_tuples
+    assert ("node.training.worker", logging.WARNING, "a library warned of this") in caplog.record_tuples
 
 
 async def test_a_worker_that_refuses_its_configuration_fails_at_once_and_says_why(tmp_path: Path) -> None:
@@ -549,7 +549,7 @@ DAEMON = """
 import asyncio, sys
 from pathlib import Path
 from support.fake_worker import TRAIN_UNTIL_STOPPED, make_config
-from node.worker import WorkerProcess
+from node.training.worker import WorkerProcess
 async def main():
     worker = WorkerProcess(make_config(Path(sys.argv[1])))
     await worker.start()

@@ -22,9 +22,9 @@ from ml.errors import Stopped
 from ml.method import Client
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import METHODS, AuthorPayloads, compute_aggregate
-from node import worker as worker_module
-from node.trainer import AnswerRefused, InlineTrainer, Trainer, WorkerDied, WorkerFailed
-from node.worker import WorkerProcess
+from node.training import worker as worker_module
+from node.training.trainer import AnswerRefused, InlineTrainer, Trainer, WorkerDied, WorkerFailed
+from node.training.worker import WorkerProcess
 from support.fake_worker import (
     ANSWER,
     ANSWER_UNTIL_STOPPED,

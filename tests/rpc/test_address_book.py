@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from chain.signing import encode_id
-from node import admin_client
-from node.address_book import ADDRESSES, AddressBook
+from node.admin import client as admin_client
 from node.cli import main
 from node.errors import ConfigError, InvalidRequest, NotFound
-from node.transport.base import Message, MessageKind, PeerUnavailable
+from node.p2p.address_book import ADDRESSES, AddressBook
+from node.p2p.transport.base import Message, MessageKind, PeerUnavailable
 from support.asked_nodes import make_book, running
 from support.nodes import RpcNet, RpcNode, make_keys, rpc_net
 from support.ports import find_free_ports

@@ -22,12 +22,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from chain.rows import DATABASE
 from chain.signing import encode_id
 from ml.payload import encode_arrays
-from node import admin_client
-from node.admin import prepare_place
-from node.admin_client import AdminClient, is_served
+from node.admin import client as admin_client
+from node.admin.client import AdminClient, is_served
+from node.admin.json_view import to_json
+from node.admin.server import prepare_place
 from node.errors import ConfigError, InvalidRequest, NodeUnreachable, NotFound, PermissionRefused
-from node.json_view import to_json
-from node.offline import verify_data_dir
+from node.ledger.offline import verify_data_dir
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 from support.asked_nodes import WAITS, Running, running

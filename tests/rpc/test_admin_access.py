@@ -14,15 +14,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from chain.signing import SigningKey, encode_id
-from node import admin_access, admin_client
-from node.admin import AdminServer
-from node.admin_access import ROLES, RemoteAccess
-from node.admin_address import RemoteAddress
-from node.admin_client import AdminClient
+from node.admin import access as admin_access
+from node.admin import client as admin_client
+from node.admin.access import ROLES, RemoteAccess
+from node.admin.address import RemoteAddress
+from node.admin.client import AdminClient
+from node.admin.predictor import Predictor
+from node.admin.server import AdminServer
+from node.admin.tokens import Role, Tokens
 from node.cli import main
 from node.errors import NodeUnreachable, PermissionRefused
-from node.predictor import Predictor
-from node.tokens import Role, Tokens
 from support.asked_nodes import Running, make_book, make_control, make_operator, running
 from support.recording import PATIENCE_S
 

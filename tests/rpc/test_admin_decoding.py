@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from node.admin_access import ROLES
+from node.admin.access import ROLES
 from support.asked_nodes import running
 from support.recording import PATIENCE_S
 

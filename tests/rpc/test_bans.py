@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 from chain.signing import encode_id
-from node import admin_client
-from node.bans import Bans
+from node.admin import client as admin_client
+from node.admin.peer_control import BANS, MAX_BAN_MINUTES, restore_bans
 from node.cli import main
 from node.errors import ConfigError, InvalidRequest, NotFound
-from node.operator import BANS, MAX_BAN_MINUTES, restore_bans
-from node.transport.base import Message, MessageKind
+from node.p2p.bans import Bans
+from node.p2p.transport.base import Message, MessageKind
 from support.asked_nodes import WAITS, running
 from support.nodes import HandClock, rpc_net
 from support.recording import PATIENCE_S, wait_until

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from chain.signing import encode_id
-from node import admin_client
+from node.admin import client as admin_client
 from node.cli import main
-from node.config import NodeConfig, load_config
+from node.config.node_config import NodeConfig, load_config
+from node.consensus.participation import PAUSED
 from node.errors import InvalidRequest
-from node.participation import PAUSED
 from support.asked_nodes import Running, running
 from support.recording import PATIENCE_S
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from node import http_server
-from node.config import HttpSection
+from node.config.node_config import HttpSection
 from node.errors import ConfigError
-from node.http_server import HttpServer
+from node.telemetry import http_server
+from node.telemetry.http_server import HttpServer
 from support.ports import find_free_ports
 
 TOKEN = "x" * 32

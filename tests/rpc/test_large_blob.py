@@ -13,11 +13,11 @@ import pytest
 from chain.block import Digest, Id
 from chain.sqlite_store import SqliteStore
 from ml.payload import CHUNK_BYTES
-from node.blobs import BlobFetcher
 from node.clock import SystemClock
 from node.offload import ThreadOffload
-from node.partials import Partials
-from node.transfers import Transfers
+from node.payloads.fetcher import BlobFetcher
+from node.payloads.partial_files import Partials
+from node.payloads.transfers import Transfers
 from support.chains import make_genesis, make_keys
 from support.nodes import rpc_net
 

@@ -11,13 +11,10 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from node.bans import Bans
-from node.pb import common_pb2
-from node.pb import peer_pb2 as pb
-from node.pb import peer_pb2_grpc as rpc
-from node.refusals import Reason
-from node.tls import MutualTls
-from node.transport.base import (
+from node.p2p.bans import Bans
+from node.p2p.refusals import Reason
+from node.p2p.tls import MutualTls
+from node.p2p.transport.base import (
     CHUNK_BYTES,
     MAX_MESSAGE_BYTES,
     BlobTooLong,
@@ -26,8 +23,11 @@ from node.transport.base import (
     PeerUnavailable,
     TrafficCounters,
 )
-from node.transport.intake import MAX_BATCH_MESSAGES, Intake, RateLimits
-from node.transport.link import ACCEPTED_KEY
+from node.p2p.transport.link import ACCEPTED_KEY
+from node.p2p.transport.rate_limits import MAX_BATCH_MESSAGES, Intake, RateLimits
+from node.pb import common_pb2
+from node.pb import peer_pb2 as pb
+from node.pb import peer_pb2_grpc as rpc
 from support.nodes import RpcNet, RpcNode, make_keys, rpc_net
 from support.ports import find_free_ports
 from support.recording import PATIENCE_S, Recorder, wait_until

@@ -18,14 +18,14 @@ from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
 from ml.models import build_model
 from ml.payload import Array, encode_arrays
-from node import admin_client
-from node.admin_client import AdminClient
-from node.checkpoint import CHECKPOINTS, Checkpoint, Checkpoints, Phase
+from node.admin import client as admin_client
+from node.admin.client import AdminClient
 from node.cli import main
 from node.cli.model import write_model
 from node.errors import NotFound, VerificationFailed
-from node.model_file import CHUNK_BYTES, is_initial_needed, make_model_file, read_model
 from node.pb import admin_pb2 as pb
+from node.training.checkpoint import CHECKPOINTS, Checkpoint, Checkpoints, Phase
+from node.training.model_file import CHUNK_BYTES, is_initial_needed, make_model_file, read_model
 from support.asked_nodes import running
 from support.chains import make_genesis, make_keys
 from support.ledgers import flip_byte

@@ -11,9 +11,9 @@ import pytest
 from chain.block import Id
 from chain.genesis import PROTOCOL_VERSION
 from chain.signing import SigningKey, encode_id
-from node import peer_probe
-from node.peer_probe import Greeting, NotReached, Refused, WrongPeer, identify_server, probe_peer
-from node.transport.rpc import RpcTransport
+from node.p2p import probe as peer_probe
+from node.p2p.probe import Greeting, NotReached, Refused, WrongPeer, identify_server, probe_peer
+from node.p2p.transport.rpc import RpcTransport
 from node.version import get_version
 from support.nodes import RpcNet, make_keys, rpc_net
 from support.ports import find_free_ports

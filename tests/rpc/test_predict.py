@@ -15,14 +15,15 @@ from grpc import aio
 
 from chain.signing import SigningKey, encode_id
 from ml import payload
-from node import admin_client, predictor
-from node.admin_client import AdminClient
+from node.admin import client as admin_client
+from node.admin import predictor
+from node.admin.client import AdminClient
+from node.admin.samples import MAX_BYTES
 from node.cli import main
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
-from node.samples import MAX_BYTES
-from node.trainer import AnswerRefused, Predicted, TrainerInfo, WorkerDied, WorkerFailed
+from node.training.trainer import AnswerRefused, Predicted, TrainerInfo, WorkerDied, WorkerFailed
 from support.asked_nodes import Running, running
 from support.cluster import NUM_CLASSES, ScriptedTrainer
 from support.recording import PATIENCE_S

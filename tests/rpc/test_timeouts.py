@@ -11,13 +11,13 @@ import grpc
 import pytest
 
 from chain.block import Id
+from node.p2p.tls import MutualTls
+from node.p2p.transport.base import Message, MessageKind, PeerUnavailable, TrafficCounters
+from node.p2p.transport.link import ACCEPTED_KEY
+from node.p2p.transport.rate_limits import RateLimits
+from node.p2p.transport.sender import Sender
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc as rpc
-from node.tls import MutualTls
-from node.transport.base import Message, MessageKind, PeerUnavailable, TrafficCounters
-from node.transport.intake import RateLimits
-from node.transport.link import ACCEPTED_KEY
-from node.transport.sender import Sender
 from support.nodes import RpcNet, RpcNode, make_keys
 from support.ports import find_free_ports
 from support.recording import PATIENCE_S, wait_until

@@ -13,10 +13,10 @@ import pytest
 from cryptography import x509
 
 from chain.signing import SigningKey, encode_id
+from node.p2p.tls import LEAF_LIFETIME, MutualTls, UnknownCaller, identify, issue_leaf, make_anchor
+from node.p2p.transport.base import AddressInUse, Message, MessageKind
+from node.p2p.transport.rpc import RpcTransport
 from node.pb import peer_pb2 as pb
-from node.tls import LEAF_LIFETIME, MutualTls, UnknownCaller, identify, issue_leaf, make_anchor
-from node.transport.base import AddressInUse, Message, MessageKind
-from node.transport.rpc import RpcTransport
 from support.nodes import RpcNet, RpcNode, make_keys, rpc_net
 from support.ports import find_free_ports
 from support.recording import PATIENCE_S, wait_until

@@ -16,7 +16,7 @@ import pytest
 from chain.block import Id
 from chain.errors import StoreFull
 from node.boundary import Boundary
-from node.transport.base import (
+from node.p2p.transport.base import (
     CHUNK_BYTES,
     KIND_NAMES,
     MAX_BLOCKS_REPLY_BYTES,
@@ -28,8 +28,8 @@ from node.transport.base import (
     PeerUnavailable,
     Transport,
 )
-from node.transport.intake import RateLimits
-from node.transport.memory import MemoryNetwork
+from node.p2p.transport.memory import MemoryNetwork
+from node.p2p.transport.rate_limits import RateLimits
 from support.nodes import RpcNet, make_keys, rpc_net
 from support.ports import find_free_ports
 from support.recording import PATIENCE_S, Recorder, wait_until

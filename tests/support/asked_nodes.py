@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from chain.block import Id
-from node.address_book import ADDRESSES, AddressBook
-from node.admin import AdminServer
-from node.admin_client import AdminClient
-from node.config import NodeConfig
-from node.context import NodeContext
-from node.control import Control
-from node.ending import Deadline, Ending
-from node.operator import Operator
-from node.predictor import Predictor
-from node.reloading import Load, Reloading
-from node.round_service import RoundService
-from node.trainer import Trainer
-from node.view import NodeView
+from node.admin.client import AdminClient
+from node.admin.peer_control import Operator
+from node.admin.predictor import Predictor
+from node.admin.reload import Load, Reloading
+from node.admin.round_control import Control
+from node.admin.server import AdminServer
+from node.admin.shutdown import Deadline, Ending
+from node.admin.view import NodeView
+from node.config.node_config import NodeConfig
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.p2p.address_book import ADDRESSES, AddressBook
+from node.training.trainer import Trainer
 from support.cluster import Cluster, cluster
 
 WAITS = {"delta_s": 0.01, "status_s": 5.0}  # who is silent for four statuses is not in sight

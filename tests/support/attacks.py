@@ -19,8 +19,8 @@ from chain import codec
 from chain import pow as work
 from chain.block import ZERO, Block, Contribution, Phase, Vote
 from chain.signing import SigningKey
-from node.refusals import Reason
-from node.transport.base import Message, MessageKind
+from node.p2p.refusals import Reason
+from node.p2p.transport.base import Message, MessageKind
 from support.chains import make_digest
 from support.cluster import DIM, Cluster
 from support.liar import Liar, flip, make_arrays, make_message

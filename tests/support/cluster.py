@@ -30,13 +30,13 @@ from chain.store import Faults
 from ml import payload
 from ml.guard import OnRefused
 from node.boundary import UNFORESEEN, Boundary
-from node.context import NodeContext
-from node.exchange import Exchange
-from node.genesis_file import get_genesis_spec
+from node.config.genesis_file import get_genesis_spec
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
 from node.offload import InlineOffload, Offload
-from node.round_service import RoundService
-from node.trainer import NOTHING_TAKEN, OnProgress, Predicted, Progress, Trained, Trainer, TrainerInfo
-from node.transport.memory import MemoryNetwork
+from node.p2p.transport.memory import MemoryNetwork
+from node.training.exchange import Exchange
+from node.training.trainer import NOTHING_TAKEN, OnProgress, Predicted, Progress, Trained, Trainer, TrainerInfo
 from support.chains import make_genesis, make_keys
 
 USUAL_ITERATIONS = 20  # dfpl's own number

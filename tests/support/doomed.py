@@ -21,14 +21,15 @@ from typing import Any, NamedTuple
 
 from chain.block import Id
 from chain.store import Faults
-from node import daemon, worker_main
-from node.checkpoint import STEPS, Phase
-from node.config import load_config
+from node import daemon
+from node.config.node_config import load_config
 from node.errors import NodeError
 from node.log import setup_logging
-from node.transport.base import Handler, Message, MessageKind
-from node.transport.rpc import RpcTransport
-from node.worker import WorkerConfig
+from node.p2p.transport.base import Handler, Message, MessageKind
+from node.p2p.transport.rpc import RpcTransport
+from node.training import worker_child
+from node.training.checkpoint import STEPS, Phase
+from node.training.worker import WorkerConfig
 
 CHECKPOINT_STEPS = tuple(f"{phase.value}.{step}" for phase in Phase for step in STEPS)
 SPENT = ".spent"  # beside the checkpoints: the worker that died of it is replaced by one that lives
@@ -124,7 +125,7 @@ def main() -> int:
 
 
 def be_worker(step: str, times: str, spent: str, alone: str) -> None:
-    """`node.worker_main` that dies of its checkpoint, once."""
+    """`node.training.worker_child` that dies of its checkpoint, once."""
 
     def end() -> None:
         if alone == "True":
@@ -132,7 +133,7 @@ def be_worker(step: str, times: str, spent: str, alone: str) -> None:
         else:
             os.kill(os.getppid(), signal.SIGKILL)
 
-    worker_main.main(faults=None if Path(spent).exists() else kill_at(step, int(times), end=end))
+    worker_child.main(faults=None if Path(spent).exists() else kill_at(step, int(times), end=end))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """A worker process without torch: a client whose state is one number, and which does what the beacon tells it to.
 
-Run in place of `node.worker_main`, so that every part of a worker but its arithmetic is the real one. Training for
-height h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate adds its number,
-and what is taken of a peer, or stands for training to read, adds its own times its weight. One that is no number is
-spoiled, of DEADLY it dies, and from a state above HIGHEST training diverges. At STREAMED_HEIGHT it makes a second
-payload, which is said to be too large to pass.
-Of a sample it says that number as its probability of class 0, and does what the first pixel tells it to. The loss that
-an aggregate would leave it with is that number and the aggregate's; of ENDLESS it never comes to it.
+Run in place of `node.training.worker_child`, so that every part of a worker but its arithmetic is the real one.
+Training for height h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate
+adds its number, and what is taken of a peer, or stands for training to read, adds its own times its weight. One that is
+no number is spoiled, of DEADLY it dies, and from a state above HIGHEST training diverges. At STREAMED_HEIGHT it makes a
+second payload, which is said to be too large to pass. Of a sample it says that number as its probability of class 0,
+and does what the first pixel tells it to. The loss that an aggregate would leave it with is that number and the
+aggregate's; of ENDLESS it never comes to it.
 
 An argument has its disk take so many seconds for a checkpoint.
 """
@@ -32,8 +32,8 @@ from ml.errors import MlError, Spoiled, Stopped
 from ml.guard import OnRefused
 from ml.payload import Arrays, encode_arrays
 from ml.specs import Offer
-from node import worker_main
-from node.worker import WorkerConfig
+from node.training import worker_child
+from node.training.worker import WorkerConfig
 
 TRAIN, TRAIN_UNTIL_STOPPED, DIE, DIVERGE, BREAK, TALK, FILL_DISK = (bytes([code]) * 32 for code in range(7))
 ANSWER, ANSWER_UNTIL_STOPPED, DIE_OF_IT, REFUSE = range(4)
@@ -219,12 +219,12 @@ def be_on_slow_disk(seconds: float) -> Faults:
     return reach
 
 
-def build_client(config: Mapping[str, Any], initial: Arrays) -> worker_main.Built:
+def build_client(config: Mapping[str, Any], initial: Arrays) -> worker_child.Built:
     if config["device"] == "abacus":
         raise MlError("device: expected one of this machine, got 'abacus'")
     client = FakeClient(initial)
-    return worker_main.Built(client, client.answer, "cpu", config["engine"].get("precision", "fp32"))
+    return worker_child.Built(client, client.answer, "cpu", config["engine"].get("precision", "fp32"))
 
 
 if __name__ == "__main__":
-    worker_main.main(build_client, be_on_slow_disk(float(sys.argv[1])) if len(sys.argv) > 1 else None)
+    worker_child.main(build_client, be_on_slow_disk(float(sys.argv[1])) if len(sys.argv) > 1 else None)

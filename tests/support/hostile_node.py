@@ -16,15 +16,17 @@ import numpy as np
 from chain import codec
 from chain.block import ZERO, Block, Digest, PayloadRef, Phase
 from ml.payload import Array, decode_arrays, encode_arrays
-from node import cli, mining, round_events, round_service
+from node import cli
 from node.clock import SystemClock
-from node.gossip import Gossip
-from node.reception import Reception
-from node.round_service import RoundService
-from node.rounds import EARLY_MS
-from node.trainer import Trained
-from node.transport.base import BlobNotFound, Message, MessageKind
-from node.wire import Status, status_to_bytes
+from node.consensus import actions, mining
+from node.consensus import service as round_service
+from node.consensus.gossip import Gossip
+from node.consensus.handler import Reception
+from node.consensus.machine import EARLY_MS
+from node.consensus.service import RoundService
+from node.p2p.status import Status, status_to_bytes
+from node.p2p.transport.base import BlobNotFound, Message, MessageKind
+from node.training.trainer import Trained
 
 Trick = Callable[[], None]
 Spoil = Callable[[Array], Array]
@@ -234,7 +236,7 @@ def votes_for_one_thing_here_and_for_another_there() -> None:
 def votes_for_nothing_ever() -> None:
     honest = RoundService._cast
 
-    async def cast(self: RoundService, action: round_events.CastVote) -> None:
+    async def cast(self: RoundService, action: actions.CastVote) -> None:
         nothing = replace(action, cast=replace(action.cast, block_id=ZERO, justification=()), block=None)
         await honest(self, nothing)
 

@@ -15,11 +15,11 @@ from chain import codec
 from chain.block import Id
 from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
-from node.audit import run_audit
-from node.genesis_file import get_genesis_spec
-from node.local_cluster import NodeProcess
-from node.transport.base import Message, MessageKind
-from node.wire import status_from_bytes
+from node.config.genesis_file import get_genesis_spec
+from node.ledger.audit import run_audit
+from node.p2p.status import status_from_bytes
+from node.p2p.transport.base import Message, MessageKind
+from node.testnet.cluster import NodeProcess
 from support.doomed import Heard, read_heard
 from support.real_nodes import WAIT_S, Federation, run_command
 from support.tapped import read_slot

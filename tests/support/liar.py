@@ -20,11 +20,11 @@ from chain.block import Block, Contribution, Digest, Evidence, Id, PayloadRef, P
 from chain.signing import SigningKey
 from chain.tip import Tip
 from ml import payload, specs
-from node.genesis_file import get_genesis_spec
-from node.payloads import Aggregate
-from node.transport.base import CHUNK_BYTES, BlobNotFound, Message, MessageKind
-from node.transport.memory import MemoryTransport
-from node.wire import Status, status_to_bytes
+from node.config.genesis_file import get_genesis_spec
+from node.p2p.status import Status, status_to_bytes
+from node.p2p.transport.base import CHUNK_BYTES, BlobNotFound, Message, MessageKind
+from node.p2p.transport.memory import MemoryTransport
+from node.payloads.checks import Aggregate
 from support.chains import make_candidate
 from support.cluster import DIM, Cluster, make_prototypes
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from chain.block import Id
 from chain.signing import SigningKey
-from node.bans import Bans
 from node.boundary import UNFORESEEN
-from node.transport.intake import RateLimits
-from node.transport.rpc import RpcTransport
+from node.p2p.bans import Bans
+from node.p2p.transport.rate_limits import RateLimits
+from node.p2p.transport.rpc import RpcTransport
 from support.ports import find_free_ports
 from support.recording import Recorder, wait_until
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chain.signing import SigningKey
-from node.tls import Leaf
+from node.p2p.tls import Leaf
 from support.strangers import forge_leaf, own_leaf
 
 SOCKET_S = 5.0  # for any one step of an attacker

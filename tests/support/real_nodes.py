@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from chain.genesis import Genesis
-from node.admin_client import AdminClient
+from node.admin.client import AdminClient
+from node.admin.json_view import to_json
 from node.boundary import UNFORESEEN
-from node.config import load_config
+from node.config.genesis_file import load_genesis
+from node.config.node_config import load_config
 from node.errors import NodeUnreachable
-from node.genesis_file import load_genesis
-from node.json_view import to_json
-from node.local_cluster import NodeProcess
-from node.testnet import TestnetNode, TestnetSpec, make_testnet
+from node.testnet.cluster import NodeProcess
+from node.testnet.layout import TestnetNode, TestnetSpec, make_testnet
 from support.ports import find_free_ports
 
 POLL_S = 0.1

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from chain.block import Digest, Id
-from node.transport.base import CHUNK_BYTES, BlobNotFound, Message, MessageKind, PeerFault
+from node.p2p.transport.base import CHUNK_BYTES, BlobNotFound, Message, MessageKind, PeerFault
 
 PATIENCE_S = 60.0  # for whatever must come: a busy machine may be a hundred times slower than an idle one
 

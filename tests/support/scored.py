@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node.context import NodeContext
-from node.json_view import to_json
-from node.offline import OfflineNode
+from node.admin.json_view import to_json
+from node.admin.view import NodeView
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.ledger.offline import OfflineNode
 from node.pb import admin_pb2 as pb
-from node.round_service import RoundService
-from node.trainer import Trainer, TrainerInfo
-from node.view import NodeView
+from node.training.trainer import Trainer, TrainerInfo
 from support.asked_nodes import make_book, make_config
 from support.cluster import Cluster, ScriptedTrainer, cluster
 from support.virtual_time import run_virtual

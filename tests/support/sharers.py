@@ -20,10 +20,10 @@ import numpy as np
 from chain.block import Digest, Id, PayloadRef
 from ml.payload import KINDS, Array, compute_chunk_digests, encode_arrays
 from ml.specs import MethodSpec, get_spec
-from node.context import NodeContext
-from node.exchange import Exchange
-from node.round_service import RoundService
-from node.trainer import NOTHING_TAKEN, OnProgress, Trained
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.training.exchange import Exchange
+from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
 from support.cluster import Cluster, cluster
 from support.takers import TakingTrainer
 

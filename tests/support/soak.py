@@ -30,11 +30,11 @@ from chain import codec
 from chain.block import ZERO, Id, Phase
 from chain.rows import Rows, connect
 from ml.guard import OnRefused
-from node.exchange import Exchange
-from node.rounds import RoundMachine
-from node.trainer import NOTHING_TAKEN
-from node.transport.base import Message, MessageKind
-from node.transport.memory import MemoryTransport
+from node.consensus.machine import RoundMachine
+from node.p2p.transport.base import Message, MessageKind
+from node.p2p.transport.memory import MemoryTransport
+from node.training.exchange import Exchange
+from node.training.trainer import NOTHING_TAKEN
 from support.census import take_census
 from support.chains import make_digest
 from support.cluster import Cluster, Node, ScriptedTrainer, cluster

@@ -14,8 +14,8 @@ import numpy as np
 
 from ml.payload import decode_arrays, encode_arrays
 from node.cli import main
-from node.trainer import Trained
-from node.worker import WorkerProcess
+from node.training.trainer import Trained
+from node.training.worker import WorkerProcess
 
 
 def get_command(value: float, first: int, last: int) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from cryptography.x509.oid import NameOID
 
 from chain.block import Id
 from chain.signing import SigningKey, encode_id
+from node.p2p.tls import Leaf, get_server_name, issue_leaf, make_anchor
+from node.p2p.transport.link import ACCEPTED_KEY
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc as rpc
-from node.tls import Leaf, get_server_name, issue_leaf, make_anchor
-from node.transport.link import ACCEPTED_KEY
 from support.recording import PATIENCE_S
 
 

@@ -23,12 +23,12 @@ from chain.tip import Tip
 from ml.guard import OnRefused
 from ml.payload import Array, ArraySpec, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer, get_spec
-from node.context import NodeContext
-from node.exchange import Exchange, get_offers
-from node.on_demand import get_kinds
-from node.round_service import RoundService
-from node.trainer import NOTHING_TAKEN, OnProgress, Trained, WorkerDied
-from node.transport.memory import MemoryTransport
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.p2p.transport.memory import MemoryTransport
+from node.payloads.on_demand import get_kinds
+from node.training.exchange import Exchange, get_offers
+from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained, WorkerDied
 from support.cluster import DIM, NUM_CLASSES, Cluster, ScriptedTrainer, cluster
 
 MODEL = {"name": "mlp", "hidden": [DIM]}

@@ -7,8 +7,8 @@ from typing import Any
 
 from chain import codec
 from chain.block import Id
-from node.transport.base import Message, MessageKind
-from node.transport.memory import MemoryNetwork, MemoryTransport
+from node.p2p.transport.base import Message, MessageKind
+from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
 
 Watcher = Callable[[Id, Message], None]
 

@@ -10,11 +10,11 @@ import pytest
 
 from chain.sqlite_store import SqliteStore
 from node.cli import main
-from node.config import load_config
+from node.config.genesis_file import load_genesis, validate_sharing
+from node.config.node_config import load_config
 from node.daemon import run_daemon
 from node.errors import ConfigError
-from node.genesis_file import load_genesis, validate_sharing
-from node.testnet import TestnetSpec, make_testnet
+from node.testnet.layout import TestnetSpec, make_testnet
 
 SPEC = TestnetSpec(
     num_nodes=2, method="fededs", partition="iid", rounds=3, settings=("model.hidden=[8]",), i_understand=True

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from node.bench_aggregation import TIMED
+from node.bench.aggregation import TIMED
 from node.cli import main
 
 SPREAD = {"median", "min", "max"}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from node import bench_chain
-from node.bench_chain import run_chain_bench
+from node.bench import chain as bench_chain
+from node.bench.chain import run_chain_bench
 from node.cli import main
-from node.cli.bench_chain import _show
+from node.cli.bench.chain import _show
 from node.errors import VerificationFailed
-from node.offline import verify_data_dir
+from node.ledger.offline import verify_data_dir
 
 TIMED = {"blocks", "seconds", "blocks_per_s", "mb_per_s", "bare_blocks_per_s", "ratio"}
 

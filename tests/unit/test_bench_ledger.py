@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from node.bench_ledger import compute_growth
+from node.bench.ledger import compute_growth
 from node.cli import main
 
 

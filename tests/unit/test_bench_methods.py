@@ -11,7 +11,7 @@ import torch
 
 from ml.errors import MlError, SpecError
 from ml.simulation import SimulationConfig
-from node.bench_methods import PARTS, ROWS, run_methods_bench
+from node.bench.methods import PARTS, ROWS, run_methods_bench
 from node.cli import main
 
 SPREAD = {"median", "min", "max"}
@@ -43,7 +43,7 @@ def test_the_parts_of_one_phase_are_all_of_it() -> None:
 
 
 def test_each_phase_of_a_row_is_the_same_work_after_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    from node import bench_methods
+    from node.bench import methods as bench_methods
 
     ends: list[bytes] = []
     heights: set[int] = set()

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from chain.pow import search
-from node import bench_pow
-from node.bench_pow import SLICE, describe_solutions, make_seal, measure_bare
+from node.bench import pow as bench_pow
+from node.bench.pow import SLICE, describe_solutions, make_seal, measure_bare
 from node.cli import main
-from node.cli.bench_pow import _show
+from node.cli.bench.pow import _show
 
 
 def test_searches_are_held_against_what_the_difficulty_lets_expect() -> None:

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from node import bench_share
-from node.bench_share import JUDGED_MB, _Answers, _judge, _Pull, _read_pulls, _Watched, run_share_bench
+from node.bench import share as bench_share
+from node.bench.share import JUDGED_MB, _Answers, _judge, _Pull, _read_pulls, _Watched, run_share_bench
 from node.cli import main
 from node.errors import ConfigError
-from node.process_usage import MB
+from node.host.process_usage import MB
 
 LOG = """\
-2026-11-22T10:00:00.000Z INFO    node.transfers: encrypted set of node1 from node1  began at 0.0 of 5.5 MB
-2026-11-22T10:00:00.500Z INFO    node.transfers: encrypted set of node1 from node1  broke off at 2.1 of 5.5 MB: too slow
-2026-11-22T10:00:01.000Z INFO    node.transfers: encrypted set of node0 to node1  began at 0.0 of 5.5 MB
-2026-11-22T10:00:01.250Z INFO    node.transfers: encrypted set of node1 from node2  began at 2.1 of 5.5 MB
-2026-11-22T10:00:03.250Z INFO    node.transfers: encrypted set of node1 from node2  done, 5.5 of 5.5 MB in 2.0 s
+2026-11-22T10:00:00.000Z INFO node.payloads.transfers: encrypted set of node1 from node1  began at 0.0 of 5.5 MB
+2026-11-22T10:00:00.500Z INFO node.payloads.transfers: encrypted set of node1 from node1  broke off at 2.1 of 5.5 MB: s
+2026-11-22T10:00:01.000Z INFO node.payloads.transfers: encrypted set of node0 to node1  began at 0.0 of 5.5 MB
+2026-11-22T10:00:01.250Z INFO node.payloads.transfers: encrypted set of node1 from node2  began at 2.1 of 5.5 MB
+2026-11-22T10:00:03.250Z INFO node.payloads.transfers: encrypted set of node1 from node2  done, 5.5 of 5.5 MB in 2.0 s
 """
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from node.bench_soak import EVERY, Sample, compute_slopes, draw_faults
-from node.process_usage import Usage
+from node.bench.soak import EVERY, Sample, compute_slopes, draw_faults
+from node.host.process_usage import Usage
 
 ROUNDS = 100
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-import node.bench_train
+import node.bench.train
 from ml.errors import DataError, MlError
 from ml.simulation import SimulationConfig
-from node.bench_simulate import run_simulate_bench
-from node.bench_train import JOBS, Job, run_train_bench
+from node.bench.simulate import run_simulate_bench
+from node.bench.train import JOBS, Job, run_train_bench
 from node.cli import main
 from node.errors import ConfigError
 
@@ -66,7 +66,7 @@ def test_every_job_fits_its_model() -> None:
 
 @pytest.fixture
 def small_frozen_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.bench_train, "FROZEN_JOBS", (Job("head_256", (3, 16, 16), 2),))
+    monkeypatch.setattr(node.bench.train, "FROZEN_JOBS", (Job("head_256", (3, 16, 16), 2),))
 
 
 @pytest.mark.usefixtures("small_frozen_job")

@@ -20,12 +20,12 @@ from chain.block import Digest, Id
 from chain.errors import StoreCorrupted
 from chain.sqlite_store import SqliteStore
 from ml.payload import CHUNK_BYTES
-from node.blobs import PATIENCE_S, BlobFetcher, BlobUnavailable
-from node.chunks import Chunks, ChunksMisfit
 from node.offload import InlineOffload
-from node.partials import Partials
-from node.transfers import Transfers
-from node.transport.base import BlobNotFound, BlobTooLong, PeerUnavailable, Transport
+from node.p2p.transport.base import BlobNotFound, BlobTooLong, PeerUnavailable, Transport
+from node.payloads.chunks import Chunks, ChunksMisfit
+from node.payloads.fetcher import PATIENCE_S, BlobFetcher, BlobUnavailable
+from node.payloads.partial_files import Partials
+from node.payloads.transfers import Transfers
 from support.chains import make_genesis, make_keys
 from support.cluster import VirtualClock
 from support.virtual_time import run_virtual
@@ -488,7 +488,7 @@ def test_a_transfer_is_told_while_it_lasts_and_in_the_log(tmp_path: Path, caplog
             await fetching
             assert list(node.transfers) == []
 
-    with caplog.at_level(logging.INFO, "node.transfers"):
+    with caplog.at_level(logging.INFO, "node.payloads.transfers"):
         run(story())
     of_alice, of_bob = (f"blob {DIGEST.hex()[:8]} from {name}  " for name in ("alice", "bob"))
     assert caplog.messages == [

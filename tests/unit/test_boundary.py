@@ -10,9 +10,9 @@ from typing import NoReturn
 import pytest
 
 from chain.errors import BlobMissing, DecodeError, SlotTaken, StoreCorrupted, StoreError, StoreFull
-from node.auditor import Halted
 from node.boundary import UNFORESEEN, Boundary
-from node.sync import ChainsDiverge
+from node.consensus.auditor import Halted
+from node.consensus.sync import ChainsDiverge
 from support.chains import make_genesis, make_keys
 
 PEER = b"p" * 32

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ml.payload import Array, decode_arrays, encode_arrays
-from node.checkpoint import (
+from node.training.checkpoint import (
     STEPS,
     Checkpoint,
     CheckpointCorrupted,
@@ -173,7 +173,7 @@ def test_a_write_that_fails_leaves_the_last_one_and_is_reported(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr("node.checkpoint.os.fsync", fail)
+        broken.setattr("node.training.checkpoint.os.fsync", fail)
         checkpoints.save(Checkpoint(2, Phase.APPLIED, ARRAYS))
         with pytest.raises(OSError, match="No space left"):
             checkpoints.wait()

@@ -17,7 +17,7 @@ from chain.sqlite_store import SqliteStore
 from ml.attacks import ATTACKS
 from node.cli import main
 from node.cli.app import MODULES
-from node.genesis_file import load_genesis
+from node.config.genesis_file import load_genesis
 
 Captured = pytest.CaptureFixture[str]
 

@@ -14,7 +14,7 @@ from chain.signing import encode_id
 from chain.sqlite_store import SqliteStore
 from chain.validation import validate_evidence
 from node.cli import main
-from node.comparison import compare_chains, run_comparison
+from node.ledger.comparison import compare_chains, run_comparison
 from support.chains import make_candidate, make_certificate, make_chain, make_contribution, make_genesis, make_keys
 
 Captured = pytest.CaptureFixture[str]

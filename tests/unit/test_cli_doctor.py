@@ -16,15 +16,15 @@ import pytest
 
 from chain.signing import SigningKey, encode_id
 from chain.sqlite_store import SqliteStore
-from node import doctor
 from node.cli import main
+from node.cli.doctor import checks as doctor
 from node.cli.output import paint
-from node.free_ports import find_free_ports
-from node.genesis_file import load_genesis
+from node.config.genesis_file import load_genesis
+from node.config.unlock import open_key
+from node.p2p.probe import Greeting, NotReached, ProbeFailed, WrongPeer
+from node.p2p.tls import MutualTls
 from node.pb import admin_pb2 as pb
-from node.peer_probe import Greeting, NotReached, ProbeFailed, WrongPeer
-from node.tls import MutualTls
-from node.unlock import open_key
+from node.testnet.free_ports import find_free_ports
 from node.version import get_version
 
 Captured = pytest.CaptureFixture[str]

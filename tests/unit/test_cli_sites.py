@@ -11,10 +11,10 @@ import yaml
 
 from chain.sqlite_store import SqliteStore
 from node.cli import main
-from node.config import load_config
-from node.genesis_draft import find_guards
-from node.genesis_file import INITIAL_MODEL, load_genesis
-from node.identity import load_identity
+from node.config.genesis_draft import find_guards
+from node.config.genesis_file import INITIAL_MODEL, load_genesis
+from node.config.identity import load_identity
+from node.config.node_config import load_config
 
 Captured = pytest.CaptureFixture[str]
 SMALL = ("--data", "digits", "--set", "model.hidden=[8]", "--rounds", "2")

@@ -10,7 +10,7 @@ import pytest
 
 from chain.signing import SigningKey, encode_id
 from ml.data.partition import parse_partition, partition_from_mapping
-from node.config import (
+from node.config.node_config import (
     ClassesPartition,
     NodeConfig,
     is_loopback,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.crossing import HEIGHTS, Crossing
+from node.consensus.crossing import HEIGHTS, Crossing
 
 
 def make_crossing(*seen_s: float | None) -> Crossing:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["node.daemon", "node.offline", "node.cli.app", "node.admin_client"])
+@pytest.mark.parametrize("module", ["node.daemon", "node.ledger.offline", "node.cli.app", "node.admin.client"])
 def test_what_runs_beside_the_worker_loads_no_torch(module: str) -> None:
     program = f"import sys, {module}; print(*sorted({{'torch', 'sklearn'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

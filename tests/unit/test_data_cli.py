@@ -12,10 +12,10 @@ import pytest
 
 from ml.data import open_dataset
 from node.cli import main
-from node.config import load_config
+from node.config.genesis_file import load_genesis
+from node.config.node_config import load_config
+from node.config.settings import complete_data, make_data, make_input
 from node.errors import ConfigError
-from node.genesis_file import load_genesis
-from node.settings import complete_data, make_data, make_input
 
 Captured = pytest.CaptureFixture[str]
 CLASSES = ("cat", "dog", "eel")

@@ -10,7 +10,7 @@ import pytest
 
 from ml.data import forget_opened, get_classes, get_default_input, npz, open_dataset, open_once
 from ml.simulation import SimulationConfig, simulate
-from node.testnet import TestnetSpec, make_testnet
+from node.testnet.layout import TestnetSpec, make_testnet
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from ml.data.partition import hash_splits, make_partition
 from ml.seeding import get_partition_seed
 from node.cli import main
 from node.cli.heat_map import print_heat_map
-from node.config import load_config
+from node.config.node_config import load_config
 from node.errors import ConfigError
-from node.heat_map import draw_heat_map
-from node.testnet import TestnetSpec, make_testnet
+from node.experiments.heat_map import draw_heat_map
+from node.testnet.layout import TestnetSpec, make_testnet
 
 Captured = pytest.CaptureFixture[str]
 

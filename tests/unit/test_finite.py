@@ -10,9 +10,9 @@ import pytest
 
 from chain.sqlite_store import SqliteStore
 from node.cli.output import print_json
+from node.consensus.record import RoundRecord
 from node.finite import to_finite
-from node.ledger import Ledger
-from node.round_record import RoundRecord
+from node.ledger.reader import Ledger
 from support.chains import make_chain, make_genesis, make_keys
 
 KEYS = make_keys(4)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.frames import (
+from node.training.frames import (
     MAX_HEADER_BYTES,
     Frame,
     FrameError,

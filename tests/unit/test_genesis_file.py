@@ -12,8 +12,8 @@ from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 from ml.payload import decode_arrays, encode_arrays
 from ml.specs.architectures import parameter_shapes
+from node.config.genesis_file import INITIAL_MODEL, get_genesis_spec, load_genesis, write_genesis
 from node.errors import ConfigError
-from node.genesis_file import INITIAL_MODEL, get_genesis_spec, load_genesis, write_genesis
 
 MODEL = {"name": "mlp", "hidden": [3]}
 SHAPE = (1, 2, 2)

@@ -9,9 +9,9 @@ import pytest
 
 from chain.block import Contribution, Id, Phase, Vote
 from chain.signing import SigningKey
-from node.gossip import Gossip, Position
-from node.transport.base import Message
-from node.wire import Status, VoteBitmap
+from node.consensus.gossip import Gossip, Position
+from node.p2p.status import Status, VoteBitmap
+from node.p2p.transport.base import Message
 from support.chains import make_contribution, make_genesis, make_keys
 
 

@@ -10,9 +10,9 @@ from typing import NoReturn
 
 import pytest
 
+from node.config.identity import _validate_access, create_identity, load_identity
+from node.config.unlock import open_key
 from node.errors import KeyFileError
-from node.identity import _validate_access, create_identity, load_identity
-from node.unlock import open_key
 
 
 def fake_stat(mode: int, uid: int, gid: int) -> os.stat_result:

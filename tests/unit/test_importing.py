@@ -16,11 +16,11 @@ from chain.blockchain import verify_chain, write_export
 from chain.codec import encode_block, encode_certificate
 from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
-from node import genesis_file
 from node.cli import main
+from node.config import genesis_file
+from node.config.genesis_file import GenesisFile
 from node.errors import VerificationFailed
-from node.genesis_file import GenesisFile
-from node.importing import import_chain
+from node.ledger.importing import import_chain
 from support.chains import make_candidate, make_certificate, make_chain, make_genesis, make_keys
 
 Captured = pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ import pytest
 COUNT_FAULTS = """
 import resource, sys
 import numpy as np
-from node.malloc import keep_freed_memory
+from node.host.allocator import keep_freed_memory
 
 if sys.argv[1] == "kept":
     keep_freed_memory()
@@ -25,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 MEASURE_KEPT = """
 import sys
 import numpy as np
-from node.malloc import give_freed_memory_back, keep_freed_memory
+from node.host.allocator import give_freed_memory_back, keep_freed_memory
 
 def read_mb():
     with open("/proc/self/statm") as statm:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from node.member_clocks import FORGET_S, SETTLE_S, MemberClocks
+from node.consensus.member_clocks import FORGET_S, SETTLE_S, MemberClocks
 from support.chains import make_genesis, make_keys
 
 GENESIS = make_genesis(make_keys(4))

@@ -12,8 +12,8 @@ import pytest
 
 from chain.block import Id
 from chain.errors import StoreFull
-from node.transport.base import CHUNK_BYTES, BlobNotFound, BlobTooLong, Message, MessageKind, PeerUnavailable
-from node.transport.memory import MemoryNetwork, MemoryTransport
+from node.p2p.transport.base import CHUNK_BYTES, BlobNotFound, BlobTooLong, Message, MessageKind, PeerUnavailable
+from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
 from support.recording import Recorder, wait_until
 from support.virtual_time import Deadlock, VirtualTimeLoop, run_virtual
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from node.errors import InvalidRequest, NotFound
-from node.metrics_query import MAX_POINTS, MAX_VALUES, PAGE, MetricsQuery
+from node.ledger.metrics_query import MAX_POINTS, MAX_VALUES, PAGE, MetricsQuery
 from node.pb import admin_pb2 as pb
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from chain.pow import is_valid_work
 from chain.tip import Tip
-from node.mining import FIRST_COUNT, RESEAL_S, SLICES, mine_block
+from node.consensus.mining import FIRST_COUNT, RESEAL_S, SLICES, mine_block
 from support.chains import make_digest, make_genesis, make_keys
 from support.cluster import SleepyMiner, VirtualClock
 from support.virtual_time import run_virtual

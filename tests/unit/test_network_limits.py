@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from node.blobs import Slowness
-from node.config import load_config
+from node.config.node_config import load_config
 from node.daemon import make_limits
 from node.errors import ConfigError
-from node.transport.channel import CONNECT_S
-from node.transport.intake import RateLimits
-from node.transport.rpc import MAX_STREAMS, REQUEST_S
-from node.transport.server import HANDSHAKE_S
+from node.p2p.transport.channel import CONNECT_S
+from node.p2p.transport.rate_limits import RateLimits
+from node.p2p.transport.rpc import MAX_STREAMS, REQUEST_S
+from node.p2p.transport.server import HANDSHAKE_S
+from node.payloads.fetcher import Slowness
 
 TEXT = """\
 node: {identity_key_file: k, data_dir: d}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from node import notify
-from node.notify import Notifier
+from node.host import notify
+from node.host.notify import Notifier
 
 
 @pytest.fixture

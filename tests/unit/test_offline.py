@@ -15,7 +15,7 @@ from chain.signing import decode_id
 from chain.sqlite_store import SqliteStore
 from ml.payload import kind_code
 from node.errors import InvalidRequest, NodeError, NotFound, VerificationFailed
-from node.offline import OfflineNode, verify_data_dir
+from node.ledger.offline import OfflineNode, verify_data_dir
 from node.pb import admin_pb2 as pb
 from support.chains import make_candidate, make_certificate, make_contribution, make_genesis, make_keys
 from support.cluster import DIM, make_prototypes

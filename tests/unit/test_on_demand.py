@@ -15,12 +15,12 @@ import pytest
 from chain.block import Block, Digest, Id, PayloadRef
 from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec, encode_arrays
 from ml.specs import Hyperparameters, MethodSpec, Offer, Task
-from node.blobs import BlobFetcher, BlobUnavailable
-from node.credit import PER_HEIGHT
-from node.exchange import Exchange, FileUnusable
-from node.frames import FrameError
+from node.consensus.credit import PER_HEIGHT
 from node.offload import InlineOffload
-from node.on_demand import LATE_SHARE, Loss, OnDemand, Taken
+from node.payloads.fetcher import BlobFetcher, BlobUnavailable
+from node.payloads.on_demand import LATE_SHARE, Loss, OnDemand, Taken
+from node.training.exchange import Exchange, FileUnusable
+from node.training.frames import FrameError
 from support.chains import make_candidate, make_contribution, make_genesis, make_keys
 from support.virtual_time import run_virtual
 

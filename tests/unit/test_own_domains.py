@@ -26,10 +26,10 @@ from ml.payload import decode_arrays
 from ml.seeding import get_partition_seed
 from ml.simulation import simulate
 from node.cli import main
-from node.config import load_config
+from node.config.genesis_file import load_genesis
+from node.config.node_config import load_config
 from node.experiments.runner import make_config, validate_runs
-from node.genesis_file import load_genesis
-from node.testnet import TestnetSpec, make_testnet
+from node.testnet.layout import TestnetSpec, make_testnet
 from support.domain_folders import save_domains
 from support.experiments import make_experiment
 

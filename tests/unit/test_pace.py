@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.pace import ALPHA_ROUNDS, BETA_ROUNDS, MAX_ITERATIONS, Choice, Pace
-from node.trainer import PROGRESS_S, Progress, ProgressMeter
+from node.training.local_work import ALPHA_ROUNDS, BETA_ROUNDS, MAX_ITERATIONS, Choice, Pace
+from node.training.trainer import PROGRESS_S, Progress, ProgressMeter
 
 
 def make_pace(budget_s: float | None, *rounds: tuple[float | None, float | None]) -> Pace:

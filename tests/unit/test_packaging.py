@@ -57,8 +57,8 @@ def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(wheel: Path) 
         if file.suffix in (".py", ".yaml") or file.name == "py.typed" or (file.suffix == ".pyi")
     }
     assert {"node/py.typed", "chain/py.typed", "ml/py.typed", "node/pb/peer_pb2.py"} <= names
-    assert "node/targets/kubernetes_base/statefulset.yaml" in names
-    assert "node/targets/kubernetes_gpu/kustomization.yaml" in names
+    assert "node/testnet/targets/kubernetes_base/statefulset.yaml" in names
+    assert "node/testnet/targets/kubernetes_gpu/kustomization.yaml" in names
     assert {name for name in names if ".dist-info/" not in name} == of_package
 
 

@@ -18,10 +18,10 @@ from chain.block import Contribution, Digest, Id
 from chain.codec import encode_contribution
 from chain.sqlite_store import SqliteStore
 from ml.payload import Arrays, decode_arrays, encode_arrays
-from node.blobs import BlobFetcher
-from node.chunks import Chunks, ChunksMisfit
 from node.offload import InlineOffload
-from node.payloads import PayloadRefused, Payloads
+from node.payloads.checks import PayloadRefused, Payloads
+from node.payloads.chunks import Chunks, ChunksMisfit
+from node.payloads.fetcher import BlobFetcher
 from support.chains import make_contribution, make_genesis, make_keys
 from support.sharers import FEDEDS, MODEL, Made, make_list, make_set, make_spec
 from support.virtual_time import run_virtual

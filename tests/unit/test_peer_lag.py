@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chain.block import ZERO
 from node.clock import SystemClock
-from node.peers import Peers
-from node.wire import Status
+from node.p2p.peers import Peers
+from node.p2p.status import Status
 from support.chains import make_genesis, make_keys
 
 

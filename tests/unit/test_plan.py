@@ -14,7 +14,7 @@ import typer
 from chain.rows import DATABASE
 from node.cli import main
 from node.cli.plan import parse_duration
-from node.pace import Pace
+from node.training.local_work import Pace
 from support.ledgers import make_ledgers
 
 Captured = pytest.CaptureFixture[str]

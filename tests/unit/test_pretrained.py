@@ -18,9 +18,9 @@ from ml.models import Pretrained, initial_parameters, load_pretrained
 from ml.models.pretrained import match_pretrained
 from ml.payload import decode_arrays
 from ml.specs.architectures import buffer_shapes, get_layout, parameter_shapes
+from node.config.genesis_file import load_genesis
 from node.errors import ConfigError
-from node.genesis_file import load_genesis
-from node.testnet import TestnetSpec, make_testnet
+from node.testnet.layout import TestnetSpec, make_testnet
 
 RGB = (3, 32, 32)
 RESNET = {"name": "resnet18"}

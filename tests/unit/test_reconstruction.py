@@ -27,9 +27,9 @@ from ml.reconstruction import (
 from ml.seeding import numpy_rng
 from ml.simulation import SimulationConfig, use_threads
 from ml.specs.architectures import complete_model
-from node.bench_reconstruct import Attack, Reconstruction, explain, run_reconstruct_bench
+from node.bench.reconstruct import Attack, Reconstruction, explain, run_reconstruct_bench
+from node.bench.reconstruct_plot import lay_out
 from node.cli import main
-from node.reconstruction_picture import lay_out
 
 SCORES = {"psnr", "ssim", "told_apart"}
 

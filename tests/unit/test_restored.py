@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.restored import Restored
+from node.consensus.restored import Restored
 
 
 def test_a_node_that_was_not_put_back_is_not_silent() -> None:

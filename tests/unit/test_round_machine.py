@@ -11,9 +11,9 @@ from chain import validation
 from chain.block import ZERO, Block, Certificate, Contribution, Phase, Vote
 from chain.codec import sign_vote
 from chain.finality import Timer, TimerKind
-from node import round_events, rounds
-from node.refusals import Reason
-from node.round_events import (
+from node.consensus import actions as round_events
+from node.consensus import machine as rounds
+from node.consensus.actions import (
     ClockTimer,
     CollectTimer,
     ComputeAggregate,
@@ -23,7 +23,8 @@ from node.round_events import (
     RoundPhase,
     TimerFired,
 )
-from node.rounds import RoundMachine
+from node.consensus.machine import RoundMachine
+from node.p2p.refusals import Reason
 from support.chains import make_candidate, make_contribution, make_digest, make_genesis, make_keys
 
 KEYS = make_keys(4)

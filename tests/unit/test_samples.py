@@ -11,9 +11,9 @@ import pytest
 
 from ml.data.asked import Asked
 from ml.payload import encode_arrays
-from node import samples
+from node.admin import samples
+from node.admin.samples import decode_samples, encode_batch, get_max_samples, get_top, make_batches
 from node.errors import InvalidRequest
-from node.samples import decode_samples, encode_batch, get_max_samples, get_top, make_batches
 
 GREY = (1, 4, 5)
 BATCHES = list[list[tuple[str, int, int]]]

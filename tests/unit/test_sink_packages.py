@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from node.sinks.base import Point, SinkFailed
-from node.sinks.point import get_time_s
+from node.telemetry.sinks.base import Point, SinkFailed
+from node.telemetry.sinks.point import get_time_s
 from support.ports import find_free_ports
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of packages that are not ours
@@ -43,7 +43,7 @@ def test_tensorboard_reads_the_curves_of_every_life(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     from tensorboardX.proto.event_pb2 import Event
 
-    from node.sinks.tensorboard import TensorBoardSink
+    from node.telemetry.sinks.tensorboard import TensorBoardSink
 
     for number in (1, 2):
         sink = TensorBoardSink(tmp_path / "tb")
@@ -70,7 +70,7 @@ def test_tensorboard_reads_the_curves_of_every_life(tmp_path: Path) -> None:
 def test_tensorboard_itself_shows_one_run(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     pytest.importorskip("tensorboardX")
-    from node.sinks.tensorboard import TensorBoardSink
+    from node.telemetry.sinks.tensorboard import TensorBoardSink
 
     for number in (1, 2):
         sink = TensorBoardSink(tmp_path)
@@ -107,7 +107,7 @@ def test_a_collector_is_sent_each_round(monkeypatch: pytest.MonkeyPatch) -> None
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-    from node.sinks.otlp import OtlpSink
+    from node.telemetry.sinks.otlp import OtlpSink
 
     with collector() as (place, came):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", place)
@@ -139,7 +139,7 @@ def test_a_collector_is_sent_each_round(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_collector_that_refuses_is_a_failure_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-    from node.sinks.otlp import OtlpSink
+    from node.telemetry.sinks.otlp import OtlpSink
 
     with collector(answer=404) as (place, _):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", place)
@@ -152,7 +152,7 @@ def test_a_collector_that_refuses_is_a_failure_that_says_why(monkeypatch: pytest
 
 def test_mlflow_has_one_run_for_all_lives_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
-    from node.sinks.mlflow import MlflowSink
+    from node.telemetry.sinks.mlflow import MlflowSink
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (tmp_path / "mlruns").as_uri()
@@ -172,7 +172,7 @@ def test_mlflow_has_one_run_for_all_lives_of_a_node(tmp_path: Path, monkeypatch:
 
 def test_an_mlflow_that_is_away_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
-    from node.sinks.mlflow import MlflowSink
+    from node.telemetry.sinks.mlflow import MlflowSink
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     sink = MlflowSink("http://127.0.0.1:1", experiment="e", node="a", data_dir=tmp_path)
@@ -187,8 +187,8 @@ def test_mlflow_has_the_rounds_also_of_the_time_before_its_server_came(
     """Its own server over HTTP: first away, then there, at last hanging, when nobody waits for it."""
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("flask", reason="mlflow-skinny has no server: it comes with the whole mlflow")
-    from node.sinks.base import SinkThread
-    from node.sinks.mlflow import MlflowSink
+    from node.telemetry.sinks.base import SinkThread
+    from node.telemetry.sinks.mlflow import MlflowSink
 
     [port] = find_free_ports(1)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "9")  # on a busy machine its start takes minutes

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from node.config import SinksSection
+from node.config.node_config import SinksSection
 from node.errors import ConfigError
-from node.sinks import opening
-from node.sinks.base import KEPT, Point, SinkFailed, SinkThread
-from node.sinks.jsonl import JsonlSink
-from node.sinks.opening import validate_sinks
-from node.sinks.point import list_scalars, make_point
+from node.telemetry.sinks import opening
+from node.telemetry.sinks.base import KEPT, Point, SinkFailed, SinkThread
+from node.telemetry.sinks.jsonl import JsonlSink
+from node.telemetry.sinks.opening import validate_sinks
+from node.telemetry.sinks.point import list_scalars, make_point
 
 RECORD: dict[str, Any] = {
     "round": 3,

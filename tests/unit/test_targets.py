@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 from chain.signing import SigningKey
-from node.config import load_config
+from node.config.genesis_file import load_genesis
+from node.config.node_config import load_config
 from node.errors import ConfigError
-from node.genesis_file import load_genesis
-from node.targets import UID, compose, kubernetes
-from node.targets.compose import render_compose, render_gpu_override
-from node.testnet import TestnetSpec, make_testnet
+from node.testnet.layout import TestnetSpec, make_testnet
+from node.testnet.targets import UID, compose, kubernetes
+from node.testnet.targets.compose import render_compose, render_gpu_override
 
 ROOT = Path(__file__).parents[2]
 NODES = ("node0", "node1", "node2", "node3")

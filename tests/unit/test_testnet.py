@@ -17,12 +17,12 @@ from ml.clients import make_client, make_clients
 from ml.data import load_dataset
 from ml.data.partition import split_from_mapping
 from ml.payload import decode_arrays
-from node import testnet
-from node.config import MAX_SOCKET_PATH_BYTES, NodeConfig, load_config
+from node.config.genesis_file import load_genesis
+from node.config.node_config import MAX_SOCKET_PATH_BYTES, NodeConfig, load_config
+from node.config.unlock import open_identity
 from node.errors import ConfigError
-from node.genesis_file import load_genesis
-from node.testnet import Testnet, TestnetSpec, make_testnet
-from node.unlock import open_identity
+from node.testnet import layout as testnet
+from node.testnet.layout import Testnet, TestnetSpec, make_testnet
 
 SMALL = TestnetSpec(num_nodes=4, rounds=3, seed=1, settings=("local_iterations=2", "model.hidden=[8]"))
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from node.admin_access import ROLES, get_role
-from node.admin_address import RemoteAddress
+from node.admin.access import ROLES, get_role
+from node.admin.address import RemoteAddress
+from node.admin.tokens import MAX_TOKENS, Role, Tokens
 from node.cli import main
 from node.errors import ConfigError, NodeError, NotFound, PermissionRefused
 from node.pb import admin_pb2
-from node.tokens import MAX_TOKENS, Role, Tokens
 from support.nodes import make_keys
 
 Captured = pytest.CaptureFixture[str]

@@ -28,10 +28,10 @@ from ml.specs.architectures import (
     validate_model,
 )
 from node.cli.start import check_node
-from node.config import load_config
+from node.config.genesis_file import load_genesis, validate_user_model
+from node.config.node_config import load_config
 from node.errors import ConfigError
-from node.genesis_file import load_genesis, validate_user_model
-from node.testnet import TestnetSpec, make_testnet
+from node.testnet.layout import TestnetSpec, make_testnet
 
 SHAPE = (1, 8, 8)
 SMALL = {"name": "support.user_models:make_small", "args": {"width": 4}}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from node.json_view import to_json
-from node.ledger import show_summary
+from node.admin.json_view import to_json
+from node.config.redaction import REDACTED, redact
+from node.ledger.reader import show_summary
 from node.pb import admin_pb2 as pb
-from node.redaction import REDACTED, redact
 from support.chains import make_certificate, make_chain, make_genesis, make_keys
 
 KEYS = make_keys(4)

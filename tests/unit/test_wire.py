@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.block import Phase
+from node.p2p.status import MAX_STATUS_BYTES, Status, StatusError, VoteBitmap, status_from_bytes, status_to_bytes
 from node.pb import peer_pb2 as pb
-from node.wire import MAX_STATUS_BYTES, Status, StatusError, VoteBitmap, status_from_bytes, status_to_bytes
 
 MEMBERS = 4
 HASH = st.binary(min_size=32, max_size=32)

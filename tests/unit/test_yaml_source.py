@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.config.yaml_source import MAX_BYTES, MAX_DEPTH, YamlSource, dump_yaml, parse_yaml, read_yaml, suggest
 from node.errors import ConfigError
-from node.yaml_source import MAX_BYTES, MAX_DEPTH, YamlSource, dump_yaml, parse_yaml, read_yaml, suggest
 
 FILE = Path("node.yaml")
 

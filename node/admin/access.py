@@ -1,0 +1,139 @@
+"""Admin calls over TCP: which role each method needs, and that a caller's token gives it (SECURITY §4).
+
+On loopback in plain, beyond it under TLS: the node shows the leaf of its identity, which callers pin by its id, so that
+there is no certificate to install. Callers show none; they send `authorization: Bearer TOKEN` with every call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn
+
+import grpc
+from grpc import aio
+
+from chain.signing import SigningKey
+from node.admin.tokens import Role, Tokens
+from node.errors import ConfigError, NodeError
+from node.p2p.tls import MutualTls
+from node.p2p.transport.address import is_loopback, split_address
+
+log = logging.getLogger(__name__)
+
+AUTHORIZATION = "authorization"
+BEARER = "Bearer "
+MAX_TOKEN_CHARS = 256
+
+ADMIN_METHODS = "/fednode.v1.Admin/"
+ROLES: Mapping[str, Role] = {
+    "GetStatus": Role.READ,
+    "GetVersion": Role.READ,
+    "GetConfig": Role.READ,
+    "GetGenesis": Role.READ,
+    "ListPeers": Role.READ,
+    "GetHead": Role.READ,
+    "GetBlock": Role.READ,
+    "ListBlocks": Role.READ,
+    "ListRounds": Role.READ,
+    "GetRound": Role.READ,
+    "QueryMetrics": Role.READ,
+    "VerifyChain": Role.READ,
+    "ExportChain": Role.READ,
+    "Predict": Role.READ,
+    "GetModelInfo": Role.READ,
+    "ExportModel": Role.READ,
+    "WatchEvents": Role.READ,
+    "ListEvidence": Role.READ,
+    "CompareChain": Role.READ,
+    "BanPeer": Role.ADMIN,
+    "UnbanPeer": Role.ADMIN,
+    "AddPeer": Role.ADMIN,
+    "RemovePeer": Role.ADMIN,
+    "PauseTraining": Role.ADMIN,
+    "ResumeTraining": Role.ADMIN,
+    "StopAfterRound": Role.ADMIN,
+    "Shutdown": Role.ADMIN,
+    "SetLogLevel": Role.ADMIN,
+    "Reload": Role.ADMIN,
+}
+
+
+def get_role(method: str) -> Role:
+    """What a caller of a method needs, `/package.Service/Method`. A method of ours that is not listed needs admin;
+    health and reflection tell no more than status does."""
+    if method.startswith(ADMIN_METHODS):
+        return ROLES.get(method.removeprefix(ADMIN_METHODS), Role.ADMIN)
+    return Role.READ
+
+
+class RemoteAccess:
+    """Where and to whom a node answers over TCP."""
+
+    def __init__(self, address: str, tokens: Tokens, key: SigningKey) -> None:
+        self.guard = _Guard(tokens)
+        self._address = address
+        self._tls = None if is_loopback(address) else MutualTls(key, ())
+
+    def listen(self, server: aio.Server) -> int:
+        """Binds the address; the port. Raises ConfigError."""
+        try:
+            if self._tls is None:
+                return server.add_insecure_port(self._address)
+            credentials = self._tls.make_server_credentials(are_callers_known=False)
+            return server.add_secure_port(self._address, credentials)
+        except RuntimeError as error:
+            host, port = split_address(self._address)
+            raise ConfigError(
+                f"admin.address: {self._address}: cannot listen there; is port {port} of {host} taken?"
+            ) from error
+
+
+class _Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
+    """Lets through what the token allows."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        refusal = self._judge(handler_call_details.method, dict(handler_call_details.invocation_metadata or ()))
+        if refusal is None or handler is None:
+            return handler
+        return _make_refusal(handler, *refusal)
+
+    def _judge(self, method: str, metadata: Mapping[str, str | bytes]) -> tuple[grpc.StatusCode, str] | None:
+        """Why a call is refused, or None."""
+        given = str(metadata.get(AUTHORIZATION, ""))
+        if not given.startswith(BEARER) or len(given) > MAX_TOKEN_CHARS:
+            return grpc.StatusCode.UNAUTHENTICATED, "expected a token, got none"
+        try:
+            role = self._tokens.find_role(given.removeprefix(BEARER))
+        except NodeError as error:
+            log.error("nobody is let in over TCP: %s", error)
+            return grpc.StatusCode.UNAUTHENTICATED, "tokens cannot be read here; the node's log says more"
+        if role is None:
+            return grpc.StatusCode.UNAUTHENTICATED, "this token is not known, or was revoked"
+        if not role.allows(needed := get_role(method)):
+            name = method.rpartition("/")[2]
+            return grpc.StatusCode.PERMISSION_DENIED, f"{name}: expected a token of role {needed}, got one of {role}"
+        return None
+
+
+def _make_refusal(handler: Any, code: grpc.StatusCode, text: str) -> Any:
+    """A handler of the same shape that ends each call."""
+
+    async def refuse(request: Any, context: Any) -> NoReturn:
+        await context.abort(code, text)
+        raise AssertionError("abort always raises")
+
+    shape = (bool(handler.request_streaming), bool(handler.response_streaming))
+    make = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[shape]
+    return make(refuse, handler.request_deserializer, handler.response_serializer)

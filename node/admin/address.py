@@ -1,0 +1,74 @@
+"""Where a node is asked: at a unix socket, or over TCP with a token.
+
+Over TCP beyond this machine the address is written `ID@host:port`: the id is what the node must prove, and TLS keeps
+the token from everybody else. Without an id a call goes out in plain, which loopback alone is good for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chain.block import Id
+from chain.errors import InvalidKey
+from chain.signing import decode_id, encode_id
+from node.errors import ConfigError, PermissionRefused
+from node.p2p.transport.address import is_loopback, split_address
+
+TOKEN_FILE_VARIABLE = "FEDNODE_TOKEN_FILE"  # noqa: S105 (a name of a variable that names a file)
+MAX_TOKEN_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAddress:
+    """`host_port` under TLS as `id`, or in plain without one. `token` is what every call carries."""
+
+    host_port: str
+    id: Id | None
+    token: str
+
+    def __str__(self) -> str:
+        return self.host_port if self.id is None else f"{encode_id(self.id)[:8]}@{self.host_port}"
+
+    @classmethod
+    def parse(cls, text: str, env: Mapping[str, str]) -> RemoteAddress:
+        """`host:port` or `ID@host:port`, with the token that the environment names a file of.
+
+        Raises ValueError for what is no address, PermissionRefused for one that no token must be sent to, or when there
+        is no token.
+        """
+        peer, at, host_port = text.rpartition("@")
+        split_address(host_port)
+        try:
+            node_id = decode_id(peer) if at else None
+        except InvalidKey as error:
+            raise ValueError(f"expected a node id before the @ ({error})") from error
+        if node_id is None and not is_loopback(host_port):
+            raise PermissionRefused(
+                f"{host_port}: expected ID@{host_port}, as a token must not leave this machine in plain "
+                f"(fednode id prints a node's id)"
+            )
+        return cls(host_port, node_id, read_token(env, host_port))
+
+
+AdminAddress = Path | RemoteAddress
+
+
+def read_token(env: Mapping[str, str], place: str) -> str:
+    """The first line of the file that the environment names. Raises PermissionRefused or ConfigError."""
+    name = env.get(TOKEN_FILE_VARIABLE)
+    if not name:
+        raise PermissionRefused(
+            f"{place}: expected --token-file, or {TOKEN_FILE_VARIABLE}, to name a file with a token, which fednode "
+            "token new makes"
+        )
+    try:
+        with Path(os.path.expanduser(name)).open("rb") as file:
+            line = file.readline(MAX_TOKEN_BYTES + 1).strip()
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot read the token ({error.strerror})") from error
+    if not 1 <= len(line) <= MAX_TOKEN_BYTES or not line.isascii():
+        raise ConfigError(f"{name}: expected a token on the first line")
+    return line.decode()

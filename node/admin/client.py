@@ -1,0 +1,327 @@
+"""Asks a running node over its admin socket, or over TCP with a token. Synchronous: a command has nothing else to do
+meanwhile.
+
+gRPC's codes become the errors of `node.errors` here, so that each ends the command with its own exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket as sockets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from node.errors import InvalidRequest, NodeError, NodeUnreachable, NotFound, PermissionRefused, VerificationFailed
+from node.p2p.transport.address import split_address
+from node.pb import admin_pb2 as pb
+from node.pb import admin_pb2_grpc
+
+if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither arrays nor signatures
+    from chain.blockchain import ExportedBlock
+    from chain.genesis import Genesis
+    from node.admin.address import AdminAddress
+
+CONNECT_S = 5.0
+CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
+MODEL_S = 60.0  # for a file to be made of a large one
+METRICS_S = 300.0  # for a long chain to be read through
+COMPARE_S = 120.0  # a peer answers four requests for blocks a second
+REFUSED = "fednode-refused"  # beside a refusal that is the node's own words, and not gRPC's about the connection
+
+_CODES: dict[grpc.StatusCode, type[NodeError]] = {
+    grpc.StatusCode.UNAVAILABLE: NodeUnreachable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: NodeUnreachable,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
+    grpc.StatusCode.DATA_LOSS: VerificationFailed,
+    grpc.StatusCode.UNAUTHENTICATED: PermissionRefused,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionRefused,
+}
+
+
+def is_served(path: AdminAddress) -> bool:
+    """Whether a process listens there. Raises PermissionRefused when that may not be asked."""
+    if not isinstance(path, Path):
+        try:
+            sockets.create_connection(split_address(path.host_port), timeout=CONNECT_S).close()
+        except OSError:
+            return False
+        return True
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except PermissionError as error:
+            raise PermissionRefused(f"{path}: this socket is another user's") from error
+        except OSError:
+            return False
+    return True
+
+
+class AdminClient:
+    """One node's answers, read through `socket`, or over TCP. Reads the ledger as `node.ledger.offline.OfflineNode`
+    does, and more."""
+
+    def __init__(self, socket: AdminAddress) -> None:
+        self.place = f"the node at {socket}"
+        if isinstance(socket, Path) and socket.exists() and not os.access(socket, os.R_OK | os.W_OK):
+            raise PermissionRefused(f"{socket}: this socket is another user's")
+        self._socket = socket
+        self._channel = _open_channel(socket)
+        self._admin: admin_pb2_grpc.AdminStub = admin_pb2_grpc.AdminStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+        self._genesis: Genesis | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    # ---- the node
+
+    def get_status(self) -> pb.NodeStatus:
+        with self._translated():
+            return self._admin.GetStatus(pb.GetStatusRequest(), timeout=CALL_S)
+
+    def get_version(self) -> pb.Version:
+        with self._translated():
+            return self._admin.GetVersion(pb.GetVersionRequest(), timeout=CALL_S)
+
+    def list_peers(self) -> Sequence[pb.PeerView]:
+        with self._translated():
+            return self._admin.ListPeers(pb.ListPeersRequest(), timeout=CALL_S).peers
+
+    def is_serving(self, service: str) -> bool:
+        """What the node's health service says of `service`."""
+        request = health_pb2.HealthCheckRequest(service=service)
+        with self._translated():
+            reply = self._health.Check(request, timeout=CALL_S)
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def watch(self, kinds: Sequence[str], since: str) -> Iterator[pb.Event]:
+        """Until the caller stops, or the node does: NodeUnreachable then."""
+        with self._translated():
+            events = self._admin.WatchEvents(pb.WatchEventsRequest(kinds=kinds, since=since))
+            try:
+                yield from events
+            finally:
+                events.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+
+    def predict(self, samples: bytes, top: int, wait_s: float) -> pb.PredictReply:
+        """What the node's model makes of encoded samples, once its worker has come to them within `wait_s`."""
+        request = pb.PredictRequest(samples=samples, top=top, wait_s=wait_s)
+        with self._translated(timeout_s := wait_s + CALL_S):
+            return self._admin.Predict(request, timeout=timeout_s)
+
+    # ---- the ledger
+
+    @property
+    def genesis(self) -> Genesis:
+        if self._genesis is None:
+            with self._translated():
+                reply = self._admin.GetGenesis(pb.GetGenesisRequest(), timeout=CALL_S)
+            from chain.genesis import Genesis
+
+            self._genesis = Genesis.from_mapping(json.loads(reply.json))
+        return self._genesis
+
+    def get_head(self, *, include_payloads: bool = False) -> pb.Block:
+        with self._translated():
+            return self._admin.GetHead(pb.GetHeadRequest(include_payloads=include_payloads), timeout=CALL_S)
+
+    def get_block(self, height: int, *, include_payloads: bool = False) -> pb.Block:
+        request = pb.GetBlockRequest(height=height, include_payloads=include_payloads)
+        with self._translated():
+            return self._admin.GetBlock(request, timeout=CALL_S)
+
+    def find_block(self, block_id: str, *, include_payloads: bool = False) -> pb.Block:
+        request = pb.GetBlockRequest(id=block_id, include_payloads=include_payloads)
+        with self._translated():
+            return self._admin.GetBlock(request, timeout=CALL_S)
+
+    def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
+        with self._translated():
+            return self._admin.ListBlocks(_make_list_request(first, limit, reverse), timeout=CALL_S)
+
+    def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
+        with self._translated():
+            return self._admin.ListRounds(_make_list_request(first, limit, reverse), timeout=CALL_S)
+
+    def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
+        """With the scores that the node can work out within so many seconds, if it is to."""
+        request = pb.GetRoundRequest(round=number, scores_within_s=scores_within_s)
+        with self._translated(timeout_s := CALL_S + (scores_within_s or 0.0)):
+            return self._admin.GetRound(request, timeout=timeout_s)
+
+    def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
+        with self._translated(METRICS_S):
+            return self._admin.QueryMetrics(request, timeout=METRICS_S)
+
+    def list_evidence(self) -> pb.ListEvidenceReply:
+        with self._translated():
+            return self._admin.ListEvidence(pb.ListEvidenceRequest(), timeout=CALL_S)
+
+    def add_peer(self, place: str) -> pb.PeerView:
+        """Has the node dial a member at `ID@host:port`. Returns how things stand with it then."""
+        with self._translated():
+            return self._admin.AddPeer(pb.AddPeerRequest(peer=place), timeout=CALL_S)
+
+    def remove_peer(self, peer: str) -> pb.PeerView:
+        with self._translated():
+            return self._admin.RemovePeer(pb.RemovePeerRequest(peer=peer), timeout=CALL_S)
+
+    def compare(self, peer: str) -> pb.ChainComparison:
+        """Where the node's chain and its peer's part. NodeUnreachable when the peer has no answer."""
+        with self._translated(COMPARE_S):
+            return self._admin.CompareChain(pb.CompareChainRequest(peer=peer), timeout=COMPARE_S)
+
+    def ban_peer(self, peer: str, minutes: float) -> pb.PeerView:
+        with self._translated():
+            return self._admin.BanPeer(pb.BanPeerRequest(peer=peer, minutes=minutes), timeout=CALL_S)
+
+    def unban_peer(self, peer: str) -> pb.PeerView:
+        with self._translated():
+            return self._admin.UnbanPeer(pb.UnbanPeerRequest(peer=peer), timeout=CALL_S)
+
+    # ---- what it does
+
+    def pause(self) -> pb.TakingPart:
+        with self._translated():
+            return self._admin.PauseTraining(pb.PauseTrainingRequest(), timeout=CALL_S)
+
+    def resume(self) -> pb.TakingPart:
+        with self._translated():
+            return self._admin.ResumeTraining(pb.ResumeTrainingRequest(), timeout=CALL_S)
+
+    def stop_after(self, number: int) -> pb.TakingPart:
+        """Ends the daemon after round `number`, 0 for the one in hand."""
+        with self._translated():
+            return self._admin.StopAfterRound(pb.StopAfterRoundRequest(round=number), timeout=CALL_S)
+
+    def withdraw_stop(self) -> pb.TakingPart:
+        with self._translated():
+            return self._admin.StopAfterRound(pb.StopAfterRoundRequest(withdraw=True), timeout=CALL_S)
+
+    def shut_down(self, grace_s: float | None = None) -> pb.TakingPart:
+        """Ends the daemon, cutting off what has not ended after `grace_s`."""
+        with self._translated():
+            return self._admin.Shutdown(pb.ShutdownRequest(grace_s=grace_s), timeout=CALL_S)
+
+    def set_log_level(self, level: str) -> pb.LogLevel:
+        with self._translated():
+            return self._admin.SetLogLevel(pb.SetLogLevelRequest(level=level), timeout=CALL_S)
+
+    def reload(self) -> pb.ReloadReply:
+        """Has the node read its configuration again; `problems` say why nothing of it was applied."""
+        with self._translated():
+            return self._admin.Reload(pb.ReloadRequest(), timeout=CALL_S)
+
+    def verify(
+        self,
+        first: int = 0,
+        *,
+        deep: bool = False,
+        require_all: bool = False,
+        on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
+    ) -> pb.VerifyReport:
+        request = pb.VerifyChainRequest(first=first, deep=deep, require_all=require_all)
+        with self._translated():
+            for update in self._admin.VerifyChain(request):
+                if update.HasField("report"):
+                    return update.report
+                on_progress(update.progress)
+        raise NodeUnreachable(f"{self._socket}: the node broke the verification off")
+
+    def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]:
+        request = pb.ExportChainRequest(first=first, last=last)
+        with self._translated():
+            blocks = self._admin.ExportChain(request)
+            try:
+                for height, stored in enumerate(blocks, start=first):
+                    yield height, stored.block, stored.certificate
+            finally:
+                blocks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+
+    # ---- the model
+
+    def get_model_info(self) -> pb.ModelInfo:
+        with self._translated(MODEL_S):
+            return self._admin.GetModelInfo(pb.GetModelInfoRequest(), timeout=MODEL_S)
+
+    def export_model(self) -> Iterator[pb.ModelChunk]:
+        """What is in the file, then its bytes."""
+        with self._translated():
+            chunks = self._admin.ExportModel(pb.ExportModelRequest())
+            try:
+                yield from chunks
+            finally:
+                chunks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+
+    @contextmanager
+    def _translated(self, timeout_s: float | None = None) -> Iterator[None]:
+        try:
+            yield
+        except grpc.RpcError as error:
+            self._refuse(error, CALL_S if timeout_s is None else timeout_s)
+
+    def _refuse(self, error: grpc.RpcError, timeout_s: float) -> NoReturn:
+        code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+        details = (error.details() if isinstance(error, grpc.Call) else None) or code.name
+        kind = _CODES.get(code, NodeError)
+        if isinstance(error, grpc.Call) and REFUSED in dict(error.trailing_metadata() or ()):
+            raise kind(details) from error
+        if code is grpc.StatusCode.UNAVAILABLE:
+            hint = "" if isinstance(self._socket, Path) else f" ({details})"
+            raise kind(f"{self._socket}: no node answers there; is it running?{hint}") from error
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise kind(f"{self._socket}: the node has not answered for {timeout_s:g} s") from error
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            raise kind(f"{self._socket}: the node there does not know this request ({details})") from error
+        if kind is PermissionRefused:
+            raise kind(f"{self._socket}: {details}") from error
+        raise kind(details) from error
+
+
+class _WithToken(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+    """Sends the token with every call."""
+
+    def __init__(self, token: str) -> None:
+        self._metadata = (("authorization", f"Bearer {token}"),)
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._add(client_call_details), request)
+
+    def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._add(client_call_details), request)
+
+    def _add(self, details: Any) -> Any:
+        return details._replace(metadata=(*(details.metadata or ()), *self._metadata))
+
+
+def _open_channel(place: AdminAddress) -> grpc.Channel:
+    if isinstance(place, Path):
+        return grpc.insecure_channel(f"unix:{place.absolute()}")
+    options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
+    if place.id is None:
+        channel = grpc.insecure_channel(place.host_port, options=options)
+    else:
+        from node.p2p.tls import get_server_name, make_anchor
+
+        options.append(("grpc.ssl_target_name_override", get_server_name(place.id)))
+        credentials = grpc.ssl_channel_credentials(make_anchor(place.id))
+        channel = grpc.secure_channel(place.host_port, credentials, options=options)
+    return grpc.intercept_channel(channel, _WithToken(place.token))
+
+
+def _make_list_request(first: int | None, limit: int, reverse: bool) -> pb.ListRequest:
+    return pb.ListRequest(first=first, limit=limit, reverse=reverse)

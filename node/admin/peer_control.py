@@ -1,0 +1,120 @@
+"""What an operator may have a running node do: whose connections it refuses, and where it dials whom. The bans are kept
+in `DATA/bans.json`, so that a restart does not let anybody back in."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from chain.block import Id
+from chain.errors import InvalidKey
+from chain.signing import decode_id, encode_id
+from node.clock import Clock
+from node.config.node_config import validate_dialled
+from node.errors import ConfigError, InvalidRequest
+from node.host.private_file import read_private, write_private
+from node.offload import Offload
+from node.p2p.address_book import AddressBook
+from node.p2p.bans import Bans
+from node.p2p.peers import Peer, Peers
+
+log = logging.getLogger(__name__)
+
+BANS = "bans.json"
+MAX_BAN_MINUTES = 366 * 24 * 60
+
+
+class Operator:
+    """Carries out what an operator asks for. `hang_up` ends a peer's connection that is there, `redial` dials a peer at
+    another address, or no more."""
+
+    def __init__(
+        self,
+        bans: Bans,
+        book: AddressBook,
+        peers: Peers,
+        data_dir: Path,
+        clock: Clock,
+        disk: Offload,
+        hang_up: Callable[[Id], None],
+        redial: Callable[[Id, str | None], Awaitable[None]],
+    ) -> None:
+        self._book = book
+        self._redial = redial
+        self._bans = bans
+        self._peers = peers
+        self._path = data_dir / BANS
+        self._clock = clock
+        self._disk = disk
+        self._hang_up = hang_up
+
+    async def ban(self, which: str, minutes: float) -> Peer:
+        """Refuses a peer's connections from now on. Raises NotFound or InvalidRequest."""
+        if not 0 < minutes <= MAX_BAN_MINUTES:
+            raise InvalidRequest(f"minutes: expected more than 0 and at most {MAX_BAN_MINUTES} (got {minutes:g})")
+        peer = self._peers.find(which)
+        self._bans.ban(peer.id, 60 * minutes)
+        self._hang_up(peer.id)
+        await self._save()
+        log.warning("%s (%s) is refused for %g min, by the operator", peer.name, encode_id(peer.id)[:8], minutes)
+        return peer
+
+    async def unban(self, which: str) -> Peer:
+        """Lets a peer connect again, whatever it was refused for. Raises NotFound or InvalidRequest."""
+        peer = self._peers.find(which)
+        self._bans.lift(peer.id)
+        await self._save()
+        log.warning("%s (%s) is let in again, by the operator", peer.name, encode_id(peer.id)[:8])
+        return peer
+
+    async def add(self, place: str) -> Peer:
+        """Dials a member at `ID@host:port` from now on, whatever the configuration says. Raises NotFound or
+        InvalidRequest."""
+        which, at, address = place.rpartition("@")
+        if not at:
+            raise InvalidRequest(f"peer {place!r}: expected ID@HOST:PORT")
+        peer = self._peers.find(which)
+        if not peer.is_member:
+            raise InvalidRequest(f"peer {place!r}: expected a member, got an observer; it has to dial this node")
+        try:
+            await self._redial(peer.id, validate_dialled(address))
+        except ValueError as error:
+            raise InvalidRequest(f"peer {place!r}: {error}") from error
+        self._book.add(peer.id, address)
+        await self._disk.run(self._book.save)
+        log.warning("%s (%s) is dialled at %s, by the operator", peer.name, encode_id(peer.id)[:8], address)
+        return peer
+
+    async def remove(self, which: str) -> Peer:
+        """Dials a peer as configured again, or not at all. Raises NotFound or InvalidRequest."""
+        peer = self._peers.find(which)
+        self._book.remove(peer.id)
+        await self._disk.run(self._book.save)
+        address = self._book.get(peer.id)
+        await self._redial(peer.id, address)
+        log.warning("%s (%s) is dialled at %s again", peer.name, encode_id(peer.id)[:8], address or "no address")
+        return peer
+
+    async def _save(self) -> None:
+        now_ms = self._clock.now_ms()
+        until = {encode_id(peer): now_ms + round(1000 * left_s) for peer, left_s in self._bans.get_by_hand().items()}
+        await self._disk.run(write_private, self._path, json.dumps({"until_ms": until}).encode())
+
+
+def restore_bans(bans: Bans, data_dir: Path, now_ms: int) -> None:
+    """Goes on refusing whom an operator had refused before a restart. Raises ConfigError when that cannot be read."""
+    path = data_dir / BANS
+    data = read_private(path)
+    if data is None:
+        return
+    try:
+        until = {decode_id(peer): int(until_ms) for peer, until_ms in json.loads(data)["until_ms"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError, InvalidKey) as error:
+        raise ConfigError(
+            f"{path}: expected the bans that this node wrote ({error}); remove it to ban nobody"
+        ) from error
+    for peer, until_ms in until.items():
+        if until_ms > now_ms:
+            bans.ban(peer, (until_ms - now_ms) / 1000)

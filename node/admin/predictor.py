@@ -1,0 +1,144 @@
+"""What a running node says of samples that its operator asks about: the admin service's `Predict`.
+
+The worker answers when it is free of the rounds, which a prediction neither stops nor overtakes. What it says is put
+into words here: classes by name, and members by the block whose aggregate their prototypes came with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from chain.block import Block
+from chain.errors import StoreCorrupted
+from chain.signing import encode_id
+from ml.data.base import InputFormat
+from ml.payload import Array, decode_arrays
+from node.admin.samples import decode_samples, get_max_samples, get_top
+from node.consensus.context import NodeContext
+from node.errors import InvalidRequest, NodeError, NodeUnreachable
+from node.ledger.reader import get_member_name
+from node.offload import run_sized
+from node.pb import admin_pb2 as pb
+from node.training.learner import Learner
+from node.training.trainer import AnswerRefused, Predicted, WorkerDied, WorkerFailed
+
+WAIT_S = 30.0  # unless the caller says otherwise
+MAX_WAIT_S = 3600.0
+MAX_PREDICTIONS = 8  # in hand at a time: each holds its samples until the worker has come to them
+
+
+class NoModel(NodeError):
+    """This node has nothing to predict with, and never will have."""
+
+
+class NotReady(NodeUnreachable):
+    """The worker is being started. Ask again."""
+
+
+class NotInTime(NodeUnreachable):
+    """The worker did not come to the samples, or not to their end, in the time there was."""
+
+
+class TooManyPredictions(NodeError):
+    """Others wait already. Ask again."""
+
+
+class Predictor:
+    """Asks the trainer of one node, whose `learner` knows what it is doing besides."""
+
+    def __init__(self, context: NodeContext, learner: Learner) -> None:
+        self._c = context
+        self._learner = learner
+        self._shape = InputFormat.from_mapping(context.genesis.input).shape
+        self._count = 0
+
+    async def predict(self, request: pb.PredictRequest) -> pb.PredictReply:
+        """Raises InvalidRequest, NoModel, NotReady, NotInTime and TooManyPredictions."""
+        wait_s = request.wait_s if request.HasField("wait_s") else WAIT_S
+        if not 0 < wait_s <= MAX_WAIT_S:  # not a number is neither
+            raise InvalidRequest(f"wait_s: expected more than 0 and at most {MAX_WAIT_S:g} seconds, got {wait_s:g}")
+        self._check_worker()
+        if self._count >= MAX_PREDICTIONS:
+            raise TooManyPredictions(f"expected at most {MAX_PREDICTIONS} predictions at a time; ask again")
+        self._count += 1
+        try:
+            return await self._predict(request, wait_s)
+        finally:
+            self._count -= 1
+
+    async def _predict(self, request: pb.PredictRequest, wait_s: float) -> pb.PredictReply:
+        classes, num_bytes = self._c.genesis.classes, len(request.samples)
+        max_samples = get_max_samples(self._shape, len(classes), request.top)
+        await run_sized(self._c.arithmetic, num_bytes, decode_samples, request.samples, self._shape, max_samples)
+        predicted = await self._ask_worker(request.samples, wait_s)
+        block = await self._c.disk.run(self._get_block, predicted.applied_height)
+        top = get_top(request.top, len(classes))
+        return await self._c.arithmetic.run(self._describe, predicted, block, top)  # milliseconds, for few bytes
+
+    def _check_worker(self) -> None:
+        if self._c.genesis.index_of(self._c.me) is None:
+            raise NoModel("expected a member of the federation, which trains a model; this node only observes")
+        if self._learner.failure is not None:
+            raise NoModel(f"this node has no worker any more: {self._learner.failure}")
+        if self._learner.info is None:
+            raise NotReady("the worker is not ready yet; ask again")
+
+    async def _ask_worker(self, samples: bytes, wait_s: float) -> Predicted:
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self._c.trainer.predict(samples)
+        except TimeoutError:
+            raise NotInTime(f"not answered within {wait_s:g} s: {self._describe_work()}") from None
+        except AnswerRefused as error:
+            raise InvalidRequest(f"samples: {error}") from error
+        except WorkerDied as error:
+            raise NotReady(f"{error}; it is started anew: ask again") from error
+        except WorkerFailed as error:
+            raise NoModel(f"this node has no worker any more: {error}") from error
+
+    def _describe_work(self) -> str:
+        work = self._learner.work
+        if work is None:
+            return "the worker is busy with other predictions, or is being started"
+        progress = self._learner.progress
+        steps = "" if progress is None else f" ({progress.step} of {progress.steps} steps)"
+        return f"{work}{steps}, and a prediction waits for its end"
+
+    def _get_block(self, height: int) -> Block:
+        """Runs on the disk's thread."""
+        stored = self._c.store.get_block(height)
+        if stored is None:
+            raise StoreCorrupted(f"{self._c.store.path}: block {height}: missing from the store")
+        return stored.block
+
+    def _describe(self, predicted: Predicted, block: Block, top: int) -> pb.PredictReply:
+        """The reply, with the `top` most probable classes of each sample; of equal ones the first."""
+        answer = decode_arrays(predicted.answer, len(predicted.answer))
+        labels, probabilities = answer["labels"], answer["probabilities"]  # [N], [N, C]
+        ranked = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+        reply = pb.PredictReply(applied_round=predicted.applied_height)
+        for i, label in enumerate(labels.tolist()):
+            said = reply.predictions.add(**self._name(label, probabilities[i]))
+            for other in ranked[i].tolist():
+                said.top.add(**self._name(other, probabilities[i]))
+            if "distances" in answer:
+                said.distance = float(answer["distances"][i])
+            if "authors" in answer:
+                self._name_nearest(said, int(answer["authors"][i]), block)
+        return reply
+
+    def _name(self, label: int, probabilities: Array) -> dict[str, int | str | float]:
+        return {
+            "label": label,
+            "class_name": self._c.genesis.classes[label],
+            "probability": float(probabilities[label]),
+        }
+
+    def _name_nearest(self, said: pb.Prediction, author: int, block: Block) -> None:
+        count = len(block.contributions)
+        if not 0 <= author < count:
+            raise NodeError(f"block {block.height}: expected an author from 0 to {count - 1}, got {author}")
+        key = block.contributions[author].author
+        said.nearest, said.nearest_name = encode_id(key), get_member_name(self._c.genesis, key)

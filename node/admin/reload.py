@@ -1,0 +1,139 @@
+"""Reads node.yaml again while the node runs, for an operator or SIGHUP. What may change in a running node does; what
+may not is named. A file with problems changes nothing.
+
+Admin tokens need none of this: their file is looked at with every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from chain.block import Id
+from node.config.membership import validate_membership
+from node.config.node_config import NodeConfig, Section
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.errors import ConfigError, NodeError
+from node.p2p.address_book import AddressBook
+from node.pb import admin_pb2 as pb
+
+if TYPE_CHECKING:
+    from node.telemetry.http_server import HttpServer
+
+log = logging.getLogger(__name__)
+
+LIVE = ("log.level", "network.peers", "consensus.mine", "http.token_file")  # what may change in a running node
+
+Load = Callable[[], NodeConfig]
+
+
+class Reloading:
+    """The configuration in effect. `load` reads it again as it was read at first; None where it came from no file.
+    `redial` has a known peer dialled elsewhere, `http` is the server that shows the token, `on_config` hears of what is
+    in effect from now on."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        load: Load | None,
+        context: NodeContext,
+        service: RoundService,
+        book: AddressBook,
+        *,
+        redial: Callable[[Id, str | None], Awaitable[None]],
+        http: HttpServer | None,
+        on_config: Callable[[NodeConfig], None],
+    ) -> None:
+        self.config = config
+        self._load = load
+        self._c = context
+        self._service = service
+        self._book = book
+        self._redial = redial
+        self._http = http
+        self._on_config = on_config
+        self._turn = asyncio.Lock()
+
+    async def reload(self) -> pb.ReloadReply:
+        """What was applied and what was not, or why nothing was."""
+        async with self._turn:
+            try:
+                new, token = await asyncio.to_thread(self._read)
+            except NodeError as error:
+                problems = [*getattr(error, "problems", ())] or [str(error)]
+                for problem in problems:
+                    log.warning("the configuration was not taken: %s", problem)
+                return pb.ReloadReply(problems=problems)
+            return await self._apply(new, token)
+
+    def _read(self) -> tuple[NodeConfig, bytes | None]:
+        """A configuration that the node could start with, and its HTTP token. Raises NodeError."""
+        if self._load is None:
+            raise ConfigError("this node was not started from a file")
+        new = self._load()
+        validate_membership(new, self._c.genesis, self._c.me)
+        if self._http is None or new.http.token_file is None:
+            return new, None
+        from node.telemetry.http_server import read_token
+
+        return new, read_token(new.http.token_file)
+
+    async def _apply(self, new: NodeConfig, token: bytes | None) -> pb.ReloadReply:
+        old = self.config
+        changed = find_changes(old, new)
+        applied = [key for key in changed if key in LIVE]
+        if self._http is not None and self._http.replace_token(token) and "http.token_file" not in applied:
+            applied.append("http.token_file")
+        if "log.level" in applied:
+            logging.getLogger().setLevel(new.log.level.upper())
+        if "consensus.mine" in applied:
+            self._service.mines = new.consensus.mine
+        if "network.peers" in applied:
+            await self._move_peers(new)
+        self.config = _take_over(old, new, applied)
+        self._on_config(self.config)
+        rest = [key for key in changed if key not in LIVE]
+        if applied or rest:
+            self._service.events.publish("operator", reloaded=applied, needs_restart=rest)
+        log.warning(
+            "the configuration was read again; applied: %s; needs a restart: %s",
+            ", ".join(applied) or "nothing",
+            ", ".join(rest) or "nothing",
+        )
+        return pb.ReloadReply(applied=applied, needs_restart=rest)
+
+    async def _move_peers(self, new: NodeConfig) -> None:
+        before = self._book.get_all()
+        self._book.configure(new.network.get_addresses(self._c.genesis))
+        known = self._c.transport.counters().keys()  # an observer that is new comes with a restart
+        for peer in before.keys() | self._book.get_all().keys():
+            if peer in known and self._book.get(peer) != before.get(peer):
+                await self._redial(peer, self._book.get(peer))
+
+
+def find_changes(old: NodeConfig, new: NodeConfig) -> list[str]:
+    """The dotted keys under which the two differ, in the order of the file."""
+    before, after = dict(_walk(old.model_dump(mode="json"))), dict(_walk(new.model_dump(mode="json")))
+    missing = object()
+    return [key for key in before | after if before.get(key, missing) != after.get(key, missing)]
+
+
+def _walk(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        key = f"{above}{name}"
+        if isinstance(value, dict) and value:
+            yield from _walk(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _take_over(old: NodeConfig, new: NodeConfig, keys: Collection[str]) -> NodeConfig:
+    """`old` with these of `new`, each a section and a name in it."""
+    for key in keys:
+        section, _, name = key.partition(".")
+        changed: Section = getattr(old, section).model_copy(update={name: getattr(getattr(new, section), name)})
+        old = old.model_copy(update={section: changed})
+    return old

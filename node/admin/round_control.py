@@ -1,0 +1,135 @@
+"""What an operator may have a running node do about its rounds and itself: pause, resume, end, log more, read its
+configuration again. Everything may be said twice, and returns what holds then."""
+
+from __future__ import annotations
+
+import logging
+
+from node.admin.reload import Reloading
+from node.admin.shutdown import Ending
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.errors import InvalidRequest
+from node.log import LEVELS
+from node.pb import admin_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 30.0  # for a shutdown, unless told otherwise; systemd's unit gives as much
+LEAST_GRACE_S = 1.0
+MOST_GRACE_S = 3600.0
+
+
+class Control:
+    """Carries out what an operator asks for. `name` is what people call this node."""
+
+    def __init__(
+        self, service: RoundService, context: NodeContext, ending: Ending, reloading: Reloading, name: str
+    ) -> None:
+        self._service = service
+        self._c = context
+        self._part = service.participation
+        self._ending = ending
+        self._reloading = reloading
+        self._name = name
+
+    # ---- rounds
+
+    async def pause(self) -> pb.TakingPart:
+        """Contributes nothing from the next round on. Raises InvalidRequest."""
+        self._check_contributes()
+        if not self._part.is_paused:
+            await self._c.disk.run(self._part.save_pause, self._c.clock.now_ms())
+            self._part.is_paused = True
+            self._tell(paused=True)
+            log.warning("training is paused by the operator%s", self._describe_current())
+        return self.show()
+
+    async def resume(self) -> pb.TakingPart:
+        """Contributes again, to the round in hand too unless others have finished it. Raises InvalidRequest."""
+        self._check_contributes()
+        if self._part.is_paused:
+            await self._c.disk.run(self._part.forget_pause)
+            self._part.is_paused = False
+            await self._service.resume()
+            self._tell(paused=False)
+            log.warning("training goes on, by the operator")
+        return self.show()
+
+    async def stop_after(self, number: int) -> pb.TakingPart:
+        """Ends the daemon once round `number` is final here; 0 is the one in hand. Raises InvalidRequest."""
+        last, rounds = self._get_round(), self._c.genesis.rounds
+        number = number or last
+        if number < last:
+            raise InvalidRequest(f"round {number}: expected one that is not over; round {last} is in hand")
+        if rounds and number > rounds:
+            raise InvalidRequest(f"round {number}: expected at most {rounds}, the last one that genesis sets")
+        if self._part.last_round != number:
+            self._part.last_round = number
+            log.warning("the node ends after round %d, by the operator", number)
+        self._tell(stops_after=number)
+        return self.show()
+
+    async def withdraw_stop(self) -> pb.TakingPart:
+        """Goes on after all. Raises InvalidRequest when the node is ending already."""
+        if self._ending.is_under_way:
+            raise InvalidRequest("the node is ending already")
+        if self._part.last_round is not None:
+            self._part.last_round = None
+            self._tell(stops_after=None)
+            log.warning("the node ends after no round any more, by the operator")
+        return self.show()
+
+    def show(self) -> pb.TakingPart:
+        machine = self._service.machine
+        return pb.TakingPart(
+            paused=self._part.is_paused,
+            height=self._service.tip.height,
+            round=self._get_round(),
+            contributes=machine is not None and machine.contributes,
+            stops_after=self._part.last_round,
+            stopping=self._ending.is_under_way,
+            name=self._name,
+        )
+
+    def _check_contributes(self) -> None:
+        if self._c.genesis.index_of(self._c.me) is None:
+            raise InvalidRequest("this node observes: it contributes nothing anyway")
+
+    def _get_round(self) -> int:
+        machine = self._service.machine
+        return self._service.tip.height if machine is None else machine.height
+
+    def _describe_current(self) -> str:
+        shown = self.show()
+        return f"; round {shown.round} still gets its contribution" if shown.contributes else ""
+
+    def _tell(self, **data: object) -> None:
+        self._service.events.publish("operator", **data)
+
+    # ---- the daemon
+
+    def order_end(self, grace_s: float | None) -> float:
+        """The seconds that `end` is to be given, once the answer is out. Raises InvalidRequest."""
+        grace_s = GRACE_S if grace_s is None else grace_s
+        if not LEAST_GRACE_S <= grace_s <= MOST_GRACE_S:
+            raise InvalidRequest(f"grace_s: expected {LEAST_GRACE_S:g} to {MOST_GRACE_S:g} (got {grace_s:g})")
+        self._ending.order()
+        return grace_s
+
+    def end(self, grace_s: float) -> None:
+        log.warning("the node ends within %g s, by the operator", grace_s)
+        self._ending.begin(grace_s)
+
+    def set_log_level(self, level: str) -> pb.LogLevel:
+        """How much is logged, until the daemon ends. Raises InvalidRequest."""
+        if level not in LEVELS:
+            raise InvalidRequest(f"level: expected one of {', '.join(LEVELS)} (got {level[:40]!r})")
+        root = logging.getLogger()
+        before = logging.getLevelName(root.level).lower()
+        root.setLevel(level.upper())
+        log.warning("the log's level is %s, by the operator; it was %s", level, before)
+        return pb.LogLevel(before=before, level=level)
+
+    async def reload(self) -> pb.ReloadReply:
+        return await self._reloading.reload()

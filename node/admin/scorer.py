@@ -1,0 +1,169 @@
+"""Scores the contributions of a round when somebody asks, beside the rounds and never in their way.
+
+The effect of a contribution is what the round's aggregate leaves this node as loss on its own test samples, less what
+the aggregate without that contribution would leave: above 0 it did harm. Both are evaluated by the model as it stands
+now, in one call of the worker for each contribution, the farthest first; training does not wait for it
+(`node.training.worker`).
+
+One round is scored at a time, on a thread of its own. What is known is kept, in memory and with the round's record, so
+that asking again is free and goes on where time was up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+from chain.block import Block
+from chain.errors import StoreCorrupted
+from ml.errors import AggregationError
+from ml.payload import Arrays
+from ml.specs import AuthorPayloads, compute_aggregate
+from node.boundary import UNFORESEEN
+from node.consensus.context import NodeContext
+from node.errors import InvalidRequest
+from node.ledger.audit import Inputs
+from node.ledger.scores import Scores, measure
+from node.pb import admin_pb2 as pb
+from node.training.learner import Learner
+from node.training.trainer import AnswerRefused, WorkerDied, WorkerFailed
+
+MAX_WAIT_S = 3600.0
+KEPT_ROUNDS = 64  # in memory
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Scorer:
+    """Of one node, whose `learner` knows whether there is a worker."""
+
+    def __init__(self, context: NodeContext, learner: Learner) -> None:
+        self._c = context
+        self._learner = learner
+        self._scoring = asyncio.Lock()
+        self._known: OrderedDict[int, Scores] = OrderedDict()
+
+    async def add_scores(self, shown: pb.Round, within_s: float) -> None:
+        """Puts scores into a round, as many as are known after `within_s`. Raises InvalidRequest and StoreCorrupted."""
+        if not 0 < within_s <= MAX_WAIT_S:  # not a number is neither
+            raise InvalidRequest(
+                f"scores_within_s: expected more than 0 and at most {MAX_WAIT_S:g} seconds, got {within_s:g}"
+            )
+        scores, late = self._recall(shown), None
+        try:
+            async with asyncio.timeout(within_s), self._scoring:
+                if not scores.is_done:
+                    await self._work_out(scores, shown.round)
+        except TimeoutError:
+            late = f"not worked out within {within_s:g} s; ask again for the rest"
+        scores.show(shown, late)
+
+    def _recall(self, shown: pb.Round) -> Scores:
+        """The same object for all who ask about a round."""
+        if shown.round not in self._known:
+            self._known[shown.round] = Scores.from_round(shown, self._c.genesis)
+        self._known.move_to_end(shown.round)
+        while len(self._known) > KEPT_ROUNDS:
+            self._known.popitem(last=False)
+        return self._known[shown.round]
+
+    async def _work_out(self, scores: Scores, height: int) -> None:
+        block = await self._c.disk.run(self._read_block, height)
+        before = scores.to_record()
+        try:
+            with self._c.boundary.around("scores") as crossing:
+                inputs = await _run_on_thread(self._measure, scores, block, asyncio.get_running_loop())
+                if inputs is not None:
+                    await self._weigh(scores, block, inputs)
+            if crossing.failure is not None:
+                scores.refuse(UNFORESEEN)
+        finally:
+            if scores.to_record() != before:
+                await self._c.disk.run(self._keep, height, scores)
+
+    def _read_block(self, height: int) -> Block:
+        """Runs on the disk's thread."""
+        stored = self._c.store.get_block(height)
+        if stored is None:
+            raise StoreCorrupted(f"{self._c.store.path}: block {height}: missing from the store")
+        return stored.block
+
+    def _keep(self, height: int, scores: Scores) -> None:
+        """With what else this node has measured of the round, if it has; runs on the disk's thread."""
+        record = self._c.store.get_round(height)
+        if record is not None:
+            self._c.store.put_round(height, record | {"scores": scores.to_record()})
+
+    def _measure(self, scores: Scores, block: Block, loop: asyncio.AbstractEventLoop) -> Inputs | None:
+        def call(function: Callable[[], T]) -> T:
+            return asyncio.run_coroutine_threadsafe(self._run_on_disk(function), loop).result()
+
+        return measure(scores, self._c.genesis, self._c.spec, self._c.store, block, call)
+
+    async def _run_on_disk(self, function: Callable[[], T]) -> T:
+        return await self._c.disk.run(function)
+
+    async def _weigh(self, scores: Scores, block: Block, inputs: Inputs) -> None:
+        """Sets the effects, one after the other."""
+        scores.no_effect = self._describe_lack()
+        if scores.no_effect is not None:
+            return
+        contributions, parent = [*inputs.contributions], inputs.parent
+        whole = await _run_on_thread(self._combine, block.height, contributions, parent)
+        mended = []
+        for i in sorted(range(len(contributions)), key=lambda i: -get_rank(scores.scores[i])):
+            score, others = scores.scores[i], contributions[:i] + contributions[i + 1 :]
+            if score.HasField("effect"):
+                continue
+            try:
+                rest = await _run_on_thread(self._combine, block.height, others, parent)
+                with_it, without_it = await self._c.trainer.score(block.height, [whole, rest])
+            except AggregationError as error:
+                scores.no_effect = f"without {score.name} there is no aggregate: {error}"
+            except AnswerRefused as error:
+                scores.no_effect = str(error)
+            except (WorkerDied, WorkerFailed) as error:
+                scores.no_effect = str(error)
+                return
+            else:
+                if math.isfinite(effect := with_it - without_it):
+                    score.effect = effect
+                else:
+                    mended += [score.name] if math.isfinite(without_it) else []
+                    told = f", and would without {' or '.join(sorted(mended))}" if mended else ""
+                    scores.no_effect = f"the aggregate leaves this node no finite loss{told}"
+        scores.is_done = True
+
+    def _combine(self, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None) -> bytes:
+        """An aggregate of a height that has one. Raises AggregationError."""
+        return compute_aggregate(self._c.spec, height, contributions, parent) or b""
+
+    def _describe_lack(self) -> str | None:
+        """Why there is nobody to evaluate anything, or nothing to do it on."""
+        if self._c.genesis.index_of(self._c.me) is None:
+            return "this node observes, and has no test samples"
+        if self._learner.failure is not None:
+            return f"this node has no worker any more: {self._learner.failure}"
+        if self._learner.info is None:
+            return "the worker is not ready yet; ask again"
+        return None if self._learner.info.num_test else "this node has no test samples"
+
+
+def get_rank(score: pb.Score) -> float:
+    """Its distance; what has none may be infinitely far."""
+    return score.distance if score.HasField("distance") else math.inf
+
+
+async def _run_on_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Off the event loop. Whoever gives up waits for the end of it, so that there are never two at work."""
+    working = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(working)
+    finally:
+        if not working.done():
+            await asyncio.wait({working})
+            working.exception()  # nobody asks for it any more

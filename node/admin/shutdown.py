@@ -1,0 +1,93 @@
+"""The orderly end of a daemon: at an operator's word, or once a round is final here.
+
+The votes that made a block final here may still be on their way to others, and a node that left at once could leave
+them without. So it lingers until those in sight have the block too and its own worker has taken the aggregate in; it
+contributes to nothing meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+
+from node.consensus.service import RoundService
+
+log = logging.getLogger(__name__)
+
+LINGER_S = 10.0
+LOOK_S = 0.05
+
+
+class Deadline:
+    """Calls for something on a thread of its own unless it is closed in time: last of all, where it is to hold."""
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def set(self, seconds: float, call: Callable[[], None]) -> None:
+        """Takes the place of what was set before."""
+        self.close()
+        self._timer = threading.Timer(seconds, call)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class Ending:
+    """Sets `stopped`, upon which the daemon ends. `cut_off` is what `deadline` calls when that takes longer than an
+    operator would wait."""
+
+    def __init__(
+        self, service: RoundService, stopped: asyncio.Event, deadline: Deadline, cut_off: Callable[[], None]
+    ) -> None:
+        self._service = service
+        self._stopped = stopped
+        self._deadline = deadline
+        self._cut_off = cut_off
+        self._is_ordered = False
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._is_ordered or self._stopped.is_set()
+
+    def order(self) -> None:
+        """From now on it is known that the node ends; `begin` follows."""
+        self._is_ordered = True
+
+    def begin(self, grace_s: float) -> None:
+        """Ends the daemon now; what has not ended after `grace_s` is cut off."""
+        self.order()
+        self._deadline.set(grace_s, self._cut_off)
+        self._stopped.set()
+
+    async def run(self) -> None:
+        """Ends the daemon once the last round is final here. Until cancelled."""
+        async with aclosing(self._service.events.follow(0)) as events:  # type: ignore[type-var]  # a generator
+            async for event in events:
+                last = self._service.participation.last_round
+                if event.kind in ("block", "operator") and last is not None and self._service.tip.height >= last:
+                    await self._end_after(last)
+
+    async def _end_after(self, last: int) -> None:
+        self.order()
+        log.info("round %d is final: the node ends, as it was told", last)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while not self._is_settled(last):  # noqa: ASYNC110 (several things are looked at)
+                    await asyncio.sleep(LOOK_S)
+        self._stopped.set()
+
+    def _is_settled(self, height: int) -> bool:
+        learner, peers = self._service.learner, self._service.peers
+        is_applied = learner.applied >= height or learner.info is None or learner.failure is not None
+        return is_applied and all(
+            peer.status is None or peer.status.head_height >= height
+            for peer in peers
+            if peer.is_member and peer.connected and peers.is_alive(peer.id)
+        )

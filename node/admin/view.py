@@ -1,0 +1,460 @@
+"""What a running node shows of itself. Pure reading: nothing here changes a node, but for what it remembers of scores
+that it was asked for, and nothing waits for one.
+
+The answers are the messages of admin.proto. What is in the store is read on the store's thread; an audit computes on a
+thread of its own and pauses after each block, so that the event loop gets its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import re
+import shutil
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import aclosing, suppress
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from typing import Any, TypeVar
+
+from chain.blockchain import export_blocks
+from chain.errors import StoreCorrupted
+from chain.fields import format_time, quote
+from chain.genesis import PROTOCOL_VERSION
+from chain.rows import DATABASE
+from chain.signing import decode_id, encode_id
+from node.admin.scorer import Scorer
+from node.config.node_config import NodeConfig
+from node.config.redaction import redact
+from node.consensus.actions import RoundPhase
+from node.consensus.context import NodeContext
+from node.consensus.miner import MinerProcess
+from node.consensus.service import RoundService
+from node.errors import InvalidRequest, NodeUnreachable, NotFound
+from node.finite import to_finite
+from node.ledger.audit import run_audit
+from node.ledger.comparison import Pair, await_comparison, compare_chains
+from node.ledger.explain import explain_round, is_explained
+from node.ledger.metrics_query import MetricsQuery
+from node.ledger.reader import Ledger, get_member_name
+from node.p2p.address_book import AddressBook
+from node.p2p.peers import Peer
+from node.p2p.refusals import Refusals
+from node.p2p.transport.base import PeerUnavailable
+from node.payloads.transfers import Transfer
+from node.pb import admin_pb2 as pb
+from node.pb.common_pb2 import FinalisedBlock
+from node.training.model_file import ModelFile, is_initial_needed, read_model
+from node.training.worker import WorkerProcess
+
+EVENT_KINDS = ("block", "round", "training", "spoiled", "peer", "rejected", "evidence", "stall", "operator")
+LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
+PROGRESS_S = 0.25  # between two messages about an audit under way
+PAUSE_S = 0.0005  # an audit rests this long after each block, or its thread would hold the interpreter
+EXPORT_BATCH = 16
+
+_ID_KEYS = ("author", "miner", "peer")  # of an event's data
+
+T = TypeVar("T")
+
+
+class _Abandoned(Exception):
+    """Whoever asked for the audit has gone."""
+
+
+class NodeView:
+    """Reads one node: its service, what the service is made of, and what the operator configured."""
+
+    def __init__(self, service: RoundService, context: NodeContext, config: NodeConfig, book: AddressBook) -> None:
+        self._service = service
+        self._c = context
+        self._config = config
+        self._ledger = Ledger(context.genesis, context.store)
+        self._scorer = Scorer(context, service.learner)
+        self._auditing = asyncio.Lock()
+        self._exporting = asyncio.Lock()
+        self._querying = asyncio.Lock()
+        self._started_ms = context.clock.now_ms()
+        self._started_s = context.clock.monotonic()
+        self._book = book
+
+    def on_config(self, config: NodeConfig) -> None:
+        """The operator has had another configuration taken."""
+        self._config = config
+
+    # ---- the node
+
+    @property
+    def is_ready(self) -> bool:
+        return self.describe_unready() is None
+
+    def describe_unready(self) -> str | None:
+        """Why this node takes no part in finalising blocks now, or None."""
+        learner, height = self._service.learner, self._service.tip.height
+        if learner.info is None:
+            return learner.failure or "the worker is not ready yet"
+        return self._service.peers.describe_stall() or self._service.peers.describe_lag(height)
+
+    async def get_status(self) -> pb.NodeStatus:
+        c, service, genesis = self._c, self._service, self._c.genesis
+        tip, machine = service.tip, service.machine
+        unready_reason = self.describe_unready()
+        counters = c.transport.counters().values()
+        status = pb.NodeStatus(
+            id=encode_id(c.key.id),
+            name=self._config.node.name,
+            version=_get_version("fednode"),
+            chain_id=genesis.chain_id.hex(),
+            chain_name=genesis.chain_name,
+            method=genesis.method["name"],
+            height=tip.height,
+            head=tip.id.hex(),
+            head_time=format_time(tip.header.time_ms),
+            round=tip.height if machine is None else machine.height,
+            phase=_get_phase(service),
+            view=0 if machine is None else machine.view,
+            rounds=genesis.rounds,
+            done=service.is_done,
+            contributions=0 if machine is None else len(machine.contributions),
+            candidates=0 if machine is None else len(machine.candidates),
+            difficulty=tip.next_difficulty,
+            peers_connected=sum(peer.connected for peer in service.peers),
+            members=genesis.n,
+            members_in_sight=service.peers.count_alive_members(),
+            quorum=genesis.q,
+            stalled=service.stall is not None,
+            stall_reason=service.stall,
+            ready=unready_reason is None,
+            unready_reason=unready_reason,
+            bytes_sent=sum(traffic.bytes_sent for traffic in counters),
+            bytes_received=sum(traffic.bytes_received for traffic in counters),
+            hashes=c.miner.hashes,
+            time=format_time(c.clock.now_ms()),
+            started_at=format_time(self._started_ms),
+            uptime_s=c.clock.monotonic() - self._started_s,
+            pid=os.getpid(),
+            worker_pid=c.trainer.pid if isinstance(c.trainer, WorkerProcess) else None,
+            miner_pids=c.miner.pids if isinstance(c.miner, MinerProcess) else (),
+            local_iterations=service.num_iterations,
+            counts_epochs=c.spec.hyperparameters.counts_epochs,
+            budget_s=service.pace.budget_s,
+            alpha_s=service.pace.alpha_s,
+            beta_s=service.pace.beta_s,
+            paused=service.participation.is_paused,
+            contributes=machine is not None and machine.contributes,
+            stops_after=service.participation.last_round,
+            training_trouble=service.learner.trouble or service.learner.failure,
+        )
+        status.not_awaited.extend(
+            pb.NotAwaited(id=encode_id(member), name=self._get_name(member), reason=reason)
+            for member, reason in service.describe_not_awaited().items()
+        )
+        status.clocks_wrong.extend(service.clocks.describe_wrong())
+        if (silence := service.restored.describe()) is not None:
+            status.silence = silence
+        if (skew_s := service.clocks.get_skews_s().get(c.me)) is not None:
+            status.clock_ahead_s = skew_s
+        status.transfers.extend(self._show_transfer(transfer) for transfer in service.transfers)
+        if (info := service.learner.info) is not None:
+            status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
+            status.num_train, status.num_test, status.precision = info.num_train, info.num_test, info.precision
+        if (progress := service.learner.progress) is not None:
+            status.train_step, status.train_steps = progress.step, progress.steps
+        measured, status.database_bytes, status.disk_free_bytes = await c.disk.run(self._read_disk)
+        applied = service.learner.applied
+        if measured is not None:
+            applied = max(applied, measured.round)
+            status.measured_round = measured.round
+            for key in ("accuracy", "local_accuracy"):
+                if measured.HasField(key):
+                    setattr(status, key, getattr(measured, key))
+            if "loss" in measured.train:
+                status.loss = measured.train["loss"]
+            if "seconds" in measured.train:
+                status.train_s = measured.train["seconds"]
+            if measured.HasField("beta_s"):
+                status.mine_s = measured.beta_s
+        if applied > 0:
+            status.applied_round = applied
+        caught_up = to_finite(service.learner.metrics.get("accuracy"))
+        if applied > status.measured_round and caught_up is not None:  # no round was lived through to tell of
+            status.accuracy = caught_up
+        if (spoiled := service.learner.spoiled) is not None:
+            status.spoiled_round, status.spoiled_reason = spoiled.height, spoiled.reason
+        elif measured is not None and measured.round == service.tip.height and measured.HasField("spoiled"):
+            status.spoiled_round, status.spoiled_reason = measured.round, measured.spoiled  # in an earlier life
+        return status
+
+    def _show_transfer(self, transfer: Transfer) -> pb.Transfer:
+        shown = pb.Transfer(
+            incoming=transfer.is_incoming,
+            peer=encode_id(transfer.peer),
+            peer_name=self._get_name(transfer.peer),
+            digest=transfer.digest.hex(),
+            bytes=transfer.done,
+            resumed=transfer.resumed,
+            total_bytes=transfer.total,
+            seconds=self._c.clock.monotonic() - transfer.started_s,
+        )
+        if transfer.named is not None:
+            shown.kind, author = transfer.named.kind, transfer.named.author
+            shown.author, shown.author_name = encode_id(author), self._get_name(author)
+        return shown
+
+    def _read_disk(self) -> tuple[pb.Round | None, int, int]:
+        path = self._c.store.path
+        num_bytes = 0
+        for name in (DATABASE, f"{DATABASE}-wal"):
+            with suppress(FileNotFoundError):
+                num_bytes += (path / name).stat().st_size
+        return self._ledger.get_newest_measured(), num_bytes, shutil.disk_usage(path).free
+
+    def get_version(self) -> pb.Version:
+        return pb.Version(
+            version=_get_version("fednode"),
+            protocol=PROTOCOL_VERSION,
+            python=platform.python_version(),
+            libraries={name: _get_version(name) for name in LIBRARIES},
+        )
+
+    def get_config(self) -> pb.ConfigReply:
+        """The effective configuration without what must not be shown (SECURITY §4)."""
+        return pb.ConfigReply(json=json.dumps(redact(self._config.model_dump(mode="json"))))
+
+    def get_genesis(self) -> pb.GenesisReply:
+        genesis = self._c.genesis
+        return pb.GenesisReply(chain_id=genesis.chain_id.hex(), json=json.dumps(genesis.to_mapping()))
+
+    def list_peers(self) -> pb.ListPeersReply:
+        return pb.ListPeersReply(peers=[self.show_peer(peer) for peer in self._service.peers])
+
+    def show_peer(self, peer: Peer) -> pb.PeerView:
+        silent_s = self._c.clock.monotonic() - peer.seen_s
+        shown = pb.PeerView(
+            id=encode_id(peer.id),
+            name=peer.name,
+            address=self._book.get(peer.id),
+            added=self._book.is_added(peer.id),
+            member=peer.is_member,
+            connected=peer.connected,
+            alive=self._service.peers.is_alive(peer.id),
+            silent_s=silent_s if silent_s < float("inf") else None,
+            rejected=peer.num_rejected + self._c.boundary.by_peer[peer.id],
+        )
+        if peer.status is not None:
+            shown.height, shown.head = peer.status.head_height, peer.status.head_id.hex()
+            shown.abstains = peer.status.abstains
+            if peer.status.height:
+                shown.round, shown.view = peer.status.height, peer.status.view
+        if peer.is_member:
+            shown.credit = self._service.credits.get_waits(peer.id)
+            if (reason := self._service.describe_not_awaited().get(peer.id)) is not None:
+                shown.not_awaited = reason
+        if (skew_s := self._service.clocks.get_skews_s().get(peer.id)) is not None:
+            shown.clock_ahead_s = skew_s
+        if (left_s := self._c.bans.get_remaining_s(peer.id)) > 0:
+            shown.banned_s = left_s
+            shown.banned_for = "hand" if peer.id in self._c.bans.get_by_hand() else "fault"
+        traffic = self._c.transport.counters().get(peer.id)
+        if traffic is not None:
+            shown.bytes_sent, shown.bytes_received = traffic.bytes_sent, traffic.bytes_received
+            shown.messages_sent, shown.messages_received = traffic.messages_sent, traffic.messages_received
+            shown.dropped, shown.refused, shown.waits = traffic.dropped, traffic.refused, traffic.waits
+        refusals = self._service.get_refusals().get(peer.id, Refusals())
+        shown.not_taken.update({reason.value: count for reason, count in refusals.items()})
+        return shown
+
+    # ---- the chain
+
+    async def get_head(self, *, include_payloads: bool) -> pb.Block:
+        return await self._c.disk.run(self._ledger.get_head, include_payloads=include_payloads)
+
+    async def get_block(self, height: int, *, include_payloads: bool) -> pb.Block:
+        return await self._c.disk.run(self._ledger.get_block, height, include_payloads=include_payloads)
+
+    async def find_block(self, block_id: str, *, include_payloads: bool) -> pb.Block:
+        return await self._c.disk.run(self._ledger.find_block, block_id, include_payloads=include_payloads)
+
+    async def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
+        return await self._c.disk.run(self._ledger.list_blocks, first, limit, reverse=reverse)
+
+    async def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
+        return await self._c.disk.run(self._ledger.list_rounds, first, limit, reverse=reverse)
+
+    async def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
+        """With scores that are not known yet only where they are asked for. Raises NotFound and InvalidRequest."""
+        shown = await self._c.disk.run(self._ledger.get_round, number)
+        if scores_within_s is not None:
+            await self._scorer.add_scores(shown, scores_within_s)
+        if is_explained(self._c.spec, number):
+            read = await self._c.disk.run(self._ledger.read_agreed, number, self._c.spec.get_standing(number))
+            shown.MergeFrom(await asyncio.to_thread(explain_round, self._c.genesis, self._c.spec, *read))
+        return shown
+
+    async def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
+        """One at a time, and a page at a time: votes wait for the store's thread too."""
+        query = MetricsQuery(request, self._service.tip.height)
+        async with self._querying:
+            for first, last in query.get_pages():
+                query.add(await self._c.disk.run(self._ledger.read_rounds, first, last))
+        return query.answer()
+
+    async def list_evidence(self) -> pb.ListEvidenceReply:
+        return await self._c.disk.run(self._ledger.list_evidence)
+
+    async def compare(self, which: str) -> pb.ChainComparison:
+        """Where this chain and a peer's part. Raises NotFound, InvalidRequest, NodeUnreachable, VerificationFailed."""
+        peer = self._service.peers.find(which)
+        if peer.status is None:
+            raise NodeUnreachable(f"{peer.name} has not said yet where its chain ends; is it up?")
+        store = self._c.store
+
+        async def get_pair(height: int) -> Pair:
+            ours = await self._c.disk.run(store.get_block_bytes, height)
+            if ours is None:
+                raise StoreCorrupted(f"{store.path}: block {height}: missing from the store")
+            try:
+                theirs = await self._c.transport.request_blocks(peer.id, height, 1)
+            except PeerUnavailable as error:
+                raise NodeUnreachable(f"{peer.name}: {error}") from error
+            if not theirs:
+                raise NodeUnreachable(f"{peer.name} did not give its block {height}")
+            return ours, theirs[0]
+
+        heights = self._service.tip.height, peer.status.head_height
+        shown = await await_comparison(compare_chains(self._c.genesis, *heights), get_pair)
+        shown.peer, shown.peer_name = encode_id(peer.id), peer.name
+        return shown
+
+    async def export(self, first: int, last: int | None) -> AsyncGenerator[FinalisedBlock, None]:
+        """Raises NotFound for heights that are not there."""
+        head = self._service.tip.height
+        end = head if last is None else last
+        if not 0 <= first <= end <= head:
+            raise NotFound(f"blocks {first} to {end}: the chain ends at height {head}")
+        blocks = export_blocks(self._c.store, first, end)
+        while batch := await self._c.disk.run(lambda: list(islice(blocks, EXPORT_BATCH))):
+            for _, block, certificate in batch:
+                yield FinalisedBlock(block=block, certificate=certificate)
+
+    async def verify(self, first: int, *, deep: bool, require_all: bool) -> AsyncGenerator[pb.VerifyUpdate, None]:
+        """Progress, then the report; one audit at a time. Closing the generator ends the audit. Raises NotFound."""
+        if require_all and not deep:
+            raise InvalidRequest("require_all: expected deep as well, since only that recomputes anything")
+        loop = asyncio.get_running_loop()
+        gone = threading.Event()
+        reached = first
+
+        def call(function: Callable[[], T]) -> T:
+            return asyncio.run_coroutine_threadsafe(self._run_on_disk(function), loop).result()
+
+        def on_height(height: int) -> None:
+            nonlocal reached
+            if gone.is_set():
+                raise _Abandoned
+            reached = height
+            time.sleep(PAUSE_S)
+
+        async with self._auditing:
+            audit = asyncio.ensure_future(
+                asyncio.to_thread(
+                    partial(
+                        run_audit,
+                        self._c.genesis,
+                        self._c.store,
+                        self._c.spec if deep else None,
+                        first=first,
+                        require_all=require_all,
+                        call=call,
+                        on_height=on_height,
+                    )
+                )
+            )
+            try:
+                while not (await asyncio.wait({audit}, timeout=PROGRESS_S))[0]:
+                    progress = pb.VerifyProgress(height=reached, last=self._service.tip.height)
+                    yield pb.VerifyUpdate(progress=progress)
+                yield pb.VerifyUpdate(report=audit.result())
+            finally:
+                gone.set()
+                if not audit.done():  # its thread still reads this store
+                    await asyncio.wait({audit})
+                    with suppress(_Abandoned):
+                        audit.result()
+
+    async def _run_on_disk(self, function: Callable[[], T]) -> T:
+        return await self._c.disk.run(function)
+
+    # ---- the model
+
+    async def read_model(self) -> ModelFile:
+        """The model of the last checkpoint; one at a time. Raises NotFound, VerificationFailed and NodeError."""
+        genesis, initial = self._c.genesis, None
+        async with self._exporting:
+            if is_initial_needed(genesis):
+                initial = await self._c.disk.run(self._c.store.get_blob, genesis.initial_model)
+            return await asyncio.to_thread(read_model, self._config.node.data_dir, genesis, initial)
+
+    # ---- events
+
+    async def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[pb.Event, None]:
+        """Events of these kinds (all, if empty) after a cursor, then as they come. Raises InvalidRequest.
+
+        A cursor names the life of the node it comes from: one from an earlier life begins with this one's first event.
+        """
+        unknown = sorted(set(kinds) - set(EVENT_KINDS))
+        if unknown:
+            raise InvalidRequest(f"event kind {quote(unknown[0])}: expected one of {', '.join(EVENT_KINDS)}")
+        last = self._read_cursor(since) if since else None
+        async with aclosing(self._service.events.follow(last)) as events:  # type: ignore[type-var]  # a generator
+            async for event in events:
+                missed = event.cursor - last - 1 if last is not None else 0
+                last = event.cursor
+                if not kinds or event.kind in kinds:
+                    yield pb.Event(
+                        cursor=f"{self._started_ms:x}-{event.cursor}",
+                        time=format_time(event.at_ms),
+                        kind=event.kind,
+                        data=json.dumps(self._show_data(event.data)),
+                        missed=missed,
+                    )
+
+    def _read_cursor(self, text: str) -> int:
+        life, dash, number = text.partition("-")
+        if not dash or not re.fullmatch("[0-9]{1,19}", number):
+            raise InvalidRequest(f"cursor {quote(text)}: expected one that an event came with, as in 19a3c1f2b00-17")
+        return int(number) if life == f"{self._started_ms:x}" else 0
+
+    def _show_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Node ids as everywhere in this interface, with the name beside each."""
+        shown: dict[str, Any] = {}
+        for key, value in data.items():
+            if key in _ID_KEYS and isinstance(value, str):
+                node_id = bytes.fromhex(value) if len(value) == 64 else decode_id(value)
+                shown[key], shown[f"{key}_name"] = encode_id(node_id), self._get_name(node_id)
+            else:
+                shown[key] = value
+        return shown
+
+    def _get_name(self, node_id: bytes) -> str:
+        peer = self._service.peers.get(node_id)
+        return peer.name if peer is not None else get_member_name(self._c.genesis, node_id)
+
+
+def _get_phase(service: RoundService) -> str:
+    if service.machine is not None:
+        return service.machine.phase.value
+    return RoundPhase.DONE.value if service.is_done else "starting"
+
+
+def _get_version(distribution: str) -> str:
+    """As installed, without importing it."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "unknown"

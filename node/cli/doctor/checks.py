@@ -1,0 +1,404 @@
+"""What keeps a node from running, or will: every precondition looked at on its own, each with what to do about it.
+
+Nothing is changed, and the node may run or not. What a check rests on comes before it; where that has failed, what
+cannot be looked at is left out rather than guessed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chain.errors import ChainError, StoreLocked, StoreMismatch
+from chain.genesis import PROTOCOL_VERSION, Genesis
+from chain.signing import SigningKey, encode_id
+from chain.sqlite_store import SqliteStore
+from node.cli.doctor.findings import Finding, Verdict, fail, ok, warn
+from node.cli.doctor.listeners import check_admin, check_http, check_port, find_existing
+from node.config.genesis_file import GenesisFile, check_initial_model, read_genesis, validate_user_model
+from node.config.node_config import NodeConfig, load_config
+from node.config.unlock import open_identity
+from node.errors import ConfigError, NodeError
+from node.host.holders import describe_process, find_lock_holder
+from node.p2p.clock_skew import ENOUGH_TO_TELL, MAX_SKEW_S, compute_skews_s, describe_skew, is_wrong
+from node.p2p.probe import Greeting, NotReached, ProbeFailed, Refused, find_twin, probe_peer
+from node.p2p.transport.rpc import validate_free
+from node.version import get_version
+
+if TYPE_CHECKING:
+    from node.pb import admin_pb2 as pb
+
+FEW_BYTES = 64 << 20  # of free disk: nothing can be trusted to be written any more
+LITTLE_BYTES = 1 << 30
+MODELS_KEPT = 20  # of each member: what a few rounds of blobs and checkpoints come to
+PROBES_AT_ONCE = 16
+
+
+def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Iterator[Finding]:
+    """Every finding about the node that `path` configures, as soon as it is known."""
+    try:
+        config = load_config(path, overrides, env)
+    except ConfigError as error:
+        for problem in error.problems or (str(error),):
+            yield fail("configuration", problem, "correct it; fednode config schema describes every key")
+        return
+    yield ok("configuration", str(path))
+    key = yield from _check_key(config)
+    read = yield from _check_genesis(config)
+    node = _ask_running(config)
+    if node is not None:
+        yield from _check_running(node, key)
+    yield from _check_data_dir(config, read, node)
+    yield from _check_disk(config, read)
+    yield from check_port(config, key, node)
+    yield from check_admin(config, node)
+    yield from check_http(config.http, node)
+    yield from _check_device(config)
+    if read is not None:
+        yield from _check_membership(config, path, read.genesis, key)
+        yield from _check_data(config, path, read.genesis)
+        if key is not None:
+            yield from _check_peers(config, read.genesis, key)
+            if node is None:
+                yield from _check_twin(config, read.genesis, key)
+
+
+# ---- what the node is
+
+
+def _check_key(config: NodeConfig) -> Generator[Finding, None, SigningKey | None]:
+    file = config.node.identity_key_file
+    try:
+        key = open_identity(config)
+        mode = stat.S_IMODE(file.stat().st_mode)
+    except NodeError as error:
+        yield fail("key", str(error), "fednode keygen -o makes one, and chmod 600 makes one private")
+        return None
+    passphrase = config.node.identity_passphrase_file
+    if passphrase is not None and stat.S_IMODE(passphrase.stat().st_mode) & 0o077:
+        yield warn("key", f"{passphrase}: others can read the passphrase", f"chmod 600 {passphrase}")
+    if stat.S_IMODE(file.parent.stat().st_mode) & 0o022:
+        yield warn("key", f"{file.parent}: others can put another key there", f"chmod 700 {file.parent}")
+    yield ok("key", f"{file}, mode {mode:04o}, id {encode_id(key.id)}")
+    return key
+
+
+def _check_genesis(config: NodeConfig) -> Generator[Finding, None, GenesisFile | None]:
+    try:
+        source, genesis, spec = read_genesis(config.genesis_file)
+    except ConfigError as error:
+        for problem in error.problems or (str(error),):
+            yield fail("genesis", problem, "take the file that the other members have, as it is")
+        return None
+    shown = f"{config.genesis_file}: chain {genesis.chain_name} ({genesis.chain_id.hex()})"
+    yield ok("genesis", f"{shown}, {genesis.method['name']}, {genesis.n} members, quorum {genesis.q}")
+    try:
+        model = check_initial_model(config.genesis_file, source, genesis, spec)
+    except ConfigError as error:
+        yield fail("initial model", str(error), "copy it anew from a member, with its genesis.yaml")
+        return None
+    yield ok("initial model", f"{model}, SHA-256 {genesis.initial_model.hex()}")
+    return GenesisFile(genesis, model)
+
+
+def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: SigningKey | None) -> Iterator[Finding]:
+    found = len(genesis.members)
+    if key is not None:
+        index = genesis.index_of(key.id)
+        if index is None and config.node.observer:
+            found = 0
+        elif index is None:
+            yield fail(
+                "members",
+                f"{config.genesis_file}: expected this node's key {encode_id(key.id)} among its members",
+                "use the key that genesis names, or ask for a genesis that names this one",
+            )
+            return
+        elif config.node.observer:
+            yield fail(
+                "members",
+                f"{path}: node.observer is true, and this node's key {encode_id(key.id)} is a member's",
+                "take node.observer out, or give the observer a key of its own",
+            )
+            return
+        else:
+            found = index + 1
+    for peer in config.network.find_strangers(genesis):
+        yield fail(
+            "members",
+            f"{path}: network.peers names {encode_id(peer)}, which is no member",
+            f"take the entry out, or name an observer under network.observers too; {genesis.chain_name} has "
+            + ", ".join(member.name for member in genesis.members),
+        )
+    try:
+        validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
+    except ConfigError as error:
+        yield fail("members", str(error), "read that module, and then allow it or stay out")
+    addresses = config.network.get_addresses(genesis)
+    me = None if key is None else key.id
+    missing = [member.name for member in genesis.members if member.key not in addresses and member.key != me]
+    if missing:
+        yield warn(
+            "members",
+            f"no address is known of {', '.join(missing)}",
+            "name it under network.peers, unless those dial this node",
+        )
+    if me is not None and found == 0:
+        yield ok("members", f"{config.node.name} observes the {genesis.n} members of {genesis.chain_name}")
+    elif me is not None:
+        yield ok("members", f"{config.node.name} is {genesis.members[found - 1].name}, member {found} of {genesis.n}")
+
+
+# ---- whether it runs, and where
+
+
+def _ask_running(config: NodeConfig) -> pb.NodeStatus | None:
+    """The status of whoever answers at the admin socket."""
+    if config.admin.socket is None:
+        return None
+    from node.admin.client import AdminClient, is_served
+
+    try:
+        if not is_served(config.admin.socket):
+            return None
+        with AdminClient(config.admin.socket) as client:
+            return client.get_status()
+    except NodeError:
+        return None
+
+
+def _check_running(node: pb.NodeStatus, key: SigningKey | None) -> Iterator[Finding]:
+    shown = f"process {node.pid}, fednode {node.version}, height {node.height}, round {node.round}"
+    if key is not None and node.id != encode_id(key.id):
+        yield fail(
+            "node",
+            f"another node answers at the admin socket: {node.name} ({node.id})",
+            "give each node an admin.socket of its own",
+        )
+    elif node.version != get_version():
+        yield warn("node", f"running: {shown}; {get_version()} is installed", "start it anew to run what is installed")
+    elif node.stalled:
+        yield warn("node", f"running: {shown}; stalled: {node.stall_reason}", "see the peers below")
+    else:
+        yield ok("node", f"running: {shown}")
+
+
+def _check_data_dir(config: NodeConfig, read: GenesisFile | None, node: pb.NodeStatus | None) -> Iterator[Finding]:
+    path = config.node.data_dir
+    existing = find_existing(path)
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        advice = f"let user {os.geteuid()} write there, or choose another node.data_dir"
+        yield fail("data directory", f"{existing}: cannot be written ({error.strerror})", advice)
+        return
+    if existing != path:
+        yield ok("data directory", f"{path}: will be made")
+        return
+    if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o022:
+        yield warn("data directory", f"{path}: mode {mode:04o}, others can write there", f"chmod 700 {path}")
+    try:
+        stored = SqliteStore.stored_genesis(path)
+    except StoreLocked:
+        holder = find_lock_holder(path / "lock")
+        if node is not None and holder in (None, node.pid):
+            yield ok("data directory", f"{path}: in use by this node, process {node.pid}")
+            return
+        who = "another process" if holder is None else f"process {holder} ({describe_process(holder)})"
+        yield fail("data directory", f"{path}: locked by {who}", "stop it, or choose another node.data_dir")
+        return
+    except StoreMismatch as error:
+        yield fail("data directory", str(error), "this directory belongs to another version: choose another")
+        return
+    except ChainError as error:
+        yield fail("data directory", str(error), "fednode chain verify says more; fednode unsafe-reset begins anew")
+        return
+    except OSError as error:
+        yield fail("data directory", f"{path}: cannot be read ({error.strerror})", "let this user read it")
+        return
+    if stored is not None and read is not None and Genesis.from_mapping(stored) != read.genesis:
+        other = Genesis.from_mapping(stored).chain_id.hex()
+        yield fail(
+            "data directory",
+            f"{path}: expected chain {read.genesis.chain_id.hex()}, got {other}",
+            "choose another node.data_dir for this genesis: a chain and its keys stay together",
+        )
+        return
+    yield ok("data directory", f"{path}: writable, {'not used yet' if stored is None else 'of this chain'}")
+
+
+def _check_disk(config: NodeConfig, read: GenesisFile | None) -> Iterator[Finding]:
+    place = find_existing(config.node.data_dir)
+    free = shutil.disk_usage(place).free
+    wanted = LITTLE_BYTES
+    if read is not None:
+        wanted = max(wanted, MODELS_KEPT * read.genesis.n * read.initial_model.stat().st_size)
+    shown = f"{free / 1e9:.1f} GB free at {place}"
+    if free < FEW_BYTES:
+        yield fail("disk", shown, "make room: a node that cannot write stops")
+    elif free < wanted:
+        yield warn("disk", f"{shown}, {wanted / 1e9:.1f} GB would be comfortable", "make room")
+    else:
+        yield ok("disk", shown)
+
+
+# ---- what it trains on
+
+
+def _check_device(config: NodeConfig) -> Iterator[Finding]:
+    asked = config.training.device
+    try:
+        import torch
+
+        from ml.clients import get_device
+        from ml.errors import MlError
+    except ImportError as error:
+        yield fail("device", f"torch cannot be loaded ({error})", "install fednode with its dependencies")
+        return
+    try:
+        device = get_device(asked)
+        torch.ones(8, 8, device=device).matmul(torch.ones(8, 8, device=device)).sum().item()
+    except MlError as error:
+        yield fail("device", str(error), "choose a training.device that is there; auto takes what there is")
+        return
+    except RuntimeError as error:
+        yield fail("device", f"{asked}: {str(error).splitlines()[0]}", "look at its driver, and at who else uses it")
+        return
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        shown = f"{device} {torch.cuda.get_device_name(device)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
+    else:
+        shown = f"cpu, {torch.get_num_threads()} threads"
+    yield ok("device", f"{shown} (training.device: {asked})")
+
+
+def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Finding]:
+    from ml.data import open_dataset
+    from ml.data.base import InputFormat, SampleDomains
+    from ml.data.checks import check_data, is_quick
+    from ml.data.partition import split_from_mapping
+    from ml.errors import DataError
+
+    data = config.data.model_dump(mode="json")
+    try:
+        shape = InputFormat.from_mapping(genesis.input).shape
+        train, test = open_dataset(data, shape=shape, classes=genesis.classes)
+        findings = check_data(train, test, thorough=is_quick(train, test))
+        num_train, num_test = len(train), len(test)
+        if data["partition"] is not None:
+            split = split_from_mapping(data["partition"], train.y, test.y, SampleDomains.of(train, test))
+            num_train, num_test = len(split.train), len(split.test)
+    except DataError as error:
+        advice = "fednode data inspect shows what is there; genesis says which classes and which shape are wanted"
+        yield fail("data", f"{path}: {error}", advice)
+        return
+    for finding in findings:
+        if finding.level == "warning":
+            yield warn("data", finding.text, "fednode data inspect shows more")
+    fits = f"{len(genesis.classes)} classes and shape {'x'.join(map(str, shape))} as genesis has them"
+    yield ok("data", f"{config.data.format}: {num_train} train / {num_test} test samples; {fits}")
+
+
+# ---- whom it talks to
+
+
+def _check_peers(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterator[Finding]:
+    addresses = {peer: at for peer, at in config.network.get_addresses(genesis).items() if peer != key.id}
+    names = {member.key: member.name for member in genesis.members}
+    uses_tls = config.network.tls == "mutual"
+
+    def probe(peer: bytes) -> Greeting | ProbeFailed | None:
+        try:
+            return probe_peer(key, peer, addresses[peer], tls=uses_tls)
+        except ProbeFailed as error:
+            return error
+
+    with ThreadPoolExecutor(PROBES_AT_ONCE) as pool:
+        answers = dict(zip(addresses, pool.map(probe, addresses), strict=True))
+    clocks_s = {peer: _read_clock_s(answer) for peer, answer in answers.items() if isinstance(answer, Greeting)}
+    skews_s = compute_skews_s({key.id: 0.0} | clocks_s)
+    reached = 1
+    for peer, answer in answers.items():
+        check = f"peer {names.get(peer, encode_id(peer)[:8])}"
+        finding = _judge_peer(check, addresses[peer], answer, genesis, skews_s.get(peer, 0.0), len(skews_s))
+        yield finding
+        reached += finding.verdict is not Verdict.FAIL and not isinstance(answer, NotReached)
+    if genesis.n > 1:
+        yield _judge_clock(skews_s, key.id)
+    shown = f"{reached} of {genesis.n} members in reach, {genesis.q} needed"
+    if reached < genesis.q:
+        yield fail("quorum", shown, "nothing is finalised before: see the peers above")
+    else:
+        yield ok("quorum", shown)
+
+
+def _check_twin(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterator[Finding]:
+    """Of two nodes with one key each signs what contradicts the other, and both are convicted by it."""
+    try:
+        validate_free(config.network.listen)
+    except OSError:
+        return  # what listens there is spoken of at the port
+    own = config.network.get_addresses(genesis).get(key.id)
+    twin = find_twin(key, dict.fromkeys(address for address in (config.network.advertise, own) if address))
+    if twin is not None:
+        advice = "stop that one first: two nodes with one key are convicted of signing twice"
+        yield fail("key in use", f"{twin}: a node with this node's key runs already", advice)
+
+
+def _read_clock_s(greeting: Greeting) -> float:
+    """Seconds that a peer's clock is ahead of ours, at least: it may have been read at any time of the round trip."""
+    return math.copysign(max(0.0, abs(greeting.skew_s) - greeting.rtt_s / 2), greeting.skew_s)
+
+
+def _judge_peer(
+    check: str,
+    address: str,
+    answer: Greeting | ProbeFailed | None,
+    genesis: Genesis,
+    skew_s: float,
+    num_clocks: int,
+) -> Finding:
+    if isinstance(answer, NotReached | Refused):
+        return warn(check, str(answer), answer.advice)
+    if isinstance(answer, ProbeFailed):
+        return fail(check, str(answer), answer.advice)
+    if answer is None:
+        return warn(check, f"{address}: it runs a version that does not tell", "bring it up to date")
+    if answer.chain_id and answer.chain_id != genesis.chain_id:
+        found = f"{address}: expected chain {genesis.chain_id.hex()}, it is on {answer.chain_id.hex()}"
+        return fail(check, found, "both need the same genesis file")
+    if answer.protocol != PROTOCOL_VERSION:
+        found = f"{address}: expected protocol {PROTOCOL_VERSION}, it speaks {answer.protocol}"
+        return fail(check, found, "install the same version on both")
+    shown = f"{address}, fednode {answer.version}, {answer.rtt_s * 1000:.1f} ms"
+    if answer.version != get_version():
+        return warn(check, f"{shown}; this is fednode {get_version()}", "install the same version on both")
+    if is_wrong(skew_s) and num_clocks >= ENOUGH_TO_TELL:
+        return warn(
+            check, f"{shown}; its clock is {describe_skew(skew_s, num_clocks)}", "its site has to set it by NTP"
+        )
+    return ok(check, shown)
+
+
+def _judge_clock(skews_s: Mapping[bytes, float], me: bytes) -> Finding:
+    """Against the median of all clocks, this one among them: so everybody finds the same one wrong."""
+    if not skews_s:
+        return warn("clock", "no peer could be asked for the time", "see the peers above")
+    num_clocks, apart_s = len(skews_s), max(skews_s.values()) - min(skews_s.values())
+    if num_clocks < ENOUGH_TO_TELL and is_wrong(apart_s):
+        shown = f"{apart_s:.1f} s apart from the only peer that could be asked: one of the two is wrong"
+        return warn("clock", shown, "set both by NTP")
+    shown = describe_skew(skews_s[me], num_clocks)
+    if is_wrong(skews_s[me]):
+        advice = f"set it by NTP: beyond {MAX_SKEW_S:g} s the others take no block of this node at first"
+        return fail("clock", shown, advice)
+    return ok("clock", shown)

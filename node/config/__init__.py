@@ -1,0 +1,1 @@
+"""The files people write: node.yaml, genesis.yaml and the identity, checked once into frozen models."""

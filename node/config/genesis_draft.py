@@ -1,0 +1,194 @@
+"""Genesis out of what is asked for on a command line: a test network's, and that of sites which only have each other's
+ids. Everything but the time it is made at follows from the options."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chain.errors import GenesisError
+from chain.genesis import Genesis
+from chain.pow import USUAL_DIFFICULTY
+from ml.clients import make_initial_aggregate
+from ml.data import get_classes, open_once
+from ml.errors import DataError, PayloadError, SpecError
+from ml.models import Pretrained, load_pretrained, resolve_model
+from ml.payload import encode_arrays
+from ml.specs import METHODS
+from node.config.genesis_file import (
+    INITIAL_MODEL,
+    WHAT_LEAVES,
+    check_initial,
+    get_genesis_spec,
+    place_error,
+    write_genesis,
+)
+from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model
+from node.config.yaml_source import YamlSource
+from node.errors import ConfigError
+
+# How long mining should take, by profile, where difficulty adapts.
+TARGET_MS = {"local": 50, "site": 1000, "wide": 1000}
+# What sites begin with against lying members, as far as their method takes it; papers, and what tries them, do without.
+GUARDS: Mapping[str, Any] = {"aggregation": "trimmed_mean", "weight_cap": 4}
+MIN_GUARDED = 4  # members: of fewer, none may lie
+SETTABLE = (
+    *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
+    *("quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenesisSpec:
+    """What genesis is to say. `data` is `digits` or `FORMAT:PATH`, which classes and input are read from; without data
+    `classes` and `input_shape` [channels, height, width] say them. `settings` are `KEY=VALUE` of the method (`lr=0.05`)
+    or of a section (`waits.collect_s=1`).
+
+    Proof of work begins at `difficulty`, and stays there unless `adaptive`. `pretrained` is a file that the initial
+    model is taken from. Only with `i_understand` is there a genesis whose method shares samples in a transformed form.
+    """
+
+    method: str = "dfpl"
+    model: str = "mlp"
+    data: str | None = None
+    size: int | None = None
+    rounds: int = 10
+    seed: int = 1
+    settings: tuple[str, ...] = ()
+    profile: str = "local"
+    difficulty: int = USUAL_DIFFICULTY
+    adaptive: bool = False
+    pretrained: Path | None = None
+    i_understand: bool = False
+    chain_name: str = "testnet"
+    classes: tuple[str, ...] | None = None
+    input_shape: tuple[int, int, int] | None = None
+
+
+def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
+    """Genesis as `spec` and its settings have it, yet without members, and the nodes' `data` ({} without
+    any). Raises ConfigError."""
+    mapping: dict[str, Any] = {
+        "protocol": 1,
+        "chain_name": spec.chain_name,
+        "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "members": [],
+        "method": {"name": spec.method},
+        "model": make_model(spec.model),
+        "classes": None,
+        "input": {},
+        "initial_model": "0" * 64,  # until the model is known to be one
+        "rounds": spec.rounds,
+        "quorum": "bft",
+        "profile": spec.profile,
+        "pow": {
+            "difficulty": spec.difficulty,
+            "target_ms": TARGET_MS.get(spec.profile, TARGET_MS["wide"]),
+            "adaptive": spec.adaptive,
+        },
+        "limits": {"max_weight": 1_000_000, "payload_mib": 512},
+    }
+    data = None if spec.data is None else make_data(spec.data)
+    source = apply_settings(mapping | {"data": data}, spec.settings, SETTABLE)
+    asked = dict(source.value)
+    data = asked.pop("data")
+    if spec.data is None:
+        if data is not None:
+            raise ConfigError("--set data: expected --data as well, since this is about what is read from data")
+        asked["input"] = _state_input(spec, asked["input"])
+    else:
+        data = complete_data(data)
+        asked["input"] = make_input(data, asked["model"], spec.size, asked["input"])
+    if asked["classes"] is None:
+        asked["classes"] = _get_classes(spec, data)
+    return YamlSource(source.path, asked, source.origins), data or {}
+
+
+def _state_input(spec: GenesisSpec, settings: Any) -> dict[str, Any]:
+    """Genesis' `input` where nobody has data to read it from."""
+    if spec.input_shape is None:
+        raise ConfigError("--input: expected CHANNELSxHEIGHTxWIDTH where there is no --data to read it from")
+    if settings is not None and (not isinstance(settings, Mapping) or "normalize" in settings):
+        raise ConfigError("--set input: expected mean and std, as in --set input.mean=[0.5], without --data")
+    shape = list(spec.input_shape)
+    resize = None if shape[1:] == [1, 1] else shape[1:]
+    return {"shape": shape, "resize": resize, "mean": [0.0], "std": [1.0], **(settings or {})}
+
+
+def _get_classes(spec: GenesisSpec, data: Mapping[str, Any] | None) -> list[str]:
+    if spec.classes is not None:
+        return list(spec.classes)
+    if data is None:
+        raise ConfigError("--classes: expected their names where there is no --data to read them from")
+    try:
+        return list(get_classes(data))
+    except DataError as error:
+        raise ConfigError(f"--data: {error}") from error
+
+
+def complete_genesis(
+    asked: YamlSource, members: Sequence[Mapping[str, str]], spec: GenesisSpec
+) -> tuple[Genesis, bytes, Pretrained | None]:
+    """Genesis of these members, the initial model's blob, and what that was taken from. Raises ConfigError."""
+    source = YamlSource(asked.path, asked.value | {"members": list(members)}, asked.origins)
+    try:
+        draft = Genesis.from_mapping(source.value)
+        shape, num_classes = draft.input["shape"], len(draft.classes)
+        model = resolve_model(draft.model, shape, num_classes)
+        method = get_genesis_spec(Genesis.from_mapping(source.value | {"model": model}))
+        if method.shares_samples and not spec.i_understand:
+            raise ConfigError(f"--method: {method.name} {WHAT_LEAVES}. Say --i-understand if that may be")
+        pretrained = None
+        if spec.pretrained is not None:
+            pretrained = load_pretrained(spec.pretrained, model, shape, num_classes)
+        aggregate = make_initial_aggregate(model, shape, num_classes, spec.seed, pretrained=pretrained)
+        check_initial(method, aggregate)
+        initial_model = encode_arrays(aggregate)
+        digest = hashlib.sha256(initial_model).hexdigest()
+        final = source.value | {"method": method.to_mapping(), "model": model, "initial_model": digest}
+        return Genesis.from_mapping(final), initial_model, pretrained
+    except (GenesisError, SpecError) as error:
+        raise ConfigError(place_error(source, error).text) from error
+    except PayloadError as error:
+        raise ConfigError(f"the initial model does not fit genesis: {error}") from error
+
+
+def find_guards(method: Any) -> dict[str, Any]:
+    """Those of GUARDS that genesis' `method` takes and does not set itself; none where it is no method."""
+    if not isinstance(method, Mapping) or method.get("name") not in METHODS:
+        return {}
+    settings, guards = METHODS[method["name"]].settings, dict[str, Any]()
+    for key, value in GUARDS.items():
+        if key not in method:
+            with suppress(SpecError):
+                settings.from_mapping({**method, **guards, key: value})
+                guards[key] = value
+    return guards
+
+
+def make_genesis(
+    path: Path, members: Sequence[Mapping[str, str]], spec: GenesisSpec
+) -> tuple[Genesis, Mapping[str, Any]]:
+    """Writes genesis into `path`, and its initial model beside it; and says which of GUARDS were left out because the
+    members are too few. Raises ConfigError, also where either file is there."""
+    for taken in (path, path.parent / INITIAL_MODEL):
+        if taken.exists() or taken.is_symlink():
+            raise ConfigError(f"{taken}: expected no file, as nothing is written over; move it away or name another")
+    with open_once():
+        asked, _ = draft_genesis(spec)
+    guards = find_guards(asked.value["method"])
+    if guards and len(members) >= MIN_GUARDED:
+        asked = YamlSource(asked.path, asked.value | {"method": asked.value["method"] | guards}, asked.origins)
+        guards = {}
+    genesis, initial_model, _ = complete_genesis(asked, members, spec)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_genesis(path, genesis, initial_model)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
+    return genesis, guards

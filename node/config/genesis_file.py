@@ -1,0 +1,179 @@
+"""`genesis.yaml`, the readable form of what all members share, with the initial model beside it.
+
+Both are checked when they are read: each complaint names its place in the file, and the model's digest must be the one
+that genesis names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from chain.errors import GenesisError
+from chain.genesis import MIB, Genesis
+from ml.errors import DataError, MlError, PayloadError, SpecError
+from ml.payload import Arrays, decode_arrays, encode_arrays, validate_arrays
+from ml.specs import MethodSpec, add_kind, get_kind, get_spec
+from ml.specs.architectures import is_user_model
+from node.config.problems import Problem, report
+from node.config.yaml_source import YamlSource, dump_yaml, read_sections
+from node.errors import ConfigError, NodeError
+
+INITIAL_MODEL = "initial_model.safetensors"
+WHAT_LEAVES = (
+    "sends a learned transformation of each member's samples to every other member. It is obfuscation, not "
+    "cryptography: there is no key, and whoever has it may try to undo it (SECURITY.md)"
+)
+
+GENESIS_HEADER = """\
+# The federation's genesis: every member has this same file; its hash names the chain.
+# Whoever changes a value, other than an address, starts another chain.
+"""
+
+
+class GenesisFile(NamedTuple):
+    """What was read, and where its initial model lies."""
+
+    genesis: Genesis
+    initial_model: Path
+
+
+def load_genesis(path: Path) -> GenesisFile:
+    """Genesis in `path`, its method's settings and its initial model checked. Raises ConfigError."""
+    source, genesis, spec = read_genesis(path)
+    return GenesisFile(genesis, check_initial_model(path, source, genesis, spec))
+
+
+def read_genesis(path: Path) -> tuple[YamlSource, Genesis, MethodSpec]:
+    """Genesis alone, and its method's settings. Raises ConfigError."""
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file (take the other members' as it is, or make one: fednode genesis new)")
+    source = read_sections(path)
+    if "genesis_file" in source.value:
+        raise ConfigError(f"{path}: expected a genesis (got a node's configuration, which names it: genesis_file)")
+    try:
+        genesis = Genesis.from_mapping(source.value)
+        return source, genesis, get_genesis_spec(genesis)
+    except (GenesisError, SpecError) as error:
+        raise report([place_error(source, error)], path) from error
+
+
+def check_initial_model(path: Path, source: YamlSource, genesis: Genesis, spec: MethodSpec) -> Path:
+    """The initial model beside the genesis in `path`, if it is the one that genesis names. Raises ConfigError."""
+    model_path = path.parent / INITIAL_MODEL
+    _validate_initial_model(_read_model(model_path), model_path, source, genesis, spec)
+    return model_path
+
+
+def get_genesis_spec(genesis: Genesis) -> MethodSpec:
+    """The method, as far as a validator needs it. Raises SpecError, also where `limits` would refuse its payloads."""
+    spec = get_spec(
+        genesis.method,
+        genesis.model,
+        len(genesis.classes),
+        genesis.input["shape"],
+        max_weight=genesis.limits.max_weight,
+        rounds=genesis.rounds,
+        max_abs=genesis.limits.max_abs,
+        num_members=genesis.n,
+    )
+    for height in range(1, spec.sharing_heights + 2):
+        for kind, schema in spec.schemas(height).items():
+            if schema.max_bytes > genesis.limits.payload_bytes:
+                raise SpecError(
+                    "limits.payload_mib",
+                    f"expected at least {math.ceil(schema.max_bytes / MIB)}, for a {kind} of {genesis.method['name']} "
+                    f"may have {schema.max_bytes} bytes; got {genesis.limits.payload_bytes / MIB:g}",
+                )
+    return spec
+
+
+def check_initial(spec: MethodSpec, aggregate: Arrays) -> Arrays:
+    """The model in block 0's aggregate. Raises PayloadError unless it is one that `spec` begins with."""
+    arrays = get_kind(aggregate, "model")
+    if arrays is None:
+        raise PayloadError("expected arrays named model/…, got none")
+    validate_arrays(arrays, spec.task.initial_schema, max_abs=spec.task.max_abs)
+    return arrays
+
+
+def get_work_unit(genesis: Genesis) -> str:
+    """What local work is counted in: epoch or iteration. Raises SpecError."""
+    return "epoch" if get_genesis_spec(genesis).hyperparameters.counts_epochs else "iteration"
+
+
+def validate_user_model(path: Path, genesis: Genesis, *, is_allowed: bool) -> None:
+    """Raises ConfigError where the model is a user's module and this node may not import one."""
+    if is_user_model(genesis.model) and not is_allowed:
+        raise ConfigError(
+            f"{path}: model.name: {genesis.model['name']} is a Python module, whose code this node runs only with "
+            "training.user_models: true in its own configuration (got false)"
+        )
+
+
+def validate_sharing(path: Path, genesis: Genesis, *, is_understood: bool) -> None:
+    """Raises ConfigError where samples, transformed, would leave a node that has not said it understands that."""
+    if not is_understood and get_genesis_spec(genesis).shares_samples:
+        raise ConfigError(
+            f"{path}: method.name: {genesis.method['name']} {WHAT_LEAVES}. A node takes part only with "
+            "fededs.i_understand: true in its own configuration (got false)"
+        )
+
+
+def write_genesis(path: Path, genesis: Genesis, initial_model: bytes) -> None:
+    """Writes genesis and its initial model beside it; `path` must not exist. Raises OSError."""
+    with path.open("x", encoding="utf-8") as file:
+        file.write(GENESIS_HEADER + dump_yaml(genesis.to_mapping()))
+    with (path.parent / INITIAL_MODEL).open("xb") as file:
+        file.write(initial_model)
+
+
+def _read_model(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file (genesis.yaml needs its initial model beside it)") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _validate_initial_model(data: bytes, path: Path, source: YamlSource, genesis: Genesis, spec: MethodSpec) -> None:
+    digest = hashlib.sha256(data).digest()
+    if digest != genesis.initial_model:
+        origin = source.get_origin(("initial_model",))
+        raise ConfigError(
+            f"{path}: expected the initial model that {origin} names, {genesis.initial_model.hex()} "
+            f"(got {digest.hex()})"
+        )
+    try:
+        arrays = check_initial(spec, decode_arrays(data, len(data)))
+        if encode_arrays(add_kind("model", arrays)) != data:
+            raise PayloadError("expected the model's arrays alone")
+    except PayloadError as error:
+        raise ConfigError(f"{path}: not the initial parameters of {spec.task.model['name']}: {error}") from error
+
+
+def place_error(source: YamlSource, error: GenesisError | SpecError) -> Problem:
+    """What `chain` or `ml` refused, under the place where it was written."""
+    parts = (part for part in re.split(r"[.\[\]]+", error.path) if part)
+    keys = tuple(int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in parts)  # "²" is a key's digit
+    return Problem.at(source, keys, error.message)
+
+
+@contextmanager
+def translate_errors(source: YamlSource) -> Iterator[None]:
+    """Within, what `ml` refuses of a run that `source` asks for is a ConfigError, by its place if it has one; what
+    goes wrong in the run is a NodeError."""
+    try:
+        yield
+    except SpecError as error:
+        raise ConfigError(place_error(source, error).text) from error
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    except MlError as error:
+        raise NodeError(str(error)) from error

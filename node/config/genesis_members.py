@@ -1,0 +1,92 @@
+"""Members by hand: as an operator writes them down, and one more in a genesis that nobody has started from yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chain.errors import ChainError, GenesisError, InvalidKey
+from chain.genesis import Genesis, compute_quorum
+from chain.signing import decode_id
+from chain.sqlite_store import SqliteStore
+from node.config.genesis_file import GENESIS_HEADER, load_genesis
+from node.config.node_config import load_config, parse_address
+from node.config.yaml_source import dump_yaml
+from node.errors import ConfigError, NodeError
+
+
+def parse_member(text: str, default_name: str) -> dict[str, Any]:
+    """An entry of genesis' `members` from `[NAME=]ID[@HOST:PORT]`, the part behind NAME= as `fednode id --peer` prints
+    it. Raises ConfigError."""
+    name, equals, rest = text.rpartition("=")
+    key, at, address = rest.partition("@")
+    try:
+        decode_id(key)
+        if at and parse_address(address)[1] == 0:
+            raise ValueError("expected host:port with a port of at least 1")
+    except (InvalidKey, ValueError) as error:
+        raise ConfigError(f"member {text!r}: expected [NAME=]ID[@HOST:PORT] ({error})") from error
+    if equals and not name:
+        raise ConfigError(f"member {text!r}: expected a name before the =")
+    return {"key": key, "name": name or default_name} | ({"address": address} if at else {})
+
+
+def parse_members(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Entries of genesis' `members`; those without a name are called node0, node1 and so on by their place."""
+    return [parse_member(text, f"node{i}") for i, text in enumerate(texts)]
+
+
+def add_member(path: Path, text: str) -> Genesis:
+    """Puts one more member into the genesis in `path`, which is another chain's then.
+
+    Raises ConfigError, the file as it was: also where a node whose configuration lies beside it has run on it already.
+    """
+    old, _ = load_genesis(path)
+    if (started := find_started(path, old)) is not None:
+        raise ConfigError(
+            f"{path}: expected a genesis that no node has started from, but there is a chain in {started}; another "
+            "member makes it another federation's"
+        )
+    mapping = old.to_mapping()
+    mapping["members"] = [*mapping["members"], parse_member(text, f"node{old.n}")]
+    if old.min_contributions == compute_quorum(old.quorum, old.n):  # as it is unless somebody chose it
+        del mapping["min_contributions"]
+    try:
+        genesis = Genesis.from_mapping(mapping)
+    except GenesisError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    _replace(path, GENESIS_HEADER + dump_yaml(genesis.to_mapping()))
+    return genesis
+
+
+def find_started(path: Path, genesis: Genesis) -> Path | None:
+    """The data directory of a node that has run on this genesis, of those whose configurations lie in its folder."""
+    for config_file in sorted(path.parent.glob("*.yaml")):
+        if config_file.name == path.name:
+            continue
+        try:
+            config = load_config(config_file)
+        except ConfigError:  # another kind of file, or one that no node starts from
+            continue
+        if not config.genesis_file.exists() or not config.genesis_file.samefile(path):
+            continue
+        try:
+            stored = SqliteStore.stored_genesis(config.node.data_dir)
+        except ChainError:  # in use, or damaged: there has been a node
+            return config.node.data_dir
+        if stored is not None and Genesis.from_mapping(stored) == genesis:
+            return config.node.data_dir
+    return None
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise NodeError(f"{path}: cannot be written ({error.strerror})") from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,137 @@
+"""What an organisation begins with: a directory with its node's identity key and a configuration to go through.
+
+The key is all that has to be kept; everything in the configuration is the site's to change. Nothing that is there is
+ever written over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from chain.signing import encode_id
+from node.config.genesis_file import load_genesis
+from node.config.identity import create_identity
+from node.config.node_config import NodeConfig
+from node.config.problems import describe_error
+from node.config.schema import SCHEMA_HINT, make_schema
+from node.config.settings import complete_data, make_data
+from node.config.unlock import open_key, read_passphrase
+from node.config.yaml_source import Keys, YamlSource, dump_yaml
+from node.errors import ConfigError, NodeError
+
+CONFIG, SCHEMA = "node.yaml", "node.schema.json"
+DEFAULT_PORT = 7050
+
+_OPTIONS: dict[Keys, str] = {
+    ("node", "name"): "--name",
+    ("network", "listen"): "--listen",
+    ("network", "advertise"): "--advertise",
+    ("data",): "--data",
+    ("admin", "socket"): "DIR",
+}
+_HEADER = """\
+{hint}
+# The configuration of {name}; every key and its default: fednode config schema. Before it starts, see that
+#   - genesis.yaml and its initial model, which all members share, lie where genesis_file says
+#   - data is what this node has: digits come with the program, fednode data inspect FORMAT:PATH looks at others
+#   - fednode doctor --config node.yaml has nothing to complain of
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteSpec:
+    """What `node.yaml` is to say. `data` is `digits` or `FORMAT:PATH`; `key_file` an identity there already is, of
+    which `passphrase_file` is the passphrase, or that of the new one."""
+
+    name: str
+    genesis_file: Path | None = None
+    listen: str = f"0.0.0.0:{DEFAULT_PORT}"
+    advertise: str
+    data: str = "digits"
+    key_file: Path | None = None
+    passphrase_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What was made; `peer` is `id@host:port`, for the others' configurations and for genesis."""
+
+    config_file: Path
+    key_file: Path
+    id: str
+    address: str
+
+    @property
+    def peer(self) -> str:
+        return f"{self.id}@{self.address}"
+
+
+def make_site(directory: Path, spec: SiteSpec) -> Site:
+    """Writes the key and `node.yaml` into `directory`, which is made. Raises ConfigError or KeyFileError; where a file
+    is in the way, before anything is written."""
+    directory = Path(os.path.abspath(directory))
+    config_file, schema_file = directory / CONFIG, directory / SCHEMA
+    key_file = directory / "keys" / f"{spec.name}.key" if spec.key_file is None else spec.key_file
+    for path in (config_file, schema_file, *([key_file] if spec.key_file is None else [])):
+        if path.exists() or path.is_symlink():
+            raise ConfigError(f"{path}: expected no file, as nothing is written over; move it away or name another DIR")
+    mapping = _make_config(directory, key_file, spec)
+    config = _validate(mapping, directory)
+    passphrase = read_passphrase(spec.passphrase_file) if spec.passphrase_file else None
+    key = None if spec.key_file is None else open_key(spec.key_file, spec.passphrase_file)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        key = key or create_identity(key_file, passphrase)
+        _write(schema_file, json.dumps(make_schema(), indent=2) + "\n")
+        _write(config_file, _HEADER.format(hint=SCHEMA_HINT.format(SCHEMA), name=spec.name) + dump_yaml(mapping))
+    except OSError as error:
+        raise NodeError(f"{error.filename or directory}: cannot be written ({error.strerror})") from error
+    return Site(config_file, key_file, encode_id(key.id), config.network.advertise or config.network.listen)
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, Any]:
+    data = complete_data(make_data(spec.data))
+    genesis_file = Path("genesis.yaml") if spec.genesis_file is None else spec.genesis_file
+    if spec.genesis_file is not None:
+        load_genesis(spec.genesis_file)
+    node: dict[str, Any] = {"name": spec.name, "identity_key_file": _show_path(key_file, directory)}
+    if spec.passphrase_file is not None:
+        node["identity_passphrase_file"] = _show_path(spec.passphrase_file, directory)
+    return {
+        "version": 1,
+        "node": {**node, "data_dir": "data"},
+        "genesis_file": str(genesis_file) if spec.genesis_file is None else _show_path(genesis_file, directory),
+        "network": {"listen": spec.listen, "advertise": spec.advertise, "tls": "mutual", "peers": []},
+        "training": {"device": "auto", "seed": secrets.randbelow(1 << 31)},
+        "data": data,
+        "admin": {"socket": "run/node.sock"},
+        "log": {"level": "info"},
+    }
+
+
+def _show_path(path: Path, directory: Path) -> str:
+    """Relative to the configuration where it lies below it, so that the directory can be moved as a whole."""
+    absolute = Path(os.path.abspath(path))
+    return str(absolute.relative_to(directory) if absolute.is_relative_to(directory) else absolute)
+
+
+def _validate(mapping: dict[str, Any], directory: Path) -> NodeConfig:
+    """The configuration it will be. Raises ConfigError, naming the option behind each problem."""
+    source = YamlSource(directory / CONFIG, mapping, dict(_OPTIONS))
+    try:
+        return NodeConfig.model_validate_json(json.dumps(mapping), context={"directory": directory})
+    except ValidationError as error:
+        problems = [describe_error(details, source, NodeConfig).text for details in error.errors(include_url=False)]
+        raise ConfigError("; ".join(problems)) from error

@@ -1,0 +1,39 @@
+"""What node.yaml may say, for editors and validators: JSON Schema, made of the models that check it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from node.config.node_config import NodeConfig
+
+SCHEMA_HINT = "# yaml-language-server: $schema={}"  # on the first line of a file that an editor is to complete
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def make_schema() -> dict[str, Any]:
+    """JSON Schema of node.yaml. Addresses and ids are checked more closely when a node reads them."""
+    return {"$schema": DIALECT, **NodeConfig.model_json_schema(), "title": "node.yaml of fednode"}
+
+
+def get_defaults() -> dict[str, Any]:
+    """What a node has that says only what it must; keys without a default are not there."""
+    return _get_defaults(NodeConfig)
+
+
+def _get_defaults(model: type[BaseModel]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if field.is_required():
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                found[name] = _get_defaults(kind)
+        else:
+            default = field.get_default(call_default_factory=True)
+            found[name] = default.model_dump(mode="json") if isinstance(default, BaseModel) else _to_json(default)
+    return found
+
+
+def _to_json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,175 @@
+"""What a run is asked for on a command line: `--method dfpl --data npz:x.npz --set lr=0.05`, as what it becomes of
+genesis and of the nodes' configurations.
+
+Shared by test networks and simulations, so that one line asks both for the same thing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml.data import FORMATS, get_default_input, open_dataset
+from ml.data.base import InputFormat
+from ml.data.checks import compute_stats
+from ml.data.guess import guess_format
+from ml.data.source import DataSource, get_augment
+from ml.errors import DataError, SpecError
+from ml.errors import suggest as suggest_word
+from ml.specs.architectures import complete_model, validate_model
+from node.config.yaml_source import Keys, YamlSource, parse_value, suggest
+from node.errors import ConfigError
+
+_OPTIONS: dict[Keys, str] = {
+    ("method", "name"): "--method",
+    ("model", "name"): "--model",
+    ("pretrained",): "--pretrained",
+    ("input",): "--size",
+    ("data",): "--data",
+    ("rounds",): "--rounds",
+    ("attack",): "--attack",
+    ("profile",): "--profile",
+    ("pow",): "--difficulty",
+}
+
+
+def apply_settings(mapping: Mapping[str, Any], settings: Sequence[str], sections: Collection[str]) -> YamlSource:
+    """`mapping` under `KEY=VALUE` settings, with the option behind each value as its origin.
+
+    A dotted key goes into the section it begins with, one of `sections`; a bare one is a section that is a single
+    value, or a hyper-parameter of the method. Raises ConfigError.
+    """
+    source = YamlSource(Path("the options"), dict(mapping), dict(_OPTIONS))
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        keys = tuple(key.split("."))
+        if not equals or not all(keys):
+            raise ConfigError(f"--set {setting}: expected KEY=VALUE, as in lr=0.05 or model.hidden=[32]")
+        if len(keys) > 1 and keys[0] not in sections:
+            hint = suggest(keys[0], sections) or f" Known: {', '.join(sections)}"
+            raise ConfigError(f"--set {key}: unknown section {keys[0]!r}.{hint}")
+        if keys[0] not in sections:
+            keys = ("method", *keys)
+        source = source.with_value(keys, parse_value(text, f"--set {key}"), f"--set {key}")
+    return source
+
+
+def make_model(name: str) -> dict[str, Any]:
+    """Genesis' `model`, defaults written out. Raises ConfigError."""
+    try:
+        return complete_model({"name": name})
+    except SpecError as error:
+        raise ConfigError(f"--model: {error}") from error
+
+
+def make_attack(text: str) -> dict[str, Any]:
+    """A simulation's `attack` for `NAME`, `NAME:COUNT` or `NAME:COUNT,KEY=VALUE…`. Raises ConfigError."""
+    head, *settings = text.split(",")
+    name, colon, liars = head.partition(":")
+    attack: dict[str, Any] = {"name": name} | ({"liars": parse_value(liars, "--attack")} if colon else {})
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--attack: expected NAME:COUNT,KEY=VALUE, as in sign_flip:1,scale=4 (got {text!r})")
+        if key in attack:
+            raise ConfigError(f"--attack: {key} is given twice (got {text!r})")
+        attack[key] = parse_value(value, "--attack")
+    return attack
+
+
+def make_data(text: str) -> dict[str, Any]:
+    """The configuration's `data` for `digits`, `FORMAT:PATH`, or the path of something whose format can be seen.
+
+    Raises ConfigError.
+    """
+    name, colon, path = text.partition(":")
+    if name not in FORMATS and Path(text).expanduser().exists():
+        try:
+            return {"format": guess_format(Path(text).expanduser()), "path": text}
+        except DataError as error:
+            raise ConfigError(f"--data: {error}") from error
+    if not name or (colon and not path):
+        raise ConfigError(f"--data: expected digits or FORMAT:PATH (got {text!r})")
+    is_path = os.sep in name or Path(name).suffix or Path(text).is_symlink()
+    if name not in FORMATS and is_path:
+        raise ConfigError(f"--data: {text}: no such file or directory")
+    if name not in FORMATS:
+        what = "unknown format" if colon else "no such file or directory, and unknown format"
+        raise ConfigError(f"--data: data.format: {what} {name!r}: {suggest_word(name, FORMATS)}")
+    return {"format": name} | ({"path": path} if path else {})
+
+
+def complete_data(data: Any) -> dict[str, Any]:
+    """`data` after `--set data.KEY=VALUE`, its path absolute. Raises ConfigError."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"--data: expected digits or FORMAT:PATH (got {data!r})")
+    if "partition" in data:
+        raise ConfigError("--set data.partition: expected --partition instead")
+    try:
+        source = DataSource.from_mapping(data)
+        get_augment(data)
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    path = {} if source.path is None else {"path": os.path.abspath(source.path.expanduser())}
+    return {**data, **path}
+
+
+def make_input(
+    data: Mapping[str, Any], model: Mapping[str, Any], size: int | None, settings: Any = None
+) -> dict[str, Any]:
+    """Genesis' `input`: what suits data and model, or `size` x `size` pixels, under `settings` of single keys.
+
+    `normalize: auto` among those measures mean and deviation of each channel on the training samples, unless they are
+    given, too. Raises ConfigError.
+    """
+    try:
+        if not isinstance(model, Mapping):
+            raise ConfigError(f"--model: expected a name (got {model!r})")
+        made = get_default_input(data, model)
+        if made["shape"][1:] == [1, 1]:
+            _refuse_images(model, made["shape"], size)
+        if size is not None and made["shape"][1:] != [size, size]:
+            if not 1 <= size <= 1024:
+                raise ConfigError(f"--size: expected 1 to 1024 pixels (got {size})")
+            made |= {"shape": [made["shape"][0], size, size], "resize": [size, size]}
+        if settings is not None and not isinstance(settings, Mapping):
+            raise ConfigError(f"--set input: expected {{shape: …, mean: …, std: …}} (got {settings!r})")
+        if settings is None:
+            return made
+        made |= {"resize": None} if "shape" in settings else {}
+        made |= {key: value for key, value in settings.items() if key != "normalize"}
+        try:
+            InputFormat.from_mapping(made)
+        except DataError as error:
+            raise ConfigError(f"--set {error}") from error
+        match settings.get("normalize", "none"):
+            case "auto":
+                return _measure(data, made) | {key: made[key] for key in ("mean", "std") if key in settings}
+            case "none":
+                return made
+            case other:
+                raise ConfigError(f"--set input.normalize: expected auto or none (got {other!r})")
+    except DataError as error:
+        raise ConfigError(f"--data: {error}") from error
+
+
+def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | None) -> None:
+    """Raise ConfigError where data that are features meet what only images have."""
+    if size is not None:
+        raise ConfigError(f"--size: expected images to resize, and the data have {shape[0]} features")
+    try:
+        validate_model(model, tuple(shape))
+    except SpecError as error:
+        if error.path == "input.shape":
+            raise ConfigError(
+                f"--model: {model['name']} takes images, and the data have {shape[0]} features"
+            ) from error
+
+
+def _measure(data: Mapping[str, Any], input_: Mapping[str, Any]) -> dict[str, Any]:
+    """`input` with the mean and the deviation of the training samples."""
+    shape = InputFormat.from_mapping(input_).shape
+    mean, std = compute_stats(open_dataset(data, shape=shape)[0], shape)
+    return {**input_, "mean": [round(value, 6) for value in mean], "std": [max(round(value, 6), 1e-6) for value in std]}

@@ -1,0 +1,128 @@
+"""Recomputes, afterwards, what this node followed by certificate alone; what does not fit halts it (PROTOCOL §9).
+
+A node that was away takes finalised blocks on the word of a quorum. Their blobs come later, from whoever still has
+them: then the aggregate is recomputed like any other, and `chain verify --deep` finds the height covered. Large blobs
+are only asked for while peers still keep them: of the newest heights, and of those that later rounds go on reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+
+from chain import validation
+from chain.block import Block, Digest
+from chain.errors import InvalidAggregate
+from chain.genesis import Genesis
+from ml import specs
+from ml.payload import kind_code
+from node.boundary import UNFORESEEN, Boundary
+from node.errors import NodeError
+from node.offload import Offload
+from node.payloads.aggregates import Aggregates
+from node.payloads.checks import PayloadRefused, Payloads
+from node.payloads.fetcher import BlobFetcher
+from node.payloads.retention import LARGE_BYTES
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 4096  # heights; of a longer catch-up the oldest stay unaudited, and `chain verify --deep` lists them
+
+
+class Halted(NodeError):
+    """The chain cannot be trusted any more; the text says why. The node stops and stays readable."""
+
+
+class Auditor:
+    """Works through followed heights one at a time, behind everything else this node does."""
+
+    def __init__(
+        self,
+        genesis: Genesis,
+        spec: specs.MethodSpec,
+        blobs: BlobFetcher,
+        aggregates: Aggregates,
+        arithmetic: Offload,
+        boundary: Boundary | None = None,
+    ) -> None:
+        self._genesis = genesis
+        self._spec = spec
+        self._blobs = blobs
+        self._aggregates = aggregates
+        self._arithmetic = arithmetic
+        self._boundary = boundary or Boundary()
+        self._waiting: deque[tuple[Block, Block]] = deque(maxlen=MAX_WAITING)
+        self._added = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def add(self, block: Block, parent: Block) -> None:
+        """`block`, on `parent`, was followed without being recomputed."""
+        self._waiting.append((block, parent))
+        self._added.set()
+        self._idle.clear()
+
+    async def wait_until_idle(self) -> None:
+        """Until all that was added has been looked at."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Until cancelled. Raises Halted for a certified block whose aggregate is another one."""
+        while True:
+            await self._added.wait()
+            self._added.clear()
+            while self._waiting:
+                block, parent = self._waiting.popleft()
+                with self._boundary.around("audit") as crossing:
+                    if self._is_worth_asking_for(block):
+                        await self._audit(block, parent)
+                if crossing.failure is not None:  # which says nothing of the block
+                    log.warning("height %d stays unaudited: %s", block.height, UNFORESEEN)
+            self._idle.set()
+
+    def _is_worth_asking_for(self, block: Block) -> bool:
+        is_recent = len(self._waiting) < self._genesis.keep_heights
+        needed_until = self._spec.needed_until(block.height)
+        newest = self._waiting[-1][0].height if self._waiting else block.height
+        is_needed = needed_until is None or needed_until > newest
+        voted = {kind_code(kind) for kind in self._spec.rules(block.height)}
+        refs = [ref for contribution in block.contributions for ref in contribution.payloads]
+        is_small = all(ref.size <= LARGE_BYTES for ref in refs if ref.kind in voted)
+        return is_recent or is_needed or (is_small and not self._spec.get_streamed(block.height))
+
+    async def _audit(self, block: Block, parent: Block) -> None:
+        payloads = Payloads(
+            self._spec,
+            height=block.height,
+            parent=lambda: self._aggregates.get_arrays(parent),
+            blobs=self._blobs,
+            arithmetic=self._arithmetic,
+        )
+        try:
+            validation.validate_aggregate(block, await self._recompute(payloads, block))
+        except TimeoutError:
+            log.info("height %d stays unaudited: nobody has its blobs any more", block.height)
+            self._blobs.abandon()
+        except (PayloadRefused, InvalidAggregate) as error:
+            raise Halted(f"height {block.height}: certified, but {error}") from error
+
+    async def _recompute(self, payloads: Payloads, block: Block) -> Digest:
+        """Raises TimeoutError when nothing has come in for `waits.collect_s`, or not all in the time its round had."""
+        quiet_s = self._genesis.waits.collect_s
+        work = asyncio.create_task(self._compute(payloads, block))
+        try:
+            async with asyncio.timeout(self._spec.get_collect_s(block.height, quiet_s)):
+                before = -1
+                while not work.done():
+                    if before == self._blobs.received_bytes:
+                        raise TimeoutError
+                    before = self._blobs.received_bytes
+                    await asyncio.wait({work}, timeout=quiet_s)
+                return await work
+        finally:
+            work.cancel()
+
+    async def _compute(self, payloads: Payloads, block: Block) -> Digest:
+        await asyncio.gather(*(payloads.ensure(contribution) for contribution in block.contributions))
+        return (await payloads.aggregate(block.contributions)).digest

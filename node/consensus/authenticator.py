@@ -1,0 +1,157 @@
+"""Opens what peers push: sizes and layout first, then the signature, each object once (SECURITY §5)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from chain import codec, validation
+from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
+from chain.errors import DecodeError, InvalidBody, InvalidKey, InvalidSeal, InvalidSignature, NotAMember
+from chain.genesis import Genesis
+from chain.pow import is_valid_work
+from node.p2p.refusals import Reason, get_reason
+from node.p2p.transport.base import Message, MessageKind, PeerFault
+from node.p2p.transport.outbox import TokenBucket
+
+SignedObject = Contribution | Block | Vote | Evidence
+
+# Faults that the sender could have seen itself, whatever its head.
+PARENTLESS = (DecodeError, InvalidSignature, InvalidSeal, InvalidKey, InvalidBody, NotAMember)
+MAX_KNOWN = 256  # objects remembered per signer; an honest one makes fewer in two heights (I6)
+
+# Signatures checked per signer. An honest one makes a contribution, a candidate and the votes of a view or two in a
+# height; who is behind gets those of many views at once.
+CHECKS_BURST = float(MAX_KNOWN)
+CHECKS_PER_S = 64.0
+CHECKS_PER_HEIGHT = 8.0
+
+
+class Inbox:
+    """Decodes and authenticates, cheap checks first. What was opened once is known by its digest and costs nothing
+    again; what any one member signs costs no more than its share, whoever brings it.
+
+    Everything that hangs on the parent (heights, links, difficulty) is left to whoever knows the parent. `clock` gives
+    seconds of any steady clock.
+    """
+
+    def __init__(self, genesis: Genesis, clock: Callable[[], float]) -> None:
+        self._genesis = genesis
+        self._clock = clock
+        # By signer, the height of each object that is authentic.
+        self._opened: dict[Id, dict[Digest, int]] = {key: {} for key in genesis.member_ids}
+        self._known: set[Digest] = set()  # all of these: asked at every message, it must not cost a look at each signer
+        self._checks = {key: TokenBucket(CHECKS_PER_S, CHECKS_BURST, clock()) for key in genesis.member_ids}
+
+    def on_height(self, height: int) -> None:
+        """Objects below `height` will not come again, or do not matter."""
+        now = self._clock()
+        for signer, opened in self._opened.items():
+            self._opened[signer] = {digest: at for digest, at in opened.items() if at >= height}
+            self._checks[signer].give(now, CHECKS_PER_HEIGHT)
+        self._known = set().union(*self._opened.values())
+
+    def open(
+        self, message: Message, *, first: int, last: int, has_room: Callable[[Contribution | Block | Vote], bool]
+    ) -> SignedObject | Reason | None:
+        """The object in `message`. None if it is known already, and a reason why it is not wanted now: it is of a
+        height outside `first`..`last`, there is no room for it, or its signer has used up its share.
+
+        Raises PeerFault when the bytes, the work or the signature are bad, or the signer is a stranger. Evidence is
+        only decoded.
+        """
+        digest = hashlib.sha256(message.data).digest()
+        if digest in self._known:
+            return None
+        try:
+            opened = self._decode(message)
+            if isinstance(opened, Evidence):
+                return opened
+            if not first <= opened.height <= last:
+                return Reason.OTHER_HEIGHT
+            author = get_signer(opened)
+            signer = self._opened.get(author)
+            if signer is None:
+                raise NotAMember(f"signer: expected one of {self._genesis.n} members, got a stranger")
+            if not has_room(opened):
+                return Reason.NO_ROOM
+            if not self._may_check(author):
+                return Reason.RATE
+            self._authenticate(opened)
+            self._checks[author].take(self._clock())  # what others forge is not on its account
+        except PARENTLESS as error:
+            raise PeerFault(f"{message.kind.name.lower()}: {error}", get_reason(error)) from error
+        while len(signer) >= MAX_KNOWN:
+            oldest = next(iter(signer))  # it may cost a second look, and no more
+            del signer[oldest]
+            self._known.discard(oldest)
+        self._remember(opened, digest)
+        return opened
+
+    def _may_check(self, signer: Id) -> bool:
+        return self._checks[signer].get_wait_s(self._clock()) <= 0
+
+    def _decode(self, message: Message) -> SignedObject:
+        match message.kind:
+            case MessageKind.CONTRIBUTION:
+                return codec.decode_contribution(message.data)
+            case MessageKind.BLOCK:
+                return codec.decode_block(self._genesis.chain_id, message.data)
+            case MessageKind.VOTE:
+                return codec.decode_vote(message.data)
+            case MessageKind.EVIDENCE:
+                return codec.decode_evidence(message.data)
+            case MessageKind.STATUS:
+                raise DecodeError("a status is not a signed object")
+
+    def _authenticate(self, opened: Contribution | Block | Vote) -> None:
+        match opened:
+            case Contribution():
+                validation.verify_contribution(self._genesis, opened)
+            case Vote():
+                validation.verify_vote(self._genesis, opened)
+            case Block():
+                if not is_valid_work(opened.id, max(opened.header.difficulty, self._genesis.pow.min)):
+                    raise InvalidSeal(f"work below the least difficulty, {self._genesis.pow.min}")
+                body = codec.compute_body_digest(opened.contributions)
+                if opened.header.body != body:  # a relay can hang any body on a signed header
+                    raise InvalidBody.differs("digest of the body", opened.header.body, body)
+                validation.verify_block(self._genesis, opened)
+
+    def add_own(self, contribution: Contribution) -> None:
+        """This node's own, just signed: it need not be verified in the candidates of others."""
+        self._remember(contribution, _compute_digest(contribution))
+
+    def _remember(self, opened: Contribution | Block | Vote, digest: Digest) -> None:
+        self._opened[get_signer(opened)][digest] = opened.height
+        self._known.add(digest)
+
+    def forget(self, opened: Contribution | Block | Vote) -> None:
+        """There was no room for this object: it may come again."""
+        digest = _compute_digest(opened)
+        self._opened[get_signer(opened)].pop(digest, None)
+        self._known.discard(digest)
+
+    def is_known(self, contribution: Contribution) -> bool:
+        """Whether this very contribution was authenticated before: its signature needs no second check."""
+        return _compute_digest(contribution) in self._opened.get(contribution.author, ())
+
+
+def get_signer(signed: Contribution | Block | Vote) -> Id:
+    match signed:
+        case Contribution():
+            return signed.author
+        case Block():
+            return signed.header.miner
+        case Vote():
+            return signed.voter
+
+
+def _compute_digest(signed: Contribution | Block | Vote) -> Digest:
+    match signed:
+        case Contribution():
+            return hashlib.sha256(codec.encode_contribution(signed)).digest()
+        case Block():
+            return hashlib.sha256(codec.encode_block(signed)).digest()
+        case Vote():
+            return hashlib.sha256(codec.encode_vote(signed)).digest()

@@ -1,0 +1,55 @@
+"""The parts of a node, handed in by the composition root."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from random import Random
+
+from chain.block import Id
+from chain.genesis import Genesis
+from chain.signing import SigningKey
+from chain.sqlite_store import SqliteStore
+from ml.specs import MethodSpec
+from node.boundary import Boundary
+from node.clock import Clock
+from node.consensus.miner import Miner
+from node.offload import Offload
+from node.p2p.bans import Bans
+from node.p2p.transport.base import Transport
+from node.payloads.fetcher import USUAL_SLOWNESS, Slowness
+from node.training.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """The collaborators of one node. `disk` is the one thread of the store, `arithmetic` decodes and aggregates arrays,
+    `bulk` reads the blobs that peers ask for and takes in those on demand, so that none waits for another. `slowness`
+    is how slowly a peer may give them. `boundary` is the transport's too."""
+
+    genesis: Genesis
+    spec: MethodSpec
+    key: SigningKey
+    store: SqliteStore
+    transport: Transport
+    trainer: Trainer
+    miner: Miner
+    clock: Clock
+    disk: Offload
+    arithmetic: Offload
+    bulk: Offload
+    random: Random  # where nonces begin: nothing that has to be secret
+    observers: tuple[Id, ...] = ()
+    mines: bool = True
+    bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
+    slowness: Slowness = USUAL_SLOWNESS
+    boundary: Boundary = field(default_factory=Boundary)
+
+    @property
+    def me(self) -> Id:
+        return self.key.id
+
+    def get_name(self, key: Id) -> str:
+        """What people call a member; the start of a stranger's key."""
+        index = self.genesis.index_of(key)
+        return self.genesis.members[index].name if index is not None else key.hex()[:8]

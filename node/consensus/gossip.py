@@ -1,0 +1,216 @@
+"""Pushes what is new, and repairs what got lost: everyone says what it holds, and gets what it lacks (PROTOCOL §5).
+
+Authors push their own objects to every connected peer at once. A `Status` goes out on connect, soon after every step
+and at least every `status_s`; whoever receives one pushes what its sender lacks, in turns: the author, and a few more
+holders each time it is still missing. So nothing depends on a message arriving once: queues may drop, links may break.
+Nor do all who hold an object give it to each who lacks it, n^3 messages where a slow network delivers late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from chain import codec
+from chain.block import Block, Contribution, Evidence, Id, Phase, Vote
+from chain.genesis import Genesis
+from node.clock import Clock
+from node.consensus.machine import RoundMachine
+from node.p2p.peers import Peers
+from node.p2p.status import Status, VoteBitmap, status_to_bytes
+from node.p2p.transport.base import Message, MessageKind, Transport
+
+MAX_EVIDENCE_PUSHED = 16  # on connect: the newest; older evidence has long been seen
+FIRST_GIVERS = 3  # holders besides the author that give what is missing in one status; twice as many in the next
+MAX_MISSED = 1 << 17  # of a height that goes on for long; what is forgotten is given as if it were missing anew
+MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where this node stands: its finalised head, and the height it works on (None once the set rounds are done).
+
+    `contributes`: whether others have reason to await its contribution to that height.
+    """
+
+    head_height: int
+    head_id: Id
+    machine: RoundMachine | None
+    contributes: bool
+
+
+class Gossip:
+    """One node's side of the conversation. `position` is asked anew each time; nothing here decides anything."""
+
+    def __init__(
+        self, genesis: Genesis, transport: Transport, peers: Peers, clock: Clock, position: Callable[[], Position]
+    ) -> None:
+        self._genesis = genesis
+        self._is_member = genesis.index_of(transport.me) is not None  # an observer tells its status and nothing else
+        self._transport = transport
+        self._peers = peers
+        self._clock = clock
+        self._position = position
+        self._changed = asyncio.Event()
+        self._held_since_s: dict[Hashable, float] = {}
+        self._missed: Counter[tuple[Id, Hashable]] = Counter()  # in how many statuses a peer lacked an object
+        self._encoded: dict[Id, Message] = {}
+        self._proved: set[tuple[Id, Hashable]] = set()  # to whom the prevotes behind a block were given, in which view
+        self._evidence: list[Message] = []
+
+    # ---- own objects
+
+    def push_contribution(self, contribution: Contribution) -> None:
+        self._push(Message(MessageKind.CONTRIBUTION, codec.encode_contribution(contribution)))
+
+    def push_block(self, block: Block) -> None:
+        self._push(Message(MessageKind.BLOCK, codec.encode_block(block)))
+
+    def push_vote(self, vote: Vote) -> None:
+        self._push(Message(MessageKind.VOTE, codec.encode_vote(vote)))
+
+    def push_evidence(self, evidence: Evidence) -> None:
+        self._push(self.keep_evidence(evidence))
+
+    def keep_evidence(self, evidence: Evidence) -> Message:
+        """Tells it to every peer that comes up from now on."""
+        message = Message(MessageKind.EVIDENCE, codec.encode_evidence(evidence))
+        self._evidence = [*self._evidence, message][-MAX_EVIDENCE_PUSHED:]
+        return message
+
+    def _push(self, message: Message) -> None:
+        if not self._is_member and message.kind is not MessageKind.STATUS:
+            return
+        for peer in sorted(self._transport.connected()):
+            self._transport.post(peer, message)
+
+    # ---- what is held, and since when
+
+    def on_held(self, key: Hashable) -> None:
+        """An object is here now. A peer that lacks it may have it under way: it is not pushed again before Delta."""
+        self._held_since_s.setdefault(key, self._clock.monotonic())
+        if len(self._held_since_s) > MAX_HELD:
+            del self._held_since_s[next(iter(self._held_since_s))]
+
+    def on_height(self) -> None:
+        """A new height: what was held for the old one no longer matters."""
+        self._held_since_s.clear()
+        self._missed.clear()
+        self._encoded.clear()
+        self._proved.clear()
+        self.on_step()
+
+    def on_step(self) -> None:
+        """Something a status tells has changed."""
+        self._changed.set()
+
+    def _is_settled(self, key: Hashable) -> bool:
+        since_s = self._held_since_s.get(key, float("-inf"))
+        return self._clock.monotonic() - since_s >= self._genesis.waits.delta_s
+
+    def _gives(self, peer: Id, key: Hashable, author: Id) -> bool:
+        """Whether it is this node's turn to give `peer` an object that its status shows it lacks: the author always
+        does, of the others first those that follow it among the members."""
+        me, first = self._genesis.index_of(self._transport.me), self._genesis.index_of(author)
+        if me is None or first is None or not self._is_settled(key):
+            return False
+        missed = self._missed[peer, key]
+        self._missed[peer, key] += 1
+        if len(self._missed) > MAX_MISSED:
+            del self._missed[next(iter(self._missed))]
+        return (me - first) % self._genesis.n >> missed <= FIRST_GIVERS
+
+    # ---- status
+
+    async def run(self) -> None:
+        """Sends a status to everyone Delta after a change, so that changes in a row share one, and every `status_s`."""
+        waits = self._genesis.waits
+        while True:
+            try:
+                async with asyncio.timeout(waits.status_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            else:
+                await asyncio.sleep(waits.delta_s)
+            self._changed.clear()
+            self._push(self._status_message())
+
+    def greet(self, peer: Id) -> None:
+        """A peer has just come up: tell it where we stand, and who lies."""
+        self._transport.post(peer, self._status_message())
+        for message in self._evidence if self._is_member else ():
+            self._transport.post(peer, message)
+
+    def send_status(self) -> None:
+        """Tells everyone at once, to be given what is missing here."""
+        self._push(self._status_message())
+
+    def _status_message(self) -> Message:
+        return Message(MessageKind.STATUS, status_to_bytes(self.get_status()))
+
+    def get_status(self) -> Status:
+        position = self._position()
+        machine = position.machine
+        now_ms = self._clock.now_ms()
+        if machine is None:
+            return Status(self._genesis.chain_id, position.head_height, position.head_id, time_ms=now_ms)
+        members = self._genesis.member_ids
+        candidates = sorted(machine.candidates)[: 2 * len(members)]  # no peer takes a longer list
+        return Status(
+            chain_id=self._genesis.chain_id,
+            head_height=position.head_height,
+            head_id=position.head_id,
+            height=machine.height,
+            view=machine.view,
+            contributes=position.contributes,
+            abstains=machine.abstains,
+            contributions=sum(1 << i for i, key in enumerate(members) if key in machine.contributions),
+            candidates=tuple(candidates),
+            votes=tuple(VoteBitmap(*held) for held in machine.voting.get_bitmaps()),
+            time_ms=now_ms,
+        )
+
+    # ---- repair
+
+    def on_status(self, peer: Id, status: Status) -> None:
+        """Gives `peer` what its status shows it lacks at our height. A peer on another height syncs by itself."""
+        machine = self._position().machine
+        if machine is None or status.height != machine.height or not self._is_member:
+            return
+        members = self._genesis.member_ids
+        for index, key in enumerate(members):
+            contribution = None if status.contributions >> index & 1 else machine.contributions.get(key)
+            if contribution is not None and self._gives(peer, contribution, key):
+                self._post(peer, MessageKind.CONTRIBUTION, codec.encode_contribution(contribution))
+        candidates = frozenset(status.candidates)
+        for block_id, block in machine.candidates.items():
+            if block_id not in candidates and self._gives(peer, block_id, block.header.miner):
+                self._transport.post(peer, self._encode_candidate(block))
+        held: dict[tuple[int, Phase], int] = {(entry.view, entry.phase): entry.members for entry in status.votes}
+        for vote in machine.voting.get_missing(held):
+            if self._gives(peer, vote.slot, vote.voter):
+                self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
+        self._prove(peer, status, machine.voting.get_proof())
+
+    def _prove(self, peer: Id, status: Status, proof: Sequence[Vote]) -> None:
+        """Gives a peer in a later view the prevotes behind the valid block, once a view, whatever it holds: a bitmap
+        does not tell which of an equivocator's two votes that is, and the other may be the one that is needed."""
+        if not proof or status.view <= proof[0].view:
+            return
+        key = ("proof", status.view, proof[0].block_id)
+        if (peer, key) not in self._proved and self._gives(peer, key, proof[0].voter):
+            self._proved.add((peer, key))
+            for vote in proof:
+                self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
+
+    def _encode_candidate(self, block: Block) -> Message:
+        """One of this height's, encoded once for all who lack it: the largest message, with a contribution a member."""
+        if block.id not in self._encoded:
+            self._encoded[block.id] = Message(MessageKind.BLOCK, codec.encode_block(block))
+        return self._encoded[block.id]
+
+    def _post(self, peer: Id, kind: MessageKind, data: bytes) -> None:
+        self._transport.post(peer, Message(kind, data))

@@ -1,0 +1,85 @@
+"""The members' clocks, as their statuses show them, and the time that follows from all of them (PROTOCOL §3).
+
+One clock is always wrong. A node judges times by its own clock, or by the lower median of all members' where that is
+later, so that a slow clock does not vote late. Each clock counts, the node's own included: of four or more, one that is
+wrong is told from the others by everybody alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chain.block import Id
+from chain.genesis import Genesis
+from node.clock import Clock
+from node.p2p.clock_skew import ENOUGH_TO_TELL, compute_lower_median, compute_skews_s, describe_skew, is_wrong
+
+FORGET_S = 60.0  # after a member's last status
+SETTLE_S = 10.0  # for so long a reading that shows an earlier time, as of a status that was held up, changes nothing
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A member's clock as a status has shown it: how far it is ahead of this node's steady clock, which nobody sets."""
+
+    ahead_ms: float
+    at_s: float
+
+
+class MemberClocks:
+    """What one node knows of its federation's clocks. A status that was under way for long makes its sender look slow:
+    of the last statuses the one that took least counts."""
+
+    def __init__(self, genesis: Genesis, me: Id, clock: Clock) -> None:
+        self._genesis = genesis
+        self._me = me
+        self._clock = clock
+        self._readings: dict[Id, _Reading] = {}
+
+    def on_status(self, member: Id, time_ms: int) -> None:
+        """A member has told its time; 0 is that of one which does not tell."""
+        if time_ms <= 0 or member == self._me or self._genesis.index_of(member) is None:
+            return
+        now_s = self._clock.monotonic()
+        before, new = self._readings.get(member), _Reading(time_ms - now_s * 1000, now_s)
+        if before is None or new.ahead_ms >= before.ahead_ms or now_s - before.at_s > SETTLE_S:
+            self._readings[member] = new
+
+    def now_ms(self) -> int:
+        """The time that candidates are judged by: this node's own, or the lower median where that is later."""
+        clocks = self._get_clocks_ms().values()
+        return max(self._clock.now_ms(), round(compute_lower_median(clocks)) if clocks else 0)
+
+    def get_skews_s(self) -> Mapping[Id, float]:
+        """Seconds by which each clock is ahead of the median, this node's own among them, if there is any other."""
+        return compute_skews_s({member: now_ms / 1000 for member, now_ms in self._get_clocks_ms().items()})
+
+    def describe_wrong(self) -> list[str]:
+        """A line for each clock that is off by more than MAX_SKEW_S."""
+        skews_s = self.get_skews_s()
+        wrong = {member: skew_s for member, skew_s in skews_s.items() if is_wrong(skew_s)}
+        if wrong and len(skews_s) < ENOUGH_TO_TELL:
+            one, other = map(self._get_name, sorted(skews_s, key=lambda member: member != self._me))
+            apart_s = max(skews_s.values()) - min(skews_s.values())
+            return [f"the clocks of {one} and {other} are {apart_s:.1f} s apart: one of the two is wrong"]
+        return [
+            f"the clock of {self._get_name(member)} is {describe_skew(skew_s, len(skews_s))}"
+            for member, skew_s in sorted(wrong.items())
+        ]
+
+    def _get_clocks_ms(self) -> dict[Id, float]:
+        """What each clock shows now, as far as it is known."""
+        now_s = self._clock.monotonic()
+        shown = {
+            member: reading.ahead_ms + now_s * 1000
+            for member, reading in self._readings.items()
+            if now_s - reading.at_s <= FORGET_S
+        }
+        if self._genesis.index_of(self._me) is not None:
+            shown[self._me] = self._clock.now_ms()
+        return shown
+
+    def _get_name(self, member: Id) -> str:
+        index = self._genesis.index_of(member)
+        return "this node" if member == self._me or index is None else self._genesis.members[index].name

@@ -1,0 +1,138 @@
+"""What one round was like on this node: who took part, how long each phase took, what it did to the accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chain.block import Block, Certificate, EvidenceKind, Id
+from chain.signing import encode_id
+from node.consensus.actions import Objection
+from node.consensus.machine import RoundMachine
+from node.finite import to_finite
+from node.p2p.refusals import Refusals
+
+# A candidate counts from when it was found acceptable here, not from when it came.
+PHASE_ENDS = {"train": "contributed", "exchange": "cutoff", "mine": "candidate", "vote": "final", "apply": "applied"}
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """Gathered while the round runs; times are seconds on the node's steady clock. `bytes_before` and `bytes_after`
+    are the bytes sent since the node started, by kind of message. `pulled_bytes` are those of blobs that were taken of
+    single peers, before training or after the block, None where the method takes none, and `gone` are the peers it was
+    in vain to ask, with the reason. `spoiled` says why the round's aggregate was not taken over here, `went_back` why
+    training began from this node's own model instead of the aggregate before, and `failure` why there was no training,
+    None of what was as always. `refusals_before` and `refusals_after` are what was not taken since the node
+    started, by peer; `left_out` says of members that are not in the block why, as far as this node can tell."""
+
+    height: int
+    began_s: float
+    bytes_before: Mapping[str, int]
+    refusals_before: Mapping[Id, Refusals] = field(default_factory=dict)
+    refusals_after: Mapping[Id, Refusals] = field(default_factory=dict)
+    bytes_after: Mapping[str, int] = field(default_factory=dict)
+    train: Mapping[str, float] = field(default_factory=dict)
+    applied: Mapping[str, float] = field(default_factory=dict)
+    refused: Mapping[Id, str] = field(default_factory=dict)
+    left_out: Mapping[Id, str] = field(default_factory=dict)
+    objections: Sequence[tuple[Block, Objection]] = ()
+    signed_twice: dict[Id, EvidenceKind] = field(default_factory=dict)
+    gone: dict[Id, str] = field(default_factory=dict)
+    pulled_bytes: int | None = None
+    spoiled: str | None = None
+    went_back: str | None = None
+    failure: str | None = None
+    block: Block | None = None
+    certificate: Certificate | None = None
+    _marks: dict[str, float] = field(default_factory=dict)
+
+    def mark(self, what: str, at_s: float) -> None:
+        """Something happened for the first time."""
+        self._marks.setdefault(what, at_s)
+
+    def on_final(self, block: Block, certificate: Certificate, at_s: float, machine: RoundMachine) -> None:
+        self.mark("final", at_s)
+        self.block, self.certificate, self.refused = block, certificate, dict(machine.refused)
+        self.left_out = machine.explain_left_out(block)
+        self.objections = [(machine.candidates[at], objection) for at, objection in machine.objections.items()]
+
+    def on_signed_twice(self, author: Id, kind: EvidenceKind) -> None:
+        self.signed_twice[author] = kind
+
+    def on_applied(
+        self,
+        at_s: float,
+        metrics: Mapping[str, float],
+        bytes_after: Mapping[str, int],
+        refusals_after: Mapping[Id, Refusals],
+    ) -> None:
+        self.mark("applied", at_s)
+        self.applied, self.bytes_after, self.refusals_after = metrics, bytes_after, refusals_after
+
+    def on_taken(self, pulled_bytes: int, gone: Mapping[Id, str]) -> None:
+        self.pulled_bytes, self.gone = pulled_bytes, dict(gone)
+
+    @property
+    def beta_s(self) -> float | None:
+        """Seconds that mining took: from when the contributions were settled until a candidate could be voted for.
+
+        None where this node saw only one of the two, as when it followed a certificate.
+        """
+        cutoff_s, candidate_s = self._marks.get("cutoff"), self._marks.get("candidate")
+        return None if cutoff_s is None or candidate_s is None else max(0.0, candidate_s - cutoff_s)
+
+    def compute_seconds(self) -> dict[str, float]:
+        """Seconds by phase. Phases overlap; what happened during an earlier one costs its own phase nothing."""
+        seconds: dict[str, float] = {}
+        until_s = self.began_s
+        for phase, mark in PHASE_ENDS.items():
+            end_s = max(until_s, self._marks.get(mark, until_s))
+            seconds[phase] = end_s - until_s
+            until_s = end_s
+        return seconds | {"wall": until_s - self.began_s}
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The record as JSON holds it, with None for numbers that are not finite. Accuracy is the newest this node
+        knows: after applying, else after training."""
+        block = self.block
+        contributions = block.contributions if block is not None else ()
+        return {
+            "round": self.height,
+            "block": block.id.hex() if block is not None else None,
+            "miner": encode_id(block.header.miner) if block is not None else None,
+            "view": self.certificate.view if self.certificate is not None else None,
+            "votes": len(self.certificate.signatures) if self.certificate is not None else 0,
+            "contributors": [encode_id(contribution.author) for contribution in contributions],
+            "payload_bytes": sum(ref.size for contribution in contributions for ref in contribution.payloads),
+            "rejected": {encode_id(author): reason for author, reason in self.refused.items()},
+            "left_out": {encode_id(author): reason for author, reason in self.left_out.items()},
+            "candidates": [
+                {"id": block.id.hex(), "miner": encode_id(block.header.miner), "reason": objection.why}
+                for block, objection in self.objections
+            ],
+            "signed_twice": {encode_id(author): kind.name.lower() for author, kind in self.signed_twice.items()},
+            "not_taken": [
+                {"peer": encode_id(peer), "counts": {reason.value: count for reason, count in sorted(counts.items())}}
+                for peer, after in self.refusals_after.items()
+                if (counts := after - self.refusals_before.get(peer, Refusals()))
+            ],
+            "seconds": self.compute_seconds(),
+            "bytes_sent": {kind: after - self.bytes_before.get(kind, 0) for kind, after in self.bytes_after.items()},
+            "pulled_bytes": self.pulled_bytes,
+            "gone": {encode_id(author): reason for author, reason in self.gone.items()},
+            "spoiled": self.spoiled,
+            "went_back": self.went_back,
+            "failure": self.failure,
+            "beta_s": self.beta_s,
+            "train": to_finite(self.train),
+            "apply": to_finite(self.applied),
+            "accuracy": to_finite(self.applied.get("accuracy", self.train.get("accuracy"))),
+            "local_accuracy": to_finite(self.train.get("accuracy")),
+        }
+
+
+def show_measure(value: float | None) -> str:
+    """Three digits, or a dash for what was not measured."""
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,272 @@
+"""Catches up by certificates: whoever is ahead proves it, and no single peer is trusted (PROTOCOL §6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from chain import codec, validation
+from chain.block import Block, Certificate, Id
+from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES
+from chain.errors import ChainError
+from chain.genesis import Genesis
+from chain.tip import Tip
+from node.boundary import Boundary
+from node.p2p.peers import Peer, Peers
+from node.p2p.refusals import Reason, get_reason
+from node.p2p.transport.base import MAX_BLOCKS_REPLY_BYTES, PeerUnavailable, Transport
+
+log = logging.getLogger(__name__)
+
+BATCH = 1024  # blocks asked for at once; a reply has room for about 1 MiB of them
+SLICE = 128  # of them verified and adopted together: as many are lost at most when the node dies
+PAUSES_S = (0.25, 0.5, 1.0, 2.0)  # before asking a peer again that had nothing good; the last repeats
+FORGIVEN_S = 60.0  # after this long without another, a peer's failures are forgotten
+ANSWER_S = 10.0  # a peer that takes longer has nothing good
+LOOK_S = 0.5  # how often one sees whether a peer that has failed before need be waited for
+FULL_BYTES = MAX_BLOCKS_REPLY_BYTES - MAX_BLOCK_BYTES - MAX_CERTIFICATE_BYTES - 1024  # with more, the next may not fit
+
+
+class ChainsDiverge(Exception):
+    """Two valid certificates at one height: at least 2q - n members are provably guilty. Nothing may go on."""
+
+    def __init__(self, ours: Block, theirs: Block, certificate: Certificate) -> None:
+        super().__init__(f"height {ours.height}: {ours.id.hex()} and {theirs.id.hex()} are both certified")
+        self.ours = ours
+        self.theirs = theirs
+        self.certificate = certificate
+
+
+class _Refused(Exception):
+    """A peer's block of this height does not hold."""
+
+    def __init__(self, height: int, error: ChainError) -> None:
+        super().__init__(f"height {height}: {error}")
+        self.height = height
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class FinalBlock:
+    """A block and the certificate that makes it final, both verified."""
+
+    block: Block
+    certificate: Certificate
+
+
+@dataclass(slots=True)
+class _Failures:
+    """How often a peer had nothing good lately, and until when it is passed over for that."""
+
+    count: int = 0
+    until_s: float = 0.0
+
+
+Adopt = Callable[[Sequence[FinalBlock]], Awaitable[None]]
+
+
+class Sync:
+    """Follows the peers that are ahead. `adopt` appends verified blocks; it is the service's only writer.
+
+    What a peer says of its head is only its word. Whoever has failed is asked after those who have not, however high it
+    claims to be, and not waited for once somebody better is there: a liar costs one answer's time, and that once.
+    """
+
+    def __init__(
+        self,
+        genesis: Genesis,
+        transport: Transport,
+        peers: Peers,
+        get_tip: Callable[[], Tip],
+        adopt: Adopt,
+        boundary: Boundary | None = None,
+    ) -> None:
+        self._genesis = genesis
+        self._transport = transport
+        self._peers = peers
+        self._get_tip = get_tip
+        self._adopt = adopt
+        self._boundary = boundary or Boundary()
+        self._wake = asyncio.Event()
+        self._failures: dict[Id, _Failures] = {}
+        self._compared: set[tuple[int, Id]] = set()  # (height, id) of other heads already looked into
+
+    def on_status(self) -> None:
+        """A peer may be ahead, or elsewhere."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._get_pause_s()):
+                    await self._wake.wait()
+            self._wake.clear()
+            while (peer := self._choose()) is not None:
+                await self._try(peer, self._follow(peer))
+            for peer in self._get_elsewhere():
+                await self._try(peer, self._compare(peer, self._get_tip().block))
+
+    async def _try(self, peer: Peer, work: Coroutine[None, None, None]) -> None:
+        """What `peer` gives may bring about an error that nobody foresaw: then it had nothing good. Raises
+        ChainsDiverge."""
+        with self._boundary.around("sync", peer.id, passing=(ChainsDiverge,)) as crossing:
+            await work
+        if crossing.failure is not None:
+            self._on_failed(peer)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether somebody says to be ahead who has not been found to be wrong."""
+        return any(self._get_failures(peer).count == 0 for peer in self._get_ahead())
+
+    # ---- whom to ask
+
+    def _choose(self) -> Peer | None:
+        """Of those that say they are ahead, and are not passed over now, the one that has failed least."""
+        ahead = [peer for peer in self._get_ahead() if self._get_failures(peer).until_s <= self._get_time_s()]
+        return min(ahead, key=lambda peer: (self._get_failures(peer).count, -_get_height(peer)), default=None)
+
+    def _get_ahead(self) -> list[Peer]:
+        height = self._get_tip().height
+        return [peer for peer in self._peers if _get_height(peer) > height]
+
+    def _get_pause_s(self) -> float | None:
+        """Until somebody who is passed over may be asked again; None where there is nobody."""
+        now_s = self._get_time_s()
+        waits = [self._get_failures(peer).until_s - now_s for peer in self._get_ahead()]
+        return max(0.0, min(waits)) if waits else None
+
+    def _get_failures(self, peer: Peer) -> _Failures:
+        failures = self._failures.setdefault(peer.id, _Failures())
+        if failures.count and self._get_time_s() > failures.until_s + FORGIVEN_S:
+            failures.count = 0
+        return failures
+
+    def _on_failed(self, peer: Peer) -> None:
+        failures = self._get_failures(peer)
+        failures.until_s = self._get_time_s() + PAUSES_S[min(failures.count, len(PAUSES_S) - 1)]
+        failures.count += 1
+
+    @staticmethod
+    def _get_time_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _get_elsewhere(self) -> list[Peer]:
+        """Peers whose head has our height and another id."""
+        head = self._get_tip()
+        self._compared = {(height, block_id) for height, block_id in self._compared if height >= head.height}
+        return [
+            peer
+            for peer in self._peers
+            if peer.status is not None
+            and (peer.status.head_height, peer.status.head_id) not in self._compared
+            and peer.status.head_height == head.height
+            and peer.status.head_id != head.id
+            and self._get_failures(peer).until_s <= self._get_time_s()
+        ]
+
+    # ---- what it gives
+
+    async def _follow(self, peer: Peer) -> None:
+        """Takes the next blocks from `peer`, as many as hold."""
+        tip, claimed = self._get_tip(), _get_height(peer)
+        try:
+            replies = await self._request(peer, tip.height + 1, BATCH)
+            taken = await self._take(tip, replies)
+        except PeerUnavailable as error:
+            log.debug("sync from %s: %s", peer.name, error)
+            self._on_failed(peer)
+        except _Refused as refused:
+            log.warning("sync from %s refused at height %d: %s", peer.name, refused.height, refused.error)
+            self._peers.refuse(peer.id, get_reason(refused.error))
+            self._on_failed(peer)
+            if refused.height == tip.height + 1 and tip.height > 0:
+                await self._compare(peer, tip.block)
+        else:
+            size = sum(len(block) + len(certificate) for block, certificate in replies)
+            if taken < min(claimed, tip.height + BATCH) and size <= FULL_BYTES:
+                log.debug("sync from %s: it said height %d, and gave blocks up to %d", peer.name, claimed, taken)
+                self._peers.refuse(peer.id, Reason.CLAIM)
+                self._on_failed(peer)
+
+    async def _take(self, tip: Tip, replies: Sequence[tuple[bytes, bytes]]) -> int:
+        """Verifies and adopts `replies`, which follow `tip`; the height of the last. Raises _Refused at the first that
+        does not hold: those below it are adopted all the same.
+
+        Others are let in between two blocks: the signatures of one are some milliseconds' work at most.
+        """
+        verified: list[FinalBlock] = []
+        for block_bytes, certificate_bytes in replies:
+            try:
+                final = self._verify(tip, block_bytes, certificate_bytes)
+            except ChainError as error:
+                if verified:
+                    await self._adopt(verified)
+                raise _Refused(tip.height + 1, error) from error
+            tip = tip.extend(final.block)
+            verified.append(final)
+            if len(verified) == SLICE:
+                await self._adopt(verified)
+                verified = []
+            await asyncio.sleep(0)
+        if verified:
+            await self._adopt(verified)
+        return tip.height
+
+    async def _request(self, peer: Peer, first: int, count: int) -> list[tuple[bytes, bytes]]:
+        """Raises PeerUnavailable, also where `peer` has failed before and somebody who has not is ahead meanwhile."""
+        asking = asyncio.create_task(self._transport.request_blocks(peer.id, first, count))
+        until_s = self._get_time_s() + ANSWER_S
+        try:
+            while not asking.done():
+                await asyncio.wait({asking}, timeout=min(LOOK_S, max(0.0, until_s - self._get_time_s())))
+                if asking.done():
+                    break
+                if self._get_time_s() >= until_s:
+                    self._peers.refuse(peer.id, Reason.SLOW)
+                    raise PeerUnavailable(f"no blocks within {ANSWER_S:g} s")
+                better = self._choose()
+                if better is not None and self._get_failures(better).count < self._get_failures(peer).count:
+                    raise PeerUnavailable(f"{better.name} is ahead too")
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    def _verify(self, tip: Tip, block_bytes: bytes, certificate_bytes: bytes) -> FinalBlock:
+        block = codec.decode_block(self._genesis.chain_id, block_bytes)
+        certificate = codec.decode_certificate(certificate_bytes)
+        validation.validate_candidate(
+            self._genesis, block, parent=tip.header, parent_id=tip.id, difficulty=tip.next_difficulty
+        )
+        validation.validate_certificate(self._genesis, block.id, block.height, certificate)
+        return FinalBlock(block, certificate)
+
+    async def _compare(self, peer: Peer, ours: Block) -> None:
+        """Asks `peer` for its block at our height. Raises ChainsDiverge if it is another one and certified too."""
+        try:
+            replies = await self._request(peer, ours.height, 1)
+        except PeerUnavailable:
+            self._on_failed(peer)
+            return
+        for block_bytes, certificate_bytes in replies[:1]:
+            try:
+                theirs = codec.decode_block(self._genesis.chain_id, block_bytes)
+                certificate = codec.decode_certificate(certificate_bytes)
+                validation.validate_certificate(self._genesis, theirs.id, ours.height, certificate)
+            except ChainError as error:
+                log.warning("%s shows no certificate for its height %d: %s", peer.name, ours.height, error)
+                self._peers.refuse(peer.id, get_reason(error))
+                break
+            self._compared.add((ours.height, theirs.id))
+            if theirs.height == ours.height and theirs.id != ours.id:
+                raise ChainsDiverge(ours, theirs, certificate)
+            return
+        self._on_failed(peer)
+
+
+def _get_height(peer: Peer) -> int:
+    """Of the head that it last spoke of; -1 before it has spoken."""
+    return -1 if peer.status is None else peer.status.head_height

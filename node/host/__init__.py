@@ -1,0 +1,1 @@
+"""This machine: /proc, systemd, private files, the memory allocator."""

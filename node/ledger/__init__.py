@@ -1,0 +1,1 @@
+"""A store as answers: read, verified, compared, explained, exported and imported."""

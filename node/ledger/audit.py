@@ -1,0 +1,279 @@
+"""Checks a whole data directory: every stored row, every rule of the chain, every held blob, and every aggregate that
+can be recomputed (DESIGN §1, Audit). Numpy at most, never torch.
+
+It runs on a thread of its own. What touches the database goes through `Call`, in small batches, so that a running
+node's disk thread is never kept for long.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+from chain.block import ZERO, Block, Digest, PayloadRef
+from chain.blockchain import Fault, VerifyReport, verify_chain
+from chain.codec import decode_block
+from chain.errors import BlobMissing, ChainError, InvalidAggregate, StoreCorrupted
+from chain.genesis import Genesis
+from chain.sqlite_store import SqliteStore
+from chain.store import BlockRow, Damage
+from ml.aggregation import RULES, carry
+from ml.errors import MlError
+from ml.payload import Arrays, decode_arrays, kind_name
+from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate
+from node.errors import NotFound
+from node.payloads.checks import check_file
+from node.payloads.chunks import Chunks, ChunksMisfit
+from node.pb import admin_pb2 as pb
+
+BATCH_ROWS = 16
+
+T = TypeVar("T")
+
+
+class Call(Protocol):
+    """Runs a function where the store's connection may be used, and waits for it."""
+
+    def __call__(self, function: Callable[[], T]) -> T: ...
+
+
+def call_directly(function: Callable[[], T]) -> T:
+    return function()
+
+
+class _Source:
+    """A store as an audit reads it: a batch of rows at a time, each height announced to `on_height`."""
+
+    def __init__(self, store: SqliteStore, call: Call, on_height: Callable[[int], None]) -> None:
+        self._store = store
+        self._call = call
+        self._on_height = on_height
+        self._checked: set[Digest] = set()
+
+    @property
+    def head_height(self) -> int:
+        return self._call(lambda: self._store.head_height)
+
+    def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
+        for row in self._read(first, last):
+            self._on_height(row.height)
+            yield row
+
+    def find_row(self, height: int) -> BlockRow | None:
+        """One row, for what is told of another: it is not announced."""
+        return next(self._read(height, height), None)
+
+    def _read(self, first: int, last: int) -> Iterator[BlockRow]:
+        rows = self._store.read_rows(first, last)
+        more = True
+        while more:
+            batch, error = self._call(partial(_take, rows, BATCH_ROWS))
+            yield from batch
+            if error is not None:
+                raise error
+            more = len(batch) == BATCH_ROWS
+
+    def find_damage(self) -> Iterator[Damage]:
+        """Rows that are not blocks, then every held blob that no block of the audit has named."""
+        damages = self._store.find_damage()
+        while (damage := self._call(lambda: next(damages, None))) is not None:
+            yield damage
+        for digest in self._store.held_blobs():
+            if digest not in self._checked:
+                try:
+                    self.check_blob(digest)
+                except StoreCorrupted as error:
+                    yield Damage(None, str(error))
+
+    # Blobs are files: they may be read on any thread.
+
+    def has_blob(self, digest: Digest) -> bool:
+        return self._store.has_blob(digest)
+
+    def check_blob(self, digest: Digest) -> None:
+        with suppress(BlobMissing):  # pruned since it was looked for
+            self._store.check_blob(digest)
+        self._checked.add(digest)
+
+    def blob_path(self, digest: Digest) -> Path:
+        return self._store.blob_path(digest)
+
+    def get_size(self, digest: Digest) -> int | None:
+        """None when it is not held."""
+        return self._store.blob_size(digest)
+
+    def get_blob(self, digest: Digest) -> bytes | None:
+        """None when it is not held. Raises StoreCorrupted."""
+        try:
+            return self._store.get_blob(digest)
+        except BlobMissing:
+            return None
+
+
+def _take(rows: Iterator[BlockRow], count: int) -> tuple[list[BlockRow], ChainError | None]:
+    """The next rows, and what was wrong with the one after them."""
+    taken: list[BlockRow] = []
+    try:
+        while len(taken) < count and (row := next(rows, None)) is not None:
+            taken.append(row)
+    except StoreCorrupted as error:
+        return taken, error
+    return taken, None
+
+
+class Inputs(NamedTuple):
+    """What an aggregate is computed from: the payloads, and the parent's aggregate where a rule reads it."""
+
+    contributions: Sequence[AuthorPayloads]
+    parent: Arrays | None
+
+
+def read_inputs(
+    genesis: Genesis, store: SqliteStore, spec: MethodSpec, block: Block, call: Call = call_directly
+) -> Inputs | None:
+    """As `Recomputation.read`, of one block."""
+    return Recomputation(genesis, spec, _Source(store, call, lambda _: None)).read(block)
+
+
+class Recomputation:
+    """What the blobs of a block give. Called for one block after the other; see `chain.blockchain.Recompute`."""
+
+    def __init__(self, genesis: Genesis, spec: MethodSpec, source: _Source) -> None:
+        self._genesis = genesis
+        self._spec = spec
+        self._source = source
+
+    def __call__(self, block: Block) -> Digest | None:
+        """The digest of the aggregate; None when a blob it takes is not held.
+
+        Raises InvalidAggregate when the blobs break the method's rules for them, StoreCorrupted when one is damaged.
+        """
+        try:
+            return self._compute(block)
+        except MlError as error:
+            raise InvalidAggregate(f"block {block.height}: cannot be recomputed: {error}") from error
+
+    def _compute(self, block: Block) -> Digest | None:
+        inputs = self.read(block)
+        if inputs is None:
+            return None
+        aggregate = compute_aggregate(self._spec, block.height, *inputs)
+        return ZERO if aggregate is None else hashlib.sha256(aggregate).digest()
+
+    def read(self, block: Block) -> Inputs | None:
+        """What the aggregate is computed from, in author order; None when a blob of it is not held.
+
+        Raises MlError and InvalidAggregate for blobs that break the method's rules, StoreCorrupted for a damaged one.
+        """
+        rules, streamed = self._spec.rules(block.height), self._spec.get_streamed(block.height)
+        authors = []
+        for contribution in block.contributions:
+            refs = {kind_name(ref.kind): ref for ref in contribution.payloads}
+            self._spec.validate_kinds(refs, block.height)
+            self._spec.validate_weight(contribution.weight)
+            payloads: dict[str, Arrays] = {}
+            for kind, rule in rules.items():
+                if kind in streamed:
+                    continue
+                data = self._source.get_blob(refs[kind].digest)
+                if data is not None:
+                    payloads[kind] = self._decode(kind, data, refs[kind].size, block.height)
+                elif RULES[rule] is not carry:  # which takes nothing of it
+                    return None
+            for kind, digests in streamed.items():
+                self._check_file(kind, refs[kind], payloads.get(digests), block.height)
+            authors.append(AuthorPayloads(contribution.author, contribution.weight, payloads))
+        parent = None
+        if self._spec.reads_parent(block.height):
+            parent = self._get_parent(block.height - 1)
+            if parent is None:
+                return None
+        return Inputs(authors, parent)
+
+    def _decode(self, kind: str, data: bytes, size: int, height: int) -> Arrays:
+        if len(data) != size:
+            raise InvalidAggregate.differs(f"block {height}: bytes of a payload {kind!r}", size, len(data))
+        arrays = decode_arrays(data, self._spec.schemas(height)[kind].max_bytes)
+        self._spec.validate_payload(kind, arrays, height)
+        return arrays
+
+    def _check_file(self, kind: str, ref: PayloadRef, digests: Arrays | None, height: int) -> None:
+        """A blob too large for memory, if it is held, and the digests of its chunks with it, if they are."""
+        size = self._source.get_size(ref.digest)
+        if size is None:
+            return
+        if size != ref.size:
+            raise InvalidAggregate.differs(f"block {height}: bytes of a payload {kind!r}", ref.size, size)
+        path = self._source.blob_path(ref.digest)
+        with suppress(BlobMissing):  # pruned since it was looked for
+            if digests is not None:
+                try:
+                    Chunks.from_payload(ref.size, digests).check_blob(path, ref.digest)
+                except ChunksMisfit as error:
+                    raise InvalidAggregate(f"block {height}: a payload {kind!r}: {error}") from error
+            check_file(self._spec, height, kind, path)
+
+    def _get_parent(self, height: int) -> Arrays | None:
+        row = self._source.find_row(height)
+        if row is None:
+            return None
+        digest = decode_block(self._genesis.chain_id, row.block).header.aggregate
+        data = self._source.get_blob(digest) if digest != ZERO else None
+        return None if data is None else decode_arrays(data, len(data))
+
+
+def run_audit(
+    genesis: Genesis,
+    store: SqliteStore,
+    spec: MethodSpec | None,
+    *,
+    first: int = 0,
+    require_all: bool = False,
+    call: Call = call_directly,
+    on_height: Callable[[int], None] = lambda _: None,
+) -> pb.VerifyReport:
+    """The verdict on the heights from `first` to the head and on everything beside them in the directory.
+
+    With `spec` every aggregate is recomputed whose blobs are held; `require_all` makes one that cannot be a fault.
+    `on_height` hears of each height read and may raise to end the audit. Raises NotFound when `first` is above the
+    head.
+    """
+    source = _Source(store, call, on_height)
+    try:
+        head = source.head_height
+    except StoreCorrupted:
+        pass  # the walk below says so in its report
+    else:
+        if not 0 <= first <= head:
+            raise NotFound(f"block {first}: the chain ends at height {head}")
+    recompute = None if spec is None else Recomputation(genesis, spec, source)
+    return show_report(verify_chain(genesis, source, first=first, recompute=recompute), require_all=require_all)
+
+
+def show_report(report: VerifyReport, *, require_all: bool = False) -> pb.VerifyReport:
+    fault = report.fault
+    if fault is None and require_all and report.not_held:
+        height = report.not_held[0]
+        fault = Fault(height, f"block {height}: its aggregate cannot be recomputed, as a blob it takes is not held")
+    shown = pb.VerifyReport(
+        ok=fault is None,
+        first=report.first,
+        last=report.last,
+        blocks=report.blocks,
+        signatures=report.signatures,
+        recomputed=report.recomputed,
+        not_held=report.not_held,
+        head=report.head.hex(),
+        seconds=report.seconds,
+    )
+    if fault is not None:
+        shown.fault.CopyFrom(show_fault(fault.height, fault.what, fault.expected, fault.got))
+    return shown
+
+
+def show_fault(height: int | None, what: str, expected: str = "", got: str = "") -> pb.Fault:
+    return pb.Fault(height=height, what=what, expected=expected, got=got)

@@ -1,0 +1,59 @@
+"""Who took what from whom in a round, and what the method set for it, recomputed from what the chain says, for whoever
+asks about a round.
+
+The method's spec explains it from the block, its aggregate and the block whose sets training read
+(`MethodSpec.explain`), in places of the block; here those become members. Numpy, never torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chain.block import Block
+from chain.genesis import Genesis
+from chain.signing import encode_id
+from ml.payload import decode_arrays
+from ml.specs import MethodSpec
+from node.payloads.on_demand import get_kinds
+from node.pb import admin_pb2 as pb
+from node.training.exchange import get_offers
+
+
+def is_explained(spec: MethodSpec, height: int) -> bool:
+    """Whether there is anything to say of this round but what every round has."""
+    return bool(get_kinds(spec, height)) or spec.explain(height, bytes(32), (), None) is not None
+
+
+def explain_round(
+    genesis: Genesis, spec: MethodSpec, block: Block, aggregate: bytes | None, standing: Block | None = None
+) -> pb.Round:
+    """A round with nothing but its `peering` and `schedule`, each where there is one. `aggregate` is the block's, None
+    when it is not held or there is none; `standing` is the block at `spec.get_standing`."""
+    if aggregate is None and get_kinds(spec, block.height) and spec.rules(block.height):
+        return pb.Round(peering=pb.Peering(held=False))
+    arrays = None if aggregate is None else decode_arrays(aggregate, len(aggregate))
+    read = () if standing is None else get_offers(standing)
+    told = spec.explain(block.height, block.header.prev, get_offers(block), arrays, standing=read) or {"nodes": ()}
+    shown = pb.Round()
+    if "epochs" in told:
+        shown.schedule.CopyFrom(pb.Schedule(**{key: told[key] for key in ("epochs", "lambda_c", "lambda_dis")}))
+    if "nodes" in told:
+        shown.peering.CopyFrom(_show(genesis, block, told))
+    return shown
+
+
+def _show(genesis: Genesis, block: Block, told: Mapping[str, Any]) -> pb.Peering:
+    authors = [contribution.author for contribution in block.contributions]
+    names = [genesis.members[genesis.member_ids.index(author)].name for author in authors]
+    shown = pb.Peering(held=True, div=told.get("div"), threshold=told.get("threshold"))
+    for i, node in enumerate(told["nodes"]):
+        taker = shown.nodes.add(id=encode_id(authors[i]), name=names[i], branch=node.get("branch"))
+        taker.peers.extend(names[place] for place in node["peers"])
+        taker.similar.extend(names[place] for place in node.get("similar", ()))
+        if node.get("donor") is not None:
+            taker.donor = names[node["donor"]]
+        for key in ("divergences", "weights"):
+            if key in told:
+                getattr(taker, key).extend(told[key][i])
+    return shown

@@ -1,0 +1,131 @@
+"""What was measured over many rounds, in few of them: for a chart, or a table that somebody reads.
+
+Rounds are read in pages and fed in one after the other; no more are held than the answer may have, and one. While there
+are at most `max_points` all remain. Beyond that the heights that were asked for are cut into equal spans, and of each
+remain the first and the last measured round, and for every series those where it is lowest and highest: M4 (Jugel et
+al., VLDB 2014) of all series together, so that every round that remains has the values of all. A line drawn through
+them covers what the line through all rounds does, spikes included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.errors import InvalidRequest, NotFound
+from node.ledger.series import DEFAULT_SERIES, flatten, get_names
+from node.pb import admin_pb2 as pb
+
+PAGE = 64  # rounds read at once, with the store's thread free for votes in between
+USUAL_POINTS = 1000
+MAX_POINTS = 10_000
+MAX_VALUES = 50_000  # of one answer, which stays below gRPC's 4 MiB
+MAX_NAME_CHARS = 64
+
+_Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Span:
+    """What is kept of neighbouring rounds; `lowest` and `highest` by the place of the series."""
+
+    first: _Row
+    last: _Row
+    lowest: dict[str, _Row] = field(default_factory=dict)
+    highest: dict[str, _Row] = field(default_factory=dict)
+
+    def add(self, row: _Row, series: Sequence[str]) -> None:
+        self.last = row
+        for name in series:
+            value = row.get(name)
+            if value is None or math.isnan(value):
+                continue
+            if name not in self.lowest or value < self.lowest[name][name]:
+                self.lowest[name] = row
+            if name not in self.highest or value > self.highest[name][name]:
+                self.highest[name] = row
+
+    def get_rows(self) -> Iterator[_Row]:
+        yield from (self.first, *self.lowest.values(), *self.highest.values(), self.last)
+
+
+class MetricsQuery:
+    """One question, on a chain that ends at height `head`: `get_pages` says what to read, `add` takes it in.
+
+    Raises InvalidRequest, and NotFound for rounds that are not there yet.
+    """
+
+    def __init__(self, request: pb.QueryMetricsRequest, head: int) -> None:
+        self._series = tuple(dict.fromkeys(request.series)) or DEFAULT_SERIES
+        self._is_chosen = bool(request.series)
+        self._max_points = request.max_points or USUAL_POINTS
+        self._first = max(1, request.first)
+        self._last = min(head, request.last) if request.HasField("last") else head
+        self._known: dict[str, None] = {}
+        self._measured = 0
+        self._rows: list[_Row] = []
+        self._spans: dict[int, _Span] | None = None  # None while all rows remain
+        self._validate()
+        if head and self._first > head:
+            raise NotFound(f"round {self._first}: the chain ends at height {head}")
+
+    def _validate(self) -> None:
+        for name in self._series:
+            if len(name) > MAX_NAME_CHARS:
+                raise InvalidRequest(f"series: expected names of at most {MAX_NAME_CHARS} characters")
+        count, least = len(self._series), 2 + 2 * len(self._series)
+        if not least <= self._max_points <= MAX_POINTS:
+            raise InvalidRequest(
+                f"max_points: expected {least} to {MAX_POINTS} for {count} series (got {self._max_points})"
+            )
+        if count * self._max_points > MAX_VALUES:
+            raise InvalidRequest(
+                f"max_points: expected at most {MAX_VALUES // count} for {count} series (got {self._max_points})"
+            )
+
+    def get_pages(self) -> Iterator[tuple[int, int]]:
+        """The rounds to read, first and last of each page."""
+        for first in range(self._first, self._last + 1, PAGE):
+            yield first, min(first + PAGE - 1, self._last)
+
+    def add(self, records: Iterable[pb.Round]) -> None:
+        """The rounds of the next page; those that were not measured are left out."""
+        for record in records:
+            if record.measured:
+                self._add(flatten(record))
+
+    def _add(self, row: _Row) -> None:
+        self._measured += 1
+        self._known |= dict.fromkeys(get_names(row))
+        row = {name: row[name] for name in ("round", "time", *self._series) if name in row}
+        if self._spans is not None:
+            self._add_to_span(self._spans, row)
+            return
+        self._rows.append(row)
+        if len(self._rows) > self._max_points:
+            self._spans = {}
+            for kept in self._rows:
+                self._add_to_span(self._spans, kept)
+            self._rows = []
+
+    def _add_to_span(self, spans: dict[int, _Span], row: _Row) -> None:
+        num_spans = self._max_points // (2 + 2 * len(self._series))
+        index = (row["round"] - self._first) * num_spans // (self._last - self._first + 1)
+        spans.setdefault(index, _Span(row, row)).add(row, self._series)
+
+    def answer(self) -> pb.Metrics:
+        """Raises InvalidRequest for a series that none of the rounds has."""
+        unknown = [name for name in self._series if name not in self._known]
+        if self._is_chosen and unknown and self._measured:
+            raise InvalidRequest(f"series: no round has {unknown[0]!r}; there are {', '.join(self._known)}")
+        rows = self._rows
+        if self._spans is not None:
+            kept = {row["round"]: row for span in self._spans.values() for row in span.get_rows()}
+            rows = [kept[number] for number in sorted(kept)]
+        answer = pb.Metrics(series=self._series, known=self._known, measured=self._measured)
+        for row in rows:
+            values = {name: float(row[name]) for name in self._series if name in row}
+            answer.rounds.add(round=row["round"], time=row["time"], values=values)
+        return answer

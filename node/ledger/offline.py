@@ -1,0 +1,208 @@
+"""Reads a stopped node's data directory as `node.admin.client.AdminClient` reads a running node's: the same questions,
+the same answers. Nothing in the directory is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from chain.block import ZERO
+from chain.blockchain import ExportedBlock, export_blocks
+from chain.errors import ChainError, StoreCorrupted, StoreForbidden, StoreLocked, StoreMismatch
+from chain.genesis import Genesis
+from chain.sqlite_store import SqliteStore
+from ml.errors import SpecError
+from node.config.genesis_file import get_genesis_spec
+from node.errors import NodeError, NotFound, PermissionRefused, VerificationFailed
+from node.ledger.audit import run_audit, show_fault
+from node.ledger.comparison import Pair, StoredBytes, compare_chains, run_comparison
+from node.ledger.explain import explain_round, is_explained
+from node.ledger.metrics_query import MetricsQuery
+from node.ledger.reader import Ledger
+from node.ledger.scores import add_scores_of_stopped
+from node.pb import admin_pb2 as pb
+from node.training.model_file import ModelFile, is_initial_needed, read_model
+
+
+@contextmanager
+def _translated(data_dir: Path) -> Iterator[None]:
+    """The store's errors, as the command line ends with them."""
+    try:
+        yield
+    except StoreLocked as error:
+        raise NodeError(f"{data_dir}: a node is running on it; ask that node, with --socket or --config") from error
+    except (StoreCorrupted, StoreMismatch) as error:
+        raise VerificationFailed(str(error)) from error
+    except StoreForbidden as error:
+        raise PermissionRefused(str(error)) from error
+    except ChainError as error:
+        raise NodeError(str(error)) from error
+    except PermissionError as error:
+        raise PermissionRefused(f"{error.filename}: {error.strerror}") from error
+
+
+class OfflineNode:
+    """What a stopped node knows. Use it as a context manager.
+
+    Raises NotFound when no node has run there, NodeError when one is running, VerificationFailed when the directory
+    cannot even be opened for what is broken in it.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self.place = f"the data directory {data_dir}"
+        self._data_dir = data_dir
+        with _translated(data_dir):
+            mapping = SqliteStore.stored_genesis(data_dir)
+            if mapping is None:
+                raise NotFound(f"{data_dir}: expected a node's data directory, but no node has run there")
+            self.genesis = Genesis.from_mapping(mapping)
+            self._store = SqliteStore.open(data_dir, self.genesis, readonly=True)
+        self._ledger = Ledger(self.genesis, self._store)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._store.close()
+
+    def get_head(self, *, include_payloads: bool = False) -> pb.Block:
+        with _translated(self._data_dir):
+            return self._ledger.get_head(include_payloads=include_payloads)
+
+    def get_block(self, height: int, *, include_payloads: bool = False) -> pb.Block:
+        with _translated(self._data_dir):
+            return self._ledger.get_block(height, include_payloads=include_payloads)
+
+    def find_block(self, block_id: str, *, include_payloads: bool = False) -> pb.Block:
+        with _translated(self._data_dir):
+            return self._ledger.find_block(block_id, include_payloads=include_payloads)
+
+    def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
+        with _translated(self._data_dir):
+            return self._ledger.list_blocks(first, limit, reverse=reverse)
+
+    def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
+        with _translated(self._data_dir):
+            return self._ledger.list_rounds(first, limit, reverse=reverse)
+
+    def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
+        """With scores, if asked for in whatever time: the distances that what is held gives, and effects that were
+        known before."""
+        with _translated(self._data_dir):
+            shown = self._ledger.get_round(number)
+            try:
+                spec = get_genesis_spec(self.genesis)
+            except SpecError:  # of another version, or with a model's module that is not here
+                return shown
+            if is_explained(spec, number):
+                read = self._ledger.read_agreed(number, spec.get_standing(number))
+                shown.MergeFrom(explain_round(self.genesis, spec, *read))
+            if scores_within_s is not None:
+                add_scores_of_stopped(shown, self.genesis, spec, self._store)
+            return shown
+
+    def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
+        with _translated(self._data_dir):
+            query = MetricsQuery(request, self._store.head_height)
+            for first, last in query.get_pages():
+                query.add(self._ledger.read_rounds(first, last))
+            return query.answer()
+
+    def get_model_info(self) -> pb.ModelInfo:
+        return self._read_model().info
+
+    def export_model(self) -> Iterator[pb.ModelChunk]:
+        yield from self._read_model().to_messages()
+
+    def _read_model(self) -> ModelFile:
+        with _translated(self._data_dir):
+            needed = is_initial_needed(self.genesis)
+            initial = self._store.get_blob(self.genesis.initial_model) if needed else None
+            return read_model(self._data_dir, self.genesis, initial)
+
+    def get_height(self) -> int:
+        with _translated(self._data_dir):
+            return self._store.head_height
+
+    def read_block(self, height: int) -> StoredBytes:
+        with _translated(self._data_dir):
+            stored = self._store.get_block_bytes(height)
+            if stored is None:
+                raise StoreCorrupted(f"{self._data_dir}: block {height}: missing from the store")
+            return stored
+
+    def list_evidence(self) -> pb.ListEvidenceReply:
+        with _translated(self._data_dir):
+            return self._ledger.list_evidence()
+
+    def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]:
+        with _translated(self._data_dir):
+            head = self._store.head_height
+            end = head if last is None else last
+            if not 0 <= first <= end <= head:
+                raise NotFound(f"blocks {first} to {end}: the chain ends at height {head}")
+            yield from export_blocks(self._store, first, end)
+
+    def verify(
+        self,
+        first: int = 0,
+        *,
+        deep: bool = False,
+        require_all: bool = False,
+        on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
+    ) -> pb.VerifyReport:
+        """The verdict on the chain from `first` on, and on every stored row and blob."""
+        try:
+            spec = get_genesis_spec(self.genesis) if deep else None
+        except SpecError as error:
+            raise NodeError(
+                f"{self._data_dir}: its aggregates cannot be recomputed by this version: {error}"
+            ) from error
+        try:
+            last = self._store.head_height
+        except StoreCorrupted:
+            last = first
+
+        def on_height(height: int) -> None:
+            on_progress(pb.VerifyProgress(height=height, last=last))
+
+        with _translated(self._data_dir):
+            return run_audit(self.genesis, self._store, spec, first=first, require_all=require_all, on_height=on_height)
+
+
+def compare_data_dirs(data_dir: Path, other: Path) -> pb.ChainComparison:
+    """Where two stopped nodes' chains part. Raises VerificationFailed for chains of two geneses."""
+    with OfflineNode(data_dir) as node, OfflineNode(other) as rival:
+        if node.genesis != rival.genesis:
+            raise VerificationFailed(
+                f"{other}: expected chain {node.genesis.chain_id.hex()}, got {rival.genesis.chain_id.hex()}"
+            )
+
+        def get_pair(height: int) -> Pair:
+            return node.read_block(height), rival.read_block(height)
+
+        heights = node.get_height(), rival.get_height()
+        return run_comparison(compare_chains(node.genesis, *heights), get_pair)
+
+
+def verify_data_dir(
+    data_dir: Path,
+    first: int = 0,
+    *,
+    deep: bool = False,
+    require_all: bool = False,
+    on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
+) -> pb.VerifyReport:
+    """As `OfflineNode.verify`, also where the directory cannot be opened for what is broken in it: a fault too."""
+    try:
+        node = OfflineNode(data_dir)
+    except VerificationFailed as error:
+        return pb.VerifyReport(first=first, last=first, head=ZERO.hex(), fault=show_fault(None, str(error)))
+    with node:
+        return node.verify(first, deep=deep, require_all=require_all, on_progress=on_progress)

@@ -1,0 +1,299 @@
+"""What a store holds, as the messages of admin.proto: the same whether a daemon shows it or a command reads it itself.
+
+Reading is synchronous and belongs to the store's thread. Raises NotFound for what is not there, and StoreCorrupted for
+what is not as it was written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from google.protobuf import json_format
+
+from chain.blobs import reading_blob
+from chain.block import ZERO, Block, Certificate, Contribution, EvidenceKind, Id, PayloadRef
+from chain.codec import decode_block, decode_certificate, decode_vote
+from chain.errors import StoreCorrupted
+from chain.fields import format_time, quote
+from chain.genesis import Genesis
+from chain.signing import decode_id, encode_id
+from chain.sqlite_store import SqliteStore
+from chain.store import StoredEvidence
+from ml.errors import PayloadError
+from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
+from node.errors import InvalidRequest, NotFound
+from node.payloads.retention import LARGE_BYTES
+from node.pb import admin_pb2 as pb
+
+DEFAULT_LIMIT = 20
+MAX_LIMIT = 500  # of one page
+NEWEST_ROUNDS = 64  # how far below the head the newest measurements are looked for
+
+
+def get_member_name(genesis: Genesis, key: Id) -> str:
+    """What people call a member; the short id of a stranger."""
+    index = genesis.index_of(key)
+    return genesis.members[index].name if index is not None else encode_id(key)[:8]
+
+
+def show_summary(genesis: Genesis, block: Block, certificate: Certificate | None, num_bytes: int) -> pb.BlockSummary:
+    """One line about a finalised block, of `num_bytes` with its certificate."""
+    header = block.header
+    summary = pb.BlockSummary(
+        height=block.height,
+        id=block.id.hex(),
+        prev=header.prev.hex(),
+        time=format_time(header.time_ms),
+        difficulty=header.difficulty,
+        nonce=block.nonce,
+        mining_s=(header.time_ms - header.start_ms) / 1000,
+        num_contributions=len(block.contributions),
+        num_members=genesis.n,
+        bytes=num_bytes,
+        payload_bytes=sum(ref.size for contribution in block.contributions for ref in contribution.payloads),
+        body=header.body.hex(),
+    )
+    if header.miner != ZERO:
+        summary.miner, summary.miner_name = encode_id(header.miner), get_member_name(genesis, header.miner)
+    if header.aggregate != ZERO:
+        summary.aggregate = header.aggregate.hex()
+    if certificate is not None:
+        summary.num_votes, summary.view = len(certificate.signatures), certificate.view
+    return summary
+
+
+def show_stored(genesis: Genesis, block: bytes, certificate: bytes) -> pb.BlockSummary:
+    """As `show_summary`, from canonical bytes. Raises DecodeError."""
+    return show_summary(
+        genesis,
+        decode_block(genesis.chain_id, block),
+        decode_certificate(certificate) if certificate else None,
+        len(block) + len(certificate),
+    )
+
+
+class Ledger:
+    """Reads one store."""
+
+    def __init__(self, genesis: Genesis, store: SqliteStore) -> None:
+        self.genesis = genesis
+        self._store = store
+
+    # ---- blocks
+
+    def get_head(self, *, include_payloads: bool = False) -> pb.Block:
+        return self.get_block(self._store.head_height, include_payloads=include_payloads)
+
+    def find_block(self, block_id: str, *, include_payloads: bool = False) -> pb.Block:
+        """The finalised block of this id, 64 hexadecimal digits. Raises InvalidRequest."""
+        if not re.fullmatch("[0-9a-fA-F]{64}", block_id):
+            raise InvalidRequest(f"block id: expected 64 hexadecimal digits, got {quote(block_id)}")
+        found = self._store.find_block(bytes.fromhex(block_id))
+        if found is None:
+            raise NotFound(f"block {block_id}: not on this chain, which ends at height {self._store.head_height}")
+        return self.get_block(found.block.height, include_payloads=include_payloads)
+
+    def get_block(self, height: int, *, include_payloads: bool = False) -> pb.Block:
+        self._check_height(height)
+        stored = self._store.get_block_bytes(height)
+        if stored is None:
+            raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
+        block = decode_block(self.genesis.chain_id, stored[0])
+        certificate = decode_certificate(stored[1]) if stored[1] else None
+        aggregate = block.header.aggregate
+        return pb.Block(
+            summary=show_summary(self.genesis, block, certificate, len(stored[0]) + len(stored[1])),
+            aggregate_held=aggregate != ZERO and self._store.has_blob(aggregate),
+            contributions=[
+                self._show_contribution(contribution, include_payloads) for contribution in block.contributions
+            ],
+            votes=[self._show_voter(index) for index, _ in certificate.signatures] if certificate is not None else (),
+        )
+
+    def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
+        """A page of heights from `first` on: downwards from the head unless told otherwise, `reverse` upwards."""
+        heights, following = self._choose_heights(first, limit, lowest=0, reverse=reverse)
+        shown = {
+            row.height: show_stored(self.genesis, row.block, row.certificate)
+            for row in self._store.read_rows(min(heights), max(heights))
+            if row.damage is None
+        }
+        for height in sorted(heights):
+            if height not in shown:
+                self._store.get_block_bytes(height)  # says what is wrong with it
+                raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
+        reply = pb.ListBlocksReply(blocks=[shown[height] for height in heights])
+        if following is not None:
+            reply.next = following
+        return reply
+
+    def _show_contribution(self, contribution: Contribution, include_payloads: bool) -> pb.ContributionView:
+        return pb.ContributionView(
+            author=encode_id(contribution.author),
+            name=get_member_name(self.genesis, contribution.author),
+            weight=contribution.weight,
+            payloads=[self._show_payload(ref, include_payloads) for ref in contribution.payloads],
+        )
+
+    def _show_payload(self, ref: PayloadRef, include_arrays: bool) -> pb.Payload:
+        try:
+            kind = kind_name(ref.kind)
+        except PayloadError:
+            kind = str(ref.kind)
+        held = self._store.has_blob(ref.digest)
+        shown = pb.Payload(kind=kind, digest=ref.digest.hex(), bytes=ref.size, held=held)
+        if held and include_arrays:
+            try:
+                arrays = self._open_arrays(ref)
+            except PayloadError as error:
+                raise StoreCorrupted(f"{self._store.blob_path(ref.digest)}: {error}") from error
+            for name, array in sorted(arrays.items()):
+                shown.arrays.add(name=name, dtype=str(array.dtype), shape=array.shape)
+        return shown
+
+    def _open_arrays(self, ref: PayloadRef) -> Arrays:
+        """Of a held blob; a large one is looked at where it lies, as far as its header goes."""
+        if ref.size <= LARGE_BYTES:
+            return decode_arrays(self._store.get_blob(ref.digest), ref.size)
+        path = self._store.blob_path(ref.digest)
+        with reading_blob(path):
+            return map_arrays(path, ref.size)
+
+    def _show_voter(self, index: int) -> pb.Voter:
+        member = self.genesis.members[index]
+        return pb.Voter(id=encode_id(member.key), name=member.name)
+
+    # ---- rounds
+
+    def get_round(self, height: int) -> pb.Round:
+        if height == 0:
+            raise NotFound("round 0: block 0 is genesis; rounds begin at 1")
+        self._check_height(height, what="round")
+        return self.read_rounds(height, height)[0]
+
+    def read_agreed(self, height: int, standing: int | None = None) -> tuple[Block, bytes | None, Block | None]:
+        """A block and its aggregate, None when that is not held or there is none; and the block at `standing`."""
+        block = self._read_block(height)
+        digest = block.header.aggregate
+        is_held = digest != ZERO and self._store.has_blob(digest)
+        aggregate = self._store.get_blob(digest) if is_held else None
+        return block, aggregate, None if standing is None else self._read_block(standing)
+
+    def _read_block(self, height: int) -> Block:
+        stored = self._store.get_block(height)
+        if stored is None:
+            raise NotFound(f"block {height}: the chain ends at height {self._store.head_height}")
+        return stored.block
+
+    def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
+        """As `list_blocks`; round r made the block of height r, so there is none before 1."""
+        if self._store.head_height == 0:
+            return pb.ListRoundsReply()
+        heights, following = self._choose_heights(first, limit, lowest=1, reverse=reverse)
+        shown = {entry.round: entry for entry in self.read_rounds(min(heights), max(heights))}
+        reply = pb.ListRoundsReply(rounds=[shown[height] for height in heights])
+        if following is not None:
+            reply.next = following
+        return reply
+
+    def get_newest_measured(self) -> pb.Round | None:
+        """The last round of which this node kept measurements; None if that was long ago, or never."""
+        head = self._store.head_height
+        records = list(self._store.rounds(max(1, head - NEWEST_ROUNDS + 1), head))
+        return _show_record(records[-1][1]) if records else None
+
+    def read_rounds(self, first: int, last: int) -> list[pb.Round]:
+        """Every one of heights that are there."""
+        records = dict(self._store.rounds(first, last))
+        shown: list[pb.Round] = []
+        for stored in self._store.blocks(first, last):
+            if stored.block.height != first + len(shown):
+                break
+            shown.append(self._show_round(stored.block, stored.certificate, records.get(stored.block.height)))
+        if first + len(shown) <= last:
+            raise StoreCorrupted(f"{self._store.path}: block {first + len(shown)}: missing from the store")
+        return shown
+
+    def _show_round(self, block: Block, certificate: Certificate | None, record: Mapping[str, Any] | None) -> pb.Round:
+        """What the chain says of the round, and what this node measured of it, if it took part."""
+        shown = pb.Round() if record is None else _show_record(record)
+        authors = [contribution.author for contribution in block.contributions]
+        shown.round, shown.block, shown.time = block.height, block.id.hex(), format_time(block.header.time_ms)
+        shown.miner = encode_id(block.header.miner)
+        shown.miner_name = get_member_name(self.genesis, block.header.miner)
+        shown.payload_bytes = sum(ref.size for contribution in block.contributions for ref in contribution.payloads)
+        del shown.contributors[:]
+        shown.contributors.extend(encode_id(author) for author in authors)
+        shown.contributor_names.extend(get_member_name(self.genesis, author) for author in authors)
+        if certificate is not None:
+            shown.votes, shown.view = len(certificate.signatures), certificate.view
+        shown.measured = record is not None
+        for candidate in shown.candidates:
+            candidate.miner_name = get_member_name(self.genesis, decode_id(candidate.miner))
+        for score in shown.scores:
+            score.name = get_member_name(self.genesis, decode_id(score.author))
+        for refused in shown.not_taken:
+            refused.name = get_member_name(self.genesis, decode_id(refused.peer))
+        return shown
+
+    # ---- evidence
+
+    def list_evidence(self) -> pb.ListEvidenceReply:
+        """What members signed twice, as far as this node came to know."""
+        return pb.ListEvidenceReply(evidence=[self._show_evidence(stored) for stored in self._store.get_evidence()])
+
+    def _show_evidence(self, stored: StoredEvidence) -> pb.EvidenceView:
+        evidence = stored.evidence
+        shown = pb.EvidenceView(
+            author=encode_id(stored.author),
+            name=get_member_name(self.genesis, stored.author),
+            height=stored.height,
+            slot=evidence.kind.name.lower(),
+            seen=None if stored.seen_ms is None else format_time(stored.seen_ms),
+        )
+        if evidence.kind is EvidenceKind.VOTE:
+            votes = decode_vote(evidence.first), decode_vote(evidence.second)
+            shown.view, shown.phase = votes[0].view, votes[0].phase.name.lower()
+            shown.first, shown.second = (vote.block_id.hex() for vote in votes)
+        elif evidence.kind is EvidenceKind.CANDIDATE:
+            blocks = (decode_block(self.genesis.chain_id, data) for data in (evidence.first, evidence.second))
+            shown.first, shown.second = (block.id.hex() for block in blocks)
+        else:
+            shown.first, shown.second = (sha256(data).hexdigest() for data in (evidence.first, evidence.second))
+        return shown
+
+    # ---- heights
+
+    def _check_height(self, height: int, what: str = "block") -> None:
+        head = self._store.head_height
+        if not 0 <= height <= head:
+            raise NotFound(f"{what} {height}: the chain ends at height {head}")
+
+    def _choose_heights(
+        self, first: int | None, limit: int, *, lowest: int, reverse: bool
+    ) -> tuple[Sequence[int], int | None]:
+        """The heights of one page, at least one, and where the next page begins, if there is one."""
+        head = self._store.head_height
+        if first is None:
+            first = lowest if reverse else head
+        first = max(first, lowest)
+        self._check_height(first)
+        count = min(limit or DEFAULT_LIMIT, MAX_LIMIT)
+        if reverse:
+            heights = range(first, min(first + count, head + 1))
+            return heights, heights[-1] + 1 if heights[-1] < head else None
+        heights = range(first, max(first - count, lowest - 1), -1)
+        return heights, heights[-1] - 1 if heights[-1] > lowest else None
+
+
+def _show_record(record: Mapping[str, Any]) -> pb.Round:
+    """A stored record. Keys that this version does not know are left out, so that a newer node's can be read; and of
+    what was measured by name, what is null."""
+    known = {
+        key: {name: one for name, one in value.items() if one is not None} if isinstance(value, Mapping) else value
+        for key, value in record.items()
+    }
+    return json_format.ParseDict(known, pb.Round(), ignore_unknown_fields=True)

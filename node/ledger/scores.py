@@ -1,0 +1,111 @@
+"""What a node makes of each contribution of a round, for people who ask whom to blame. Nothing is ever decided by it.
+
+A score is a distance (`ml.scores`), for which it takes the payloads, and an effect on the loss of the node's own test
+samples, for which it takes a worker too (`node.admin.scorer`). Payloads go after a while (`node.payloads.retention`);
+what was worked out before stays with the round's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from chain.block import Block
+from chain.errors import InvalidAggregate
+from chain.genesis import Genesis
+from chain.signing import decode_id
+from chain.sqlite_store import SqliteStore
+from ml.errors import MlError
+from ml.scores import compute_distances, get_compared_kinds
+from ml.specs import MethodSpec
+from node.ledger.audit import Call, Inputs, call_directly, read_inputs
+from node.ledger.reader import get_member_name
+from node.pb import admin_pb2 as pb
+
+NOTHING_COMBINED = "members combine nothing in this round, and take from single peers at most"
+NOT_HELD = "the payloads of this round are not held here"
+TOO_FEW = "fewer than three have anything in common with it, or most others are the same to the bit"
+STOPPED = "a stopped node evaluates nothing: ask it while it runs"
+
+
+@dataclass(slots=True)
+class Scores:
+    """Those of one round, in author order, as far as they are known; why not the others; and whether that is all there
+    will ever be to know."""
+
+    scores: list[pb.Score]
+    no_distance: str | None = None
+    no_effect: str | None = None
+    is_done: bool = False
+
+    @classmethod
+    def from_round(cls, shown: pb.Round, genesis: Genesis) -> Self:
+        """As its record has them."""
+        known = {score.author: score for score in shown.scores}
+        scores = [
+            known.get(author) or pb.Score(author=author, name=get_member_name(genesis, decode_id(author)))
+            for author in shown.contributors
+        ]
+        return cls(scores, is_done=all(one.HasField("distance") and one.HasField("effect") for one in scores))
+
+    def set_distances(self, distances: Sequence[float | None]) -> None:
+        for score, distance in zip(self.scores, distances, strict=True):
+            if distance is not None:
+                score.distance = distance
+
+    def refuse(self, why: str) -> None:
+        """Nothing more can be said than is known."""
+        self.no_distance = self.no_effect = why
+
+    def show(self, shown: pb.Round, late: str | None = None) -> None:
+        """Into a round, with a reason where something is missing: `late`, where time was up."""
+        del shown.scores[:]
+        shown.scores.extend(self.scores)
+        no_distance, no_effect = self.no_distance or late, late or self.no_effect
+        if no_distance is not None and not all(score.HasField("distance") for score in self.scores):
+            shown.no_distance = no_distance
+        if no_effect is not None and not all(score.HasField("effect") for score in self.scores):
+            shown.no_effect = no_effect
+
+    def to_record(self) -> list[dict[str, Any]]:
+        """As a round's record holds them."""
+        return [
+            {
+                "author": score.author,
+                "distance": score.distance if score.HasField("distance") else None,
+                "effect": score.effect if score.HasField("effect") else None,
+            }
+            for score in self.scores
+        ]
+
+
+def measure(
+    scores: Scores, genesis: Genesis, spec: MethodSpec, store: SqliteStore, block: Block, call: Call = call_directly
+) -> Inputs | None:
+    """Sets the distances, from what is held, and returns that; None, and the reason in `scores`, where it is not all
+    held or nothing has a centre. It takes time. Raises StoreCorrupted."""
+    kinds = get_compared_kinds(spec, block.height)
+    if not kinds:
+        scores.refuse(NOTHING_COMBINED)
+        return None
+    try:
+        inputs = read_inputs(genesis, store, spec, block, call)
+        if inputs is None:
+            scores.refuse(NOT_HELD)
+            return None
+        scores.set_distances(compute_distances(inputs.contributions, kinds))
+    except (MlError, InvalidAggregate) as error:  # a quorum has found them good, so it is this store that is odd
+        scores.refuse(str(error))
+        return None
+    scores.no_distance = TOO_FEW
+    return inputs
+
+
+def add_scores_of_stopped(shown: pb.Round, genesis: Genesis, spec: MethodSpec, store: SqliteStore) -> None:
+    """What a stopped node's directory says of a round. Raises StoreCorrupted."""
+    scores = Scores.from_round(shown, genesis)
+    stored = store.get_block(shown.round)
+    if stored is not None and measure(scores, genesis, spec, store, stored.block) is not None:
+        scores.no_effect = STOPPED
+    scores.show(shown)

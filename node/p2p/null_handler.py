@@ -1,0 +1,25 @@
+"""The transport's handler of an end that is no node: it hears what is pushed, and has nothing to give."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from chain.block import Digest, Id
+from node.p2p.transport.base import BlobNotFound, Message
+
+
+class Ears:
+    """See `node.p2p.transport.base.Handler`. Whoever wants to hear or give something overrides what that takes."""
+
+    def on_message(self, peer: Id, message: Message) -> None: ...
+
+    def on_peer_up(self, peer: Id) -> None: ...
+
+    def on_peer_down(self, peer: Id) -> None: ...
+
+    async def on_blocks_request(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
+        return []
+
+    async def on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncIterator[bytes]:
+        raise BlobNotFound(digest.hex())
+        yield b""

@@ -1,0 +1,124 @@
+"""What this node knows of its peers: who is up, what they last said of themselves, and whether a quorum is in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from chain.block import Id
+from chain.genesis import Genesis
+from chain.signing import encode_id
+from node.clock import Clock
+from node.errors import InvalidRequest, NotFound
+from node.p2p.refusals import Reason, Refusals, count_faults
+from node.p2p.status import Status
+
+MIN_PREFIX_CHARS = 4  # of an id that stands for the whole
+SILENT_AFTER = 4.0  # statuses missed before a connected member no longer counts as alive
+
+
+@dataclass(slots=True)
+class Peer:
+    """One remote participant. `seen_s` is the steady-clock time of its last message, -inf before the first. `refusals`
+    are what was not taken of it, as far as that was not for the transport to say."""
+
+    id: Id
+    name: str
+    is_member: bool
+    connected: bool = False
+    seen_s: float = float("-inf")
+    status: Status | None = None
+    refusals: Refusals = field(default_factory=Refusals)
+
+    @property
+    def num_rejected(self) -> int:
+        return count_faults(self.refusals)
+
+
+class Peers:
+    """The book of peers: every other member, and the observers that may connect."""
+
+    def __init__(self, genesis: Genesis, me: Id, observers: tuple[Id, ...], clock: Clock) -> None:
+        self._genesis = genesis
+        self._clock = clock
+        self._peers = {
+            member.key: Peer(member.key, member.name, is_member=True) for member in genesis.members if member.key != me
+        }
+        self._peers |= {key: Peer(key, "observer", is_member=False) for key in observers if key != me}
+        self._is_member = me in genesis.member_ids
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(self._peers.values())
+
+    def get(self, peer: Id) -> Peer | None:
+        return self._peers.get(peer)
+
+    def find(self, text: str) -> Peer:
+        """The peer of this id, name, or beginning of an id. Raises NotFound, or InvalidRequest if there are several."""
+        found = [peer for peer in self if text in (encode_id(peer.id), peer.name)]
+        if not found and len(text) >= MIN_PREFIX_CHARS:
+            found = [peer for peer in self if encode_id(peer.id).startswith(text)]
+        if not found:
+            known = ", ".join(f"{peer.name} {encode_id(peer.id)[:8]}" for peer in self) or "nobody"
+            raise NotFound(f"peer {text!r}: expected the id or the name of a peer; this node knows {known}")
+        if len(found) > 1:
+            raise InvalidRequest(f"peer {text!r}: {len(found)} peers are called so; expected an id")
+        return found[0]
+
+    def on_up(self, peer: Id) -> None:
+        self._set_connected(peer, True)
+
+    def on_down(self, peer: Id) -> None:
+        self._set_connected(peer, False)
+
+    def _set_connected(self, peer: Id, connected: bool) -> None:
+        entry = self._peers.get(peer)
+        if entry is not None:  # a stranger is the transport's to turn away
+            entry.connected = connected
+
+    def on_seen(self, peer: Id) -> None:
+        self._peers[peer].seen_s = self._clock.monotonic()
+
+    def refuse(self, peer: Id, reason: Reason) -> None:
+        """Something of `peer`, or signed by it, was not taken."""
+        entry = self._peers.get(peer)
+        if entry is not None:  # this node itself is not in its book
+            entry.refusals[reason] += 1
+
+    def is_connected(self, peer: Id) -> bool:
+        return self._peers[peer].connected
+
+    def is_alive(self, peer: Id) -> bool:
+        """Heard of within the last few statuses."""
+        entry = self._peers[peer]
+        return self._clock.monotonic() - entry.seen_s < SILENT_AFTER * self._genesis.waits.status_s
+
+    def count_alive_members(self) -> int:
+        """Members alive as far as this node can tell, itself included if it is one."""
+        return self._is_member + sum(peer.is_member and self.is_alive(peer.id) for peer in self)
+
+    def describe_stall(self) -> str | None:
+        """Why nothing can be finalised now, or None while a quorum is in sight."""
+        alive, quorum = self.count_alive_members(), self._genesis.q
+        if alive >= quorum:
+            return None
+        missing = ", ".join(sorted(peer.name for peer in self if peer.is_member and not self.is_alive(peer.id)))
+        return f"{alive} of {self._genesis.n} members in sight, {quorum} needed; missing {missing}"
+
+    def describe_lag(self, height: int) -> str | None:
+        """How far a chain of this height is behind, or None: so many members say so that one of them does not lie.
+
+        One block is what comes next anyway.
+        """
+        heights = sorted(
+            (
+                peer.status.head_height
+                for peer in self
+                if peer.is_member and peer.status is not None and self.is_alive(peer.id)
+            ),
+            reverse=True,
+        )
+        num_liars = self._genesis.n - self._genesis.q
+        if len(heights) <= num_liars or heights[num_liars] <= height + 1:
+            return None
+        return f"catching up: at height {height} of {heights[num_liars]}"

@@ -1,0 +1,138 @@
+"""The one place that turns our objects into protobuf and back. What a peer sent is checked and refused, never assumed.
+
+Only `Status` needs it: everything else travels as canonical chain bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from google.protobuf.message import DecodeError
+
+from chain.block import Id, Phase
+from chain.codec import MAX_HEIGHT, MAX_MEMBERS, MAX_TIME_MS, MAX_U32
+from node.p2p.transport.base import MAX_MESSAGE_BYTES, MessageKind
+from node.pb import peer_pb2 as pb
+
+MAX_STATUS_BYTES = MAX_MESSAGE_BYTES[MessageKind.STATUS]
+FULL_VIEWS = 2 * 8 + 1  # the window in which every vote is kept (PROTOCOL §5); outside, the latest of each member
+
+
+class StatusError(Exception):
+    """These bytes are not a status that a correct node sends: its sender is at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoteBitmap:
+    """Whose votes of one view and phase are held: bit i of `members` is the member of index i."""
+
+    view: int
+    phase: Phase
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a node stands and what it holds at the height it works on (0: none, the set rounds are done). One that
+    neither `contributes` nor `abstains` is not ready yet."""
+
+    chain_id: bytes
+    head_height: int
+    head_id: Id
+    height: int = 0
+    view: int = 0
+    contributes: bool = False
+    contributions: int = 0  # bit i: the contribution of the member of index i
+    candidates: tuple[Id, ...] = ()
+    votes: tuple[VoteBitmap, ...] = ()
+    abstains: bool = False
+    time_ms: int = 0  # of its sender's wall clock; 0: it does not tell
+
+
+def status_to_bytes(status: Status) -> bytes:
+    return pb.Status(
+        chain_id=status.chain_id,
+        head_height=status.head_height,
+        head_id=status.head_id,
+        height=status.height,
+        view=status.view,
+        contributes=status.contributes,
+        contributions=_bitmap_to_bytes(status.contributions),
+        candidates=sorted(status.candidates),
+        votes=[
+            pb.VoteBitmap(view=votes.view, phase=votes.phase, members=_bitmap_to_bytes(votes.members))
+            for votes in sorted(status.votes, key=lambda votes: (votes.view, votes.phase))
+        ],
+        abstains=status.abstains,
+        time_ms=status.time_ms,
+    ).SerializeToString(deterministic=True)
+
+
+def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
+    """Raises StatusError unless the bytes are a status, in range, of a federation of at most `num_members`."""
+    if len(data) > MAX_STATUS_BYTES:
+        raise StatusError(f"expected at most {MAX_STATUS_BYTES} bytes, got {len(data)}")
+    try:
+        message = pb.Status.FromString(data)
+    except DecodeError as error:
+        raise StatusError(f"expected a status, got {len(data)} bytes of something else") from error
+    _check("head height", message.head_height, MAX_HEIGHT)
+    _check("height", message.height, MAX_HEIGHT)
+    _check("time", message.time_ms, MAX_TIME_MS)
+    _check("number of candidates", len(message.candidates), 2 * num_members)
+    _check("number of vote bitmaps", len(message.votes), 2 * (FULL_VIEWS + num_members))
+    candidates = tuple(_hash_from_bytes("candidate", candidate) for candidate in message.candidates)
+    if any(first >= second for first, second in pairwise(candidates)):
+        raise StatusError("candidates: expected sorted ids, each once")
+    return Status(
+        chain_id=_hash_from_bytes("chain id", message.chain_id),
+        head_height=message.head_height,
+        head_id=_hash_from_bytes("head id", message.head_id),
+        height=message.height,
+        view=message.view,
+        contributes=message.contributes,
+        contributions=_bitmap_from_bytes("contributions", message.contributions, num_members),
+        candidates=candidates,
+        votes=_votes_from_pb(message, num_members),
+        abstains=message.abstains,
+        time_ms=message.time_ms,
+    )
+
+
+def _votes_from_pb(message: pb.Status, num_members: int) -> tuple[VoteBitmap, ...]:
+    votes = []
+    last = (-1, 0)
+    for held in message.votes:
+        _check("view", held.view, MAX_U32)
+        if held.phase not in (Phase.PREVOTE, Phase.PRECOMMIT):
+            raise StatusError(f"phase: expected 1 or 2, got {held.phase}")
+        if (held.view, held.phase) <= last:
+            raise StatusError("votes: expected views and phases sorted, each once")
+        last = (held.view, held.phase)
+        votes.append(VoteBitmap(held.view, Phase(held.phase), _bitmap_from_bytes("votes", held.members, num_members)))
+    return tuple(votes)
+
+
+def _bitmap_to_bytes(bitmap: int) -> bytes:
+    return bitmap.to_bytes((bitmap.bit_length() + 7) // 8, "little")
+
+
+def _bitmap_from_bytes(name: str, data: bytes, num_members: int) -> int:
+    _check(f"bytes of the bitmap of {name}", len(data), (num_members + 7) // 8)
+    if data and data[-1] == 0:
+        raise StatusError(f"bitmap of {name}: expected no zero byte at the end")
+    bitmap = int.from_bytes(data, "little")
+    _check(f"bits of the bitmap of {name}", bitmap.bit_length(), num_members)
+    return bitmap
+
+
+def _hash_from_bytes(name: str, data: bytes) -> bytes:
+    if len(data) != 32:
+        raise StatusError(f"{name}: expected 32 bytes, got {len(data)}")
+    return data
+
+
+def _check(name: str, value: int, maximum: int) -> None:
+    if value > maximum:
+        raise StatusError(f"{name}: expected at most {maximum}, got {value}")

@@ -1,0 +1,71 @@
+"""How a channel to a peer is opened, and what gRPC's errors mean. Two channels per peer never share a connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+
+from chain.block import Id
+from chain.signing import encode_id
+from node.p2p.tls import Leaf, MutualTls, get_server_name
+from node.p2p.transport.address import is_loopback
+from node.p2p.transport.base import PeerUnavailable
+
+PEER_KEY = "fednode-peer"  # metadata: who calls, believed only where TLS is off
+MAX_REPLY_BYTES = 2 << 20
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 5.0
+LAST_RETRY_LOOPBACK_S = 0.25
+CONNECT_S = 5.0
+
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # the identity alone
+    ("grpc.initial_reconnect_backoff_ms", int(FIRST_RETRY_S * 1000)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who we are when we dial. `tls` is None where TLS is off. A connection may take `connect_s` to come about."""
+
+    me: Id
+    tls: MutualTls | None
+    connect_s: float = CONNECT_S
+
+    def get_leaf(self) -> Leaf | None:
+        return None if self.tls is None else self.tls.get_leaf()
+
+    def get_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((PEER_KEY, encode_id(self.me)),) if self.tls is None else ()
+
+    def open_channel(self, peer: Id, address: str) -> grpc.aio.Channel:
+        """A channel on which nobody but `peer` answers. It connects with the first call, and again by itself."""
+        options: list[tuple[str, str | int]] = [
+            *_OPTIONS,
+            ("grpc.max_reconnect_backoff_ms", int(get_last_retry_s(address) * 1000)),
+            ("grpc.min_reconnect_backoff_ms", int(self.connect_s * 1000)),
+        ]
+        if self.tls is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        options.append(("grpc.ssl_target_name_override", get_server_name(peer)))
+        return grpc.aio.secure_channel(address, self.tls.make_channel_credentials(peer), options=options)
+
+
+def get_last_retry_s(address: str) -> float:
+    """The longest pause between two attempts to reach `address`."""
+    return LAST_RETRY_LOOPBACK_S if is_loopback(address) else LAST_RETRY_S
+
+
+def translate(error: grpc.aio.AioRpcError) -> PeerUnavailable:
+    details = error.details()
+    return PeerUnavailable(f"{error.code().name.lower()}: {details}" if details else error.code().name.lower())

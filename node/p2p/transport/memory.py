@@ -1,0 +1,377 @@
+"""A network of nodes within one process: seeded latency, loss, duplication, reordering, cuts and partitions.
+
+For tests and for rehearsing networks. It uses asyncio's time alone, so it runs under a virtual-time loop, and under
+one seed two runs of the same program see the same delays and losses.
+
+    network = MemoryNetwork(seed=1, latency_s=(0.001, 0.02), loss=0.05)
+    alice, bob = network.transport(ALICE), network.transport(BOB)
+    network.cut(ALICE, BOB)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from random import Random
+
+from chain.block import Digest, Id
+from node.boundary import Boundary
+from node.p2p.bans import Bans
+from node.p2p.refusals import Reason
+from node.p2p.transport.base import (
+    BLOB,
+    BLOCKS,
+    FRAMING_BYTES,
+    KIND_NAMES,
+    MAX_BLOB_BYTES,
+    MAX_BLOCKS_COUNT,
+    BlobTooLong,
+    Handler,
+    Message,
+    PeerFault,
+    PeerUnavailable,
+    TrafficCounters,
+    TransportError,
+    limit_blocks_reply,
+    read_chunks,
+    validate_size,
+)
+from node.p2p.transport.outbox import STATUS_PER_S, Outbox
+
+TICK_S = 1e-6  # the loop keeps no order among timers of the same instant
+
+
+class MemoryNetwork:
+    """The wires between the transports made by `transport`. Any of them reaches any other while both run.
+
+    `latency_s` bounds the uniform delay of each message, one way. Messages overtake each other unless `fifo`. `loss`
+    and `duplicate` are probabilities per pushed message; a pull fails with probability `loss`. `notice_s` is how long
+    it takes a node to see that a peer has come or gone.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        latency_s: tuple[float, float] = (0.0005, 0.002),
+        loss: float = 0.0,
+        duplicate: float = 0.0,
+        fifo: bool = False,
+        notice_s: float = 0.05,
+        status_per_s: float = STATUS_PER_S,
+    ) -> None:
+        self.latency_s = latency_s
+        self.loss = loss
+        self.duplicate = duplicate
+        self.fifo = fifo
+        self.notice_s = notice_s
+        self.status_per_s = status_per_s
+        self.random = Random(seed)  # noqa: S311  # the weather of a simulation, not a secret
+        self._transports: dict[Id, MemoryTransport] = {}
+        self._cuts: set[tuple[Id, Id]] = set()
+        self._down: set[Id] = set()
+
+    def transport(self, me: Id) -> MemoryTransport:
+        """A new transport for `me`. One made earlier for the same id (before a restart) is unplugged."""
+        transport = MemoryTransport(self, me)
+        self._transports[me] = transport
+        self.settle()
+        return transport
+
+    def cut(self, a: Id, b: Id, *, one_way: bool = False) -> None:
+        """Nothing passes from `a` to `b` any more, nor back unless `one_way`; what is on its way is lost.
+
+        A cut one way is the treacherous kind: both still believe that they are connected, and pulls fail.
+        """
+        self._cuts.add((a, b))
+        if not one_way:
+            self._cuts.add((b, a))
+        self.settle()
+
+    def partition(self, *sides: Iterable[Id]) -> None:
+        """Cuts every link between two different sides. Links within a side, and other cuts, stay as they are."""
+        groups = [tuple(side) for side in sides]
+        for i, left in enumerate(groups):
+            for right in groups[i + 1 :]:
+                for a in left:
+                    for b in right:
+                        self._cuts |= {(a, b), (b, a)}
+        self.settle()
+
+    def heal(self, a: Id | None = None, b: Id | None = None) -> None:
+        """Mends the link between `a` and `b`; without arguments, every cut."""
+        if a is None or b is None:
+            self._cuts.clear()
+        else:
+            self._cuts -= {(a, b), (b, a)}
+        self.settle()
+
+    def set_down(self, peer: Id) -> None:
+        """Unplugs `peer`: it and the others see each other go. `set_up` plugs it in again."""
+        self._down.add(peer)
+        self.settle()
+
+    def set_up(self, peer: Id) -> None:
+        self._down.discard(peer)
+        self.settle()
+
+    def find(self, peer: Id) -> MemoryTransport | None:
+        """The running transport of `peer`, if it is plugged in."""
+        transport = self._transports.get(peer)
+        return transport if transport is not None and transport.running and peer not in self._down else None
+
+    def is_open(self, a: Id, b: Id) -> bool:
+        """Whether a message from `a` to `b` arrives now, loss apart."""
+        return (a, b) not in self._cuts and self.find(a) is not None and self.find(b) is not None
+
+    def is_linked(self, a: Id, b: Id) -> bool:
+        """Whether `a` has a connection to `b`: both run, not cut both ways, and `b` does not refuse `a`."""
+        there = self.find(b)
+        both_cut = (a, b) in self._cuts and (b, a) in self._cuts
+        return self.find(a) is not None and there is not None and not both_cut and not there.bans.is_banned(a)
+
+    def get_ids(self) -> tuple[Id, ...]:
+        return tuple(self._transports)
+
+    def settle(self) -> None:
+        """Lets every running node notice, a moment later, who came and who went."""
+        for transport in self._transports.values():
+            transport.settle_later()
+
+    def draw_delay_s(self) -> float:
+        return self.random.uniform(*self.latency_s)
+
+
+class MemoryTransport:
+    """One node's end of a MemoryNetwork. See `node.p2p.transport.base.Transport`."""
+
+    def __init__(self, network: MemoryNetwork, me: Id) -> None:
+        self._network = network
+        self._me = me
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._handler: Handler | None = None
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = asyncio.Event()
+        self._up: dict[Id, MemoryTransport] = {}
+        self._outboxes: dict[Id, Outbox] = {}
+        self._drains: dict[Id, asyncio.TimerHandle] = {}  # when each outbox is looked at next
+        self._last_arrival_s: dict[Id, float] = {}
+        self._counters: dict[Id, TrafficCounters] = {}
+        self.bans = Bans(self._get_time_s)
+        self.boundary = Boundary()
+
+    @property
+    def me(self) -> Id:
+        return self._me
+
+    @property
+    def running(self) -> bool:
+        return self._handler is not None
+
+    def connected(self) -> frozenset[Id]:
+        return frozenset(self._up)
+
+    def counters(self) -> Mapping[Id, TrafficCounters]:
+        return self._counters
+
+    async def run(self, handler: Handler) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handler = handler
+        self._network.settle()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._inbox:
+                    self._inbox.popleft()()
+        finally:
+            self._handler = None
+            self._inbox.clear()
+            self._up.clear()
+            self._outboxes.clear()
+            self._network.settle()
+
+    # Pushing
+
+    def post(self, peer: Id, message: Message) -> None:
+        validate_size(message)
+        outbox = self._outboxes.get(peer)
+        if outbox is None:
+            self._get_counters(peer).dropped += 1
+            return
+        if not outbox.put(message):
+            self._get_counters(peer).dropped += 1
+        self._drain_later(peer, 0.0)
+
+    def _drain_later(self, peer: Id, wait_s: float) -> None:
+        if self._loop is None:
+            return
+        planned = self._drains.get(peer)
+        if planned is not None:
+            if planned.when() <= self._loop.time() + wait_s:
+                return
+            planned.cancel()  # it is for a status that has to wait, behind which nothing else does
+        self._drains[peer] = self._loop.call_later(wait_s, self._drain, peer)
+
+    def _drain(self, peer: Id) -> None:
+        self._drains.pop(peer, None)
+        outbox, there = self._outboxes.get(peer), self._up.get(peer)
+        if outbox is None or there is None:
+            return
+        while (message := outbox.pop(self._get_time_s())) is not None:
+            self._send(there, message)
+        wait_s = outbox.get_wait_s(self._get_time_s())
+        if wait_s is not None:
+            self._drain_later(peer, wait_s)
+
+    def _send(self, there: MemoryTransport, message: Message) -> None:
+        network = self._network
+        size = len(message.data) + FRAMING_BYTES
+        self._get_counters(there.me).add_sent(KIND_NAMES[message.kind], size)
+        copies = 2 if network.random.random() < network.duplicate else 1
+        for _ in range(copies):
+            if network.random.random() >= network.loss:
+                self._get_loop().call_at(self._draw_arrival_s(there.me), there.deliver, self._me, message)
+
+    def _draw_arrival_s(self, peer: Id) -> float:
+        """When a message sent now arrives; on a fifo link after every earlier one."""
+        arrival_s = self._get_time_s() + self._network.draw_delay_s()
+        if self._network.fifo:
+            arrival_s = max(arrival_s, self._last_arrival_s.get(peer, 0.0) + TICK_S)
+            self._last_arrival_s[peer] = arrival_s
+        return arrival_s
+
+    def deliver(self, sender: Id, message: Message) -> None:
+        """A message has come down the wire, if the wire is still there and this end still plugged in."""
+        if self._network.find(self._me) is self and self._network.is_open(sender, self._me):
+            self._enqueue(lambda: self._take(sender, message))
+
+    def _take(self, sender: Id, message: Message) -> None:
+        counters = self._get_counters(sender)
+        if self.bans.is_banned(sender):
+            counters.refusals[Reason.REFUSED] += 1
+            return
+        counters.add_received(KIND_NAMES[message.kind], len(message.data) + FRAMING_BYTES)
+        try:
+            with self.boundary.around(KIND_NAMES[message.kind], sender, passing=(PeerFault,)):
+                self._get_handler().on_message(sender, message)
+        except PeerFault as fault:
+            self._refuse(sender, fault)
+
+    def _refuse(self, peer: Id, fault: PeerFault) -> None:
+        self._get_counters(peer).refusals[fault.reason] += 1
+        refusal_s = self.bans.add_fault(peer)
+        self._network.settle()
+        self._get_loop().call_later(refusal_s, self._network.settle)
+
+    # Coming and going
+
+    def settle_later(self) -> None:
+        if self._loop is not None and self._handler is not None:
+            self._loop.call_later(self._network.notice_s, self._enqueue, self._settle)
+
+    def _settle(self) -> None:
+        for peer in self._network.get_ids():
+            if peer == self._me:
+                continue
+            there = self._network.find(peer) if self._network.is_linked(self._me, peer) else None
+            was = self._up.get(peer)
+            if was is not None and was is not there:
+                del self._up[peer]
+                self._get_counters(peer).dropped += self._outboxes.pop(peer).clear()
+                with self.boundary.around("connection", peer):
+                    self._get_handler().on_peer_down(peer)
+            if there is not None and was is not there:
+                self._up[peer] = there
+                self._outboxes[peer] = Outbox(self._get_time_s(), status_per_s=self._network.status_per_s)
+                with self.boundary.around("connection", peer):
+                    self._get_handler().on_peer_up(peer)
+
+    def _enqueue(self, call: Callable[[], None]) -> None:
+        if self._handler is not None:
+            self._inbox.append(call)
+            self._wake.set()
+
+    # Pulling
+
+    async def request_blocks(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
+        await self._travel(self._me, peer, risky=True)
+        there = self._reach(peer)
+        blocks: list[tuple[bytes, bytes]] = []
+        try:
+            handler = there._get_handler()
+            with there.boundary.around("blocks", self._me, passing=(PeerFault,)) as crossing:
+                blocks = await handler.on_blocks_request(self._me, first, min(count, MAX_BLOCKS_COUNT))
+        except PeerFault as fault:
+            there._refuse(self._me, fault)
+            raise PeerUnavailable("refused") from fault
+        if crossing.failure is not None:
+            raise PeerUnavailable("it failed") from crossing.failure
+        blocks = limit_blocks_reply(blocks, count)
+        size = FRAMING_BYTES + sum(len(block) + len(certificate) for block, certificate in blocks)
+        there._get_counters(self._me).add_sent(BLOCKS, size)
+        await self._travel(peer, self._me)
+        self._get_counters(peer).add_received(BLOCKS, size)
+        return blocks
+
+    async def fetch_blob(
+        self, peer: Id, digest: Digest, offset: int = 0, *, max_bytes: int = MAX_BLOB_BYTES
+    ) -> AsyncGenerator[bytes, None]:
+        await self._travel(self._me, peer, risky=True)
+        there = self._reach(peer)
+        position = offset
+        async with aclosing(read_chunks(there._get_handler(), self._me, digest, offset)) as chunks:
+            try:
+                with there.boundary.around(BLOB, self._me, passing=(TransportError,)) as crossing:
+                    async for chunk in chunks:
+                        there._get_counters(self._me).add_sent(BLOB, len(chunk) + FRAMING_BYTES)
+                        await self._travel(peer, self._me)
+                        position += len(chunk)
+                        if position > max_bytes:
+                            raise BlobTooLong(f"{position} bytes and more, {max_bytes} declared")
+                        self._get_counters(peer).add_received(BLOB, len(chunk) + FRAMING_BYTES)
+                        yield chunk
+                        if self._network.find(peer) is not there:
+                            raise PeerUnavailable("the peer went away")
+                if crossing.failure is not None:
+                    raise PeerUnavailable("it failed") from crossing.failure
+            except PeerFault as fault:
+                there._refuse(self._me, fault)
+                raise PeerUnavailable("refused") from fault
+
+    async def _travel(self, source: Id, target: Id, *, risky: bool = False) -> None:
+        """Waits one way's delay. Raises PeerUnavailable if the link is cut now or then, or (risky) by bad luck."""
+        lost = risky and self._network.random.random() < self._network.loss
+        await asyncio.sleep(self._network.draw_delay_s())
+        if lost or not self._network.is_open(source, target):
+            await asyncio.sleep(self._network.notice_s)
+            raise PeerUnavailable("no answer")
+
+    def _reach(self, peer: Id) -> MemoryTransport:
+        there = self._network.find(peer)
+        if there is None or there.bans.is_banned(self._me):
+            raise PeerUnavailable("refused")
+        return there
+
+    # Small things
+
+    def _get_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise PeerUnavailable("the transport is not running")
+        return self._loop
+
+    def _get_handler(self) -> Handler:
+        if self._handler is None:
+            raise PeerUnavailable("the transport is not running")
+        return self._handler
+
+    def _get_time_s(self) -> float:
+        return 0.0 if self._loop is None else self._loop.time()
+
+    def _get_counters(self, peer: Id) -> TrafficCounters:
+        counters = self._counters.get(peer)
+        if counters is None:
+            counters = self._counters[peer] = TrafficCounters()
+        return counters

@@ -1,0 +1,266 @@
+"""The transport of real nodes: gRPC over mutual TLS, two connections to each peer (PROTOCOL §7, SECURITY §2 and §5).
+
+Messages are pushed over one stream per direction that stays open: measured, a push costs a fifth of a call of its own,
+and less still when several wait together. Blocks and blobs are pulled over a second connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Literal
+
+import grpc
+
+from chain.block import Digest, Id
+from chain.signing import SigningKey
+from node.boundary import Boundary
+from node.p2p.bans import Bans
+from node.p2p.tls import MutualTls
+from node.p2p.transport.address import is_loopback, split_address
+from node.p2p.transport.base import (
+    MAX_BLOB_BYTES,
+    AddressInUse,
+    CannotListen,
+    Handler,
+    Message,
+    PeerFault,
+    PeerUnavailable,
+    TrafficCounters,
+    validate_size,
+)
+from node.p2p.transport.bulk import Bulk
+from node.p2p.transport.calls import serve_calls
+from node.p2p.transport.channel import CONNECT_S, Caller
+from node.p2p.transport.link import Link
+from node.p2p.transport.rate_limits import Intake, RateLimits
+from node.p2p.transport.sender import Sender
+from node.p2p.transport.server import HANDSHAKE_S, MAX_CONNECTIONS, PeerService, make_server
+from node.p2p.transport.timing import OnCall
+
+MAX_STREAMS = 64
+REQUEST_S = 30.0
+
+
+class RpcTransport:
+    """One node's end. See `node.p2p.transport.base.Transport`.
+
+    `peers` gives the address of everyone to dial at first. `members` and `observers` are whom to let in (members: by
+    default those dialled); an observer may push nothing but statuses. With `tls` off callers are believed, on loopback
+    only. `chain_id` is what peers are told that ask who answers. `on_call` hears of every call of a peer that has
+    ended.
+    """
+
+    def __init__(
+        self,
+        identity: SigningKey,
+        listen: str,
+        peers: Mapping[Id, str],
+        *,
+        members: Iterable[Id] = (),
+        observers: Iterable[Id] = (),
+        tls: Literal["mutual", "off"] = "mutual",
+        limits: RateLimits | None = None,
+        max_streams: int = MAX_STREAMS,
+        request_s: float = REQUEST_S,
+        connect_s: float = CONNECT_S,
+        handshake_s: float = HANDSHAKE_S,
+        max_connections: int = MAX_CONNECTIONS,
+        bans: Bans | None = None,
+        chain_id: Digest = b"",
+        on_call: OnCall | None = None,
+        boundary: Boundary | None = None,
+    ) -> None:
+        """Raises ValueError on an address that is none, or is not loopback while TLS is off."""
+        self._me = identity.id
+        self._listen = listen
+        self._addresses = {peer: address for peer, address in peers.items() if peer != self._me}
+        self._needs_loopback = tls == "off"
+        for address in (listen, *self._addresses.values()):
+            self._validate(address)
+        trusted_observers = {*observers} - {*members} - {self._me}
+        trusted_members = ({*members} | self._addresses.keys()) - trusted_observers - {self._me}
+        trusted = trusted_members | trusted_observers
+        self.tls = MutualTls(identity, trusted) if tls == "mutual" else None
+        self.bans = bans if bans is not None else Bans(time.monotonic)
+        self.boundary = boundary if boundary is not None else Boundary()
+        limits = limits if limits is not None else RateLimits()
+        caller = Caller(self._me, self.tls, connect_s)
+        self._caller = caller
+        self._limits = limits
+        self._request_s = request_s
+        self._max_streams = max_streams
+        self._chain_id = chain_id
+        self._handshake_s = handshake_s
+        self._max_connections = max_connections
+        self._on_call = on_call
+        self._counters = {peer: TrafficCounters() for peer in sorted(trusted)}
+        self._senders = {peer: Sender(self._counters[peer], limits) for peer in trusted}
+        self._intakes = {
+            peer: Intake(
+                peer,
+                limits,
+                self.bans,
+                self._counters[peer],
+                only_status=peer in trusted_observers,
+                boundary=self.boundary,
+            )
+            for peer in trusted
+        }
+        self._undialled = {peer: self._senders[peer] for peer in trusted - self._addresses.keys()}
+        self._links = {
+            peer: Link(
+                self._addresses.get(peer),
+                caller,
+                self._senders[peer],
+                self._intakes[peer],
+                self._refuse,
+                self.boundary,
+            )
+            for peer in trusted
+        }
+        self._bulks = {peer: self._make_bulk(peer, address) for peer, address in self._addresses.items()}
+        self._service: PeerService | None = None
+        self._listening = asyncio.Event()
+        self.port = 0
+
+    @property
+    def me(self) -> Id:
+        return self._me
+
+    def hang_up(self, peer: Id) -> None:
+        """Ends the stream on which `peer` pushes; whether it may open another one is for `bans` to say."""
+        if self._service is not None:
+            self._service.end_stream(peer)
+
+    async def redial(self, peer: Id, address: str | None) -> None:
+        """Dials a known peer there from now on, or not any more: then it has to dial us, and is answered on its stream.
+
+        Raises ValueError on an address that is none, or is not loopback while TLS is off.
+        """
+        if address is not None:
+            self._validate(address)
+        if address == self._addresses.get(peer):
+            return
+        bulk = self._bulks.pop(peer, None)
+        if address is None:
+            del self._addresses[peer]
+            self._undialled[peer] = self._senders[peer]
+        else:
+            self._addresses[peer] = address
+            self._undialled.pop(peer, None)
+            self._bulks[peer] = self._make_bulk(peer, address)
+        self._links[peer].move(address)
+        self.hang_up(peer)  # its stream is answered now, or no longer
+        if bulk is not None:
+            await bulk.retire()
+
+    def _make_bulk(self, peer: Id, address: str) -> Bulk:
+        return Bulk(peer, address, self._caller, self._counters[peer], self._limits, self._request_s)
+
+    def _validate(self, address: str) -> None:
+        split_address(address)
+        if self._needs_loopback and not is_loopback(address):
+            raise ValueError(f"tls off: expected a loopback address, got {address}")
+
+    async def ready(self) -> None:
+        """Returns once the node listens, with `port` set."""
+        await self._listening.wait()
+
+    def connected(self) -> frozenset[Id]:
+        return frozenset(peer for peer, sender in self._senders.items() if sender.is_open)
+
+    def counters(self) -> Mapping[Id, TrafficCounters]:
+        return self._counters
+
+    def post(self, peer: Id, message: Message) -> None:
+        validate_size(message)
+        sender = self._senders.get(peer)
+        if sender is not None:
+            sender.post(message)
+
+    async def request_blocks(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
+        return await self._get_bulk(peer).request_blocks(first, count)
+
+    async def fetch_blob(
+        self, peer: Id, digest: Digest, offset: int = 0, *, max_bytes: int = MAX_BLOB_BYTES
+    ) -> AsyncGenerator[bytes, None]:
+        chunks = self._get_bulk(peer).fetch_blob(digest, offset, max_bytes)
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            await chunks.aclose()
+
+    async def run(self, handler: Handler) -> None:
+        """Listens and dials until cancelled. Raises CannotListen."""
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_failure(failure: Exception) -> None:
+            if not failed.done():
+                failed.set_exception(failure)
+
+        self._service = PeerService(
+            handler, self._intakes, self._undialled, self.bans, self.tls, self.boundary, on_failure, self._chain_id
+        )
+        validate_free(self._listen)
+        server = make_server(
+            self._service,
+            self._max_streams,
+            len(self._intakes),
+            self._handshake_s,
+            max_connections=self._max_connections,
+            on_call=self._on_call,
+        )
+        serve_calls(self._service, server)
+        tasks: list[asyncio.Future[None]] = [failed]
+        try:
+            self.port = self._bind(server)
+            await server.start()
+            self._listening.set()
+            tasks += [asyncio.create_task(link.run(handler), name="link") for link in self._links.values()]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for bulk in self._bulks.values():
+                await bulk.close()
+            await server.stop(None)
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        try:
+            if self.tls is None:
+                return server.add_insecure_port(self._listen)
+            return server.add_secure_port(self._listen, self.tls.make_server_credentials())
+        except RuntimeError as error:  # taken since we looked
+            raise AddressInUse(errno.EADDRINUSE, f"cannot listen on {self._listen}") from error
+
+    def _refuse(self, peer: Id, fault: PeerFault) -> None:
+        if self._service is not None:
+            self._service.refuse(peer, fault)
+
+    def _get_bulk(self, peer: Id) -> Bulk:
+        bulk = self._bulks.get(peer)
+        if bulk is None or not self._senders[peer].is_open:
+            raise PeerUnavailable("not connected")
+        return bulk
+
+
+def validate_free(listen: str) -> None:
+    """Raises AddressInUse, or CannotListen with the reason: gRPC says only that it failed."""
+    host, port = split_address(listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(error.errno, f"{listen} is in use by another process") from error
+            raise CannotListen(error.errno, error.strerror, listen) from error

@@ -1,0 +1,75 @@
+"""Empties one peer's outbox into the stream that is open to it, if one is. What waits travels as one batch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from node.p2p.transport.base import FRAMING_BYTES, KIND_NAMES, Message, TrafficCounters
+from node.p2p.transport.outbox import Outbox
+from node.p2p.transport.rate_limits import ENVELOPE_BYTES, MAX_BATCH_MESSAGES, RateLimits, to_pb
+from node.pb import peer_pb2 as pb
+
+FULL_BATCH_BYTES = 256 * 1024  # with the largest message on top still far below the receiver's limit
+
+
+class Sender:
+    """The sending side towards one peer. While no stream is open everything posted is dropped and counted."""
+
+    def __init__(self, counters: TrafficCounters, limits: RateLimits) -> None:
+        self.counters = counters
+        self._limits = limits
+        self._outbox: Outbox | None = None
+        self._wake = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        return self._outbox is not None
+
+    def open(self) -> None:
+        limits = self._limits
+        self._outbox = Outbox(time.monotonic(), max_messages=limits.queue_messages, max_bytes=limits.queue_bytes)
+
+    def close(self) -> None:
+        if self._outbox is not None:
+            self.counters.dropped += self._outbox.clear()
+            self._outbox = None
+
+    def post(self, message: Message) -> None:
+        if self._outbox is None or not self._outbox.put(message):
+            self.counters.dropped += 1
+        else:
+            self._wake.set()
+
+    async def run(self, write: Callable[[pb.Batch], Awaitable[None]]) -> None:
+        """Sends what is posted until cancelled or closed. Raises TimeoutError when the peer takes nothing any more."""
+        while (outbox := self._outbox) is not None:
+            messages = _pop_batch(outbox)
+            if messages:
+                async with asyncio.timeout(self._limits.write_s):
+                    await write(pb.Batch(messages=[to_pb(message) for message in messages]))
+                framing = FRAMING_BYTES
+                for message in messages:
+                    size = len(message.data) + ENVELOPE_BYTES + framing
+                    self.counters.add_sent(KIND_NAMES[message.kind], size)
+                    framing = 0
+            else:
+                self._wake.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(outbox.get_wait_s(time.monotonic())):
+                        await self._wake.wait()
+
+
+def _pop_batch(outbox: Outbox) -> list[Message]:
+    messages: list[Message] = []
+    num_bytes = 0
+    now = time.monotonic()
+    while len(messages) < MAX_BATCH_MESSAGES and num_bytes < FULL_BATCH_BYTES:
+        message = outbox.pop(now)
+        if message is None:
+            break
+        messages.append(message)
+        num_bytes += len(message.data)
+    return messages

@@ -1,0 +1,361 @@
+"""What peers call on us. Nothing here calls out; nothing runs before the caller is known and not refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import grpc
+
+from chain.block import Digest, Id
+from chain.errors import InvalidKey
+from chain.genesis import PROTOCOL_VERSION
+from chain.signing import decode_id, encode_id
+from node.boundary import Boundary
+from node.p2p.bans import Bans
+from node.p2p.refusals import Reason
+from node.p2p.tls import MutualTls, UnknownCaller
+from node.p2p.transport.base import (
+    BLOB,
+    BLOCKS,
+    FRAMING_BYTES,
+    MAX_BLOB_BYTES,
+    MAX_BLOCKS_COUNT,
+    BlobNotFound,
+    Handler,
+    PeerFault,
+    limit_blocks_reply,
+    read_chunks,
+)
+from node.p2p.transport.calls import Malformed
+from node.p2p.transport.channel import PEER_KEY
+from node.p2p.transport.link import ACCEPTED_KEY
+from node.p2p.transport.rate_limits import Intake
+from node.p2p.transport.sender import Sender
+from node.p2p.transport.timing import CallTiming, OnCall
+from node.pb import common_pb2
+from node.pb import peer_pb2 as pb
+from node.version import get_version
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+M = TypeVar("M", pb.Batch, pb.BlobRequest)
+Context = Any  # grpc.aio.ServicerContext, generic in the stubs and opaque at run time
+
+MAX_REQUEST_BYTES = 2 << 20
+HANDSHAKE_S = 10.0
+MAX_CONNECTIONS = 512
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a second daemon on our port must fail, not share it
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_metadata_size", 8 * 1024),
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 60_000),  # without a call: a peer that has something to ask connects again
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # the identity alone
+)
+
+
+def make_server(
+    service: PeerService,
+    max_streams: int,
+    num_peers: int,
+    handshake_s: float,
+    *,
+    max_connections: int,
+    on_call: OnCall | None = None,
+) -> grpc.aio.Server:
+    """A server for `service` with our limits. `max_streams` is per connection; in all there is room for what every peer
+    may open. Of connections, whoever they are with, more than `max_connections` are closed as they come: each costs a
+    file descriptor before anybody knows who calls. `on_call` hears of every call that has ended."""
+    options = [
+        *_OPTIONS,
+        ("grpc.max_concurrent_streams", max_streams),
+        ("grpc.server_handshake_timeout_ms", int(handshake_s * 1000)),
+        ("grpc.max_allowed_incoming_connections", max_connections),
+    ]
+    interceptors = (*([CallTiming(on_call)] if on_call is not None else []), _Promptness(service))
+    return grpc.aio.server(
+        options=options, interceptors=interceptors, maximum_concurrent_rpcs=max_streams + 16 * num_peers
+    )
+
+
+class _Promptness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
+    """Sees a call that asks one thing from its beginning on.
+
+    gRPC by itself would wait for the request before anybody is asked who calls, and for ever: a member that opens calls
+    and says nothing could take the place of all others.
+    """
+
+    def __init__(self, service: PeerService) -> None:
+        self._service = service
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        handler = await continuation(details)
+        if handler is None or handler.request_streaming or handler.response_streaming:
+            return handler
+
+        async def serve(request_iterator: object, context: Context) -> Any:
+            return await handler.unary_unary(await self._service.await_request(context), context)
+
+        return grpc.stream_unary_rpc_method_handler(serve, handler.request_deserializer, handler.response_serializer)
+
+
+class PeerService:
+    """The servicer. `senders` are those of peers that we do not dial, as it is when they open their stream: they are
+    answered on it.
+
+    `tls` None means that callers are believed. `on_failure` hears of what is the node's own trouble; what else goes
+    wrong with a call is the `boundary`'s.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        intakes: Mapping[Id, Intake],
+        senders: Mapping[Id, Sender],
+        bans: Bans,
+        tls: MutualTls | None,
+        boundary: Boundary,
+        on_failure: Callable[[Exception], None],
+        chain_id: Digest = b"",
+    ) -> None:
+        self._handler = handler
+        self._intakes = intakes
+        self._senders = senders
+        self._bans = bans
+        self._tls = tls
+        self._boundary = boundary
+        self._on_failure = on_failure
+        self._chain_id = chain_id
+        self._streams: dict[Id, asyncio.Future[None]] = {}
+
+    def refuse(self, peer: Id, fault: PeerFault) -> None:
+        """Ends the peer's stream and lets it back in no sooner than its refusal ends."""
+        self._intakes[peer].counters.refusals[fault.reason] += 1
+        refusal_s = self._bans.add_fault(peer)
+        log.warning("refused %s for %.0f s: %s", encode_id(peer), refusal_s, fault)
+        self.end_stream(peer)
+
+    async def await_request(self, context: Context) -> Any:
+        """The one message of a call, from a caller that may call, has not too many such open, and sends it in time."""
+        intake = await self._admit(context)
+        if intake.num_awaited >= 2 * intake.limits.blocks_at_once:
+            intake.counters.refusals[Reason.CALLS] += 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once that ask nothing")
+        intake.num_awaited += 1
+        try:
+            async with asyncio.timeout(intake.limits.request_grace_s):
+                request = await context.read()
+        except TimeoutError:
+            intake.counters.refusals[Reason.SLOW] += 1
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "asked nothing")
+        except grpc.aio.BaseError as error:  # the caller has gone
+            raise asyncio.CancelledError from error
+        finally:
+            intake.num_awaited -= 1
+        if request is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "asked nothing")
+        return request
+
+    # The calls of peer.proto
+
+    async def Push(self, request_iterator: object, context: Context) -> None:  # noqa: N802
+        await self._serve("connection", context, lambda intake: self._push(intake, context))
+
+    async def Blocks(self, request: pb.BlocksRequest | Malformed, context: Context) -> pb.BlocksReply:  # noqa: N802
+        return await self._serve("blocks", context, lambda intake: self._blocks(intake, request, context))
+
+    async def Blob(self, request_iterator: object, context: Context) -> None:  # noqa: N802
+        await self._serve("blob", context, lambda intake: self._blob(intake, context))
+
+    async def Hello(self, request: pb.HelloRequest | Malformed, context: Context) -> pb.HelloReply:  # noqa: N802
+        return await self._serve("hello", context, lambda intake: self._hello(intake, request))
+
+    async def _serve(self, what: str, context: Context, serve: Callable[[Intake], Awaitable[T]]) -> T:
+        """The edge: knows the caller, and turns what went wrong into a status and its consequences."""
+        intake = await self._admit(context)
+        try:
+            return await serve(intake)
+        except PeerFault as fault:
+            self.refuse(intake.peer, fault)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(fault))
+        except grpc.aio.AbortError:
+            raise
+        except grpc.aio.BaseError as error:  # the caller has gone: to gRPC that is a call cancelled
+            raise asyncio.CancelledError from error
+        except Exception as failure:  # noqa: BLE001  # the servicer edge: not swallowed by gRPC
+            if not self._boundary.takes(failure, what, intake.peer):
+                self._on_failure(failure)  # which is heard at the top
+            await context.abort(grpc.StatusCode.INTERNAL)
+        raise AssertionError("abort always raises")
+
+    async def _admit(self, context: Context) -> Intake:
+        try:
+            peer = self._identify(context)
+            intake = self._intakes[peer]
+        except (UnknownCaller, InvalidKey, KeyError) as error:
+            log.warning("turned away a caller at %s: %s", context.peer(), error)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "unknown caller")
+        if intake.is_refused():
+            intake.counters.refusals[Reason.REFUSED] += 1
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"refused for {self._bans.get_remaining_s(peer):.0f} s more"
+            )
+        return intake
+
+    def _identify(self, context: Context) -> Id:
+        if self._tls is None:
+            return decode_id(str(dict(context.invocation_metadata()).get(PEER_KEY, "")))
+        certificates = list(context.auth_context().get("x509_pem_cert", ()))
+        if len(certificates) != 1:
+            raise UnknownCaller(f"expected one certificate, got {len(certificates)}")
+        return self._tls.resolve(certificates[0])
+
+    # Push
+
+    async def _push(self, intake: Intake, context: Context) -> None:
+        peer = intake.peer
+        self.end_stream(peer)
+        replaced = self._streams[peer] = asyncio.get_running_loop().create_future()
+        await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
+        tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._read(intake, context))]
+        sender = self._senders.get(peer)
+        if sender is not None:
+            sender.open()
+            tasks.append(asyncio.create_task(sender.run(context.write)))
+        try:
+            if sender is not None:
+                with self._boundary.around("connection", peer):
+                    self._handler.on_peer_up(peer)
+            await asyncio.wait({*tasks, replaced}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            if self._streams.get(peer) is replaced:
+                del self._streams[peer]
+                if sender is not None:
+                    sender.close()
+                    with self._boundary.around("connection", peer):
+                        self._handler.on_peer_down(peer)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception) and not isinstance(outcome, (TimeoutError, grpc.aio.BaseError)):
+                raise outcome
+        if replaced.done():
+            await context.abort(grpc.StatusCode.ABORTED, "replaced or refused")
+
+    async def _read(self, intake: Intake, context: Context) -> None:
+        while (batch := await _read(context, pb.Batch)) is not None:
+            if intake.is_refused():
+                return
+            wait_s = intake.take(batch, self._handler)
+            if wait_s:
+                await asyncio.sleep(wait_s)
+
+    def end_stream(self, peer: Id) -> None:
+        """The peer may open another one, unless it is refused."""
+        stream = self._streams.get(peer)
+        if stream is not None and not stream.done():
+            stream.set_result(None)
+
+    # Blocks
+
+    async def _blocks(self, intake: Intake, request: pb.BlocksRequest | Malformed, context: Context) -> pb.BlocksReply:
+        if isinstance(request, Malformed):
+            raise PeerFault(f"blocks: {request}")
+        if not 1 <= request.count <= MAX_BLOCKS_COUNT:
+            raise PeerFault(f"blocks: expected a count of 1 to {MAX_BLOCKS_COUNT}, got {request.count}")
+        if intake.num_blocks_requests >= intake.limits.blocks_at_once:
+            intake.counters.refusals[Reason.CALLS] += 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at once")
+        intake.num_blocks_requests += 1
+        try:
+            await asyncio.sleep(intake.take_blocks_request())
+            blocks = await self._handler.on_blocks_request(intake.peer, request.first, request.count)
+        finally:
+            intake.num_blocks_requests -= 1
+        reply = pb.BlocksReply(
+            blocks=[
+                common_pb2.FinalisedBlock(block=block, certificate=certificate)
+                for block, certificate in limit_blocks_reply(blocks, request.count)
+            ]
+        )
+        intake.counters.add_sent(BLOCKS, reply.ByteSize() + FRAMING_BYTES)
+        return reply
+
+    # Hello
+
+    async def _hello(self, intake: Intake, request: pb.HelloRequest | Malformed) -> pb.HelloReply:
+        if isinstance(request, Malformed):
+            raise PeerFault(f"hello: {request}")
+        await asyncio.sleep(intake.take_blocks_request())
+        now_ms = time.time_ns() // 1_000_000
+        return pb.HelloReply(chain_id=self._chain_id, version=get_version(), protocol=PROTOCOL_VERSION, time_ms=now_ms)
+
+    # Blob
+
+    async def _blob(self, intake: Intake, context: Context) -> None:
+        if intake.num_blob_streams >= intake.limits.blob_streams:
+            intake.counters.refusals[Reason.CALLS] += 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")
+        intake.num_blob_streams += 1
+        try:
+            while (request := await _read(context, pb.BlobRequest)) is not None:
+                if intake.is_refused():
+                    await context.abort(grpc.StatusCode.PERMISSION_DENIED, "refused")
+                if len(request.digest) != 32 or request.offset > MAX_BLOB_BYTES:
+                    raise PeerFault("blob: expected a digest of 32 bytes and an offset within any blob")
+                await asyncio.sleep(intake.take_blob_request())
+                await self._send_blob(intake, request, context)
+        except TimeoutError:
+            intake.counters.refusals[Reason.SLOW] += 1
+            # All is released but the slot: gRPC cannot end a call whose caller reads nothing before the caller goes.
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "read too slowly")
+        finally:
+            intake.num_blob_streams -= 1
+
+    async def _send_blob(self, intake: Intake, request: pb.BlobRequest, context: Context) -> None:
+        """Sends one chunk behind what the handler gives, so as to know the last. TimeoutError: read too slowly."""
+        limits, sent = intake.limits, 0
+        waited_s = 0.0
+        waiting = b""
+
+        async def send(data: bytes, *, last: bool) -> None:
+            nonlocal sent, waited_s
+            began_s = time.monotonic()
+            patience_s = limits.blob_grace_s + sent / limits.blob_bytes_per_s - waited_s
+            async with asyncio.timeout(max(0.0, patience_s)):
+                await context.write(pb.BlobChunk(data=data, last=last))
+            waited_s += time.monotonic() - began_s
+            sent += len(data)
+            intake.counters.add_sent(BLOB, len(data) + FRAMING_BYTES)
+
+        async with aclosing(read_chunks(self._handler, intake.peer, request.digest, request.offset)) as chunks:
+            try:
+                async for chunk in chunks:
+                    if waiting:
+                        await send(waiting, last=False)
+                    waiting = chunk
+            except BlobNotFound:
+                if sent or waiting:
+                    await context.abort(grpc.StatusCode.ABORTED, "the blob has gone")
+                await context.write(pb.BlobChunk(not_found=True))
+                return
+        await send(waiting, last=True)
+
+
+async def _read(context: Context, kind: type[M]) -> M | None:
+    """The caller's next message, None at the end of them. Raises PeerFault for what is none."""
+    message = await context.read()
+    if isinstance(message, Malformed):
+        raise PeerFault(str(message))
+    return message if isinstance(message, kind) else None

@@ -1,0 +1,1 @@
+"""The payloads that contributions commit to: fetched, checked, aggregated, kept and let go."""

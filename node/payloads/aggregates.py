@@ -1,0 +1,112 @@
+"""The aggregates of finalised blocks: the newest at hand, older ones in the store, missing ones computed or pulled."""
+
+from __future__ import annotations
+
+import logging
+
+from chain.block import ZERO, Block
+from chain.errors import BlobMissing
+from chain.genesis import Genesis
+from chain.sqlite_store import SqliteStore
+from ml import payload, specs
+from node.boundary import Boundary
+from node.offload import Offload
+from node.payloads.checks import Aggregate, PayloadRefused, Payloads
+from node.payloads.fetcher import BlobFetcher
+
+log = logging.getLogger(__name__)
+
+
+class Aggregates:
+    """What a block's digest stands for. A certificate vouches for the digest, so any peer may serve the bytes.
+
+    Where all that it was made from is held here it is computed from that, and nobody is needed: members that voted for
+    a block have it all, and must not have to wait for the one that was first to see it final.
+    """
+
+    def __init__(
+        self,
+        genesis: Genesis,
+        spec: specs.MethodSpec,
+        store: SqliteStore,
+        blobs: BlobFetcher,
+        *,
+        disk: Offload,
+        arithmetic: Offload,
+        boundary: Boundary | None = None,
+    ) -> None:
+        self._max_bytes = genesis.limits.payload_bytes * genesis.n
+        self._spec = spec
+        self._store = store
+        self._blobs = blobs
+        self._disk = disk
+        self._arithmetic = arithmetic
+        self._boundary = boundary or Boundary()
+        self._newest: Aggregate | None = None
+
+    def on_new(self, aggregate: Aggregate) -> None:
+        """An aggregate was computed here: it stays at hand for the worker and the next round."""
+        self._newest = aggregate
+
+    async def get(self, block: Block) -> bytes | None:
+        """Its bytes, however long it takes to find them; None where the method votes on nothing."""
+        digest = block.header.aggregate
+        if digest == ZERO:
+            return None
+        if self._newest is None or self._newest.digest != digest:
+            if not self._store.has_blob(digest):
+                await self._try_compute(block)
+            self._newest = Aggregate(await self._blobs.fetch(digest, self._max_bytes), digest)
+        return self._newest.data
+
+    async def find(self, block: Block) -> bytes | None:
+        """Its bytes, if they are held here or can be computed from what is; None else, and where there are none."""
+        digest = block.header.aggregate
+        if digest == ZERO:
+            return None
+        if not self._store.has_blob(digest):
+            await self._try_compute(block)
+        try:
+            return await self._disk.run(self._store.get_blob, digest)
+        except BlobMissing:
+            return None
+
+    async def _try_compute(self, block: Block) -> None:
+        """Puts the aggregate into the store if that needs no peer, and nothing goes wrong with it."""
+        with self._boundary.around("aggregate"):
+            await self._compute(block)
+
+    async def _compute(self, block: Block) -> None:
+        parent = await self._disk.run(self._store.get_block, block.height - 1)
+        if parent is None or not self._is_all_held(block, parent.block):
+            return
+        payloads = Payloads(
+            self._spec,
+            height=block.height,
+            parent=lambda: self.get_arrays(parent.block),
+            blobs=self._blobs,
+            arithmetic=self._arithmetic,
+        )
+        try:
+            for contribution in block.contributions:
+                await payloads.ensure(contribution)
+        except PayloadRefused as error:  # for the audit to judge
+            log.warning("height %d: its aggregate is not computed here: %s", block.height, error)
+            return
+        aggregate = await payloads.aggregate(block.contributions)
+        if aggregate.digest == block.header.aggregate:
+            await self._disk.run(self._store.put_blob, aggregate.data)
+
+    def _is_all_held(self, block: Block, parent: Block) -> bool:
+        """Whether every blob that the aggregate is computed from is in the store."""
+        voted = {payload.kind_code(kind) for kind in self._spec.rules(block.height)}
+        refs = [ref for contribution in block.contributions for ref in contribution.payloads]
+        needed = {ref.digest for ref in refs if ref.kind in voted}
+        if self._spec.reads_parent(block.height) and parent.header.aggregate != ZERO:
+            needed.add(parent.header.aggregate)
+        return all(self._store.has_blob(digest) for digest in needed)
+
+    async def get_arrays(self, block: Block) -> payload.Arrays | None:
+        """As named arrays, read-only."""
+        data = await self.get(block)
+        return None if data is None else payload.decode_arrays(data, len(data))

@@ -1,0 +1,196 @@
+"""Turns a round's contributions into checked arrays, and those into the aggregate everyone must get (PROTOCOL §2)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chain import codec
+from chain.blobs import reading_blob
+from chain.block import ZERO, Contribution, Digest, Id, PayloadRef
+from chain.errors import BlobMissing
+from ml import payload, specs
+from ml.aggregation import RULES, carry
+from ml.errors import PayloadError
+from node.offload import Offload, run_sized
+from node.payloads.chunks import Chunks, ChunksMisfit
+from node.payloads.fetcher import BlobFetcher
+
+Arrays = payload.Arrays
+
+
+class PayloadRefused(Exception):
+    """A contribution's payloads break the method's rules for them; the text says which and how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """The result of a round's rule: encoded bytes and their digest, or (b"", ZERO) for a method that shares nothing."""
+
+    data: bytes
+    digest: Digest
+
+
+NOTHING = Aggregate(b"", ZERO)
+
+
+class Payloads:
+    """The voted payloads of one height. Every blob is decoded and checked once, every body aggregated once.
+
+    What is too large to hold in memory is checked where it lies; no arrays of it are kept, for such kinds are carried.
+
+    `parent` gets the aggregate of the height before, as decoded arrays (None where the method has none); it is only
+    asked where a rule reads it.
+    """
+
+    def __init__(
+        self,
+        spec: specs.MethodSpec,
+        *,
+        height: int,
+        parent: Callable[[], Awaitable[Arrays | None]],
+        blobs: BlobFetcher,
+        arithmetic: Offload,
+    ) -> None:
+        self._spec = spec
+        self._height = height
+        self._parent = parent
+        self._blobs = blobs
+        self._arithmetic = arithmetic
+        rules = spec.rules(height)
+        self._streamed = spec.get_streamed(height)
+        self._voted = rules.keys() | set(self._streamed.values())
+        self._combined = frozenset(kind for kind, rule in rules.items() if RULES[rule] is not carry)
+        self._checked: dict[PayloadRef, Arrays] = {}
+        self._checked_files: dict[tuple[PayloadRef, PayloadRef], str | None] = {}  # what is wrong with it, if anything
+        self._ensured: set[Contribution] = set()
+        self._aggregates: dict[Digest, Aggregate] = {}
+        self._working = asyncio.Lock()  # whoever comes while something is decoded or aggregated finds it done
+
+    def check_refs(self, contribution: Contribution) -> None:
+        """What can be said without the blobs: kinds, sizes and weight. Raises PayloadRefused."""
+        schemas = self._spec.schemas(self._height)
+        try:
+            self._spec.validate_kinds([payload.kind_name(ref.kind) for ref in contribution.payloads], self._height)
+            self._spec.validate_weight(contribution.weight)
+        except PayloadError as error:
+            raise PayloadRefused(str(error)) from error
+        for ref in contribution.payloads:
+            kind = payload.kind_name(ref.kind)
+            if ref.size > schemas[kind].max_bytes:
+                raise PayloadRefused(f"{kind}: expected at most {schemas[kind].max_bytes} bytes, got {ref.size}")
+
+    async def ensure_all(self, contributions: Sequence[Contribution]) -> None:
+        """`ensure` for each. Those seen before cost no task: with n candidates at a height, each names n of them."""
+        await asyncio.gather(*(self.ensure(each) for each in contributions if each not in self._ensured))
+
+    async def ensure(self, contribution: Contribution) -> None:
+        """Pulls and checks every voted blob of `contribution`, for as long as it takes. Raises PayloadRefused."""
+        self.check_refs(contribution)
+        author, refs = contribution.author, {payload.kind_name(ref.kind): ref for ref in contribution.payloads}
+        whole = self._voted - self._streamed.keys()
+        await asyncio.gather(*(self._ensure_one(author, ref) for kind, ref in refs.items() if kind in whole))
+        pairs = [(refs[kind], refs[digests]) for kind, digests in self._streamed.items()]
+        await asyncio.gather(*(self._ensure_file(author, ref, digests) for ref, digests in pairs))
+        self._ensured.add(contribution)
+
+    async def _ensure_one(self, author: Id, ref: PayloadRef) -> None:
+        if ref in self._checked:
+            return
+        data = await self._blobs.fetch(ref.digest, ref.size, [author])
+        if len(data) != ref.size:
+            raise PayloadRefused(f"{payload.kind_name(ref.kind)}: declared {ref.size} bytes, has {len(data)}")
+        async with self._working:
+            if ref not in self._checked:
+                self._checked[ref] = await run_sized(self._arithmetic, len(data), self._decode, ref.kind, data)
+
+    def _decode(self, code: int, data: bytes) -> Arrays:
+        kind = payload.kind_name(code)
+        schema = self._spec.schemas(self._height)[kind]
+        try:
+            arrays = payload.decode_arrays(data, schema.max_bytes)
+            self._spec.validate_payload(kind, arrays, self._height)
+        except PayloadError as error:
+            raise PayloadRefused(f"{kind}: {error}") from error
+        return arrays
+
+    async def _ensure_file(self, author: Id, ref: PayloadRef, digests: PayloadRef) -> None:
+        """A blob too large for memory, by the digests of its chunks that `_ensure_one` has seen. What is wrong with it
+        once stays wrong: it is not pulled or read again to find that out."""
+        key = (ref, digests)
+        if key not in self._checked_files:
+            try:
+                await self._pull_file(author, ref, digests)
+            except PayloadRefused as error:
+                self._checked_files[key] = str(error)
+            else:
+                self._checked_files[key] = None
+        wrong = self._checked_files[key]
+        if wrong is not None:
+            raise PayloadRefused(wrong)
+
+    async def _pull_file(self, author: Id, ref: PayloadRef, digests: PayloadRef) -> None:
+        kind = payload.kind_name(ref.kind)
+        while True:
+            try:
+                chunks = Chunks.from_payload(ref.size, self._checked[digests])
+                path = await self._blobs.fetch_file(ref.digest, ref.size, chunks.digests, [author])
+            except ChunksMisfit as error:
+                raise PayloadRefused(f"{kind}: {error}") from error
+            async with self._working:
+                if (ref, digests) in self._checked_files:
+                    return
+                try:
+                    await self._arithmetic.run(self._check_file, kind, path)
+                except BlobMissing:  # let go since
+                    continue
+            return
+
+    def _check_file(self, kind: str, path: Path) -> None:
+        """Raises PayloadRefused, and BlobMissing."""
+        try:
+            check_file(self._spec, self._height, kind, path)
+        except PayloadError as error:
+            raise PayloadRefused(f"{kind}: {error}") from error
+
+    async def aggregate(self, contributions: Sequence[Contribution]) -> Aggregate:
+        """The aggregate of these contributions, whose payloads `ensure` has seen."""
+        body = codec.compute_body_digest(tuple(contributions))
+        if body not in self._aggregates:
+            parent = await self._parent() if self._spec.reads_parent(self._height) else None
+            async with self._working:
+                if body not in self._aggregates:
+                    size = sum(ref.size for contribution in contributions for ref in contribution.payloads)
+                    aggregate = await run_sized(self._arithmetic, size, self._compute, tuple(contributions), parent)
+                    self._aggregates[body] = aggregate
+        return self._aggregates[body]
+
+    def get(self, digest: Digest) -> Aggregate | None:
+        """The aggregate under this digest, if it was computed here."""
+        return next((known for known in self._aggregates.values() if known.digest == digest), None)
+
+    def _compute(self, contributions: tuple[Contribution, ...], parent: Arrays | None) -> Aggregate:
+        authors = [
+            specs.AuthorPayloads(
+                contribution.author,
+                contribution.weight,
+                {
+                    payload.kind_name(ref.kind): self._checked[ref]
+                    for ref in contribution.payloads
+                    if payload.kind_name(ref.kind) in self._combined
+                },
+            )
+            for contribution in contributions
+        ]
+        data = specs.compute_aggregate(self._spec, self._height, authors, parent)
+        return NOTHING if data is None else Aggregate(data, hashlib.sha256(data).digest())
+
+
+def check_file(spec: specs.MethodSpec, height: int, kind: str, path: Path) -> None:
+    """Looks at a payload where it lies, a block at a time. Raises PayloadError, and BlobMissing."""
+    with reading_blob(path):
+        arrays = payload.map_arrays(path, spec.schemas(height)[kind].max_bytes)
+        spec.validate_payload(kind, arrays, height)

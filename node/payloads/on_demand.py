@@ -1,0 +1,250 @@
+"""Takes of single peers what a method wants of them, once a block is final: payloads on demand (PROTOCOL §2).
+
+The method's spec says which blobs; each is pulled from its author, or from whoever else has it by now, all at the same
+time. An author whose blob cannot be had, or is not what was signed, is gone: the spec is asked again what is wanted
+without it. So a round is no worse for such an author than had it not been drawn, and nothing here fails, or waits for
+longer than `collect_s` on anyone who sends nothing.
+
+What is pulled goes to disk, like all blobs: this node can serve it when its author cannot, and need not pull it again
+after a restart. It is let go some heights later (`node.payloads.retention`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from chain.block import Block, Digest, Id
+from ml import payload
+from ml.errors import PayloadError
+from ml.guard import LeftOut
+from ml.specs import MethodSpec
+from node.boundary import UNFORESEEN, Boundary
+from node.consensus.credit import PER_HEIGHT
+from node.offload import Offload, run_sized
+from node.payloads.fetcher import BlobFetcher, BlobUnavailable
+from node.training.exchange import Exchange, get_offers
+
+LOOK_S = 0.05  # between two looks whether there is anyone to ask
+LATE_SHARE = 0.25  # of `collect_s`: what a blob has at least that is wanted only since another's author is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What came of one block: what its method needs, why each author in `exchange.gone` is, and how many bytes of blobs
+    peers had to send for it."""
+
+    exchange: Exchange
+    reasons: Mapping[Id, str] = field(default_factory=dict)
+    pulled_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An author that a round goes on without. `is_fault`: the blob is here, and not what the author signed. `waited` is
+    how long it was waited for, as a share of `collect_s`."""
+
+    height: int
+    author: Id
+    why: str
+    is_fault: bool
+    waited: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Commitment:
+    """One author's word for what is under a digest."""
+
+    author: Id
+    kind: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pulled:
+    """A blob, None where nobody came up with it, what is wrong with those who committed to it, and how long it was
+    waited for, as a share of `collect_s`."""
+
+    data: bytes | None
+    wrong: Mapping[Id, str]
+    waited: float = 0.0
+
+
+class _Taking:
+    """One block's blobs as they come in, and who has turned out to be gone."""
+
+    def __init__(
+        self, spec: MethodSpec, me: Id, block: Block, aggregate: payload.Arrays | None, left_out: Mapping[Id, str]
+    ) -> None:
+        self.offers = get_offers(block)
+        self.gone = dict(left_out)
+        self.commitments: dict[Digest, list[_Commitment]] = {}
+        self.blobs: dict[Digest, bytes] = {}
+        self._spec = spec
+        self._me = me
+        self._block = block
+        self._aggregate = aggregate
+        self._useless: set[Digest] = set()
+        for contribution in block.contributions:
+            for ref in contribution.payloads:
+                commitment = _Commitment(contribution.author, payload.kind_name(ref.kind), ref.size)
+                self.commitments.setdefault(ref.digest, []).append(commitment)
+
+    def get_wanted(self) -> list[Digest]:
+        """What is wanted as things stand, what is here already left in."""
+        block = self._block
+        wanted = self._spec.wanted(
+            block.height, block.header.prev, self._me, self.offers, self._aggregate, frozenset(self.gone)
+        )
+        return [digest for digest in dict.fromkeys(wanted) if digest not in self._useless]
+
+    def settle(self, digest: Digest, pulled: _Pulled) -> list[Loss]:
+        """Takes in what came of a pull. Those who are gone by it."""
+        new = {author: why for author, why in pulled.wrong.items() if author not in self.gone}
+        self.gone |= new
+        if pulled.data is None or all(c.author in pulled.wrong for c in self.commitments[digest]):
+            self._useless.add(digest)
+        else:
+            self.blobs[digest] = pulled.data
+        height, is_fault = self._block.height, pulled.data is not None
+        return [Loss(height, author, why, is_fault, pulled.waited) for author, why in new.items()]
+
+
+class OnDemand:
+    """`offload` decodes what came. `is_alone` says whether this node sees too few others to blame any of them for not
+    being there. Those of `get_overdrawn` have been waited for in vain too often to be given more than a moment.
+    `on_loss` hears of every author that a round goes on without."""
+
+    def __init__(
+        self,
+        spec: MethodSpec,
+        me: Id,
+        blobs: BlobFetcher,
+        offload: Offload,
+        *,
+        collect_s: float,
+        keep_heights: int,
+        is_alone: Callable[[], bool],
+        get_overdrawn: Callable[[], Set[Id]],
+        on_loss: Callable[[Loss], None],
+        boundary: Boundary | None = None,
+    ) -> None:
+        self._spec = spec
+        self._me = me
+        self._blobs = blobs
+        self._get_overdrawn = get_overdrawn
+        self._offload = offload
+        self._collect_s = collect_s
+        self._left_out = LeftOut(keep_heights)
+        self._is_alone = is_alone
+        self._on_loss = on_loss
+        self._boundary = boundary or Boundary()
+
+    def leave_out(self, author: Id, height: int, why: str) -> None:
+        """What this author offered at `height` did harm: nothing of its is taken for some rounds."""
+        self._left_out.add(author, height, why)
+
+    async def take(self, block: Block, aggregate: bytes | None) -> Taken:
+        """All that `spec.wanted` names of a final block, as far as it can be had. `aggregate` is the block's, None
+        where there is none."""
+        if not get_kinds(self._spec, block.height):
+            return Taken(Exchange(block.header.prev, self._me))
+        arrays = None
+        if aggregate is not None:
+            size = len(aggregate)
+            arrays = await run_sized(self._offload, size, payload.decode_arrays, aggregate, size)
+        taking = _Taking(self._spec, self._me, block, arrays, self._left_out.get(block.height))
+        before = self._blobs.pulled_bytes
+        await self._pull_all(block.height, taking)
+        blobs = {digest: taking.blobs[digest] for digest in taking.get_wanted()}
+        exchange = Exchange(block.header.prev, self._me, taking.offers, frozenset(taking.gone), blobs)
+        return Taken(exchange, taking.gone, self._blobs.pulled_bytes - before)
+
+    async def _pull_all(self, height: int, taking: _Taking) -> None:
+        """Until everything that is wanted is here, or its authors are gone."""
+        if not taking.get_wanted():
+            return
+        await wait_for_company(self._is_alone, self._collect_s)
+        until_s = asyncio.get_running_loop().time() + self._collect_s
+        pulls: dict[Digest, asyncio.Task[_Pulled]] = {}
+        ended: list[asyncio.Task[_Pulled]] = []
+        try:
+            while True:
+                wanted = taking.get_wanted()
+                for digest in pulls.keys() - set(wanted):
+                    ended.append(pulls.pop(digest))
+                    ended[-1].cancel()
+                for digest in wanted:
+                    if digest not in taking.blobs and digest not in pulls:
+                        pull = self._try_pull(height, digest, taking.commitments[digest], until_s)
+                        pulls[digest] = asyncio.create_task(pull, name=f"blob {digest.hex()[:8]}")
+                if not pulls:
+                    return
+                await asyncio.wait(pulls.values(), return_when=asyncio.FIRST_COMPLETED)
+                for digest in [digest for digest, pull in pulls.items() if pull.done()]:
+                    for loss in taking.settle(digest, pulls.pop(digest).result()):
+                        self._on_loss(loss)
+        finally:
+            await _end([*ended, *pulls.values()])
+
+    async def _try_pull(self, height: int, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
+        """As `_pull`; and a blob that brings about an error nobody foresaw is wrong, whoever committed to it."""
+        with self._boundary.around("blob on demand", commitments[0].author):
+            return await self._pull(height, digest, commitments, until_s)
+        return _Pulled(None, {c.author: f"{c.kind}: {UNFORESEEN}" for c in commitments})
+
+    async def _pull(self, height: int, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
+        """The blob, held against what each has signed of it."""
+        began_s = asyncio.get_running_loop().time()
+        left_s = max(until_s - began_s, LATE_SHARE * self._collect_s)
+        max_bytes = max(commitment.size for commitment in commitments)
+        authors = [commitment.author for commitment in commitments]
+        if self._get_overdrawn() >= set(authors):
+            left_s = PER_HEIGHT * self._collect_s
+        try:
+            data = await self._blobs.try_fetch(digest, max_bytes, authors, patience_s=left_s)
+        except BlobUnavailable as error:
+            waited = (asyncio.get_running_loop().time() - began_s) / self._collect_s
+            return _Pulled(None, {c.author: f"{c.kind}: cannot be had ({error})" for c in commitments}, waited)
+        misfits = {
+            kind: await run_sized(self._offload, len(data), _find_misfit, self._spec, height, kind, data)
+            for kind in sorted({commitment.kind for commitment in commitments})
+        }
+        wrong: dict[Id, str] = {}
+        for commitment in commitments:
+            kind, misfit = commitment.kind, misfits[commitment.kind]
+            if commitment.size != len(data):
+                wrong[commitment.author] = f"{kind}: declared {commitment.size} bytes, has {len(data)}"
+            elif misfit is not None:
+                wrong[commitment.author] = f"{kind}: {misfit}"
+        return _Pulled(data, wrong)
+
+
+async def wait_for_company(is_alone: Callable[[], bool], at_most_s: float) -> None:
+    """A node that has just started, or is cut off, must not take all the others for gone."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + at_most_s
+    while loop.time() < until_s and is_alone():  # noqa: ASYNC110  # who is alive is a matter of the clock
+        await asyncio.sleep(LOOK_S)
+
+
+def get_kinds(spec: MethodSpec, height: int) -> frozenset[str]:
+    """The kinds on demand: those that contributions of this height carry and no rule votes on."""
+    return frozenset(spec.schemas(height)) - frozenset(spec.rules(height))
+
+
+def _find_misfit(spec: MethodSpec, height: int, kind: str, data: bytes) -> str | None:
+    """What keeps a blob from being a payload of its kind."""
+    try:
+        arrays = payload.decode_arrays(data, spec.schemas(height)[kind].max_bytes)
+        spec.validate_payload(kind, arrays, height)
+    except PayloadError as error:
+        return str(error)
+    return None
+
+
+async def _end(tasks: Iterable[asyncio.Task[_Pulled]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,205 @@
+"""Gets what a local phase reads of an earlier block: sets that members shared once and later rounds train on.
+
+Whoever voted on that block has pulled and checked them already, and they stay in the store for as long as a round needs
+them (`node.payloads.retention`). What is not there all the same, since this node came late or its disk has lost it, is
+fetched from whoever has it. A set that nobody has takes its authors out of the draw and nothing else: the method's spec
+is asked again what is wanted without them, and training goes on.
+
+Sets are too large to pass around: here they are files of the store, looked at in blocks, and once in a node's life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chain.block import Block, Digest, Id
+from chain.errors import BlobMissing, StoreCorrupted, StoreFull
+from chain.sqlite_store import SqliteStore
+from ml.errors import PayloadError
+from ml.payload import decode_arrays, kind_name, map_arrays
+from ml.specs import MethodSpec
+from node.boundary import UNFORESEEN, Boundary
+from node.offload import Offload
+from node.payloads.chunks import Chunks, ChunksMisfit
+from node.payloads.fetcher import BlobFetcher, BlobUnavailable
+from node.payloads.on_demand import Loss, wait_for_company
+from node.training.exchange import Exchange, get_offers
+
+log = logging.getLogger(__name__)
+
+
+class _Lost(Exception):
+    """A set cannot be used; the text says why. `is_fault`: it is here, and not what its author signed."""
+
+    def __init__(self, why: str, *, is_fault: bool = False) -> None:
+        super().__init__(why)
+        self.is_fault = is_fault
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a local phase is given, why each author in `exchange.gone` is, and how many bytes peers had to send."""
+
+    exchange: Exchange
+    reasons: Mapping[Id, str] = field(default_factory=dict)
+    pulled_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Set:
+    """What a block says of one digest. `chunks` is the blob with the digests of its chunks, and that one's size."""
+
+    digest: Digest
+    kind: str
+    size: int
+    chunks: tuple[Digest, int] | None
+    authors: list[Id] = field(default_factory=list)
+
+
+class Standing:
+    """`disk` is the store's thread; `offload` hashes and checks what is used for the first time. `is_alone` says
+    whether this node sees too few others to take any of them for gone. `on_loss` hears of every author that a local
+    phase goes on without."""
+
+    def __init__(
+        self,
+        spec: MethodSpec,
+        me: Id,
+        store: SqliteStore,
+        blobs: BlobFetcher,
+        disk: Offload,
+        offload: Offload,
+        *,
+        collect_s: float,
+        is_alone: Callable[[], bool],
+        on_loss: Callable[[Loss], None],
+        boundary: Boundary | None = None,
+    ) -> None:
+        self._spec = spec
+        self._me = me
+        self._store = store
+        self._blobs = blobs
+        self._disk = disk
+        self._offload = offload
+        self._collect_s = collect_s
+        self._is_alone = is_alone
+        self._on_loss = on_loss
+        self._boundary = boundary or Boundary()
+        self._checked: set[Digest] = set()
+
+    async def gather(self, height: int, head: Block) -> Gathered:
+        """All that the local phase for `height`, on `head`, wants of the standing block, as far as it can be had."""
+        at = self._spec.get_standing(height)
+        if at is None:
+            return Gathered(Exchange(head.id, self._me))
+        block = await self._disk.run(self._read_block, at)
+        offers, sets = get_offers(block), self._list_sets(block)
+        files: dict[Digest, Path] = {}
+        gone: dict[Id, str] = {}
+        pulled_bytes = 0
+        while True:
+            wanted = self._spec.wanted_in_training(height, head.id, self._me, offers, frozenset(gone))
+            missing = [sets[digest] for digest in dict.fromkeys(wanted) if digest not in files]
+            if not missing:
+                break
+            async with asyncio.TaskGroup() as group:
+                getting = {one.digest: group.create_task(self._try_get(at, one)) for one in missing}
+            for digest, task in getting.items():
+                got, num_bytes = task.result()
+                pulled_bytes += num_bytes
+                if isinstance(got, Path):
+                    files[digest] = got
+                    continue
+                for author in sets[digest].authors:
+                    gone[author] = str(got)
+                    self._on_loss(Loss(height, author, str(got), got.is_fault))
+        chosen = {digest: files[digest] for digest in wanted}
+        exchange = Exchange(head.id, self._me, offers, frozenset(gone), files=chosen)
+        return Gathered(exchange, gone, pulled_bytes)
+
+    def _read_block(self, height: int) -> Block:
+        """Runs on the store's thread."""
+        stored = self._store.get_block(height)
+        if stored is None:
+            raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
+        return stored.block
+
+    def _list_sets(self, block: Block) -> dict[Digest, _Set]:
+        """Every blob that the block's authors have committed to."""
+        streamed = self._spec.get_streamed(block.height)
+        sets: dict[Digest, _Set] = {}
+        for contribution in block.contributions:
+            refs = {kind_name(ref.kind): ref for ref in contribution.payloads}
+            for kind, ref in refs.items():
+                chunks = refs[streamed[kind]] if kind in streamed else None
+                named = None if chunks is None else (chunks.digest, chunks.size)
+                one = sets.setdefault(ref.digest, _Set(ref.digest, kind, ref.size, named))
+                one.authors.append(contribution.author)
+        return sets
+
+    async def _try_get(self, height: int, one: _Set) -> tuple[Path | _Lost, int]:
+        """The file, or why there is none, and how many bytes were pulled for it."""
+        with self._boundary.around("shared set", one.authors[0]):
+            return await self._get(height, one)
+        return _Lost(f"{one.kind}: {UNFORESEEN}"), 0
+
+    async def _get(self, height: int, one: _Set) -> tuple[Path | _Lost, int]:
+        path = self._store.blob_path(one.digest)
+        try:
+            if await self._is_held(height, one):
+                return path, 0
+            await wait_for_company(self._is_alone, self._collect_s)
+            await self._pull(one)
+            await self._check(height, one)
+        except _Lost as lost:
+            return lost, 0
+        except (BlobMissing, StoreCorrupted) as error:  # as soon as it had come
+            return _Lost(f"{one.kind}: {error}"), 0
+        return path, one.size
+
+    async def _is_held(self, height: int, one: _Set) -> bool:
+        """Whether the set is here as it was signed. One that is damaged is deleted."""
+        if not self._store.has_blob(one.digest):
+            return False
+        try:
+            await self._check(height, one)
+        except (BlobMissing, StoreCorrupted) as error:
+            log.warning("a set shared at height %d is fetched again: %s", height, error)
+            await self._disk.run(self._store.delete_blob, one.digest)
+            return False
+        return True
+
+    async def _check(self, height: int, one: _Set) -> None:
+        if one.digest not in self._checked:
+            await self._offload.run(self._check_file, height, one)
+            self._checked.add(one.digest)
+
+    def _check_file(self, height: int, one: _Set) -> None:
+        self._store.check_blob(one.digest)
+        try:
+            arrays = map_arrays(self._store.blob_path(one.digest), one.size)
+            self._spec.validate_payload(one.kind, arrays, height)
+        except PayloadError as error:
+            raise _Lost(f"{one.kind}: {error}", is_fault=True) from error
+
+    async def _pull(self, one: _Set) -> None:
+        """Into the store. Raises _Lost."""
+        patience_s = self._collect_s
+        try:
+            if one.chunks is None:
+                await self._blobs.try_fetch(one.digest, one.size, one.authors, patience_s=patience_s)
+                return
+            digest, size = one.chunks
+            listed = await self._blobs.try_fetch(digest, size, one.authors, patience_s=patience_s)
+            chunks = Chunks.from_payload(one.size, decode_arrays(listed, size))
+            await self._blobs.try_fetch_file(one.digest, one.size, chunks.digests, one.authors, patience_s=patience_s)
+        except BlobUnavailable as error:
+            raise _Lost(f"{one.kind}: cannot be had ({error})") from error
+        except (PayloadError, ChunksMisfit, ValueError) as error:
+            raise _Lost(f"{one.kind}: the digests of its chunks are not such ({error})", is_fault=True) from error
+        except StoreFull as error:
+            raise _Lost(f"{one.kind}: cannot be kept, the disk is full ({error})") from error

@@ -1,0 +1,212 @@
+"""The node over HTTP: metrics for Prometheus, and whether it lives and is ready, for probes (SECURITY §4).
+
+Everything is read-only and short. On loopback a browser's page from elsewhere must not read it under a name of its own
+(DNS rebinding), so the `Host` has to be this machine's; beyond loopback the token stands for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import h11
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from node.config.node_config import HttpSection, is_loopback, parse_address
+from node.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+REQUEST_S = 10.0  # for a caller to say what it asks
+IDLE_S = 30  # between two questions of a caller
+STOP_S = 1  # for answers under way
+MAX_HEADER_BYTES = 16 << 10
+MAX_CALLERS = 64
+MAX_TOKEN_BYTES = 4096
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Encoder(Protocol):
+    """Where the metrics come from: their text, and its content type, for an `Accept` header."""
+
+    def encode(self, accept: str) -> tuple[bytes, str]: ...
+
+
+class HttpServer:
+    """Listens while it is entered. `describe_unready` says why the node is not ready, or None.
+
+    Raises ConfigError when the address is taken or the token cannot be read.
+    """
+
+    def __init__(
+        self, section: HttpSection, describe_unready: Callable[[], str | None], metrics: Encoder | None
+    ) -> None:
+        assert section.listen is not None  # noqa: S101 - nobody makes one that is off
+        self._listen = section.listen
+        self._host, self._port = parse_address(section.listen)
+        self._token = None if section.token_file is None else read_token(section.token_file)
+        self._describe_unready = describe_unready
+        self._metrics = metrics
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        listening = self._bind()
+        routes = [Route("/healthz", self._answer_health), Route("/readyz", self._answer_readiness)]
+        if self._metrics is not None:
+            routes.append(Route("/metrics", self._answer_metrics))
+        app: Any = Starlette(routes=routes)
+        if is_loopback(self._host):
+            app = _LocalHosts(app, self._host)
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http=_PromptProtocol,
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=MAX_CALLERS,
+                timeout_keep_alive=IDLE_S,
+                timeout_graceful_shutdown=STOP_S,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            )
+        )
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="http")
+        log.info("http %s", self._listen)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.wait({self._serving})
+
+    def replace_token(self, token: bytes | None) -> bool:
+        """What metrics need from now on. Whether that is something else."""
+        is_other, self._token = token != self._token, token
+        return is_other
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            return socket.create_server((self._host, self._port), family=family, backlog=MAX_CALLERS)
+        except OSError as error:
+            why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+            raise ConfigError(
+                f"http.listen: {self._listen}: cannot listen there ({why}); choose another port, or 0 for none"
+            ) from error
+
+    # ---- answers
+
+    async def _answer_health(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _answer_readiness(self, request: Request) -> Response:
+        reason = self._describe_unready()
+        if reason is None:
+            return PlainTextResponse("ready\n")
+        return PlainTextResponse(f"not ready: {reason}\n" if self._may_ask(request) else "not ready\n", 503)
+
+    async def _answer_metrics(self, request: Request) -> Response:
+        if not self._may_ask(request):
+            return PlainTextResponse("expected the token\n", 401, {"WWW-Authenticate": "Bearer"})
+        assert self._metrics is not None  # noqa: S101 - or there is no such route
+        body, content_type = self._metrics.encode(request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
+
+    def _may_ask(self, request: Request) -> bool:
+        if self._token is None:
+            return True
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token)
+
+
+def read_token(path: Path) -> bytes:
+    """The first line of `path`. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            token = file.readline(MAX_TOKEN_BYTES + 1).strip()
+    except OSError as error:
+        raise ConfigError(f"http.token_file: {path}: cannot be read ({error.strerror})") from error
+    if not 16 <= len(token) <= MAX_TOKEN_BYTES:
+        raise ConfigError(f"http.token_file: {path}: expected a token of at least 16 characters on the first line")
+    return token
+
+
+class _LocalHosts:
+    """Turns away who asks for another host than this machine."""
+
+    def __init__(self, app: Any, host: str) -> None:
+        self._app = app
+        self._known = {host.lower(), "localhost", "127.0.0.1", "::1"}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = [value for name, value in scope["headers"] if name == b"host"]
+        if len(headers) == 1 and _read_host(headers[0]) in self._known:
+            await self._app(scope, receive, send)
+        else:
+            await PlainTextResponse("unknown host\n", 421)(scope, receive, send)
+
+
+def _read_host(header: bytes) -> str:
+    """Without the port and the brackets of IPv6."""
+    host = header.decode("latin-1").lower()
+    name, colon, port = host.rpartition(":")
+    if colon and port.isdecimal() and (":" not in name or name.endswith("]")):
+        host = name
+    return host.removeprefix("[").removesuffix("]")
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """They are the daemon's."""
+        yield
+
+
+class _PromptProtocol(H11Protocol):
+    """Hangs up on who opens a connection and does not come to the point."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(REQUEST_S, self._on_deadline)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._cancel()
+        if not self.transport.is_closing():
+            self._deadline = self.loop.call_later(IDLE_S, self._on_deadline)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+        super().connection_lost(exc)
+
+    def _cancel(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _on_deadline(self) -> None:
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self.transport.close()

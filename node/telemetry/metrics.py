@@ -1,0 +1,357 @@
+"""What Prometheus is told of a running node: one place that looks at what the node keeps, and follows its events.
+
+Gauges and most counters are read off the node when somebody asks; what passes by, such as how long phases took, is
+counted as its event comes. Nothing else in the node knows of this module. Counters start with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from chain.block import EvidenceKind, Id
+from chain.genesis import PROTOCOL_VERSION
+from chain.signing import encode_id
+from node.consensus.actions import Absence
+from node.consensus.context import NodeContext
+from node.consensus.record import PHASE_ENDS
+from node.consensus.service import RoundService
+from node.events import NodeEvent
+from node.finite import to_finite
+from node.p2p.peers import Peer
+from node.p2p.refusals import Reason, Refusals
+from node.telemetry.process_metrics import ProcessMetrics
+from node.version import get_version
+
+LAG_S = 0.25  # between two looks at how late the event loop is
+SETTLED_EVERY = 10  # of heights divisible by this the block's id is told, so that nodes can be compared
+SETTLED_KEPT = 4
+MAX_OBJECTED = 1024  # candidates remembered, so that none is counted twice
+NEWEST_ROUNDS = 100  # where the newest measurements of an earlier life are looked for
+SHORT_CHARS = 8
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_ABSENCES = {absence.value: absence for absence in Absence}
+
+
+class CallTimes:
+    """`fednode_rpc_seconds`: how long the calls took that others made here, the first thing in a node's `registry`."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time beside each counter, of which nothing here makes use
+        self.registry = CollectorRegistry()
+        self._seconds = Histogram(
+            "fednode_rpc_seconds",
+            "Seconds of a call that a peer or an operator made to this node, by method and gRPC code.",
+            ("method", "code"),
+            buckets=_SECONDS[:13],
+            registry=self.registry,
+        )
+
+    def observe(self, method: str, code: str, seconds: float) -> None:
+        self._seconds.labels(method, code).observe(seconds)
+
+
+class NodeMetrics(Collector):
+    """Keeps account of one node, beside its `calls`."""
+
+    def __init__(self, calls: CallTimes, service: RoundService, context: NodeContext, name: str) -> None:
+        """Reads the store: to be made before the store's thread has work."""
+        self._registry = registry = calls.registry
+        self._service = service
+        self._c = context
+        self._name = name
+        head = service.tip.height
+        records = [record for _, record in context.store.rounds(max(1, head - NEWEST_ROUNDS + 1), head)]
+        self._record: Mapping[str, Any] | None = records[-1] if records else None  # the newest
+        self._block_ms = service.tip.header.time_ms if head else None  # block 0 was not mined
+        self._settled: deque[tuple[int, str]] = deque(maxlen=SETTLED_KEPT)
+        for height in range(head // SETTLED_EVERY * SETTLED_EVERY, -1, -SETTLED_EVERY)[:SETTLED_KEPT]:
+            for stored in context.store.blocks(height, height):
+                self._settled.appendleft((height, stored.block.id.hex()))
+        self._objected: deque[str] = deque(maxlen=MAX_OBJECTED)
+        self._blocks = Tally({"finalised": 0, "rejected": 0})
+        self._contributions = Tally({("accepted", ""): 0})
+        self._evidence = Tally({kind.name.lower(): 0 for kind in EvidenceKind})
+        self._samples = 0
+        self._spoiled = 0
+        self._intervals = self._make_histogram(
+            "fednode_block_interval_seconds", "Seconds between a finalised block and its parent, by the miners' clocks."
+        )
+        self._solves = self._make_histogram(
+            "fednode_pow_solve_seconds",
+            "Seconds from when a round's contributions were settled until an acceptable candidate was here.",
+        )
+        self._phases = Histogram(
+            "fednode_round_phase_seconds",
+            "Seconds of a round's phases on this node, one after the other.",
+            ("phase",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        for phase in PHASE_ENDS:
+            self._phases.labels(phase)
+        self._lags = Histogram(
+            "fednode_event_loop_lag_seconds",
+            "How many seconds late the event loop came back to a task that had slept.",
+            buckets=_LAGS,
+            registry=registry,
+        )
+        registry.register(self)
+        registry.register(ProcessMetrics(context))
+
+    def _make_histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(name, text, buckets=_SECONDS, registry=self._registry)
+
+    def encode(self, accept: str) -> tuple[bytes, str]:
+        """Everything as Prometheus reads it, and the content type, for an `Accept` header."""
+        encoder, content_type = choose_encoder(accept)
+        return encoder(self._registry), content_type
+
+    async def run(self) -> None:
+        """Measures how late the event loop is, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + LAG_S
+            await asyncio.sleep(LAG_S)
+            self._lags.observe(max(0.0, loop.time() - due_s))
+
+    # ---- what passes by
+
+    def on_event(self, event: NodeEvent) -> None:
+        data = event.data
+        match event.kind:
+            case "block":
+                self._on_block(data)
+            case "rejected" if "block" in data:
+                self._object(data["block"])
+            case "evidence":
+                self._evidence[data["slot"]] += 1
+            case "training":
+                self._on_record(data)
+            case "spoiled":
+                self._spoiled += 1
+
+    def _on_block(self, data: Mapping[str, Any]) -> None:
+        self._blocks["finalised"] += 1
+        self._contributions["accepted", ""] += data["contributions"]
+        if self._block_ms is not None:
+            self._intervals.observe(max(0, data["time_ms"] - self._block_ms) / 1000)
+        self._block_ms = data["time_ms"]
+        if data["height"] % SETTLED_EVERY == 0:
+            self._settled.append((data["height"], data["id"]))
+
+    def _object(self, block_id: str) -> None:
+        if block_id not in self._objected:
+            self._objected.append(block_id)
+            self._blocks["rejected"] += 1
+
+    def _on_record(self, record: Mapping[str, Any]) -> None:
+        self._record = record
+        for candidate in record["candidates"]:
+            self._object(candidate["id"])
+        for why in record["left_out"].values():
+            self._contributions[_describe_absence(why)] += 1
+        for phase in PHASE_ENDS:
+            self._phases.labels(phase).observe(record["seconds"][phase])
+        if record["beta_s"] is not None:
+            self._solves.observe(record["beta_s"])
+        self._samples += int(record["train"].get("samples", 0))
+
+    # ---- what is read off when somebody asks
+
+    def collect(self) -> Iterable[Metric]:
+        service, tip, machine = self._service, self._service.tip, self._service.machine
+        yield _gauge("fednode_chain_height", "Height of the newest finalised block.", tip.height)
+        blocks = CounterMetricFamily(
+            "fednode_chain_blocks",
+            "Blocks that became final here, and candidates that this node objected to.",
+            labels=("result",),
+        )
+        for result, count in self._blocks.items():
+            blocks.add_metric((result,), count)
+        yield blocks
+        yield CounterMetricFamily(
+            "fednode_pow_hashes", "Hashes that this node's miners have tried.", value=self._c.miner.hashes
+        )
+        height = tip.height if machine is None else machine.height
+        yield _gauge("fednode_round", "The round in hand; the last one when the set rounds are over.", height)
+        yield from self._collect_training()
+        yield from self._collect_peers()
+        evidence = CounterMetricFamily(
+            "fednode_evidence", "Proofs that a member signed two objects for one slot.", labels=("kind",)
+        )
+        for kind, count in self._evidence.items():
+            evidence.add_metric((kind,), count)
+        yield evidence
+        yield _gauge("fednode_stalled", "1 while no quorum is in sight.", service.stall is not None)
+        yield _gauge(
+            "fednode_paused", "1 while the operator has this node contribute nothing.", service.participation.is_paused
+        )
+        yield _gauge("fednode_rounds_done", "1 once the rounds that genesis sets are over.", service.is_done)
+        yield from self._collect_facts()
+
+    def _collect_training(self) -> Iterable[Metric]:
+        contributions = CounterMetricFamily(
+            "fednode_contributions",
+            "Contributions of members to finalised blocks, and those that a block is without, with the reason.",
+            labels=("result", "reason"),
+        )
+        for labels, count in self._contributions.items():
+            contributions.add_metric(labels, count)
+        yield contributions
+        record = self._record or {}
+        loss = record.get("train", {}).get("loss")
+        yield _gauge("fednode_train_loss", "Mean loss over the steps of the newest local phase.", loss)
+        accuracy, learner = record.get("accuracy"), self._service.learner
+        if learner.applied > record.get("round", 0):  # caught up: no round was lived through to tell of
+            accuracy = to_finite(learner.metrics.get("accuracy", accuracy))
+        accuracies = GaugeMetricFamily(
+            "fednode_eval_accuracy",
+            "Accuracy on the node's test samples: `test` after the newest round was applied, `test_local` after "
+            "training and before the exchange.",
+            labels=("split",),
+        )
+        for split, value in (("test", accuracy), ("test_local", record.get("local_accuracy"))):
+            if value is not None:
+                accuracies.add_metric((split,), value)
+        yield accuracies
+        yield CounterMetricFamily(
+            "fednode_spoiled_aggregates",
+            "Aggregates that left this node without a finite loss, or that its training diverged from.",
+            value=self._spoiled,
+        )
+        yield _gauge(
+            "fednode_on_own_model",
+            "1 while the newest aggregate is not in this node's model, since it is spoiled.",
+            learner.spoiled is not None,
+        )
+        yield _gauge(
+            "fednode_training_failed",
+            "1 while there is no training here for the round in hand, as when it diverges.",
+            (learner.trouble or learner.failure) is not None,
+        )
+        yield CounterMetricFamily(
+            "fednode_train_samples", "Training samples gone over, each as often as it came.", value=self._samples
+        )
+
+    def _collect_peers(self) -> Iterable[Metric]:
+        states = Tally(dict.fromkeys(("connected", "silent", "missing", "refused", "observer"), 0))
+        states.update(state for peer in self._service.peers if (state := self._get_state(peer)) is not None)
+        peers = GaugeMetricFamily(
+            "fednode_peers",
+            "Other members, each in one state: connected, silent (connected, and not heard of), missing or refused; "
+            "and observers that are connected.",
+            labels=("state",),
+        )
+        for state, count in states.items():
+            peers.add_metric((state,), count)
+        yield peers
+        in_sight = GaugeMetricFamily(
+            "fednode_peer_in_sight",
+            "1 for another member that is connected and was heard of, 0 for one that is not.",
+            labels=("peer", "name"),
+        )
+        for peer in self._service.peers:
+            if peer.is_member:
+                in_sight.add_metric((_shorten(peer.id), peer.name), self._get_state(peer) == "connected")
+        yield in_sight
+        credit = GaugeMetricFamily(
+            "fednode_peer_credit",
+            "Waits for another member's contribution that it has not used up, 2 at most; below 1 it is not awaited.",
+            labels=("peer", "name"),
+        )
+        for peer in self._service.peers:
+            if peer.is_member:
+                credit.add_metric((_shorten(peer.id), peer.name), self._service.credits.get_waits(peer.id))
+        yield credit
+        clocks = GaugeMetricFamily(
+            "fednode_clock_ahead_seconds",
+            "How far the clock of a member, this one among them, is ahead of the median of those heard of.",
+            labels=("peer", "name"),
+        )
+        for member, skew_s in self._service.clocks.get_skews_s().items():
+            clocks.add_metric((_shorten(member), self._c.get_name(member)), skew_s)
+        yield clocks
+        traffic = CounterMetricFamily(
+            "fednode_peer_bytes", "Bytes exchanged with each peer.", labels=("peer", "direction")
+        )
+        for key, counters in self._c.transport.counters().items():
+            short = _shorten(key)
+            traffic.add_metric((short, "sent"), counters.bytes_sent)
+            traffic.add_metric((short, "received"), counters.bytes_received)
+        yield traffic
+        rejected = CounterMetricFamily(
+            "fednode_messages_rejected", "What was not taken of peers, or signed by them.", labels=("reason",)
+        )
+        totals = sum(self._service.get_refusals().values(), Refusals())
+        for reason in Reason:
+            rejected.add_metric((reason.value,), totals[reason])
+        yield rejected
+        failures = CounterMetricFamily(
+            "fednode_unforeseen_failures",
+            "Errors that nobody foresaw in work that a peer's bytes had caused, by what was being done.",
+            labels=("what",),
+        )
+        for what, count in sorted(self._c.boundary.failures.items()):
+            failures.add_metric((what,), count)
+        yield failures
+
+    def _get_state(self, peer: Peer) -> str | None:
+        if not peer.is_member:
+            return "observer" if peer.connected else None
+        if self._c.bans.is_banned(peer.id):
+            return "refused"
+        if not peer.connected:
+            return "missing"
+        return "connected" if self._service.peers.is_alive(peer.id) else "silent"
+
+    def _collect_facts(self) -> Iterable[Metric]:
+        build = GaugeMetricFamily(
+            "fednode_build_info", "What this node runs; always 1.", labels=("version", "protocol", "python")
+        )
+        build.add_metric((get_version(), str(PROTOCOL_VERSION), platform.python_version()), 1)
+        yield build
+        genesis = self._c.genesis
+        node = GaugeMetricFamily(
+            "fednode_node_info", "Who this node is; always 1.", labels=("id", "name", "chain", "chain_name", "method")
+        )
+        chain = genesis.chain_id.hex()[:SHORT_CHARS]
+        node.add_metric((_shorten(self._c.me), self._name, chain, genesis.chain_name, genesis.method["name"]), 1)
+        yield node
+        settled = GaugeMetricFamily(
+            "fednode_chain_settled_info",
+            f"Ids of the newest finalised blocks at heights divisible by {SETTLED_EVERY}; always 1. No two nodes of a "
+            "chain may differ.",
+            labels=("chain", "height", "block"),
+        )
+        for height, block_id in self._settled:
+            settled.add_metric((chain, str(height), block_id[: 2 * SHORT_CHARS]), 1)
+        yield settled
+
+
+def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
+    """Without a value nothing but the name is shown."""
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _shorten(peer: Id) -> str:
+    return encode_id(peer)[:SHORT_CHARS]
+
+
+def _describe_absence(why: str) -> tuple[str, str]:
+    """Result and reason of a member's absence from a block, in words of which there are few."""
+    absence = _ABSENCES.get(why)
+    if absence is None:
+        return "rejected", "payload"  # what did not fit about it is anybody's guess
+    return "rejected" if absence is Absence.SIGNED_TWICE else "left_out", absence.name.lower()

@@ -1,0 +1,77 @@
+"""Follows what happens in a node, for its metrics and its sinks. What is not asked for is not loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from node.boundary import Boundary
+from node.config.node_config import NodeConfig
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.events import Events, NodeEvent
+from node.telemetry.sinks.base import SinkThread
+from node.telemetry.sinks.point import make_point
+
+if TYPE_CHECKING:
+    from node.telemetry.metrics import CallTimes, NodeMetrics
+
+
+def make_call_times(config: NodeConfig) -> CallTimes | None:
+    """None where nobody is served metrics."""
+    if not (config.http.is_on and config.http.metrics):
+        return None
+    from node.telemetry.metrics import CallTimes
+
+    return CallTimes()
+
+
+def make_metrics(
+    calls: CallTimes | None, service: RoundService, context: NodeContext, config: NodeConfig
+) -> NodeMetrics | None:
+    if calls is None:
+        return None
+    from node.telemetry.metrics import NodeMetrics
+
+    return NodeMetrics(calls, service, context, config.node.name)
+
+
+class Monitor:
+    """Tells `metrics` of every event and `sinks` of every round. `node` is the name under which that is written."""
+
+    def __init__(
+        self,
+        events: Events,
+        metrics: NodeMetrics | None,
+        sinks: Sequence[SinkThread],
+        node: str,
+        boundary: Boundary | None = None,
+    ) -> None:
+        self._events = events
+        self._metrics = metrics
+        self._sinks = sinks
+        self._node = node
+        self._boundary = boundary or Boundary()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow(), name="monitor")
+            if self._metrics is not None:
+                group.create_task(self._metrics.run(), name="lag")
+
+    async def _follow(self) -> None:
+        async with aclosing(self._events.follow(0)) as events:  # type: ignore[type-var]  # a generator
+            async for event in events:
+                with self._boundary.around("monitor"):
+                    self._tell(event)
+
+    def _tell(self, event: NodeEvent) -> None:
+        if self._metrics is not None:
+            self._metrics.on_event(event)
+        if event.kind == "training" and self._sinks:
+            point = make_point(event.data, self._node, event.at_ms)
+            for sink in self._sinks:
+                sink.put(point)

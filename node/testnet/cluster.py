@@ -1,0 +1,192 @@
+"""Real `fednode` processes on this machine: what the demo shows, what the benchmark measures, what the tests kill."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from node.admin.client import AdminClient
+from node.admin.json_view import to_json
+from node.config.node_config import load_config
+from node.errors import NodeError, NodeUnreachable
+from node.testnet.layout import Testnet, TestnetNode
+
+STOP_S = 10.0  # for a node to end by itself after SIGTERM
+POLL_S = 0.1
+TAIL_BYTES = 4000
+
+
+class NodeExited(NodeError):
+    """A node ended by itself; carries the end of its log."""
+
+
+class NodeProcess:
+    """One node's daemon. Its log goes to a file beside its configuration.
+
+    `via` is a command that becomes the daemon when the daemon's own is put behind it, such as `ip netns exec NAME`.
+    """
+
+    def __init__(self, node: TestnetNode, *, options: Sequence[str] = (), via: Sequence[str] = ()) -> None:
+        self.node = node
+        self.log_file = node.config_file.with_suffix(".log")
+        self.process: Process | None = None
+        self.socket = _get_socket(node.config_file)
+        self._options = tuple(options)
+        self._via = tuple(via)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    async def start(self) -> None:
+        daemon = (sys.executable, "-m", "node.cli", "--config", str(self.node.config_file), *self._options)
+        with self.log_file.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *self._via, *daemon, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
+            )
+
+    async def stop(self) -> int:
+        """SIGTERM, and the exit code; SIGKILL if it does not end in STOP_S."""
+        return await self._end(signal.SIGTERM)
+
+    async def kill(self) -> int:
+        """`kill -9`."""
+        return await self._end(signal.SIGKILL)
+
+    async def _end(self, number: signal.Signals) -> int:
+        assert self.process is not None  # noqa: S101 - only asked of a process that was started
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        try:
+            async with asyncio.timeout(STOP_S):
+                return await self.process.wait()
+        except TimeoutError:
+            self.process.kill()
+            return await self.process.wait()
+
+    async def get_status(self) -> dict[str, Any] | None:
+        """What the node says of itself, or None while it does not answer. Raises NodeExited if it has ended."""
+        if not self.is_running:
+            code = self.process.returncode if self.process is not None else None
+            raise NodeExited(f"{self.name} ended with exit code {code}:\n{self.read_log_tail()}")
+        if not self.socket.exists():
+            return None
+        try:
+            return await asyncio.to_thread(self._read_status)
+        except NodeUnreachable:
+            return None
+
+    async def expect_status(self) -> dict[str, Any]:
+        """As `get_status`, of a node that has answered before. Raises NodeError where it does not answer now."""
+        status = await self.get_status()
+        if status is None:
+            raise NodeError(f"{self.name} does not answer")
+        return status
+
+    def _read_status(self) -> dict[str, Any]:
+        with AdminClient(self.socket) as admin:
+            return to_json(admin.get_status())
+
+    async def get_round(self, number: int) -> dict[str, Any]:
+        """The record of one round, measured or only caught up with."""
+        return await asyncio.to_thread(self._read_round, number)
+
+    def _read_round(self, number: int) -> dict[str, Any]:
+        with AdminClient(self.socket) as admin:
+            return to_json(admin.get_round(number))
+
+    async def get_rounds(self) -> list[dict[str, Any]]:
+        """The records of all rounds this node lived through, oldest first."""
+        return await asyncio.to_thread(self._read_rounds)
+
+    async def get_block_times(self) -> list[float]:
+        """When each block was sealed, from height 1 on, in Unix seconds by the miners' clocks."""
+        return await asyncio.to_thread(self._read_block_times)
+
+    def _read_block_times(self) -> list[float]:
+        times: list[float] = []
+        first: int | None = 1
+        with AdminClient(self.socket) as admin:
+            while first is not None:
+                page = admin.list_blocks(first, 0, reverse=True)
+                times += [datetime.fromisoformat(block.time).timestamp() for block in page.blocks]
+                first = page.next if page.HasField("next") else None
+        return times
+
+    def _read_rounds(self) -> list[dict[str, Any]]:
+        records: list[dict[str, Any]] = []
+        first: int | None = 1
+        with AdminClient(self.socket) as admin:
+            while first is not None:
+                page = admin.list_rounds(first, 0, reverse=True)
+                records += [to_json(record) for record in page.rounds if record.measured]
+                first = page.next if page.HasField("next") else None
+        return records
+
+    def read_log_tail(self) -> str:
+        if not self.log_file.exists():
+            return ""
+        with self.log_file.open("rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - TAIL_BYTES))
+            return log.read().decode(errors="replace")
+
+
+class LocalCluster:
+    """The processes of a test network. Leaving its context ends those that still run."""
+
+    def __init__(self, testnet: Testnet, *, options: Sequence[str] = ()) -> None:
+        self.testnet = testnet
+        self.processes = tuple(NodeProcess(node, options=options) for node in testnet.nodes)
+
+    async def __aenter__(self) -> LocalCluster:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        running = [process for process in self.processes if process.is_running]
+        await asyncio.gather(*(process.stop() for process in running))
+
+    async def start(self) -> None:
+        await asyncio.gather(*(process.start() for process in self.processes))
+
+    async def get_statuses(self) -> Mapping[str, dict[str, Any] | None]:
+        """By node name; None for a node that does not answer yet, or was stopped on purpose."""
+        statuses = await asyncio.gather(*(_get_status_if_running(process) for process in self.processes))
+        return {process.name: status for process, status in zip(self.processes, statuses, strict=True)}
+
+    async def wait_for_height(self, height: int, timeout_s: float, names: Sequence[str] = ()) -> None:
+        """Until the named nodes (all by default) have finalised and applied `height`. Raises NodeUnreachable."""
+        wanted = [process for process in self.processes if not names or process.name in names]
+        try:
+            async with asyncio.timeout(timeout_s):
+                for process in wanted:
+                    while not _has_applied(await process.get_status(), height):  # noqa: ASYNC110 - another process
+                        await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            logs = "\n".join(f"--- {process.name}\n{process.read_log_tail()}" for process in wanted)
+            raise NodeUnreachable(f"height {height} was not reached within {timeout_s:g} s\n{logs}") from None
+
+
+def _get_socket(config_file: Path) -> Path:
+    socket = load_config(config_file).admin.socket
+    if socket is None:
+        raise NodeError(f"{config_file}: expected an admin socket")
+    return socket
+
+
+async def _get_status_if_running(process: NodeProcess) -> dict[str, Any] | None:
+    return await process.get_status() if process.is_running else None
+
+
+def _has_applied(status: Mapping[str, Any] | None, height: int) -> bool:
+    return status is not None and (status["applied_round"] or 0) >= height

@@ -1,0 +1,167 @@
+"""A whole federation on this machine, and what came of it: four real processes, bundled data, a few rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chain.signing import encode_id
+from node.config.node_config import load_config
+from node.errors import NodeError
+from node.testnet.cluster import LocalCluster
+from node.testnet.layout import Testnet
+
+REFRESH_S = 0.2
+STAY_S = 1.0  # between looks at nodes that are left running
+NUM_SAMPLES = 10  # to try a prediction on
+PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
+
+Statuses = Mapping[str, Mapping[str, Any] | None]
+Accuracies = Mapping[str, float | None]
+
+
+class DemoStalled(NodeError):
+    """The federation made no progress for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """What the demo prints at its end, and its `--json` object.
+
+    Over nodes and rounds, bytes are means and seconds are medians: the first round waits for everybody to start.
+    `payload_bytes_per_round` is what one contribution's blobs weigh, `model_bytes` what the whole model would.
+    """
+
+    nodes: tuple[Mapping[str, Any], ...]
+    rounds: int
+    payload_bytes_per_round: float
+    model_bytes: int
+    seconds: Mapping[str, float]
+
+    @property
+    def heads_agree(self) -> bool:
+        return len({(node["height"], node["head"]) for node in self.nodes}) == 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "nodes": [dict(node) for node in self.nodes],
+            "heads_agree": self.heads_agree,
+            "rounds": self.rounds,
+            "payload_bytes_per_round": self.payload_bytes_per_round,
+            "model_bytes": self.model_bytes,
+            "seconds": dict(self.seconds),
+        }
+
+
+async def run_demo(
+    testnet: Testnet,
+    *,
+    on_statuses: Callable[[Statuses], None],
+    on_round: Callable[[int, Accuracies], None],
+    on_result: Callable[[DemoResult], None] = lambda _: None,
+    stay: bool = False,
+    stall_after_s: float = 120.0,
+) -> DemoResult:
+    """Starts every node, waits until all have applied the last round, gathers what they measured, and stops them.
+
+    `on_statuses` is told several times a second where the nodes are, `on_round` of each round that all have applied
+    with every node's accuracy then (None where it only caught up), `on_result` of what came of it, while the nodes
+    still run. To `stay` is to leave them running then, until this is cancelled. Raises NodeExited when one ends by
+    itself, and DemoStalled when none gets any further for `stall_after_s`, in the rounds or in a local phase.
+    """
+    async with LocalCluster(testnet) as cluster:
+        await cluster.start()
+        async for number in _follow(cluster, testnet.genesis.rounds, on_statuses, stall_after_s):
+            records = await asyncio.gather(*(process.get_round(number) for process in cluster.processes))
+            nodes = zip(cluster.processes, records, strict=True)
+            on_round(number, {process.name: record["accuracy"] for process, record in nodes})
+        statuses = await cluster.get_statuses()
+        on_statuses(statuses)
+        rounds = await asyncio.gather(*(process.get_rounds() for process in cluster.processes))
+        result = _summarise(testnet, statuses, rounds)
+        on_result(result)
+        while stay:
+            await asyncio.sleep(STAY_S)
+            await asyncio.gather(*(process.get_status() for process in cluster.processes))
+    return result
+
+
+async def _follow(
+    cluster: LocalCluster, rounds: int, on_statuses: Callable[[Statuses], None], stall_after_s: float
+) -> AsyncIterator[int]:
+    """Each round up to the last, once all nodes have applied it."""
+    reported = 0
+    loop = asyncio.get_running_loop()
+    best: dict[str, tuple[int, int]] = {}
+    since_s = loop.time()
+    while True:
+        statuses = await cluster.get_statuses()
+        on_statuses(statuses)
+        done = [(status["applied_round"] or 0) if status is not None else -1 for status in statuses.values()]
+        while reported < min(done):
+            reported += 1
+            yield reported
+        if reported >= rounds:
+            return
+        further = {
+            name: place
+            for (name, status), applied in zip(statuses.items(), done, strict=True)
+            if (place := (applied, (status or {}).get("train_step") or 0)) > best.get(name, (-1, 0))
+        }
+        best |= further
+        if further:
+            since_s = loop.time()
+        elif loop.time() - since_s > stall_after_s:
+            logs = "\n".join(f"--- {process.name}\n{process.read_log_tail()}" for process in cluster.processes)
+            raise DemoStalled(f"no progress for {stall_after_s:g} s\n{logs}")
+        await asyncio.sleep(REFRESH_S)
+
+
+def _summarise(testnet: Testnet, statuses: Statuses, rounds: Sequence[Sequence[Mapping[str, Any]]]) -> DemoResult:
+    nodes = []
+    for node, records in zip(testnet.nodes, rounds, strict=True):
+        status = statuses[node.name]
+        assert status is not None  # noqa: S101 - all have reached the last round
+        nodes.append(
+            {
+                "name": node.name,
+                "id": encode_id(node.key),
+                "height": status["height"],
+                "head": status["head"],
+                "accuracy": status["accuracy"],
+                "local_accuracy": records[0]["local_accuracy"] if records else None,
+                "bytes_sent_per_round": _mean([sum(record["bytes_sent"].values()) for record in records]),
+            }
+        )
+    everything = [record for records in rounds for record in records]
+    return DemoResult(
+        nodes=tuple(nodes),
+        rounds=testnet.genesis.rounds,
+        payload_bytes_per_round=_mean([record["payload_bytes"] / len(record["contributors"]) for record in everything]),
+        model_bytes=next(status["model_bytes"] for status in statuses.values() if status is not None),
+        seconds={phase: statistics.median(record["seconds"][phase] for record in everything) for phase in PHASES},
+    )
+
+
+def write_samples(testnet: Testnet) -> Path:
+    """Beside the configurations, an archive of what all nodes are tested on, for `fednode predict`."""
+    import numpy as np
+
+    from ml.data import open_dataset
+    from ml.data.base import InputFormat
+
+    config = load_config(testnet.nodes[0].config_file)
+    shape = InputFormat.from_mapping(testnet.genesis.input).shape
+    _, test = open_dataset(config.data.model_dump(mode="json"), shape=shape, classes=testnet.genesis.classes)
+    path = testnet.directory / "samples.npz"
+    few = slice(NUM_SAMPLES)
+    np.savez(path, x=np.asarray(test.x[few]), y=np.asarray(test.y[few]))
+    return path
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

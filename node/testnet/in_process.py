@@ -1,0 +1,139 @@
+"""A federation in one process that trains nothing: what is left of a round is the work of the ledger itself.
+
+    async with idle_federation(directory, 16, rounds=20) as federation:
+        await federation.wait_for_height(20, timeout_s=60.0)
+
+The members are real: their own keys, stores on disk and proof of work, in real time. What is exchanged is the network,
+which is `node.p2p.transport.memory`, and the trainer, which has nothing to learn and nothing to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from chain.genesis import Genesis
+from chain.signing import SigningKey
+from chain.sqlite_store import SqliteStore
+from node.clock import SystemClock
+from node.config.genesis_file import get_genesis_spec
+from node.consensus.context import NodeContext
+from node.consensus.miner import InlineMiner
+from node.consensus.service import RoundService
+from node.errors import NodeUnreachable
+from node.offload import InlineOffload, ThreadOffload
+from node.p2p.transport.memory import MemoryNetwork
+from node.testnet.synthetic_genesis import INITIAL_MODEL, make_genesis
+from node.training.exchange import Exchange
+from node.training.no_trainer import NoTrainer
+from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
+
+LATENCY_S = (0.0005, 0.002)  # one way, as in a network of one building
+POLL_S = 0.02
+
+
+class IdleTrainer(NoTrainer):
+    """Has nothing to learn: a local phase of method `local` that is over at once."""
+
+    async def train(
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        standing: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
+    ) -> Trained:
+        return Trained(1, {}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class IdleFederation:
+    """Its members in the order of their keys, as services that run."""
+
+    services: tuple[RoundService, ...]
+    contexts: tuple[NodeContext, ...]
+
+    @property
+    def height(self) -> int:
+        """What every member has finalised."""
+        return min(service.tip.height for service in self.services)
+
+    def count_sent(self) -> dict[str, tuple[int, int]]:
+        """Messages and bytes sent since the start, of all members, by kind."""
+        counts: dict[str, tuple[int, int]] = {}
+        for context in self.contexts:
+            for counters in context.transport.counters().values():
+                for kind, traffic in counters.kinds.items():
+                    messages, num_bytes = counts.get(kind, (0, 0))
+                    counts[kind] = (messages + traffic.messages_sent, num_bytes + traffic.bytes_sent)
+        return counts
+
+    async def get_rounds(self, first: int, last: int) -> list[Mapping[str, Any]]:
+        """The records of these heights, as far as they are written, of every member."""
+        read = [context.disk.run(_read_rounds, context.store, first, last) for context in self.contexts]
+        return [record for records in await asyncio.gather(*read) for record in records]
+
+    async def wait_for_height(self, height: int, timeout_s: float) -> None:
+        """Until every member has finalised `height`. Raises NodeUnreachable."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.height < height:  # noqa: ASYNC110 - the sum of what many tasks do
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            at = sorted(service.tip.height for service in self.services)
+            raise NodeUnreachable(
+                f"height {height} was not reached within {timeout_s:g} s by {len(at)} members; they are at {at}"
+            ) from None
+
+
+def _read_rounds(store: SqliteStore, first: int, last: int) -> list[Mapping[str, Any]]:
+    return [record for _, record in store.rounds(first, last)]
+
+
+@asynccontextmanager
+async def idle_federation(
+    directory: Path, num_nodes: int, *, rounds: int, difficulty: int, seed: int = 1
+) -> AsyncIterator[IdleFederation]:
+    """Members with stores below `directory`, running until the context is left. What ends one of them ends it."""
+    keys = sorted((SigningKey.generate() for _ in range(num_nodes)), key=lambda key: key.id)
+    genesis = make_genesis(keys, rounds=rounds, difficulty=difficulty, target_ms=50)
+    network = MemoryNetwork(seed, latency_s=LATENCY_S)
+    with ExitStack() as stack:
+        contexts = tuple(_make_context(directory / key.id.hex()[:16], genesis, key, network, stack) for key in keys)
+        services = tuple(RoundService(context) for context in contexts)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(service.run()) for service in services]
+            yield IdleFederation(services, contexts)
+            for task in tasks:
+                task.cancel()
+
+
+def _make_context(
+    directory: Path, genesis: Genesis, key: SigningKey, network: MemoryNetwork, stack: ExitStack
+) -> NodeContext:
+    """A member, with its store open and a thread for it until `stack` is left."""
+    store = SqliteStore.open(directory, genesis)
+    stack.callback(store.close)
+    store.put_blob(INITIAL_MODEL)
+    disk = ThreadOffload("disk")
+    stack.callback(disk.close)
+    return NodeContext(
+        genesis=genesis,
+        spec=get_genesis_spec(genesis),
+        key=key,
+        store=store,
+        transport=network.transport(key.id),
+        trainer=IdleTrainer(),
+        miner=InlineMiner(),
+        clock=SystemClock(),
+        disk=disk,
+        arithmetic=InlineOffload(),
+        bulk=InlineOffload(),
+        random=Random(),  # noqa: S311 - where nonces begin
+    )

@@ -1,0 +1,318 @@
+"""A federation to try things on: keys, genesis, initial model and one configuration per node, in one directory, and
+what its target needs besides.
+
+Keys are random; everything else follows from the seed, so that two test networks of one seed train alike. The
+directory appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chain.codec import MAX_MEMBERS
+from chain.genesis import Genesis
+from chain.signing import SigningKey, encode_id
+from ml.clients import get_client_seed
+from ml.data import open_dataset, open_once
+from ml.data.base import InputFormat, SampleDomains
+from ml.data.checks import check_data, is_quick, log_findings
+from ml.data.domains import validate_shape
+from ml.data.partition import ClientSplit, hash_splits, make_partition, parse_partition
+from ml.errors import DataError
+from ml.seeding import get_partition_seed
+from ml.specs.architectures import is_user_model
+from node.config.genesis_draft import GenesisSpec, complete_genesis, draft_genesis
+from node.config.genesis_file import get_genesis_spec, write_genesis
+from node.config.identity import create_identity
+from node.config.node_config import MAX_SOCKET_PATH_BYTES, is_loopback, load_config
+from node.config.yaml_source import YamlSource, dump_yaml
+from node.errors import ConfigError
+from node.p2p.transport.address import split_address
+from node.testnet.free_ports import LOOPBACK, find_free_ports
+from node.testnet.targets import DATA_DIR, KEY_FILE, SOCKET_DIR, TARGETS, Target
+from node.testnet.targets.compose import write_compose
+from node.testnet.targets.kubernetes import write_kustomization
+
+ANY_HOST = "0.0.0.0"  # noqa: S104 (a node dialled by name listens on every interface; TLS admits members only)
+BASE_PORT = 7050
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestnetSpec(GenesisSpec):
+    """What to make: a genesis, and nodes for it. Settings may also be of every node's `data`
+    (`data.columns.label=grade`).
+
+    `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
+    are free now. From `http_port` on the nodes answer HTTP, each at a port of its own. Containers are dialled by the
+    names that their `target` gives them, so `host` and `base_port` are not theirs to choose.
+
+    So many `gpus` are dealt out in turn: node i trains on number i modulo `gpus`, whatever `device` is.
+    """
+
+    __test__ = False  # the name is not a test's
+
+    num_nodes: int = 4
+    data: str = "digits"
+    partition: str = "classes:3,1"
+    shots: int | None = None
+    host: str = LOOPBACK
+    base_port: int = BASE_PORT
+    http_port: int | None = None
+    device: str = "cpu"
+    gpus: int | None = None
+    target: str = "local"
+
+    def get_device(self, i: int) -> str:
+        """What node i trains on: a container has its GPU alone, so there it is the first."""
+        if self.gpus is None:
+            return self.device
+        return "cuda" if _get_target(self).is_container else f"cuda:{i % self.gpus}"
+
+
+@dataclass(frozen=True, slots=True)
+class TestnetNode:
+    """One node of a test network: its files, and the samples it was dealt."""
+
+    __test__ = False
+
+    name: str
+    key: bytes
+    address: str
+    config_file: Path
+    num_train: int
+    num_test: int
+    classes: tuple[str, ...]
+
+    @property
+    def data_dir(self) -> Path:
+        return load_config(self.config_file).node.data_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Testnet:
+    """A test network as written; `pretrained` says what the initial model was taken from."""
+
+    __test__ = False
+
+    directory: Path
+    genesis: Genesis
+    nodes: tuple[TestnetNode, ...]
+    pretrained: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the files are written from: one entry of each per node. `asked` is genesis but for its members, under the
+    settings, `data` what every node reads."""
+
+    spec: TestnetSpec
+    asked: YamlSource
+    data: dict[str, Any]
+    names: tuple[str, ...]
+    keys: tuple[SigningKey, ...]
+    addresses: tuple[str, ...]
+    splits: tuple[ClientSplit, ...]
+    classes: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def make(cls, spec: TestnetSpec, directory: Path) -> _Plan:
+        """Decides all but the keys first; those are written to `directory` as they are made."""
+        n = spec.num_nodes
+        if not 1 <= n <= MAX_MEMBERS:
+            raise ConfigError(f"--nodes: expected 1 to {MAX_MEMBERS} (got {n})")
+        target = _get_target(spec)
+        names = target.name_nodes(n)
+        addresses = target.dial_nodes(n) if target.is_container else _choose_addresses(spec)
+        if spec.http_port is not None:
+            same_host = () if "{i}" in spec.host else addresses
+            _validate_http_ports(range(spec.http_port, spec.http_port + n), same_host)
+        asked, data = draft_genesis(spec)
+        if spec.target == "k8s" and data.get("path") is not None:
+            raise ConfigError(f"--data: expected digits, which the image brings, with --target k8s (got {spec.data!r})")
+        known = asked.value["classes"]
+        if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
+            raise ConfigError(f"--set classes: expected a list of names (got {known!r})")
+        try:
+            shape = InputFormat.from_mapping(asked.value["input"]).shape
+            train, test = open_dataset(data, shape=shape, classes=known)
+            log_findings(check_data(train, test, thorough=is_quick(train, test)))
+            seed, domains = get_partition_seed(spec.seed), SampleDomains.of(train, test)
+            splits = make_partition(spec.partition, train.y, test.y, n, seed, spec.shots, domains)
+            if splits[0].transform is not None:
+                validate_shape(shape)
+        except DataError as error:
+            raise ConfigError(str(error)) from error
+        return cls(
+            spec=spec,
+            asked=asked,
+            data=data,
+            names=names,
+            keys=tuple(create_identity(directory / f"{name}.key") for name in names),
+            addresses=tuple(addresses),
+            splits=tuple(splits),
+            classes=tuple(
+                tuple(train.classes[label] for label in sorted(set(train.y[split.train].tolist()))) for split in splits
+            ),
+        )
+
+    def get_members(self) -> list[dict[str, str]]:
+        """As genesis lists them."""
+        return [
+            {"key": encode_id(key.id), "name": name, "address": address}
+            for name, key, address in zip(self.names, self.keys, self.addresses, strict=True)
+        ]
+
+
+def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
+    """Writes the test network into `out`, which must be new or empty. Raises ConfigError; then `out` is as it was."""
+    out = Path(os.path.abspath(out))
+    try:
+        _validate_out(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo:
+            temp = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+            undo.callback(shutil.rmtree, temp, ignore_errors=True)
+            (temp / "keys").mkdir(mode=0o700)
+            with open_once():
+                plan = _Plan.make(spec, temp / "keys")
+            genesis, initial_model, pretrained = complete_genesis(plan.asked, plan.get_members(), spec)
+            write_genesis(temp / "genesis.yaml", genesis, initial_model)
+            is_container = _get_target(spec).is_container
+            socket_dir = Path(SOCKET_DIR) if is_container else _choose_socket_dir(out, plan.names, undo)
+            for i, name in enumerate(plan.names):
+                config = dump_yaml(_make_config(plan, i, socket_dir, genesis))
+                start = "its container" if is_container else f"fednode --config {name}.yaml"
+                text = f"# {name} of a test network. Start it with: {start}\n{config}"
+                (temp / f"{name}.yaml").write_text(text, encoding="utf-8")
+            if is_container:
+                _write_target(temp, plan)
+            temp.chmod(0o755)
+            temp.rename(out)
+            undo.pop_all()
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written ({error.strerror})") from error
+    nodes = tuple(
+        TestnetNode(name, key.id, address, out / f"{name}.yaml", len(split.train), len(split.test), classes)
+        for name, key, address, split, classes in zip(
+            plan.names, plan.keys, plan.addresses, plan.splits, plan.classes, strict=True
+        )
+    )
+    return Testnet(out, genesis, nodes, None if pretrained is None else pretrained.describe())
+
+
+def _get_target(spec: TestnetSpec) -> Target:
+    target = TARGETS.get(spec.target)
+    if target is None:
+        raise ConfigError(f"--target: expected one of {', '.join(TARGETS)} (got {spec.target!r})")
+    if target.is_container and (spec.host, spec.base_port) != (LOOPBACK, BASE_PORT):
+        raise ConfigError(f"--target {spec.target}: expected no --host and no --base-port: containers have their own")
+    if target.is_container and spec.http_port is not None:
+        raise ConfigError(f"--target {spec.target}: expected no --http-port: containers have one of their own")
+    if spec.gpus is not None and spec.gpus < 1:
+        raise ConfigError(f"--gpus: expected at least 1 (got {spec.gpus})")
+    if spec.target == "k8s" and spec.gpus is not None and spec.gpus < spec.num_nodes:
+        raise ConfigError(
+            f"--gpus: expected at least {spec.num_nodes} with --target k8s, as each pod has one of its own "
+            f"(got {spec.gpus})"
+        )
+    return target
+
+
+def _write_target(directory: Path, plan: _Plan) -> None:
+    """Also lets the containers' user read what is no secret, whatever this process' umask is."""
+    for file in directory.iterdir():
+        if file.is_file():
+            file.chmod(0o644)
+    if plan.spec.target == "compose":
+        path = plan.data.get("path")
+        write_compose(directory, plan.names, None if path is None else Path(path), plan.spec.gpus)
+    else:
+        write_kustomization(directory, plan.names, has_gpus=plan.spec.gpus is not None)
+
+
+def _validate_out(out: Path) -> None:
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise ConfigError(f"{out}: expected a new directory (got something else of that name)")
+    if out.is_dir() and any(out.iterdir()):
+        raise ConfigError(f"{out}: expected a new or empty directory (got one with files in it)")
+    if out.is_dir() and out.samefile(Path.cwd()):
+        raise ConfigError(f"{out}: expected a new directory (got the current one); name one below it")
+
+
+def _choose_addresses(spec: TestnetSpec) -> list[str]:
+    n = spec.num_nodes
+    if spec.base_port == 0:
+        ports = find_free_ports(n)
+    elif 1 <= spec.base_port <= 65536 - n:
+        ports = [spec.base_port + i for i in range(n)]
+    else:
+        raise ConfigError(f"--base-port: expected 0, or 1 to {65536 - n} for {n} nodes (got {spec.base_port})")
+    return [f"{spec.host.replace('{i}', str(i))}:{port}" for i, port in enumerate(ports)]
+
+
+def _validate_http_ports(ports: range, addresses: Sequence[str]) -> None:
+    if ports.start < 1 or ports.stop > 65536:
+        raise ConfigError(f"--http-port: expected 1 to {65536 - len(ports)} for {len(ports)} nodes (got {ports.start})")
+    for address in addresses:
+        if split_address(address)[1] in ports:
+            raise ConfigError(
+                f"--http-port: expected {len(ports)} ports of their own (got {ports.start} to {ports.stop - 1}, and a "
+                f"node listens at {address})"
+            )
+
+
+def _choose_socket_dir(out: Path, names: Sequence[str], undo: ExitStack) -> Path:
+    """`run` beside the configurations, or a short private directory where that would be too long for a socket."""
+    longest = f"{names[-1]}.sock"
+    if len(os.fsencode(out / "run" / longest)) <= MAX_SOCKET_PATH_BYTES:
+        return Path("run")
+    short = Path(tempfile.mkdtemp(prefix="fednode-"))
+    undo.callback(shutil.rmtree, short, ignore_errors=True)
+    if len(os.fsencode(short / longest)) > MAX_SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"{out}: expected a directory short enough for a unix socket below it, of at most {MAX_SOCKET_PATH_BYTES} "
+            f"bytes in full (and {short.parent} is no shorter)"
+        )
+    return short
+
+
+def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dict[str, Any]:
+    spec, name, address = plan.spec, plan.names[i], plan.addresses[i]
+    host, _, port = address.rpartition(":")
+    others = (j for j in range(spec.num_nodes) if j != i)
+    key_file, data_dir = f"keys/{name}.key", f"data/{name}"
+    if _get_target(spec).is_container:
+        key_file, data_dir = KEY_FILE, DATA_DIR
+    part: dict[str, Any] = {"index": i, "of": spec.num_nodes, "seed": get_partition_seed(spec.seed)}
+    part |= {"shots": spec.shots, "sha256": hash_splits(plan.splits)}
+    return {
+        "version": 1,
+        "node": {"name": name, "identity_key_file": key_file, "data_dir": data_dir},
+        "genesis_file": "genesis.yaml",
+        "network": {
+            "listen": f"{host if is_loopback(host) else ANY_HOST}:{port}",
+            "advertise": address,
+            "tls": "mutual",
+            "peers": [f"{encode_id(plan.keys[j].id)}@{plan.addresses[j]}" for j in others],
+        },
+        "training": {
+            "device": spec.get_device(i),
+            "precision": "auto",
+            "seed": get_client_seed(spec.seed, i),
+            "threads": 1,
+            **({"user_models": True} if is_user_model(genesis.model) else {}),  # who made the network asked for it
+        },
+        **({"fededs": {"i_understand": True}} if get_genesis_spec(genesis).shares_samples else {}),  # likewise
+        "data": {**plan.data, "partition": parse_partition(spec.partition).to_mapping() | part},
+        "consensus": {"mine": True},
+        "admin": {"socket": str(socket_dir / f"{name}.sock")},
+        **({} if spec.http_port is None else {"http": {"listen": f"127.0.0.1:{spec.http_port + i}"}}),
+        "log": {"level": "info", "format": "text"},
+    }

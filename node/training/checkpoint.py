@@ -1,0 +1,217 @@
+"""A client's state on disk, so that a worker killed at any moment goes on from where it was.
+
+Two files in the canonical encoding of arrays (no pickle; any safetensors reader opens them), one for each phase a
+round leaves the state in. Each also holds the height it belongs to and a SHA-256 over all of the file:
+
+    trained.safetensors    after training for a height: what was learned, not yet mixed with the others'
+    applied.safetensors    after applying a height's aggregate: where training for the next height starts from; where
+                           that was spoiled, or training from it has diverged, the client as it was before
+
+The newer of the two is where a worker goes on. The older stays good for one thing: a round that has to be trained
+again, because its result was lost with the daemon, is trained from where it began the first time, to the same bytes.
+
+Files are written to a temporary name, synced and renamed, in a thread of their own: a round does not wait for a disk
+(some 4 ms per file) unless that is a whole phase behind. That is safe since nothing here is promised to anyone: what a
+node signed is durable in its store before it is sent. A checkpoint lost by a power cut, or by a kill meanwhile, leaves
+the one before it, and the same training or aggregate on top of that gives the same state again: `node.training.worker`
+remembers the last two phases and repeats them, and no more can be in no file unless the disk refused one. Where the
+daemon dies too, the node goes on from what is in the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chain.store import Faults
+from ml.errors import PayloadError
+from ml.payload import Array, Arrays, decode_arrays, encode_arrays
+
+_log = logging.getLogger(__name__)
+
+CHECKPOINTS = "checkpoints"  # in a node's data directory
+_DIGEST, _HEIGHT = "checkpoint/digest", "checkpoint/height"  # beside the state's own arrays, under "state/"
+_STATE = "state/"
+
+# What `faults` hears of each file, under its phase's name; see `chain.store`.
+STEPS = ("begin", "written", "synced", "renamed")
+
+
+class CheckpointCorrupted(Exception):
+    """A checkpoint's bytes are not what was written; the text says where and what."""
+
+
+Position = tuple[int, bool]  # (height, whether its aggregate is in): orders states in time
+
+
+class Phase(Enum):
+    """What was done last. The value names the file."""
+
+    TRAINED = "trained"
+    APPLIED = "applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A client's state right after `phase` of `height`. (APPLIED, 0) is the state before the first round."""
+
+    height: int
+    phase: Phase
+    arrays: Arrays
+
+    @property
+    def applied_height(self) -> int:
+        """The height of the last aggregate in this state."""
+        return self.height if self.phase is Phase.APPLIED else self.height - 1
+
+    @property
+    def position(self) -> Position:
+        return (self.height, self.phase is Phase.APPLIED)
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytearray:
+    """The file's bytes but for the digest, which `seal_checkpoint` puts in: hashing may be another thread's work."""
+    arrays: dict[str, Array] = {_STATE + name: array for name, array in checkpoint.arrays.items()}
+    arrays[_HEIGHT] = np.array([checkpoint.height], np.int64)
+    arrays[_DIGEST] = np.zeros(32, np.uint8)
+    return bytearray(encode_arrays(arrays))
+
+
+def seal_checkpoint(data: bytearray) -> None:
+    """Puts the digest of all other bytes in its place."""
+    place = _get_digest_place(data)
+    data[place] = bytes(32)
+    data[place] = hashlib.sha256(data).digest()
+
+
+def decode_checkpoint(data: bytes, phase: Phase) -> Checkpoint:
+    """The checkpoint in a file's bytes. Raises CheckpointCorrupted, whichever byte is wrong."""
+    try:
+        arrays = decode_arrays(data, len(data))
+        stored = _take(arrays, _DIGEST, np.dtype(np.uint8), 32).tobytes()
+        unsealed = bytearray(data)
+        unsealed[_get_digest_place(data)] = bytes(32)
+        actual = hashlib.sha256(unsealed).digest()
+        if actual != stored:
+            raise CheckpointCorrupted(f"expected SHA-256 {stored.hex()}, got {actual.hex()}")
+        height = int(_take(arrays, _HEIGHT, np.dtype(np.int64), 1)[0])
+    except PayloadError as error:
+        raise CheckpointCorrupted(f"expected a checkpoint: {error}") from error
+    if height < 0:
+        raise CheckpointCorrupted(f"expected a height of at least 0, got {height}")
+    for name in arrays:
+        if not name.startswith(_STATE):
+            raise CheckpointCorrupted(f"expected arrays below {_STATE}, got {name!r}")
+    return Checkpoint(height, phase, {name.removeprefix(_STATE): array for name, array in arrays.items()})
+
+
+def _take(arrays: dict[str, Array], name: str, dtype: np.dtype[Any], count: int) -> Array:
+    """An array that is not the state's, out of `arrays`. Raises CheckpointCorrupted."""
+    array = arrays.pop(name, None)
+    if array is None or (array.dtype, array.shape) != (dtype, (count,)):
+        got = "none" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise CheckpointCorrupted(f"expected {name} of {dtype} [{count}], got {got}")
+    return array
+
+
+def _get_digest_place(data: bytes | bytearray) -> slice:
+    """Where the digest is: the data begins with it, since names are sorted and no other comes before its own."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    return slice(start, start + 32)
+
+
+class Checkpoints:
+    """The two files in `directory`, which is made if it is missing. `close` waits for what is still being written.
+
+    `faults` hears of every step of writing one; nothing in production does.
+    """
+
+    def __init__(self, directory: Path, faults: Faults | None = None) -> None:
+        self._directory = directory
+        self._faults = faults
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+        self.saved: Position | None = None  # the newest that is in a file
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def path(self, phase: Phase) -> Path:
+        return self._directory / f"{phase.value}.safetensors"
+
+    def load_newest(self) -> Checkpoint | None:
+        """Where to go on from. A corrupt file is set aside, loudly, and the other one used if it is good."""
+        found = [checkpoint for phase in Phase if (checkpoint := self.load(phase)) is not None]
+        return max(found, key=lambda checkpoint: checkpoint.position, default=None)
+
+    def load(self, phase: Phase) -> Checkpoint | None:
+        """The last checkpoint of this phase, if there is one that is whole."""
+        self.wait()
+        path = self.path(phase)
+        try:
+            checkpoint = decode_checkpoint(path.read_bytes(), phase)
+        except FileNotFoundError:
+            return None
+        except CheckpointCorrupted as error:
+            self.set_aside(phase, str(error))
+            return None
+        self._set_saved(checkpoint.position)
+        return checkpoint
+
+    def set_aside(self, phase: Phase, why: str) -> None:
+        """Takes a file out of use but keeps it for a look, as NAME.corrupt."""
+        path = self.path(phase)
+        aside = path.with_name(path.name + ".corrupt")
+        with suppress(FileNotFoundError):
+            path.replace(aside)
+        _log.warning("Checkpoint %s cannot be used and was moved to %s: %s", path, aside.name, why)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Takes a copy of the state now, to be written in the background, and waits until the one before is in its
+        file, so that a slow disk is never more than one behind. Raises OSError if that could not be written."""
+        data = encode_checkpoint(checkpoint)
+        before = self._writing
+        self._writing = self._writer.submit(self._write, checkpoint.phase, checkpoint.height, data)
+        if before is not None:
+            before.result()
+
+    def wait(self) -> None:
+        """Until all that was saved is durable. Raises OSError if it could not be written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        try:
+            self.wait()
+        finally:
+            self._writer.shutdown()
+
+    def _write(self, phase: Phase, height: int, data: bytearray) -> None:
+        seal_checkpoint(data)
+        path = self.path(phase)
+        temporary = path.with_name(path.name + ".tmp")
+        self._reach(phase, "begin")
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            self._reach(phase, "written")
+            os.fsync(file.fileno())
+        self._reach(phase, "synced")
+        temporary.replace(path)  # not synced itself: after a power cut the older file is as good a place to start from
+        self._reach(phase, "renamed")
+        self._set_saved((height, phase is Phase.APPLIED))
+
+    def _reach(self, phase: Phase, step: str) -> None:
+        if self._faults is not None:
+            self._faults(f"{phase.value}.{step}")
+
+    def _set_saved(self, position: Position) -> None:
+        self.saved = position if self.saved is None else max(self.saved, position)

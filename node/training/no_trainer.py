@@ -1,0 +1,60 @@
+"""What an observer has in a worker's place: it asks for what was agreed on, and learns nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ml.guard import OnRefused
+from node.training.exchange import Exchange
+from node.training.trainer import (
+    NOTHING_TAKEN,
+    Metrics,
+    OnProgress,
+    Predicted,
+    Trained,
+    TrainerInfo,
+    TrainingFailed,
+    WorkerFailed,
+)
+
+
+class NoTrainer:
+    """A `Trainer` without data, a model or a process."""
+
+    async def start(self) -> TrainerInfo:
+        return TrainerInfo(num_train=0, num_test=0, device="none", parameters=0, model_bytes=0)
+
+    async def train(
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        standing: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
+    ) -> Trained:
+        raise TrainingFailed("an observer does not train")
+
+    def abandon(self) -> bool:
+        return False
+
+    async def apply(
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
+    ) -> Metrics:
+        return {}
+
+    async def pass_over(self, height: int) -> Metrics:
+        return {}
+
+    async def predict(self, samples: bytes) -> Predicted:
+        raise WorkerFailed("an observer has no model")
+
+    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+        raise WorkerFailed("an observer has no model")
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,391 @@
+"""What training looks like from the daemon, and the trainer that needs no second process.
+
+A trainer is one client of `ml` behind two calls that move it, `train` and `apply`, and two that only ask, `predict` and
+`score`.
+`node.training.worker` runs it in a process of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ml.data.base import Samples
+from ml.errors import MlError, Spoiled
+from ml.guard import OnRefused
+from ml.payload import Arrays, decode_arrays, encode_arrays
+from ml.specs import MethodSpec, Offer
+from node.errors import NodeError
+from node.training.checkpoint import Checkpoint
+from node.training.exchange import Exchange, FileUnusable
+
+Metrics = Mapping[str, float]
+
+PROGRESS_S = 0.5  # between two reports of a local phase under way
+NOTHING_TAKEN = Exchange()
+
+
+class WorkerDied(NodeError):
+    """The worker went away in the middle of this call. A new one is being started: ask again."""
+
+
+class WorkerFailed(NodeError):
+    """No worker can be kept alive here, or it refused what it was given; carries the last lines it wrote."""
+
+
+class TrainingAbandoned(NodeError):
+    """The training was broken off because its round is over. What it had learned stays in the client's own state."""
+
+
+class TrainingFailed(WorkerFailed):
+    """The method cannot do what it was asked, as when a loss diverges, or a file of the exchange cannot be read or
+    written. Its state is as before, or as after a whole local phase whose result found no room; the worker is alive."""
+
+
+class AggregateSpoiled(TrainingFailed):
+    """The aggregate leaves the client without a finite loss."""
+
+
+class AnswerRefused(NodeError):
+    """The client can say nothing of what it is asked about, or not any more. Its state is as before, the worker
+    alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerInfo:
+    """What a trainer says of itself when it is ready.
+
+    `model_bytes` is what sending the whole model would cost, `precision` what forward passes in training are computed
+    in. The state it starts from has `checkpoint_height` as the height of the last aggregate applied (None: no
+    checkpoint, the state before the first round) and `trained_height` as that of the last training in it (0: none).
+    """
+
+    num_train: int
+    num_test: int
+    device: str
+    parameters: int
+    model_bytes: int
+    precision: str = "fp32"
+    checkpoint_height: int | None = None
+    trained_height: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A round's local result: the encoded arrays of each payload kind, and their weight.
+
+    What is too large to pass through memory lies in `files`, by kind, each on the store's filesystem and whoever
+    receives it to keep or to delete. `went_back` says why training began from the client's own model before the last
+    aggregate, None where it did not.
+    """
+
+    weight: int
+    payloads: Mapping[str, bytes]
+    metrics: Metrics
+    files: Mapping[str, Path] = field(default_factory=dict)
+    went_back: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What a client says of samples: the encoded arrays of `ml.answer`, and the height of the last aggregate in the
+    model that said it (0: none yet)."""
+
+    answer: bytes
+    applied_height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a local phase is: `step` of `steps`, `seconds` after the first began."""
+
+    step: int
+    steps: int
+    seconds: float
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class ProgressMeter:
+    """Hears of every step and reports some: at most one in PROGRESS_S, the first so long after it was made. Between two
+    reports a step costs a look at the clock."""
+
+    def __init__(self, report: OnProgress) -> None:
+        self._report = report
+        self._began_s = time.perf_counter()
+        self._due_s = self._began_s + PROGRESS_S
+
+    def on_step(self, step: int, steps: int) -> None:
+        now_s = time.perf_counter()
+        if now_s >= self._due_s:
+            self._due_s = now_s + PROGRESS_S
+            self._report(Progress(step, steps, now_s - self._began_s))
+
+
+class Trainer(Protocol):
+    """Trains one client. `predict` and `score` are called at any time, by anyone, all else one at a time."""
+
+    async def start(self) -> TrainerInfo:
+        """Gets ready. Raises WorkerFailed."""
+        ...
+
+    async def train(
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        standing: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
+    ) -> Trained:
+        """One local phase, of `num_iterations` in place of the method's own number. `standing` is what it reads of an
+        earlier block.
+
+        Cancelling stops it after the current step, with the state as it was before. Of a long one `on_progress` hears
+        now and then, and nothing any more once the call is over. Raises WorkerDied, WorkerFailed, TrainingFailed, and
+        TrainingAbandoned after `abandon`.
+        """
+        ...
+
+    def abandon(self) -> bool:
+        """Breaks the training under way off after the current step and keeps what it has learned (DESIGN §3). Whether
+        there is one that hears of it; if not, cancelling is what ends it."""
+        ...
+
+    async def apply(
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
+    ) -> Metrics:
+        """Takes in a height's aggregate (None where the method has none) and what was taken of single peers, and
+        evaluates. Before it returns, `on_refused` hears of each peer whose model would have harmed the client. Raises
+        like `train`, and AggregateSpoiled; then the client still stands before that height."""
+        ...
+
+    async def pass_over(self, height: int) -> Metrics:
+        """Leaves out a height's aggregate, and evaluates: the client's own model is what training goes on from. An
+        aggregate that was taken in already is undone. Raises WorkerDied and WorkerFailed."""
+        ...
+
+    async def predict(self, samples: bytes) -> Predicted:
+        """Classifies the array `x` of these canonical bytes, and leaves the client as it is.
+
+        It waits for the end of the call under way, and holds the next one up by no more than itself: of several
+        predictions, `train` or `apply` waits for one. Raises AnswerRefused, WorkerDied and WorkerFailed.
+        """
+        ...
+
+    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+        """The loss on the own test samples that each of some aggregates of a height would leave the client with, as it
+        stands: it takes over none of them. It may be no finite number.
+
+        It waits for whatever is under way, and nothing need wait for it. Raises as `predict`.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LocalResult(Protocol):
+    """What `Client.train` returns."""
+
+    @property
+    def weight(self) -> int: ...
+    @property
+    def payloads(self) -> Mapping[str, Arrays]: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def went_back(self) -> str | None: ...
+
+
+class Client(Protocol):
+    """The part of `ml.method.Client` a trainer needs; named here since only the worker may import torch."""
+
+    @property
+    def spec(self) -> MethodSpec: ...
+    @property
+    def num_train(self) -> int: ...
+    @property
+    def num_test(self) -> int: ...
+    def train(
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Mapping[bytes, Arrays] | None = None,
+        gone: Collection[bytes] = frozenset(),
+        should_stop: Callable[[], bool] | None = None,
+        on_step: Callable[[int, int], None] | None = None,
+        on_back: Callable[[], None] = ...,
+    ) -> LocalResult: ...
+    def apply(
+        self,
+        height: int,
+        aggregate: Arrays | None,
+        *,
+        beacon: bytes = b"",
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Mapping[bytes, Arrays] | None = None,
+        gone: Collection[bytes] = frozenset(),
+        on_refused: OnRefused = ...,
+    ) -> Metrics: ...
+    def go_back(self) -> bool: ...
+    def score(
+        self, height: int, aggregates: Iterable[Arrays], *, should_stop: Callable[[], bool] = ...
+    ) -> Sequence[float]: ...
+    def evaluate(self) -> Metrics: ...
+    def state_arrays(self) -> Arrays: ...
+    def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
+
+
+Answer = Callable[[Samples, Callable[[], bool]], Arrays]  # `ml.answer`, of samples and of whether to stop
+
+
+def get_info(client: Client, device: str, precision: str = "fp32", resumed: Checkpoint | None = None) -> TrainerInfo:
+    """What a trainer with this client says of itself."""
+    return TrainerInfo(
+        num_train=client.num_train,
+        num_test=client.num_test,
+        device=device,
+        parameters=client.spec.task.num_parameters,
+        model_bytes=client.spec.model_bytes,
+        precision=precision,
+        checkpoint_height=None if resumed is None else resumed.applied_height,
+        trained_height=0 if resumed is None else resumed.height,
+    )
+
+
+def train_with(
+    client: Client,
+    height: int,
+    beacon: bytes,
+    num_iterations: int | None,
+    standing: Exchange,
+    *,
+    should_stop: Callable[[], bool] | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+    on_back: Callable[[], None] = lambda: None,
+) -> LocalResult:
+    """Lets a client train for a round. Raises MlError and FileUnusable."""
+    return client.train(
+        height,
+        beacon,
+        num_iterations=num_iterations,
+        me=standing.me,
+        offers=standing.offers,
+        blobs=standing.decode_blobs(),
+        gone=standing.gone,
+        should_stop=should_stop,
+        on_step=on_step,
+        on_back=on_back,
+    )
+
+
+def apply_to(
+    client: Client, height: int, aggregate: bytes | None, exchange: Exchange, on_refused: OnRefused
+) -> dict[str, float]:
+    """Lets a client take over a round, and says what it measured. Raises MlError, Spoiled among them, and
+    FileUnusable."""
+    metrics = client.apply(
+        height,
+        None if aggregate is None else decode_arrays(aggregate, len(aggregate)),
+        beacon=exchange.beacon,
+        me=exchange.me,
+        offers=exchange.offers,
+        blobs=exchange.decode_blobs(),
+        gone=exchange.gone,
+        on_refused=on_refused,
+    )
+    return dict(metrics)
+
+
+def score_with(
+    client: Client, height: int, aggregates: Iterable[bytes], should_stop: Callable[[], bool] = lambda: False
+) -> list[float]:
+    """The losses that aggregates would leave a client with, one decoded at a time. Raises MlError."""
+    decoded = (decode_arrays(data, len(data)) for data in aggregates)
+    return [*client.score(height, decoded, should_stop=should_stop)]
+
+
+class InlineTrainer:
+    """Trains in this process and thread, holding up the event loop: for tests, also under virtual time."""
+
+    def __init__(self, client: Client, answer: Answer | None = None) -> None:
+        self._client = client
+        self._answer = answer
+        self._applied_height = 0
+
+    async def start(self) -> TrainerInfo:
+        return get_info(self._client, "cpu")
+
+    async def train(
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        standing: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
+    ) -> Trained:
+        on_step = None if on_progress is None else ProgressMeter(on_progress).on_step
+        try:
+            result = train_with(self._client, height, beacon, num_iterations, standing, on_step=on_step)
+        except (MlError, FileUnusable) as error:
+            raise TrainingFailed(f"height {height}: {error}") from error
+        payloads = {kind: encode_arrays(arrays) for kind, arrays in result.payloads.items()}
+        return Trained(result.weight, payloads, dict(result.metrics), went_back=result.went_back)
+
+    def abandon(self) -> bool:
+        """Nothing can come between: training here waits for nothing."""
+        return False
+
+    async def apply(
+        self,
+        height: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
+    ) -> Metrics:
+        try:
+            metrics = apply_to(self._client, height, aggregate, exchange, on_refused or (lambda peer, why: None))
+        except Spoiled as error:
+            raise AggregateSpoiled(f"height {height}: {error}") from error
+        except (MlError, FileUnusable) as error:
+            raise TrainingFailed(f"height {height}: {error}") from error
+        self._applied_height = height
+        return metrics
+
+    async def pass_over(self, height: int) -> Metrics:
+        if self._applied_height == height:
+            self._client.go_back()
+        self._applied_height = height
+        return self._client.evaluate()
+
+    async def predict(self, samples: bytes) -> Predicted:
+        if self._answer is None:
+            raise AnswerRefused("expected a client that can be asked, got one that only trains")
+        try:
+            answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False)
+        except MlError as error:
+            raise AnswerRefused(str(error)) from error
+        return Predicted(encode_arrays(answer), self._applied_height)
+
+    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+        try:
+            return score_with(self._client, height, aggregates)
+        except MlError as error:
+            raise AnswerRefused(f"height {height}: {error}") from error
+
+    async def close(self) -> None:
+        """Holds nothing."""

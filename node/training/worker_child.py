@@ -1,0 +1,388 @@
+"""The worker child: torch, a client and its checkpoints, answering the calls of `node.training.worker` (which lists
+them).
+
+Run as `python -m node.training.worker_child`; standard input is the socket to the daemon, and whatever is printed goes
+to its log. Between two optimiser steps, or two chunks of samples to classify, it looks whether the call was cancelled.
+Errors the methods know of (`MlError`) are answers; any other one ends the process, with its traceback in the daemon's
+log and a new worker in its place.
+
+The answer goes out before the checkpoint is made. See `node.training.checkpoint` for why that is safe. Payloads too
+large for an answer are written to files of their own first, which the daemon takes over.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chain.store import Faults
+from ml.errors import Abandoned, MlError, Spoiled, Stopped
+from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
+from node.host.allocator import give_freed_memory_back
+from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position
+from node.training.exchange import AGGREGATE, Exchange, FileUnusable
+from node.training.frames import Frame, FrameError, receive_frame, send_frame
+from node.training.trainer import Answer, Client, Progress, ProgressMeter, apply_to, get_info, score_with, train_with
+
+_log = logging.getLogger(__name__)
+
+Config = Mapping[str, Any]
+
+
+class Built(NamedTuple):
+    """A client, how it is asked about samples, the device it is on, and what its forward passes are computed in."""
+
+    client: Client
+    answer: Answer
+    device: str
+    precision: str = "fp32"
+
+
+BuildClient = Callable[[Config, Arrays], Built]  # of a configuration and the initial model
+
+_PR_SET_PDEATHSIG = 1
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _Calls:
+    """The daemon's end of the conversation."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._has_ended = False
+        self._waiting = select.poll()
+        self._waiting.register(sock, select.POLLIN)
+
+    def receive(self) -> Frame | None:
+        """The next call, None at the end. What was to end a call whose answer had left is dropped."""
+        while not self._has_ended:
+            frame = receive_frame(self._socket)
+            if frame is None or frame.header["call"] not in ("cancel", "abandon"):
+                return frame
+        return None
+
+    def is_cancelled(self, number: int) -> bool:
+        """Whether call `number` is not wanted any more, or nobody is there to want it. Costs a microsecond.
+
+        Raises Abandoned if what it has done so far is to stay.
+        """
+        while self._waiting.poll(0):
+            frame = receive_frame(self._socket)
+            if frame is None:
+                self._has_ended = True
+                return True
+            call = frame.header["call"]
+            if call not in ("cancel", "abandon"):
+                raise FrameError(f"expected calls one at a time, got {call} during call {number}")
+            if frame.header["number"] == number:
+                if call == "abandon":
+                    raise Abandoned(f"call {number} was abandoned")
+                return True
+        return False
+
+    def report(self, number: int, progress: Progress) -> None:
+        """Says how far call `number` is."""
+        self._send(Frame({"number": number, "progress": asdict(progress)}))
+
+    def answer(self, number: int, header: Mapping[str, Any], attachments: Mapping[str, bytes] | None = None) -> None:
+        self._send(Frame({"number": number, **header}, attachments or {}))
+
+    def _send(self, frame: Frame) -> None:
+        try:
+            send_frame(self._socket, frame)
+        except (BrokenPipeError, ConnectionResetError):
+            self._has_ended = True
+
+
+class Session:
+    """A client, and where in its rounds it stands. Repeating the last step of a round changes nothing.
+
+    Payloads too large to pass are written into `outgoing_dir`.
+    """
+
+    def __init__(
+        self, client: Client, answer: Answer, checkpoints: Checkpoints, outgoing_dir: Path, checkpoint_every: int
+    ) -> None:
+        self._client = client
+        self._answer = answer
+        self._checkpoints = checkpoints
+        self._outgoing_dir = outgoing_dir
+        self._every = checkpoint_every
+        self._height, self._phase = 0, Phase.APPLIED
+        self._is_saved = False
+        self.resumed = self._resume()
+
+    def _resume(self) -> Checkpoint | None:
+        while (checkpoint := self._checkpoints.load_newest()) is not None:
+            try:
+                self._client.load_state_arrays(checkpoint.arrays)
+            except ValueError as error:
+                self._checkpoints.set_aside(checkpoint.phase, str(error))
+                continue
+            with suppress(ValueError):  # another model's: there is no way back then
+                self._client.load_state_arrays(checkpoint.arrays, self._load_before(checkpoint))
+            self._height, self._phase, self._is_saved = checkpoint.height, checkpoint.phase, True
+            return checkpoint
+        return None
+
+    def _load_before(self, applied: Checkpoint) -> Arrays | None:
+        """What the client was before the aggregate in `applied`, if that is on disk."""
+        before = None if applied.phase is Phase.TRAINED else self._checkpoints.load(Phase.TRAINED)
+        return None if before is None or before.position > applied.position else before.arrays
+
+    def train(
+        self,
+        height: int,
+        beacon: bytes,
+        num_iterations: int | None,
+        standing: Exchange,
+        should_stop: Callable[[], bool],
+        on_step: Callable[[int, int], None],
+    ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
+        """The answer to `train`. Raises MlError and FileUnusable."""
+        if (self._height, self._phase) == (height, Phase.TRAINED):
+            self._go_back()
+
+        def on_back() -> None:  # a repetition has to begin there too
+            _log.warning("Training for height %d diverges, and begins again from the node's own model", height)
+            self._move(height - 1, Phase.APPLIED)
+            self.save()
+
+        trained = train_with(
+            self._client,
+            height,
+            beacon,
+            num_iterations,
+            standing,
+            should_stop=should_stop,
+            on_step=on_step,
+            on_back=on_back,
+        )
+        self._move(height, Phase.TRAINED)
+        streamed = self._client.spec.get_streamed(height)
+        files = {
+            kind: str(write_arrays(self._outgoing_dir, f"{height}-{kind}", arrays))
+            for kind, arrays in trained.payloads.items()
+            if kind in streamed
+        }
+        if files:
+            give_freed_memory_back()  # what was trained to make them is larger than what rounds train
+        payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items() if kind not in files}
+        result = {"weight": trained.weight, "metrics": dict(trained.metrics), "went_back": trained.went_back}
+        return {**result, "files": files}, payloads
+
+    def apply(self, height: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
+        """The answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""
+        if (self._height, self._phase) == (height, Phase.APPLIED):
+            return {"metrics": dict(self._client.evaluate()), "refused": {}}
+        refused: dict[str, str] = {}
+        metrics = apply_to(
+            self._client, height, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
+        )
+        self._move(height, Phase.APPLIED)
+        return {"metrics": metrics, "refused": refused}
+
+    def pass_over(self, height: int) -> Mapping[str, Any]:
+        """The answer to `pass_over`."""
+        if (self._height, self._phase) == (height, Phase.APPLIED):
+            self._client.go_back()
+        self._move(height, Phase.APPLIED)
+        return {"metrics": dict(self._client.evaluate())}
+
+    def predict(self, samples: bytes, should_stop: Callable[[], bool]) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
+        """The answer to `predict`, after which everything is as before. Raises MlError."""
+        answer = self._answer(decode_arrays(samples, len(samples))["x"], should_stop)
+        applied_height = self._height if self._phase is Phase.APPLIED else self._height - 1
+        return {"applied_height": applied_height}, {"answer": encode_arrays(answer)}
+
+    def score(self, height: int, aggregates: Mapping[str, bytes], should_stop: Callable[[], bool]) -> Mapping[str, Any]:
+        """The answer to `score`, after which everything is as before. Raises MlError."""
+        in_order = (aggregates[str(place)] for place in range(len(aggregates)))
+        return {"losses": score_with(self._client, height, in_order, should_stop)}
+
+    def _go_back(self) -> None:
+        """To before the training that is asked for again, so that it gives what it gave the first time."""
+        before = self._checkpoints.load(Phase.APPLIED)
+        if before is not None and before.height == self._height - 1:
+            self._client.load_state_arrays(before.arrays)
+        else:
+            _log.warning(
+                "Training for height %d is repeated from where it had ended: no checkpoint of height %d",
+                self._height,
+                self._height - 1,
+            )
+
+    def _move(self, height: int, phase: Phase) -> None:
+        self._height, self._phase, self._is_saved = height, phase, False
+
+    def save(self, *, is_last: bool = False) -> None:
+        """Makes a checkpoint if this step is due for one, in the background; the last one always."""
+        if self._is_saved or not (is_last or self._height % self._every == 0):
+            return
+        try:
+            self._checkpoints.save(Checkpoint(self._height, self._phase, self._client.state_arrays()))
+        except OSError as error:
+            _log.error("Checkpoint of height %d could not be written: %s", self._height, error)
+        self._is_saved = True
+
+    @property
+    def saved(self) -> Position | None:
+        """The newest state that is on disk."""
+        return self._checkpoints.saved
+
+    def close(self) -> None:
+        self.save(is_last=True)
+        try:
+            self._checkpoints.close()
+        except OSError as error:
+            _log.error("Last checkpoint could not be written: %s", error)
+
+
+def write_arrays(directory: Path, name: str, arrays: Arrays) -> Path:
+    """The encoding of `arrays` in a new file, its name beginning with `name`, without a copy of it in memory. It is not
+    synced: until it is somebody's, it may be lost. Raises FileUnusable, and then there is no file."""
+    path = directory
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, text = tempfile.mkstemp(prefix=f"{name}.", dir=directory)
+        path = Path(text)
+        try:
+            with open(descriptor, "wb") as file:
+                file.writelines(iter_encoded(arrays))
+        except BaseException:
+            path.unlink()
+            raise
+    except OSError as error:
+        num_bytes = compute_encoded_bytes({key: (str(array.dtype), array.shape) for key, array in arrays.items()})
+        what = "the disk is full" if error.errno in _FULL else f"cannot be written ({error.strerror or error})"
+        raise FileUnusable(f"{path}: {what}; expected room for {num_bytes} bytes") from error
+    return path
+
+
+def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None = None) -> None:
+    """Answers calls until there are no more."""
+    calls = _Calls(sock)
+    frame = calls.receive()
+    if frame is None:
+        return
+    config = frame.header["config"]
+    os.nice(config["niceness"])
+    try:
+        initial = _read_initial_model(config, frame.attachments)
+        built = build_client(config, initial)
+        checkpoints = Checkpoints(Path(config["checkpoint_dir"]), faults)
+        outgoing_dir = Path(config["outgoing_dir"])
+        session = Session(built.client, built.answer, checkpoints, outgoing_dir, config["checkpoint_every"])
+    except (MlError, OSError) as error:
+        calls.answer(frame.header["number"], {"failed": str(error)})
+        return
+    info = get_info(built.client, built.device, built.precision, session.resumed)
+    calls.answer(frame.header["number"], {"result": asdict(info), "saved": session.saved})
+    session.save()
+    while (frame := calls.receive()) is not None:
+        _answer(calls, session, frame)
+        session.save()
+    session.close()
+
+
+def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
+    number = frame.header["number"]
+    attachments: Mapping[str, bytes] = {}
+    place = f"height {frame.header['height']}: " if "height" in frame.header else ""
+
+    def should_stop() -> bool:
+        return calls.is_cancelled(number)
+
+    try:
+        match frame.header["call"]:
+            case "train":
+                beacon = bytes.fromhex(frame.header["beacon"])
+                standing = Exchange.from_frame(frame.header, frame.attachments)
+                meter = ProgressMeter(lambda progress: calls.report(number, progress))
+                result, attachments = session.train(
+                    frame.header["height"], beacon, frame.header["num_iterations"], standing, should_stop, meter.on_step
+                )
+            case "apply":
+                exchange = Exchange.from_frame(frame.header, frame.attachments)
+                result = session.apply(frame.header["height"], frame.attachments.get(AGGREGATE), exchange)
+            case "pass_over":
+                result = session.pass_over(frame.header["height"])
+            case "score":
+                result = session.score(frame.header["height"], frame.attachments, should_stop)
+            case _:
+                result, attachments = session.predict(frame.attachments["samples"], should_stop)
+    except Abandoned:
+        answer: Mapping[str, Any] = {"abandoned": True}
+    except Stopped:
+        answer = {"stopped": True}
+    except (MlError, FileUnusable) as error:
+        answer = {"failed": f"{place}{error}", "spoiled": isinstance(error, Spoiled)}
+    else:
+        answer = {"result": result}
+    calls.answer(number, {**answer, "saved": session.saved}, attachments)
+
+
+def _read_initial_model(config: Config, attachments: Mapping[str, bytes]) -> Arrays:
+    data = (
+        attachments["initial_model"] if "initial_model" in attachments else Path(config["initial_model"]).read_bytes()
+    )
+    return decode_arrays(data, len(data))
+
+
+def build_client(config: Config, initial: Arrays) -> Built:
+    """The client this node trains. Raises MlError."""
+    if config["engine"].get("deterministic"):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when torch first multiplies on a GPU
+    import torch  # takes a second, in which the start call has been read and the daemon's death is noticed
+
+    from ml.answer import answer
+    from ml.clients import make_client
+    from ml.data.base import InputFormat
+    from node.host.allocator import keep_freed_memory
+
+    keep_freed_memory()
+    if config["threads"] is not None:
+        torch.set_num_threads(config["threads"])
+    torch.set_num_interop_threads(1)
+    genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
+    own = ("data", "seed", "device", "engine", "user_models", "max_loss_ratio")
+    client = make_client(**{name: config[name] for name in (*genesis, *own)}, initial=initial)
+    return Built(
+        client,
+        partial(answer, client, InputFormat.from_mapping(config["input"])),
+        str(client.device),
+        client.engine.get_precision(client.device),
+    )
+
+
+def main(build: BuildClient = build_client, faults: Faults | None = None) -> None:
+    """The process: ends when the daemon does, leaves Ctrl-C to it, and keeps its socket from whatever it imports.
+
+    `faults` hears of every step of writing a checkpoint; nothing in production does.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr, level=logging.INFO)
+    logging.captureWarnings(True)
+    with socket.socket(fileno=os.dup(0)) as sock, open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+        serve(sock, build, faults)
+
+
+if __name__ == "__main__":
+    main()
+    logging.shutdown()
+    os._exit(0)  # nothing is left to do; taking torch apart would take 0.4 s
