@@ -31,6 +31,10 @@ STEPS = (
 FILE_STEPS = tuple(f"{name}.{step.partition('.')[2]}" for name in ("adopt", "fetch") for step in STEPS[-5:])
 
 
+# The key of a store's `meta` for the heights of an import that nobody here has recomputed yet; null once that is done.
+IMPORTED = "imported"
+
+
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
     """A finalised block and the proof that it is final. Block 0 has no certificate: genesis is its proof."""

@@ -14,10 +14,10 @@ import grpc
 from grpc import aio
 
 from chain.signing import SigningKey
+from node.addresses import is_on_loopback, parse_address
 from node.admin.tokens import Role, Tokens
 from node.errors import ConfigError, NodeError
 from node.p2p.tls import MutualTls
-from node.p2p.transport.address import is_loopback, split_address
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class RemoteAccess:
     def __init__(self, address: str, tokens: Tokens, key: SigningKey) -> None:
         self.guard = _Guard(tokens)
         self._address = address
-        self._tls = None if is_loopback(address) else MutualTls(key, ())
+        self._tls = None if is_on_loopback(address) else MutualTls(key, ())
 
     def listen(self, server: aio.Server) -> int:
         """Binds the address; the port. Raises ConfigError."""
@@ -83,7 +83,7 @@ class RemoteAccess:
             credentials = self._tls.make_server_credentials(are_callers_known=False)
             return server.add_secure_port(self._address, credentials)
         except RuntimeError as error:
-            host, port = split_address(self._address)
+            host, port = parse_address(self._address)
             raise ConfigError(
                 f"admin.address: {self._address}: cannot listen there; is port {port} of {host} taken?"
             ) from error

@@ -14,8 +14,8 @@ from pathlib import Path
 from chain.block import Id
 from chain.errors import InvalidKey
 from chain.signing import decode_id, encode_id
+from node.addresses import is_on_loopback, parse_address
 from node.errors import ConfigError, PermissionRefused
-from node.p2p.transport.address import is_loopback, split_address
 
 TOKEN_FILE_VARIABLE = "FEDNODE_TOKEN_FILE"  # noqa: S105 (a name of a variable that names a file)
 MAX_TOKEN_BYTES = 256
@@ -40,12 +40,12 @@ class RemoteAddress:
         is no token.
         """
         peer, at, host_port = text.rpartition("@")
-        split_address(host_port)
+        parse_address(host_port)
         try:
             node_id = decode_id(peer) if at else None
         except InvalidKey as error:
             raise ValueError(f"expected a node id before the @ ({error})") from error
-        if node_id is None and not is_loopback(host_port):
+        if node_id is None and not is_on_loopback(host_port):
             raise PermissionRefused(
                 f"{host_port}: expected ID@{host_port}, as a token must not leave this machine in plain "
                 f"(fednode id prints a node's id)"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from node.addresses import parse_address
 from node.errors import InvalidRequest, NodeError, NodeUnreachable, NotFound, PermissionRefused, VerificationFailed
-from node.p2p.transport.address import split_address
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 
@@ -50,7 +50,7 @@ def is_served(path: AdminAddress) -> bool:
     """Whether a process listens there. Raises PermissionRefused when that may not be asked."""
     if not isinstance(path, Path):
         try:
-            sockets.create_connection(split_address(path.host_port), timeout=CONNECT_S).close()
+            sockets.create_connection(parse_address(path.host_port), timeout=CONNECT_S).close()
         except OSError:
             return False
         return True

@@ -11,8 +11,8 @@ from pathlib import Path
 from chain.block import Id
 from chain.errors import InvalidKey
 from chain.signing import decode_id, encode_id
+from node.addresses import validate_dialled
 from node.clock import Clock
-from node.config.node_config import validate_dialled
 from node.errors import ConfigError, InvalidRequest
 from node.host.private_file import read_private, write_private
 from node.offload import Offload

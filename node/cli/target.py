@@ -173,11 +173,11 @@ def _read_config(path: Path) -> tuple[AdminAddress, Path]:
 def _read_own_address(config: NodeConfig, address: str) -> AdminAddress:
     """As its own machine asks a node that has no socket."""
     from chain.signing import encode_id
+    from node.addresses import is_on_loopback
     from node.admin.address import RemoteAddress
     from node.config.unlock import open_identity
-    from node.p2p.transport.address import is_loopback
 
-    if is_loopback(address):
+    if is_on_loopback(address):
         return RemoteAddress.parse(address, _get_environment())
     return RemoteAddress.parse(f"{encode_id(open_identity(config).id)}@{address}", _get_environment())
 

@@ -11,8 +11,9 @@ from chain.errors import ChainError, GenesisError, InvalidKey
 from chain.genesis import Genesis, compute_quorum
 from chain.signing import decode_id
 from chain.sqlite_store import SqliteStore
+from node.addresses import parse_address
 from node.config.genesis_file import GENESIS_HEADER, load_genesis
-from node.config.node_config import load_config, parse_address
+from node.config.node_config import load_config
 from node.config.yaml_source import dump_yaml
 from node.errors import ConfigError, NodeError
 

@@ -7,7 +7,6 @@ keys that something reads are accepted. What validators must agree on stands in 
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from chain.errors import InvalidKey
 from chain.signing import decode_id
+from node.addresses import ANY_HOSTS, is_on_loopback, parse_address, validate_dialled
 from node.config.problems import Problem, describe_error, report
 from node.config.yaml_source import Keys, YamlSource, parse_value, read_sections, show_value
 from node.errors import ConfigError
@@ -29,42 +29,10 @@ if TYPE_CHECKING:
 
 ENV_PREFIX = "FEDNODE__"
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of unix(7) holds 108 with its closing zero
-ANY_HOSTS = ("0.0.0.0", "::")  # noqa: S104 (compared with, not listened at)
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Splits `host:port` (`[::1]:7050` for IPv6). Raises ValueError."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError("expected host:port, an IPv6 host in brackets")
-    if not colon or not host or any(c.isspace() for c in host) or not (port.isascii() and port.isdigit()):
-        raise ValueError("expected host:port")
-    if int(port) > 65535:
-        raise ValueError("expected host:port with a port of at most 65535")
-    return host, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _validate_listen(text: str) -> str:
     parse_address(text)
-    return text
-
-
-def validate_dialled(text: str) -> str:
-    """`text`, if a peer can be dialled there. Raises ValueError."""
-    if parse_address(text)[1] == 0:
-        raise ValueError("expected host:port with a port of at least 1")
     return text
 
 
@@ -503,10 +471,10 @@ def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
         places: dict[Keys, str] = {("network", "listen"): network.listen}
         places |= {("network", "peers", i): peer.split("@", 1)[1] for i, peer in enumerate(network.peers)}
         for keys, address in places.items():
-            if not is_loopback(parse_address(address)[0]):
+            if not is_on_loopback(address):
                 found.append((keys, f"expected a loopback address, since network.tls is off (got {address!r})"))
     http = config.http
-    is_open = http.listen is not None and http.is_on and not is_loopback(parse_address(http.listen)[0])
+    is_open = http.listen is not None and http.is_on and not is_on_loopback(http.listen)
     if is_open and http.token_file is None:
         said = f"expected a loopback address, or http.token_file as well (got {http.listen!r})"
         found.append((("http", "listen"), said))

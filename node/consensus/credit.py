@@ -8,7 +8,7 @@ a slow honest member.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from chain.block import Id
@@ -48,6 +48,10 @@ class Credits:
     def get_overdrawn(self) -> frozenset[Id]:
         """Who is not awaited, since it has cost too much."""
         return frozenset(member for member, account in self._accounts.items() if account.waits < LEAST)
+
+    def get_patience(self, members: Collection[Id]) -> float:
+        """The share of the longest wait that any of these is worth: all of it, or a moment where each is overdrawn."""
+        return PER_HEIGHT if self.get_overdrawn() >= set(members) else 1.0
 
     def explain(self, member: Id) -> str | None:
         """Why a member is not awaited; None where its credit suffices."""

@@ -20,6 +20,7 @@ from chain.block import ZERO, Block, Contribution, Digest, Evidence, Id, Payload
 from chain.difficulty import get_first_read
 from chain.errors import SlotTaken, StoreFull, ValidationError
 from chain.signed import get_block_digests
+from chain.store import IMPORTED
 from chain.tip import Tip
 from ml import payload
 from node.boundary import UNFORESEEN
@@ -40,7 +41,6 @@ from node.consensus.restored import RESTORED, Restored
 from node.consensus.stall import StallWatch
 from node.consensus.sync import ChainsDiverge, FinalBlock, Sync
 from node.events import Events
-from node.ledger.importing import IMPORTED
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason, Refusals, get_reason
 from node.payloads.aggregates import Aggregates
@@ -187,7 +187,7 @@ class RoundService:
             collect_s=context.genesis.waits.collect_s,
             keep_heights=context.genesis.keep_heights,
             is_alone=lambda: self.peers.describe_stall() is not None,
-            get_overdrawn=self.credits.get_overdrawn,
+            get_patience=self.credits.get_patience,
             on_loss=self._on_loss,
             boundary=context.boundary,
         )

@@ -20,11 +20,11 @@ from chain.difficulty import get_first_read
 from chain.errors import ChainError, DecodeError, ValidationError
 from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
+from chain.store import IMPORTED
 from chain.tip import Tip
 from chain.validation import validate_candidate, validate_certificate
 from node.errors import VerificationFailed
 
-IMPORTED = "imported"  # the heights that nobody here has recomputed yet; null once that is done
 MAX_LINE_BYTES = 2 * (MAX_BLOCK_BYTES + MAX_CERTIFICATE_BYTES) + (1 << 16)  # both in hex, and what is said of them
 
 

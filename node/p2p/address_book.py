@@ -12,7 +12,7 @@ from pathlib import Path
 from chain.block import Id
 from chain.errors import InvalidKey
 from chain.signing import decode_id, encode_id
-from node.config.node_config import validate_dialled
+from node.addresses import validate_dialled
 from node.errors import ConfigError
 from node.host.private_file import read_private, write_private
 

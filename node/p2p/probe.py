@@ -16,8 +16,8 @@ import grpc
 
 from chain.block import Digest, Id
 from chain.signing import SigningKey, encode_id
+from node.addresses import parse_address
 from node.p2p.tls import MutualTls, UnknownCaller, get_server_name, identify
-from node.p2p.transport.address import split_address
 from node.p2p.transport.channel import PEER_KEY
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc
@@ -78,7 +78,7 @@ def probe_peer(key: SigningKey, peer: Id, address: str, *, tls: bool = True) -> 
 
 def _reach(address: str) -> None:
     try:
-        socket.create_connection(split_address(address), timeout=STEP_S).close()
+        socket.create_connection(parse_address(address), timeout=STEP_S).close()
     except ConnectionRefusedError as error:
         raise NotReached(f"{address}: nobody listens there", "start the peer, or correct its address") from error
     except TimeoutError as error:
@@ -101,7 +101,7 @@ def identify_server(address: str) -> Id | None:
     context.set_alpn_protocols(["h2"])
     try:
         with (
-            socket.create_connection(split_address(address), timeout=STEP_S) as raw,
+            socket.create_connection(parse_address(address), timeout=STEP_S) as raw,
             context.wrap_socket(raw) as secured,
         ):
             certificate = secured.getpeercert(binary_form=True)

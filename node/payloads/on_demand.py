@@ -12,7 +12,7 @@ after a restart. It is let go some heights later (`node.payloads.retention`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from chain.block import Block, Digest, Id
@@ -21,7 +21,6 @@ from ml.errors import PayloadError
 from ml.guard import LeftOut
 from ml.specs import MethodSpec
 from node.boundary import UNFORESEEN, Boundary
-from node.consensus.credit import PER_HEIGHT
 from node.offload import Offload, run_sized
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
 from node.training.exchange import Exchange, get_offers
@@ -113,8 +112,8 @@ class _Taking:
 
 class OnDemand:
     """`offload` decodes what came. `is_alone` says whether this node sees too few others to blame any of them for not
-    being there. Those of `get_overdrawn` have been waited for in vain too often to be given more than a moment.
-    `on_loss` hears of every author that a round goes on without."""
+    being there. `get_patience` gives the share of `collect_s` that any of some authors is worth waiting for. `on_loss`
+    hears of every author that a round goes on without."""
 
     def __init__(
         self,
@@ -126,14 +125,14 @@ class OnDemand:
         collect_s: float,
         keep_heights: int,
         is_alone: Callable[[], bool],
-        get_overdrawn: Callable[[], Set[Id]],
+        get_patience: Callable[[Collection[Id]], float],
         on_loss: Callable[[Loss], None],
         boundary: Boundary | None = None,
     ) -> None:
         self._spec = spec
         self._me = me
         self._blobs = blobs
-        self._get_overdrawn = get_overdrawn
+        self._get_patience = get_patience
         self._offload = offload
         self._collect_s = collect_s
         self._left_out = LeftOut(keep_heights)
@@ -200,8 +199,7 @@ class OnDemand:
         left_s = max(until_s - began_s, LATE_SHARE * self._collect_s)
         max_bytes = max(commitment.size for commitment in commitments)
         authors = [commitment.author for commitment in commitments]
-        if self._get_overdrawn() >= set(authors):
-            left_s = PER_HEIGHT * self._collect_s
+        left_s = min(left_s, self._get_patience(authors) * self._collect_s)
         try:
             data = await self._blobs.try_fetch(digest, max_bytes, authors, patience_s=left_s)
         except BlobUnavailable as error:

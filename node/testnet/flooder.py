@@ -33,13 +33,13 @@ from chain import codec
 from chain.block import ZERO, Id, PayloadRef, Phase, Vote
 from chain.genesis import Genesis
 from chain.signing import SIGNATURE_BYTES, SigningKey
+from node.addresses import parse_address
 from node.config.genesis_file import load_genesis
 from node.config.node_config import load_config
 from node.config.unlock import open_identity
 from node.p2p.null_handler import Ears
 from node.p2p.status import Status, status_from_bytes, status_to_bytes
 from node.p2p.tls import MutualTls
-from node.p2p.transport.address import split_address
 from node.p2p.transport.base import CHUNK_BYTES, MAX_MESSAGE_BYTES, Message, MessageKind
 from node.p2p.transport.calls import SERVICE
 from node.p2p.transport.channel import Caller
@@ -156,7 +156,7 @@ class Flood:
 
     async def _knock(self, address: str) -> None:
         """bytes that are no TLS."""
-        host, port = split_address(address)
+        host, port = parse_address(address)
         while True:
             with suppress(OSError):
                 reader, writer = await asyncio.open_connection(host, port)

@@ -28,13 +28,13 @@ from ml.data.partition import ClientSplit, hash_splits, make_partition, parse_pa
 from ml.errors import DataError
 from ml.seeding import get_partition_seed
 from ml.specs.architectures import is_user_model
+from node.addresses import is_on_loopback, parse_address
 from node.config.genesis_draft import GenesisSpec, complete_genesis, draft_genesis
 from node.config.genesis_file import get_genesis_spec, write_genesis
 from node.config.identity import create_identity
-from node.config.node_config import MAX_SOCKET_PATH_BYTES, is_loopback, load_config
+from node.config.node_config import MAX_SOCKET_PATH_BYTES, load_config
 from node.config.yaml_source import YamlSource, dump_yaml
 from node.errors import ConfigError
-from node.p2p.transport.address import split_address
 from node.testnet.free_ports import LOOPBACK, find_free_ports
 from node.testnet.targets import DATA_DIR, KEY_FILE, SOCKET_DIR, TARGETS, Target
 from node.testnet.targets.compose import write_compose
@@ -254,14 +254,15 @@ def _choose_addresses(spec: TestnetSpec) -> list[str]:
         ports = [spec.base_port + i for i in range(n)]
     else:
         raise ConfigError(f"--base-port: expected 0, or 1 to {65536 - n} for {n} nodes (got {spec.base_port})")
-    return [f"{spec.host.replace('{i}', str(i))}:{port}" for i, port in enumerate(ports)]
+    host = f"[{spec.host}]" if ":" in spec.host and not spec.host.startswith("[") else spec.host
+    return [f"{host.replace('{i}', str(i))}:{port}" for i, port in enumerate(ports)]
 
 
 def _validate_http_ports(ports: range, addresses: Sequence[str]) -> None:
     if ports.start < 1 or ports.stop > 65536:
         raise ConfigError(f"--http-port: expected 1 to {65536 - len(ports)} for {len(ports)} nodes (got {ports.start})")
     for address in addresses:
-        if split_address(address)[1] in ports:
+        if parse_address(address)[1] in ports:
             raise ConfigError(
                 f"--http-port: expected {len(ports)} ports of their own (got {ports.start} to {ports.stop - 1}, and a "
                 f"node listens at {address})"
@@ -297,7 +298,7 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
         "node": {"name": name, "identity_key_file": key_file, "data_dir": data_dir},
         "genesis_file": "genesis.yaml",
         "network": {
-            "listen": f"{host if is_loopback(host) else ANY_HOST}:{port}",
+            "listen": f"{host if is_on_loopback(address) else ANY_HOST}:{port}",
             "advertise": address,
             "tls": "mutual",
             "peers": [f"{encode_id(plan.keys[j].id)}@{plan.addresses[j]}" for j in others],

@@ -18,7 +18,7 @@ import torch
 from chain.sqlite_store import SqliteStore
 from ml.payload import CHUNK_BYTES, KINDS
 from ml.simulation import SimulationConfig, simulate
-from node.p2p.transport.address import split_address
+from node.addresses import parse_address
 from support.real_nodes import WAIT_S, Federation, Statuses, make_federation, paused, run_command
 from support.relay import Relay, relaying
 
@@ -119,7 +119,7 @@ async def test_a_node_that_dies_while_it_pulls_sets_goes_on_where_it_was_and_sha
         i_understand=True,
     )
     net = Federation(directory)
-    servers = [split_address(net.nodes[name].node.address) for name in OTHERS]
+    servers = [parse_address(net.nodes[name].node.address) for name in OTHERS]
     async with relaying(servers, bytes_per_s=CRAWLING_BYTES_PER_S) as relays, net:
         route(net, VICTIM, list(zip(OTHERS, relays, strict=True)))
         sizes, held = await kill_while_it_pulls(net, relays)

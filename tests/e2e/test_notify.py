@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config.node_config import load_config, parse_address
+from node.addresses import parse_address
+from node.config.node_config import load_config
 from support.real_nodes import make_federation
 
 pytestmark = pytest.mark.e2e

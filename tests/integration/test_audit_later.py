@@ -13,11 +13,12 @@ from chain.block import Block, PayloadRef
 from chain.blockchain import write_export
 from chain.genesis import Genesis
 from chain.sqlite_store import SqliteStore
+from chain.store import IMPORTED
 from ml.payload import KINDS
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.auditor import Halted
 from node.ledger.audit import run_audit
-from node.ledger.importing import IMPORTED, import_chain
+from node.ledger.importing import import_chain
 from node.payloads.retention import LARGE_BYTES, Retention
 from support.chains import make_candidate, make_certificate, make_contribution, make_digest, make_genesis, make_keys
 from support.cluster import Cluster, cluster, make_prototypes

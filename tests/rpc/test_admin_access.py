@@ -131,7 +131,7 @@ async def test_every_method_of_every_service_asks_for_a_token(tmp_path: Path) ->
 async def test_beyond_loopback_a_caller_pins_the_node_by_its_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_access, "is_loopback", lambda _: False)
+    monkeypatch.setattr(admin_access, "is_on_loopback", lambda _: False)
     async with remote(tmp_path) as there:
         pinned = RemoteAddress(there.address, there.key.id, there.reader)
         assert (await ask(pinned, AdminClient.get_status)).id == encode_id(there.key.id)

@@ -10,14 +10,8 @@ import pytest
 
 from chain.signing import SigningKey, encode_id
 from ml.data.partition import parse_partition, partition_from_mapping
-from node.config.node_config import (
-    ClassesPartition,
-    NodeConfig,
-    is_loopback,
-    load_config,
-    load_config_source,
-    parse_address,
-)
+from node.addresses import is_loopback, parse_address
+from node.config.node_config import ClassesPartition, NodeConfig, load_config, load_config_source
 from node.errors import ConfigError
 
 ALICE = encode_id(SigningKey.from_private_bytes(bytes([1]) * 32).id)

@@ -138,7 +138,7 @@ class Table:
                 collect_s=COLLECT_S,
                 keep_heights=2,
                 is_alone=lambda: self.is_alone,
-                get_overdrawn=lambda: self.overdrawn,
+                get_patience=lambda authors: PER_HEIGHT if self.overdrawn >= set(authors) else 1.0,
                 on_loss=self.losses.append,
             )
             began_s = loop.time()

@@ -253,3 +253,9 @@ def test_ids_in_the_files_are_those_of_the_keys(tmp_path: Path) -> None:
     for node in made.nodes:
         assert encode_id(node.key) in text
         assert decode_id(encode_id(node.key)) == node.key
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_a_host_of_ipv6_is_written_in_brackets(tmp_path: Path, host: str) -> None:
+    configs = load_nodes(make_testnet(tmp_path / "cluster", replace(SMALL, host=host)))
+    assert [config.network.listen for config in configs] == [f"[::1]:{7050 + i}" for i in range(4)]

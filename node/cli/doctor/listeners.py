@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chain.signing import SigningKey, encode_id
+from node.addresses import parse_address
 from node.admin.tokens import Tokens
 from node.cli.doctor.findings import Finding, fail, ok, warn
-from node.config.node_config import HttpSection, NodeConfig, parse_address
+from node.config.node_config import HttpSection, NodeConfig
 from node.errors import ConfigError, NodeError
 from node.host.holders import describe_process, find_listeners
 from node.p2p.probe import NotReached, identify_server

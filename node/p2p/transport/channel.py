@@ -8,8 +8,8 @@ import grpc
 
 from chain.block import Id
 from chain.signing import encode_id
+from node.addresses import is_on_loopback
 from node.p2p.tls import Leaf, MutualTls, get_server_name
-from node.p2p.transport.address import is_loopback
 from node.p2p.transport.base import PeerUnavailable
 
 PEER_KEY = "fednode-peer"  # metadata: who calls, believed only where TLS is off
@@ -63,7 +63,7 @@ class Caller:
 
 def get_last_retry_s(address: str) -> float:
     """The longest pause between two attempts to reach `address`."""
-    return LAST_RETRY_LOOPBACK_S if is_loopback(address) else LAST_RETRY_S
+    return LAST_RETRY_LOOPBACK_S if is_on_loopback(address) else LAST_RETRY_S
 
 
 def translate(error: grpc.aio.AioRpcError) -> PeerUnavailable:

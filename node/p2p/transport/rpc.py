@@ -17,10 +17,10 @@ import grpc
 
 from chain.block import Digest, Id
 from chain.signing import SigningKey
+from node.addresses import is_on_loopback, parse_address
 from node.boundary import Boundary
 from node.p2p.bans import Bans
 from node.p2p.tls import MutualTls
-from node.p2p.transport.address import is_loopback, split_address
 from node.p2p.transport.base import (
     MAX_BLOB_BYTES,
     AddressInUse,
@@ -162,8 +162,8 @@ class RpcTransport:
         return Bulk(peer, address, self._caller, self._counters[peer], self._limits, self._request_s)
 
     def _validate(self, address: str) -> None:
-        split_address(address)
-        if self._needs_loopback and not is_loopback(address):
+        parse_address(address)
+        if self._needs_loopback and not is_on_loopback(address):
             raise ValueError(f"tls off: expected a loopback address, got {address}")
 
     async def ready(self) -> None:
@@ -254,7 +254,7 @@ class RpcTransport:
 
 def validate_free(listen: str) -> None:
     """Raises AddressInUse, or CannotListen with the reason: gRPC says only that it failed."""
-    host, port = split_address(listen)
+    host, port = parse_address(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
