@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from chain.block import ZERO, Certificate, Id, Phase, Vote
-from chain.vote_book import Slot, VoteBook
-from chain.waits import Waits
+from chain.timeouts import Waits
+from chain.votes import Slot, VoteBook
 
 
 class TimerKind(Enum):

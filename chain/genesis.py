@@ -29,7 +29,7 @@ from chain.codec import (
     compute_seal,
 )
 from chain.errors import GenesisError, InvalidKey
-from chain.fields import (
+from chain.schema import (
     Section,
     check_choice,
     check_name,
@@ -43,7 +43,7 @@ from chain.fields import (
     read_time,
 )
 from chain.signing import SIGNATURE_BYTES, decode_id, encode_id, tag, validate_public_key
-from chain.waits import PROFILES, Waits
+from chain.timeouts import PROFILES, Waits
 
 PROTOCOL_VERSION = 1
 GENESIS_TAG = tag("genesis")

@@ -30,9 +30,9 @@ from chain.errors import (
 )
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
-from chain.sqlite_store import SqliteStore
-from chain.store import Faults
-from chain.watermark import WATERMARK
+from chain.store.interface import Faults
+from chain.store.sqlite import SqliteStore
+from chain.store.watermark import WATERMARK
 from node.admin.access import RemoteAccess
 from node.admin.peer_control import Operator, restore_bans
 from node.admin.predictor import Predictor

@@ -12,7 +12,7 @@
     poisoned_set             wrong labels or noise in what is shared once       fededs
     silent                   says nothing                                       any method
 
-`ml.attacks.base` has the threat model, `ml.liars` what a simulation does with it.
+`ml.attacks.base` has the threat model, `ml.simulation.liars` what a simulation does with it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ one. They train as the honest do, see what every honest member sends in a round 
 method and its rule. What validators refuse of theirs counts as not sent. They neither hold the honest back nor see
 their samples.
 
-Numpy only, so that an experiment's file is checked without torch. `ml.liars` is what a simulation does with it.
+Numpy only, so that an experiment's file is checked without torch. `ml.simulation.liars` is what a simulation does with
+it.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ml.data.base import ArrayDataset, InputFormat, Labels, SampleDomains, Samples, Shape
-from ml.data.fit import fit, validate_finite, validate_fit
-from ml.data.formats import FORMATS, Splits, open_source, open_splits, translated
+from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import choose_held_out, number_labels
-from ml.data.opened import forget_opened, open_once
+from ml.data.registry import FORMATS, Splits, open_source, open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, get_augment
+from ml.data.source_cache import forget_opened, open_once
 from ml.errors import DataError, SpecError
 from ml.specs.architectures import fit_input_shape
 
 if TYPE_CHECKING:
-    from ml.data.domain_folders import Domain
+    from ml.data.readers.domain_folders import Domain
 
 __all__ = [
     "FORMATS",
@@ -111,7 +111,7 @@ def list_domains(data: Mapping[str, Any]) -> tuple[Domain, ...]:
     source = DataSource.from_mapping(data)
     if source.format != "domains":
         return ()
-    from ml.data.domain_folders import open_domains
+    from ml.data.readers.domain_folders import open_domains
 
     return tuple(open_domains(source))
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import ArrayDataset
-from ml.data.fit import fit
+from ml.data.fit_input import fit
 
 QUICK_BYTES = 256 << 20  # about 0.3 s of hashing; above that only `fednode data inspect` looks at every sample
 _PROBES = 16  # pixels that tell nearly every image apart from a constant one

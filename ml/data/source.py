@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Labels, Samples, Shape
-from ml.data.images import GetEncoded, get_image_shape, stack_images
+from ml.data.readers.images import GetEncoded, get_image_shape, stack_images
 from ml.errors import DataError, suggest
 
 RawLabels = NDArray[np.int64] | NDArray[np.str_]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ml.errors import SpecError, suggest
 
 if TYPE_CHECKING:
-    from ml.method import Method
+    from ml.methods.base import Method
     from ml.specs import MethodSpec
 
 METHODS = {

@@ -10,7 +10,7 @@ constants: `budget_s`.
 
 from __future__ import annotations
 
-from ml.sharing import SharesModel
+from ml.methods.common.sharing import SharesModel
 from ml.specs import BladeFlSpec
 
 

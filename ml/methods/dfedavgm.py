@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ml.method import Blobs, Round, State
+from ml.methods.base import Blobs, Round, State
+from ml.methods.common.mixing import SharesParts
 from ml.payload import Array, Arrays
-from ml.peers import SharesParts
 from ml.specs.dfedavgm import DFedAvgMSpec, compute_mixing_weights
 
 

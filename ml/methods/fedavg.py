@@ -7,7 +7,7 @@ round is left out of it.
 
 from __future__ import annotations
 
-from ml.sharing import SharesModel
+from ml.methods.common.sharing import SharesModel
 from ml.specs import FedAvgSpec
 
 

@@ -10,7 +10,7 @@ With as many peers as there are others, this is FedAvg. Where we deviate: there 
 
 from __future__ import annotations
 
-from ml.peers import AveragesParts
+from ml.methods.common.mixing import AveragesParts
 from ml.specs.fedavg_p2p import FedAvgP2pSpec
 
 

@@ -40,17 +40,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ml.aggregation.nova import MAX_STEPS
-from ml.encrypted import Draw, EncryptedSet, find_first, gather_draws
-from ml.encryptor import count_encryptor_steps, make_encrypted_set, train_encryptor
-from ml.losses import compute_proximal_term
-from ml.method import Prepared, Round, State
+from ml.fededs.encryptor import count_encryptor_steps, make_encrypted_set, train_encryptor
+from ml.fededs.shared_set import Draw, EncryptedSet, find_first, gather_draws
+from ml.fededs.stochastic_layer import apply_layer, classify_through, compute_distillation, make_layer
+from ml.methods.base import Prepared, Round, State
+from ml.methods.common.losses import compute_proximal_term
+from ml.methods.common.sharing import SharesModel, flatten
 from ml.models.base import Model
 from ml.payload import Arrays, compute_chunk_digests
 from ml.seeding import numpy_rng
-from ml.sharing import SharesModel, flatten
 from ml.specs import FedEdsSpec, Offer
-from ml.stochastic import apply_layer, classify_through, compute_distillation, make_layer
-from ml.training import (
+from ml.training.loop import (
     Autocast,
     Batch,
     ByStep,

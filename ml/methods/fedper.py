@@ -11,7 +11,7 @@ all clients; and what it calls personal are the last so many layers, here the cl
 
 from __future__ import annotations
 
-from ml.peers import AveragesParts
+from ml.methods.common.mixing import AveragesParts
 from ml.specs.fedper import FedPerSpec
 
 

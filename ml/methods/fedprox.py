@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ml.losses import compute_proximal_term
-from ml.method import Prepared, Round, State
+from ml.methods.base import Prepared, Round, State
+from ml.methods.common.losses import compute_proximal_term
+from ml.methods.common.sharing import SharesModel, flatten
 from ml.models.base import Model
-from ml.sharing import SharesModel, flatten
 from ml.specs import FedProxSpec
-from ml.training import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.loop import Batch, Schedule, Tensors, compute_cross_entropy
 
 
 class FedProx(SharesModel[FedProxSpec]):

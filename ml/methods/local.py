@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ml.method import Blobs, Round, State
+from ml.methods.base import Blobs, Round, State
+from ml.methods.common.sharing import Classifies
 from ml.payload import Arrays
-from ml.sharing import Classifies
 from ml.specs import LocalSpec
 
 

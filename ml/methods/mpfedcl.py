@@ -10,7 +10,7 @@ pool U_j of a class; each client's k-th centroids are a codebook; and v(x) is dr
 
 Before the first pool L_R is 0 and the classifier answers; with weight 0 training is FedAvg's. With `cluster: mean` this
 is SP-FedCL; with `dbscan` DP-FedCL, where K of Eq. (10) is the most clusters that a client has of a class. Codebooks,
-Eqs. (9) and (10), are `ml.codebooks`.
+Eqs. (9) and (10), are `ml.methods.common.codebooks`.
 
 Where we deviate, or decide: the positives of Eq. (11) are the sample's own class, those "distinct from y" would drive
 it away from that (M1), and y is in the denominator (M7); L_R is the batch's mean, `reduction: sum` its sum (M2). v is
@@ -37,18 +37,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.clusters import Clusters, cluster_by_density, cluster_by_kmeans, cluster_by_mean
-from ml.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest
-from ml.contrast import freeze
-from ml.method import Blobs, Prepared, Round, State
-from ml.metrics import Prediction
+from ml.methods.base import Blobs, Prepared, Round, State
+from ml.methods.common.clustering import Clusters, cluster_by_density, cluster_by_kmeans, cluster_by_mean
+from ml.methods.common.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest
+from ml.methods.common.contrast import freeze
+from ml.methods.common.prototypes import CHUNK, PrototypeRows
+from ml.methods.common.sharing import SharesModel, get_agreed
 from ml.models.base import Model, dump_parameters
 from ml.payload import Arrays
-from ml.prototypes import CHUNK, PrototypeRows
 from ml.seeding import numpy_rng
-from ml.sharing import SharesModel, get_agreed
 from ml.specs import MpFedClSpec, add_kind, get_kind
-from ml.training import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.loop import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.metrics import Prediction
 
 
 class MpFedCl(SharesModel[MpFedClSpec]):

@@ -24,7 +24,7 @@ from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 
 if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither arrays nor signatures
-    from chain.blockchain import ExportedBlock
+    from chain.audit import ExportedBlock
     from chain.genesis import Genesis
     from node.admin.address import AdminAddress
 

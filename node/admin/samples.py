@@ -12,9 +12,9 @@ from math import prod
 
 import numpy as np
 
-from ml.data.asked import Asked, validate_asked
 from ml.data.base import Samples, Shape
-from ml.data.fit import fit
+from ml.data.fit_input import fit
+from ml.data.inference_files import Asked, validate_asked
 from ml.errors import DataError, PayloadError
 from ml.payload import decode_arrays, encode_arrays
 from node.errors import InvalidRequest

@@ -22,12 +22,12 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import Any, TypeVar
 
-from chain.blockchain import export_blocks
+from chain.audit import export_blocks
 from chain.errors import StoreCorrupted
-from chain.fields import format_time, quote
 from chain.genesis import PROTOCOL_VERSION
-from chain.rows import DATABASE
+from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
+from chain.store.rows import DATABASE
 from node.admin.scorer import Scorer
 from node.config.node_config import NodeConfig
 from node.config.redaction import redact

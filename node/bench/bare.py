@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ml.simulation import RoundResult, SimulationConfig, simulate
+from ml.simulation.run import RoundResult, SimulationConfig, simulate
 from node.config.settings import apply_settings, make_input, make_model
 
 

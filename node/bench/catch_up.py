@@ -22,7 +22,7 @@ from typing import Any
 
 from chain.genesis import Genesis
 from chain.signing import encode_id
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.admin.client import AdminClient
 from node.bench.figures import Report
 from node.bench.place import DIFFICULTY

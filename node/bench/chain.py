@@ -28,11 +28,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from chain import codec
+from chain.audit import write_export
 from chain.block import Block, Certificate
-from chain.blockchain import write_export
 from chain.genesis import Genesis
-from chain.rows import DATABASE
-from chain.sqlite_store import SqliteStore
+from chain.store.rows import DATABASE
+from chain.store.sqlite import SqliteStore
 from node.bench.figures import Report, describe_tail
 from node.bench.paired import Call, compare_calls
 from node.bench.place import DIFFICULTY, temporary_directory

@@ -26,9 +26,9 @@ import numpy as np
 from chain import codec, validation
 from chain.block import Block, Certificate, Contribution, Id, PayloadRef, Vote
 from chain.genesis import Genesis
-from chain.rows import compute_row_digest
 from chain.signing import SigningKey
-from chain.sqlite_store import SqliteStore
+from chain.store.rows import compute_row_digest
+from chain.store.sqlite import SqliteStore
 from ml import specs
 from ml.payload import Arrays, decode_arrays, kind_name
 from node.bench.figures import Report

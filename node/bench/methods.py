@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ml.method import Client
+from ml.methods.base import Client
 from ml.payload import Array, decode_arrays
-from ml.simulation import SimulationConfig, begin_simulation, use_threads
+from ml.simulation.run import SimulationConfig, begin_simulation, use_threads
 from ml.specs import METHODS, AuthorPayloads, compute_aggregate
 from node.bench.figures import Report, describe_spread
 from node.bench.train import describe_torch, read_clock

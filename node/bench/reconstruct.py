@@ -28,13 +28,9 @@ import torch
 from torch import Tensor
 
 from ml.data.base import Images, InputFormat
-from ml.encrypted import EncryptedSet
-from ml.encryptor import make_encrypted_set, train_encryptor
 from ml.errors import SpecError
-from ml.method import Client, Prepared, Round
-from ml.methods.fededs import FedEds
-from ml.payload import Arrays
-from ml.reconstruction import (
+from ml.fededs.encryptor import make_encrypted_set, train_encryptor
+from ml.fededs.reconstruction_attack import (
     SSIM_WINDOW,
     Decoder,
     Scaling,
@@ -44,8 +40,12 @@ from ml.reconstruction import (
     fit_affine,
     train_decoder,
 )
+from ml.fededs.shared_set import EncryptedSet
+from ml.methods.base import Client, Prepared, Round
+from ml.methods.fededs import FedEds
+from ml.payload import Arrays
 from ml.seeding import numpy_rng
-from ml.simulation import SimulationConfig, begin_simulation, use_threads
+from ml.simulation.run import SimulationConfig, begin_simulation, use_threads
 from ml.specs.fededs import FedEdsHyperparameters
 from node.bench.figures import Report, describe_spread
 from node.bench.reconstruct_plot import Panel

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from ml.batched import explain_unbatchable, train_batched
+from ml.clients.batched import explain_unbatchable, train_batched
 from ml.errors import DataError
-from ml.method import Client
-from ml.simulation import RoundResult, SimulationConfig, begin_simulation, simulate, use_threads
+from ml.methods.base import Client
+from ml.simulation.run import RoundResult, SimulationConfig, begin_simulation, simulate, use_threads
 from node.bench.figures import Report, describe_spread
 from node.bench.train import describe_torch, read_clock
 from node.host.machine import get_machine

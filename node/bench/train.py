@@ -23,13 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from ml.clients import get_device, make_client, make_initial_aggregate
+from ml.clients.build import get_device, make_client, make_initial_aggregate
+from ml.clients.feature_cache import precompute
 from ml.data import get_classes, load_dataset
-from ml.features import precompute
-from ml.method import Client, Samples
+from ml.methods.base import Client, Samples
 from ml.models import build_model
 from ml.models.base import Model
-from ml.simulation import use_threads
+from ml.simulation.run import use_threads
 from ml.specs.architectures import complete_model
 from node.bench.figures import Report, describe_spread
 from node.errors import ConfigError

@@ -30,9 +30,9 @@ from typing import Any
 import grpc
 
 from chain import codec
-from chain.blobs import BlobFiles
 from chain.block import Digest, Id
-from chain.sqlite_store import SqliteStore
+from chain.store.blob_files import BlobFiles
+from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES
 from node.admin.client import AdminClient
 from node.bench.figures import Report, describe_tail

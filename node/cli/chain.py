@@ -19,13 +19,13 @@ from node.cli.target import DataDir, LedgerReader, NodeConfigFile, Socket
 from node.errors import NodeError, VerificationFailed
 
 if TYPE_CHECKING:
-    from chain.blockchain import ExportedBlock
+    from chain.audit import ExportedBlock
     from chain.genesis import Genesis
     from node.pb import admin_pb2 as pb
 
 
 class ExportFormat(StrEnum):
-    BINARY = "binary"  # chain.blockchain.write_export
+    BINARY = "binary"  # chain.audit.write_export
     JSONL = "jsonl"  # for other tools: one object per block, its canonical bytes in hex
 
 
@@ -379,7 +379,7 @@ def _replacing(path: Path, force: bool) -> Iterator[IO[bytes]]:
 
 
 def _write(out: IO[bytes], file_format: ExportFormat, genesis: Genesis, blocks: Iterator[ExportedBlock]) -> int:
-    from chain.blockchain import write_export
+    from chain.audit import write_export
 
     if file_format is ExportFormat.BINARY:
         return write_export(out, genesis.chain_id, blocks)

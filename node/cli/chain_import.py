@@ -37,7 +37,7 @@ def import_file(
     data/node3
     """
     from chain.errors import ChainError, StoreLocked
-    from chain.sqlite_store import SqliteStore
+    from chain.store.sqlite import SqliteStore
     from node.cli.output import print_json, show_id
     from node.ledger.importing import import_chain
 
@@ -77,7 +77,7 @@ def _find_store(config: Path | None, data_dir: Path | None) -> tuple[Genesis, Pa
     """Genesis, the data directory, and whether nothing was ever stored there."""
     from chain.errors import ChainError, StoreLocked
     from chain.genesis import Genesis
-    from chain.sqlite_store import SqliteStore
+    from chain.store.sqlite import SqliteStore
     from node.config.genesis_file import load_genesis
     from node.config.node_config import load_config
     from node.errors import NotFound

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ml.data import Split
     from ml.data.base import ArrayDataset, Shape
     from ml.data.checks import Finding
-    from ml.data.domain_folders import Domain
+    from ml.data.readers.domain_folders import Domain
 
 _Data = Annotated[
     str | None,

@@ -126,8 +126,8 @@ def _deal(data: str, scheme: str, clients: int, seed: int, shots: int | None, se
     import numpy as np
 
     from ml.data import open_labels
-    from ml.data.domains import validate_shape
     from ml.data.partition import compute_distances, count_classes, hash_splits, make_partition, parse_partition
+    from ml.data.partition.domain_shift import validate_shape
     from ml.seeding import get_partition_seed
     from node.config.settings import apply_settings, complete_data, make_data
 

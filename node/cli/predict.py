@@ -15,7 +15,7 @@ from node.errors import NodeError
 
 if TYPE_CHECKING:
     from chain.genesis import Genesis
-    from ml.data.asked import Asked
+    from ml.data.inference_files import Asked
     from node.admin.client import AdminClient
     from node.admin.samples import Batch
     from node.pb import admin_pb2 as pb
@@ -85,8 +85,8 @@ def _ask(
 ) -> Iterator[Answered]:
     """In as many requests as it takes. Raises NodeError for files that cannot be read, before anything is asked where
     that can be seen without reading them."""
-    from ml.data.asked import validate_kind
     from ml.data.base import InputFormat
+    from ml.data.inference_files import validate_kind
     from ml.errors import DataError
     from node.admin.samples import encode_batch, get_max_samples, get_top, make_batches
 
@@ -104,8 +104,8 @@ def _ask(
 
 
 def _read(inputs: Sequence[Path], genesis: Genesis, label: str | None) -> Iterator[Asked]:
-    from ml.data.asked import read_asked
     from ml.data.base import InputFormat
+    from ml.data.inference_files import read_asked
 
     shape = InputFormat.from_mapping(genesis.input).shape
     for path in inputs:

@@ -39,7 +39,7 @@ def reset(
     Examples: fednode unsafe-reset -c node3.yaml; fednode unsafe-reset --data-dir data/node3 --keep-model --yes
     """
     from chain.errors import ChainError, StoreCorrupted, StoreLocked
-    from chain.sqlite_store import SqliteStore
+    from chain.store.sqlite import SqliteStore
     from node.cli.output import print_json
     from node.training.checkpoint import CHECKPOINTS
 

@@ -21,7 +21,7 @@ from node.cli.testnet import (
 )
 
 if TYPE_CHECKING:
-    from ml.simulation import RoundResult, SimulationResult
+    from ml.simulation.run import RoundResult, SimulationResult
 
 COLUMNS: Mapping[str, Callable[[RoundResult], str | None]] = {  # without a value: left out; 80 characters wide
     "round": lambda row: str(row.round),
@@ -101,7 +101,7 @@ def run(
     from rich.progress import Progress
 
     from ml.data import open_once
-    from ml.simulation import SimulationConfig, simulate
+    from ml.simulation.run import SimulationConfig, simulate
     from node.config.genesis_file import translate_errors
     from node.config.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model
     from node.host.allocator import keep_freed_memory

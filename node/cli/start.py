@@ -99,7 +99,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from chain.errors import ChainError, StoreLocked
     from chain.genesis import Genesis
     from chain.signing import encode_id
-    from chain.sqlite_store import SqliteStore
+    from chain.store.sqlite import SqliteStore
     from ml.data import open_dataset
     from ml.data.base import InputFormat, SampleDomains
     from ml.data.checks import check_data, is_quick, log_findings

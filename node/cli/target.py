@@ -24,7 +24,7 @@ import typer.main
 from node.errors import ConfigError, NodeUnreachable, PermissionRefused
 
 if TYPE_CHECKING:
-    from chain.blockchain import ExportedBlock
+    from chain.audit import ExportedBlock
     from chain.genesis import Genesis
     from node.admin.address import AdminAddress
     from node.admin.client import AdminClient

@@ -52,7 +52,7 @@ def make(
     """
     import time
 
-    from chain.fields import format_time
+    from chain.schema import format_time
     from node.admin.tokens import Role
     from node.cli.output import print_json
     from node.errors import NodeError

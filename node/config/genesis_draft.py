@@ -14,7 +14,7 @@ from typing import Any
 from chain.errors import GenesisError
 from chain.genesis import Genesis
 from chain.pow import USUAL_DIFFICULTY
-from ml.clients import make_initial_aggregate
+from ml.clients.build import make_initial_aggregate
 from ml.data import get_classes, open_once
 from ml.errors import DataError, PayloadError, SpecError
 from ml.models import Pretrained, load_pretrained, resolve_model

@@ -10,7 +10,7 @@ from typing import Any
 from chain.errors import ChainError, GenesisError, InvalidKey
 from chain.genesis import Genesis, compute_quorum
 from chain.signing import decode_id
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.addresses import parse_address
 from node.config.genesis_file import GENESIS_HEADER, load_genesis
 from node.config.node_config import load_config

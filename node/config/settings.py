@@ -14,7 +14,7 @@ from typing import Any
 from ml.data import FORMATS, get_default_input, open_dataset
 from ml.data.base import InputFormat
 from ml.data.checks import compute_stats
-from ml.data.guess import guess_format
+from ml.data.detect_format import guess_format
 from ml.data.source import DataSource, get_augment
 from ml.errors import DataError, SpecError
 from ml.errors import suggest as suggest_word

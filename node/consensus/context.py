@@ -9,7 +9,7 @@ from random import Random
 from chain.block import Id
 from chain.genesis import Genesis
 from chain.signing import SigningKey
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.specs import MethodSpec
 from node.boundary import Boundary
 from node.clock import Clock

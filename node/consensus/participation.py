@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from chain.fields import format_time
+from chain.schema import format_time
 from node.host.private_file import read_private, remove_private, write_private
 
 PAUSED = "paused.json"

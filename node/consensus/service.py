@@ -19,8 +19,8 @@ from chain import codec, validation
 from chain.block import ZERO, Block, Contribution, Digest, Evidence, Id, PayloadRef, Phase, Vote
 from chain.difficulty import get_first_read
 from chain.errors import SlotTaken, StoreFull, ValidationError
-from chain.signed import get_block_digests
-from chain.store import IMPORTED
+from chain.store.interface import IMPORTED
+from chain.store.signed_slots import get_block_digests
 from chain.tip import Tip
 from ml import payload
 from node.boundary import UNFORESEEN

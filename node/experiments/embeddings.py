@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ml.payload import Array
-from ml.projection import project_pca, project_tsne
 from node.experiments.axes import Key, get_key, list_keys, name_fact, select
 from node.experiments.plan import Experiment, Point, show_fact
+from node.experiments.projection import project_pca, project_tsne
 from node.experiments.results import Kept
 from node.experiments.sections import EmbeddingSection
 

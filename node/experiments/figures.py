@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ml.metrics import compute_mean, compute_std
+from ml.training.metrics import compute_mean, compute_std
 from node.experiments.axes import capitalise, get_key, list_keys, name_axis, name_fact, select
 from node.experiments.contents import OWN_X
 from node.experiments.plan import Experiment, Point

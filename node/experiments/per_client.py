@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ml.data.domains import DOMAINS
+from ml.data.partition.domain_shift import DOMAINS
 from node.experiments.plan import Point
 
 CLIENT = "client"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.metrics import compute_mean
+from ml.training.metrics import compute_mean
 from node.errors import NodeError, NotFound
 from node.experiments import charts, map_charts, page
 from node.experiments.axes import name_axis

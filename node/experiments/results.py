@@ -21,8 +21,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ml.clients.embedding_snapshot import Snapshot
 from ml.errors import PayloadError
-from ml.snapshot import Snapshot
 from node.errors import NodeError
 from node.experiments.plan import FORMAT, VERSION, Run
 from node.finite import to_finite
@@ -40,9 +40,9 @@ class _Part(BaseModel):
 
 
 class RoundRow(_Part):
-    """One round, as ml.simulation's RoundResult has it, but numbered as the method counts: from 1 on, and up to 0 in
-    `Result.sharing`. A loss that is no finite number is None, and so is what a
-    method does not have, or what was not measured yet when the file was written."""
+    """One round, as ml.simulation.run's RoundResult has it, but numbered as the method counts: from 1 on, and up to 0
+    in `Result.sharing`. A loss that is no finite number is None, and so is what a method does not have, or what was not
+    measured yet when the file was written."""
 
     round: int
     taa: float

@@ -36,7 +36,7 @@ from node.experiments.values import compute_train_seconds
 from node.host.machine import get_machine
 
 if TYPE_CHECKING:
-    from ml.simulation import SimulationConfig
+    from ml.simulation.run import SimulationConfig
 
 EXPERIMENT = "experiment.yaml"
 _LOCK = ".lock"
@@ -205,7 +205,7 @@ def _is_finished(directory: Path, run: Run) -> bool:
 
 def make_config(run: Run, data_root: Path) -> SimulationConfig:
     """What to simulate, its paths made absolute. Raises DataError."""
-    from ml.simulation import SimulationConfig
+    from ml.simulation.run import SimulationConfig
 
     data, pretrained = dict(run.config["data"]), run.config["pretrained"]
     if isinstance(data.get("path"), str):
@@ -234,7 +234,7 @@ def simulate_run(piece: Piece, report: Report) -> Outcome:
     """One run in a process of its own: what is kept of it, whatever happened."""
     from ml.data import get_classes
     from ml.errors import MlError
-    from ml.simulation import simulate
+    from ml.simulation.run import simulate
 
     run = piece.run
     began_s = time.monotonic()
@@ -275,7 +275,7 @@ def _describe_end(seconds: float, device: str | None = None) -> dict[str, Any]:
 def _name_device(device: str) -> str:
     import torch
 
-    from ml.clients import get_device
+    from ml.clients.build import get_device
 
     place = get_device(device)
     return torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"

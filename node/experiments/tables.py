@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ml.metrics import compute_mean, compute_std
+from ml.training.metrics import compute_mean, compute_std
 from node.experiments.axes import Key, capitalise, get_key, list_keys, name_axis, select, show_where
 from node.experiments.per_client import INDEX, is_by_client, split_by_client
 from node.experiments.plan import Experiment, Point, show_fact

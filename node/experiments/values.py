@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from ml.metrics import compute_mean, count_rounds_to
+from ml.training.metrics import compute_mean, count_rounds_to
 from node.experiments.results import ClientRow, Result, RoundRow
 
 Kind = Literal["accuracy", "share", "loss", "number", "rounds", "count", "bytes", "seconds"]

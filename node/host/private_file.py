@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from chain.blobs import sync_directory
+from chain.store.blob_files import sync_directory
 from node.errors import NodeError
 
 MAX_BYTES = 1 << 20

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from chain.audit import Fault, VerifyReport, verify_chain
 from chain.block import ZERO, Block, Digest, PayloadRef
-from chain.blockchain import Fault, VerifyReport, verify_chain
 from chain.codec import decode_block
 from chain.errors import BlobMissing, ChainError, InvalidAggregate, StoreCorrupted
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
-from chain.store import BlockRow, Damage
+from chain.store.interface import BlockRow, Damage
+from chain.store.sqlite import SqliteStore
 from ml.aggregation import RULES, carry
 from ml.errors import MlError
 from ml.payload import Arrays, decode_arrays, kind_name
@@ -140,7 +140,7 @@ def read_inputs(
 
 
 class Recomputation:
-    """What the blobs of a block give. Called for one block after the other; see `chain.blockchain.Recompute`."""
+    """What the blobs of a block give. Called for one block after the other; see `chain.audit.Recompute`."""
 
     def __init__(self, genesis: Genesis, spec: MethodSpec, source: _Source) -> None:
         self._genesis = genesis

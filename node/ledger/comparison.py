@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Generator
 from chain.block import Block, Certificate
 from chain.codec import decode_block, decode_certificate
 from chain.errors import ChainError
-from chain.fields import format_time
 from chain.genesis import Genesis
+from chain.schema import format_time
 from chain.signing import encode_id
 from chain.validation import validate_certificate
 from node.errors import VerificationFailed

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
+from chain.audit import EXPORT_MAGIC, ExportedBlock, read_export
 from chain.block import Block, Certificate, Id
-from chain.blockchain import EXPORT_MAGIC, ExportedBlock, read_export
 from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES, decode_block, decode_certificate
 from chain.difficulty import get_first_read
 from chain.errors import ChainError, DecodeError, ValidationError
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
-from chain.store import IMPORTED
+from chain.store.interface import IMPORTED
+from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from chain.validation import validate_candidate, validate_certificate
 from node.errors import VerificationFailed

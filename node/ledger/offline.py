@@ -10,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from chain.audit import ExportedBlock, export_blocks
 from chain.block import ZERO
-from chain.blockchain import ExportedBlock, export_blocks
 from chain.errors import ChainError, StoreCorrupted, StoreForbidden, StoreLocked, StoreMismatch
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
 from node.config.genesis_file import get_genesis_spec
 from node.errors import NodeError, NotFound, PermissionRefused, VerificationFailed

@@ -13,15 +13,15 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from chain.blobs import reading_blob
 from chain.block import ZERO, Block, Certificate, Contribution, EvidenceKind, Id, PayloadRef
 from chain.codec import decode_block, decode_certificate, decode_vote
 from chain.errors import StoreCorrupted
-from chain.fields import format_time, quote
 from chain.genesis import Genesis
+from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
-from chain.sqlite_store import SqliteStore
-from chain.store import StoredEvidence
+from chain.store.blob_files import reading_blob
+from chain.store.interface import StoredEvidence
+from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import InvalidRequest, NotFound

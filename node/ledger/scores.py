@@ -15,7 +15,7 @@ from chain.block import Block
 from chain.errors import InvalidAggregate
 from chain.genesis import Genesis
 from chain.signing import decode_id
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.errors import MlError
 from ml.scores import compute_distances, get_compared_kinds
 from ml.specs import MethodSpec

@@ -7,7 +7,7 @@ import logging
 from chain.block import ZERO, Block
 from chain.errors import BlobMissing
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml import payload, specs
 from node.boundary import Boundary
 from node.offload import Offload

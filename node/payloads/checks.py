@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chain import codec
-from chain.blobs import reading_blob
 from chain.block import ZERO, Contribution, Digest, Id, PayloadRef
 from chain.errors import BlobMissing
+from chain.store.blob_files import reading_blob
 from ml import payload, specs
 from ml.aggregation import RULES, carry
 from ml.errors import PayloadError

@@ -11,9 +11,9 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from chain.blobs import reading_blob
 from chain.block import Digest
 from chain.errors import BlobCorrupted
+from chain.store.blob_files import reading_blob
 from ml.payload import CHUNK_BYTES, Arrays, count_chunks
 
 DIGEST_BYTES = 32

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from chain.block import Digest, Id
 from chain.errors import BlobMissing, ValidationError
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.boundary import UNFORESEEN, Boundary
 from node.offload import Offload
 from node.p2p.transport.base import BlobNotFound, BlobTooLong, PeerUnavailable, Transport, TransportError

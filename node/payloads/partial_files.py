@@ -11,10 +11,10 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from chain.blobs import translated_os_errors
 from chain.block import Digest
 from chain.errors import ValidationError
-from chain.sqlite_store import SqliteStore
+from chain.store.blob_files import translated_os_errors
+from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES
 from node.offload import Offload
 from node.payloads.chunks import Chunks, ChunksMisfit

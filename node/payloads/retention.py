@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable
 from chain.block import Block, Contribution, Digest, Id
 from chain.errors import StoreCorrupted
 from chain.genesis import Genesis
-from chain.signed import get_block_digests
-from chain.sqlite_store import SqliteStore
+from chain.store.signed_slots import get_block_digests
+from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.payload import decode_arrays, kind_code
 from ml.specs import MethodSpec

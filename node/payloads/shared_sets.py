@@ -18,7 +18,7 @@ from pathlib import Path
 
 from chain.block import Block, Digest, Id
 from chain.errors import BlobMissing, StoreCorrupted, StoreFull
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.payload import decode_arrays, kind_name, map_arrays
 from ml.specs import MethodSpec

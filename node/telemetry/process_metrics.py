@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from chain.rows import DATABASE
+from chain.store.rows import DATABASE
 from node.consensus.context import NodeContext
 from node.consensus.miner import MinerProcess
 from node.errors import NodeError

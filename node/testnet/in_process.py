@@ -19,7 +19,7 @@ from typing import Any
 
 from chain.genesis import Genesis
 from chain.signing import SigningKey
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.clock import SystemClock
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.context import NodeContext

@@ -19,12 +19,12 @@ from typing import Any
 from chain.codec import MAX_MEMBERS
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
-from ml.clients import get_client_seed
+from ml.clients.build import get_client_seed
 from ml.data import open_dataset, open_once
 from ml.data.base import InputFormat, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
-from ml.data.domains import validate_shape
 from ml.data.partition import ClientSplit, hash_splits, make_partition, parse_partition
+from ml.data.partition.domain_shift import validate_shape
 from ml.errors import DataError
 from ml.seeding import get_partition_seed
 from ml.specs.architectures import is_user_model

@@ -17,7 +17,7 @@ from chain import pow as work
 from chain.block import HEADER_VERSION, Block, Certificate, Contribution, Digest, Header, PayloadRef, Phase
 from chain.genesis import Genesis
 from chain.signing import SigningKey
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from ml import specs
 from ml.payload import Arrays, encode_arrays, kind_code

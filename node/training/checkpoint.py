@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from chain.store import Faults
+from chain.store.interface import Faults
 from ml.errors import PayloadError
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 
@@ -42,7 +42,7 @@ CHECKPOINTS = "checkpoints"  # in a node's data directory
 _DIGEST, _HEIGHT = "checkpoint/digest", "checkpoint/height"  # beside the state's own arrays, under "state/"
 _STATE = "state/"
 
-# What `faults` hears of each file, under its phase's name; see `chain.store`.
+# What `faults` hears of each file, under its phase's name; see `chain.store.interface`.
 STEPS = ("begin", "written", "synced", "renamed")
 
 

@@ -91,8 +91,8 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What a client says of samples: the encoded arrays of `ml.answer`, and the height of the last aggregate in the
-    model that said it (0: none yet)."""
+    """What a client says of samples: the encoded arrays of `ml.clients.inference`, and the height of the last aggregate
+    in the model that said it (0: none yet)."""
 
     answer: bytes
     applied_height: int
@@ -206,7 +206,7 @@ class LocalResult(Protocol):
 
 
 class Client(Protocol):
-    """The part of `ml.method.Client` a trainer needs; named here since only the worker may import torch."""
+    """The part of `ml.methods.base.Client` a trainer needs; named here since only the worker may import torch."""
 
     @property
     def spec(self) -> MethodSpec: ...
@@ -249,7 +249,7 @@ class Client(Protocol):
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
 
 
-Answer = Callable[[Samples, Callable[[], bool]], Arrays]  # `ml.answer`, of samples and of whether to stop
+Answer = Callable[[Samples, Callable[[], bool]], Arrays]  # `ml.clients.inference`, of samples and of whether to stop
 
 
 def get_info(client: Client, device: str, precision: str = "fp32", resumed: Checkpoint | None = None) -> TrainerInfo:

@@ -84,9 +84,9 @@ WORKER_ARGUMENTS = (
 class WorkerConfig:
     """All a worker needs to build its client. Mappings are genesis' and the node configuration's, as JSON has them.
 
-    `engine` has the fields of `ml.training.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on the
-    store's filesystem and nobody else's, is for payloads too large to pass. `python` and `arguments` say which program
-    is the worker.
+    `engine` has the fields of `ml.training.loop.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on
+    the store's filesystem and nobody else's, is for payloads too large to pass. `python` and `arguments` say which
+    program is the worker.
     """
 
     method: Mapping[str, Any]

@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chain.store import Faults
+from chain.store.interface import Faults
 from ml.errors import Abandoned, MlError, Spoiled, Stopped
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from node.host.allocator import give_freed_memory_back
@@ -348,8 +348,8 @@ def build_client(config: Config, initial: Arrays) -> Built:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when torch first multiplies on a GPU
     import torch  # takes a second, in which the start call has been read and the daemon's death is noticed
 
-    from ml.answer import answer
-    from ml.clients import make_client
+    from ml.clients.build import make_client
+    from ml.clients.inference import answer
     from ml.data.base import InputFormat
     from node.host.allocator import keep_freed_memory
 

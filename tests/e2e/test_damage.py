@@ -18,8 +18,8 @@ import pytest_asyncio
 
 from chain.block import Digest
 from chain.codec import encode_block
-from chain.sqlite_store import SqliteStore
-from chain.watermark import WATERMARK
+from chain.store.sqlite import SqliteStore
+from chain.store.watermark import WATERMARK
 from support.killed_nodes import Killable
 from support.real_nodes import WAIT_S, flip_byte, make_federation, run_command
 

@@ -17,9 +17,9 @@ import pytest
 import pytest_asyncio
 
 from chain.block import ZERO, Phase
-from chain.signed import read_signed
-from chain.sqlite_store import SqliteStore
-from chain.store import FILE_STEPS, STEPS
+from chain.store.interface import FILE_STEPS, STEPS
+from chain.store.signed_slots import read_signed
+from chain.store.sqlite import SqliteStore
 from support.doomed import CHECKPOINT_STEPS, SPENT
 from support.killed_nodes import Killable
 from support.real_nodes import WAIT_S, make_federation, run_command

@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 import torch
 
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES, KINDS
-from ml.simulation import SimulationConfig, simulate
+from ml.simulation.run import SimulationConfig, simulate
 from node.addresses import parse_address
 from support.real_nodes import WAIT_S, Federation, Statuses, make_federation, paused, run_command
 from support.relay import Relay, relaying

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from chain.signing import decode_id
-from ml.simulation import SimulationConfig, simulate
+from ml.simulation.run import SimulationConfig, simulate
 from support.real_nodes import DemoRun, run_command
 
 pytestmark = pytest.mark.e2e

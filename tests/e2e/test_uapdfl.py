@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ml.simulation import SimulationConfig, simulate
+from ml.simulation.run import SimulationConfig, simulate
 from support.real_nodes import Federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

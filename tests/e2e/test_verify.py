@@ -11,8 +11,8 @@ import pytest
 
 from chain.codec import encode_block, encode_certificate
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
-from chain.store import StoredBlock
+from chain.store.interface import StoredBlock
+from chain.store.sqlite import SqliteStore
 from support.real_nodes import DemoRun, flip_byte, run_command
 
 pytestmark = pytest.mark.e2e

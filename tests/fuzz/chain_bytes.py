@@ -7,8 +7,8 @@ import io
 from dataclasses import replace
 
 from chain import codec, validation
+from chain.audit import read_export, write_export
 from chain.block import ZERO, EvidenceKind, PayloadRef, Phase
-from chain.blockchain import read_export, write_export
 from chain.errors import DecodeError, InvalidEvidence, ValidationError
 from fuzz.claims import Seeds, attempt, passes, takes_only_its_own
 from fuzz.federation import CANDIDATE, GENESIS, KEYS, PARENT, believing, sign_vote

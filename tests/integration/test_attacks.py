@@ -17,8 +17,8 @@ import pytest
 
 from chain import codec
 from chain.block import ZERO, Phase
-from chain.signed import get_block_digests
 from chain.signing import encode_id, verify
+from chain.store.signed_slots import get_block_digests
 from ml.payload import decode_arrays
 from node.admin.view import NodeView
 from node.cli.peers import describe_clocks, describe_not_awaited, describe_refusals

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from chain import codec
+from chain.audit import write_export
 from chain.block import Block, PayloadRef
-from chain.blockchain import write_export
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
-from chain.store import IMPORTED
+from chain.store.interface import IMPORTED
+from chain.store.sqlite import SqliteStore
 from ml.payload import KINDS
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.auditor import Halted

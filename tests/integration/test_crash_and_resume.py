@@ -17,9 +17,9 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from chain import codec
+from chain.audit import verify_chain
 from chain.block import ZERO, Block, Digest, Id, Phase
-from chain.blockchain import verify_chain
-from chain.store import STEPS
+from chain.store.interface import STEPS
 from ml import payload, specs
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.actions import RoundPhase

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from ml.clients import make_clients, make_initial_aggregate
+from ml.clients.build import make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import encode_arrays
-from ml.simulation import SimulationConfig, SimulationResult, simulate
+from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from node.config.genesis_file import get_genesis_spec
 from node.ledger.audit import run_audit
 from node.training.trainer import InlineTrainer

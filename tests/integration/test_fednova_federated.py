@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.clients import make_clients, make_initial_aggregate
+from ml.clients.build import make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import decode_arrays, encode_arrays
 from node.config.genesis_file import get_genesis_spec

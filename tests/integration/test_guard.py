@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from ml.clients import make_clients, make_initial_aggregate
+from ml.clients.build import make_clients, make_initial_aggregate
 from ml.data import get_classes
 from ml.payload import encode_arrays
-from ml.simulation import SimulationConfig, simulate
+from ml.simulation.run import SimulationConfig, simulate
 from node.training.trainer import InlineTrainer
 from support.cluster import cluster
 from support.virtual_time import run_virtual

@@ -20,7 +20,7 @@ import pytest
 from chain import codec
 from chain.block import Certificate, Digest
 from chain.signing import SigningKey
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.consensus import sync
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService

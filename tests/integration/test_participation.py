@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from chain.signing import encode_id
-from chain.store import StoredBlock
+from chain.store.interface import StoredBlock
 from node.admin.round_control import Control
 from node.admin.shutdown import Deadline, Ending
 from node.admin.view import NodeView

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from ml.clients import make_clients, make_initial_aggregate
+from ml.clients.build import make_clients, make_initial_aggregate
 from ml.data import get_classes
 from ml.payload import encode_arrays
-from ml.simulation import SimulationConfig
+from ml.simulation.run import SimulationConfig
 from node.training.trainer import InlineTrainer
 from support.cluster import cluster
 from support.virtual_time import run_virtual

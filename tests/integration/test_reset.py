@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from support.cluster import Cluster, cluster
 from support.tapped import TappedNetwork
 from support.virtual_time import run_virtual

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.consensus.restored import RESTORED
 from support.cluster import Cluster, ScriptedTrainer, cluster
 from support.tapped import TappedNetwork

@@ -13,12 +13,12 @@ from random import Random
 
 import pytest
 
-from chain import sqlite_store
 from chain.block import Block, PayloadRef
 from chain.genesis import Genesis
-from chain.signed import get_block_digests
 from chain.signing import SigningKey
-from chain.sqlite_store import SqliteStore
+from chain.store import sqlite
+from chain.store.signed_slots import get_block_digests
+from chain.store.sqlite import SqliteStore
 from node.config.genesis_file import get_genesis_spec
 from node.consensus import auditor
 from node.payloads import retention
@@ -40,7 +40,7 @@ LATE = "node6"
 def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine under the tests stays up: what a process wrote is there, synced or not."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(sqlite_store, "connect", connect_without_sync)
+    monkeypatch.setattr(sqlite, "connect", connect_without_sync)
 
 
 @pytest.fixture(autouse=True)

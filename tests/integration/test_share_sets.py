@@ -14,7 +14,7 @@ import pytest
 from chain.block import Block, Contribution, Id
 from chain.genesis import Genesis
 from chain.signing import encode_id
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES, decode_arrays
 from node.admin.view import NodeView
 from node.cli.status import describe

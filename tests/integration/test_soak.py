@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 import node.events
-from chain import sqlite_store
 from chain.difficulty import LOOKBACK
+from chain.store import sqlite
 from support.census import take_census
 from support.soak import (
     NUM_NODES,
@@ -56,7 +56,7 @@ MOST_WAL_BYTES = 6_000_000  # SQLite writes it back at 1,000 pages of 4 KiB; a t
 def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine under the tests stays up: what a process wrote is there, synced or not."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(sqlite_store, "connect", connect_without_sync)
+    monkeypatch.setattr(sqlite, "connect", connect_without_sync)
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from chain.signing import encode_id
-from ml.clients import make_clients, make_initial_aggregate
+from ml.clients.build import make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
-from ml.method import Client
+from ml.methods.base import Client
 from ml.payload import Array, decode_arrays, encode_arrays
 from node.admin.json_view import to_json
 from node.admin.view import NodeView

@@ -18,8 +18,8 @@ import pytest
 
 from chain.codec import encode_block
 from chain.signing import SigningKey
-from chain.sqlite_store import SqliteStore
-from chain.store import Faults
+from chain.store.interface import Faults
+from chain.store.sqlite import SqliteStore
 from ml.payload import encode_arrays
 from ml.specs.architectures import parameter_shapes
 from node.cli import main

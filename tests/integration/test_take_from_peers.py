@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from chain.signing import encode_id
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml import specs
 from ml.payload import Array, decode_arrays, encode_arrays
 from node.admin.view import NodeView

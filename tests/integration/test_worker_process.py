@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml.clients import get_client_seed, make_client, make_initial_aggregate
+from ml.clients.build import get_client_seed, make_client, make_initial_aggregate
 from ml.payload import decode_arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.specs import Offer, add_kind

@@ -19,8 +19,8 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from chain.rows import DATABASE
 from chain.signing import encode_id
+from chain.store.rows import DATABASE
 from ml.payload import encode_arrays
 from node.admin import client as admin_client
 from node.admin.client import AdminClient, is_served

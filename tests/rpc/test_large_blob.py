@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chain.block import Digest, Id
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES
 from node.clock import SystemClock
 from node.offload import ThreadOffload

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.models import build_model
 from ml.payload import Array, encode_arrays
 from node.admin import client as admin_client

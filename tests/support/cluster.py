@@ -25,8 +25,8 @@ from chain.codec import compute_block_id
 from chain.genesis import Genesis
 from chain.pow import is_valid_work
 from chain.signing import SigningKey
-from chain.sqlite_store import SqliteStore
-from chain.store import Faults
+from chain.store.interface import Faults
+from chain.store.sqlite import SqliteStore
 from ml import payload
 from ml.guard import OnRefused
 from node.boundary import UNFORESEEN, Boundary

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chain.block import Id
-from chain.store import Faults
+from chain.store.interface import Faults
 from node import daemon
 from node.config.node_config import load_config
 from node.errors import NodeError

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.snapshot import Snapshot
+from ml.clients.embedding_snapshot import Snapshot
 from node.experiments.loading import load_experiment
 from node.experiments.plan import Experiment, Run
 from node.experiments.pool import Report

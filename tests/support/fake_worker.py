@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from chain.store import Faults
+from chain.store.interface import Faults
 from ml.data.base import Samples
 from ml.errors import MlError, Spoiled, Stopped
 from ml.guard import OnRefused

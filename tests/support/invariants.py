@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from chain.block import Certificate, Id, Phase, Vote
-from chain.vote_book import VIEW_WINDOW
+from chain.votes import VIEW_WINDOW
 
 
 class InvariantBroken(AssertionError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from chain import codec
 from chain.block import Id
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.config.genesis_file import get_genesis_spec
 from node.ledger.audit import run_audit
 from node.p2p.status import status_from_bytes

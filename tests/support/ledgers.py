@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chain.genesis import Genesis
-from chain.rows import DATABASE
+from chain.store.rows import DATABASE
 from support.cluster import cluster
 from support.virtual_time import run_virtual
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from chain.block import Certificate, Id, Phase, Vote
 from chain.finality import Action, Cast, Finalise, StartTimer, Timer, TimerKind
-from chain.waits import Waits
+from chain.timeouts import Waits
 
 
 class VoteOnce:

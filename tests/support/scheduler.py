@@ -21,7 +21,7 @@ from typing import Protocol
 
 from chain.block import Id, Phase, Vote
 from chain.finality import Voting
-from chain.waits import Waits
+from chain.timeouts import Waits
 from support.invariants import Checker, InvariantBroken
 from support.liars import make_liars
 from support.voters import EARLY_S, FUTURE_S, MakeVoting, Member, Message, TimeRule

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from chain import codec
 from chain.block import ZERO, Id, Phase
-from chain.rows import Rows, connect
+from chain.store.rows import Rows, connect
 from ml.guard import OnRefused
 from node.consensus.machine import RoundMachine
 from node.p2p.transport.base import Message, MessageKind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.cli import main
 from node.config.genesis_file import load_genesis, validate_sharing
 from node.config.node_config import load_config

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from ml import answer as answer_module
-from ml.answer import answer
-from ml.clients import make_client, make_initial_aggregate
+from ml.clients import inference as answer_module
+from ml.clients.build import make_client, make_initial_aggregate
+from ml.clients.inference import answer
 from ml.data.base import InputFormat
-from ml.data.digits import load_digits
+from ml.data.readers.digits import load_digits
 from ml.errors import DataError, MlError, Stopped
-from ml.method import Client
+from ml.methods.base import Client
 from ml.payload import encode_arrays
 
 MODEL = {"name": "mlp", "hidden": [8]}

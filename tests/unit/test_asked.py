@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ml.data.asked import Asked, read_asked, validate_asked, validate_kind
 from ml.data.base import Shape
+from ml.data.inference_files import Asked, read_asked, validate_asked, validate_kind
 from ml.errors import DataError
 
 GREY: Shape = (1, 4, 5)

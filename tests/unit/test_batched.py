@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-import ml.batched
-from ml.batched import explain_unbatchable, train_batched
+import ml.clients.batched
+from ml.clients.batched import explain_unbatchable, train_batched
 from ml.errors import DataError
-from ml.method import Client, Phase, Trained
 from ml.methods import METHODS
+from ml.methods.base import Client, Phase, Trained
 from ml.payload import Arrays, encode_arrays
-from ml.simulation import SimulationConfig, SimulationResult, simulate
-from ml.training import Diverged, Engine, Progress
+from ml.simulation.run import SimulationConfig, SimulationResult, simulate
+from ml.training.loop import Diverged, Engine, Progress
 from support.federations import BEACON, CNN, aggregate_round, get_parent, make_digit_clients
 
 Method = dict[str, Any]
@@ -41,13 +41,13 @@ CASES = {name: {"name": name, **WORK} for name in METHODS if name not in MORE} |
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the groups that were trained in one pass, as they come."""
     sizes: list[int] = []
-    run_together = ml.batched._run_together
+    run_together = ml.clients.batched._run_together
 
     def note(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
         sizes.append(len(clients))
         return run_together(clients, phases)
 
-    monkeypatch.setattr(ml.batched, "_run_together", note)
+    monkeypatch.setattr(ml.clients.batched, "_run_together", note)
     return sizes
 
 
@@ -130,7 +130,7 @@ def test_clients_of_other_batch_sizes_form_groups_of_their_own(groups: list[int]
 
 
 def test_samples_that_do_not_fit_at_once_are_gathered_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ml.batched, "MAX_GATHERED_BYTES", 0)
+    monkeypatch.setattr(ml.clients.batched, "MAX_GATHERED_BYTES", 0)
     assert_same_rounds({"name": "swim", **WORK}, shots=20)
 
 

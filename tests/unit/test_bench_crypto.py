@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.exceptions import InvalidSignature
 
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.bench.paired import compare_calls
 from node.bench.signed import Signed, list_candidate, list_certificate, make_bare_check
 from node.cli import main

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ml.errors import MlError, SpecError
-from ml.simulation import SimulationConfig
+from ml.simulation.run import SimulationConfig
 from node.bench.methods import PARTS, ROWS, run_methods_bench
 from node.cli import main
 

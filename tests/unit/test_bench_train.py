@@ -11,7 +11,7 @@ import torch
 
 import node.bench.train
 from ml.errors import DataError, MlError
-from ml.simulation import SimulationConfig
+from ml.simulation.run import SimulationConfig
 from node.bench.simulate import run_simulate_bench
 from node.bench.train import JOBS, Job, run_train_bench
 from node.cli import main

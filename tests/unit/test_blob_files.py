@@ -18,7 +18,7 @@ import pytest
 
 from chain.block import Digest, Id
 from chain.errors import StoreCorrupted
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES
 from node.offload import InlineOffload
 from node.p2p.transport.base import BlobNotFound, BlobTooLong, PeerUnavailable, Transport

@@ -9,14 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from chain.audit import VerifyReport, export_blocks, read_export, verify_chain, write_export
 from chain.block import ZERO, Block, Certificate, Digest, PayloadRef
-from chain.blockchain import (
-    VerifyReport,
-    export_blocks,
-    read_export,
-    verify_chain,
-    write_export,
-)
 from chain.codec import MAX_BLOCK_BYTES, encode_block, encode_certificate, make_block
 from chain.errors import (
     ChainError,
@@ -26,8 +20,8 @@ from chain.errors import (
 )
 from chain.genesis import Genesis
 from chain.pow import is_valid_work
-from chain.sqlite_store import SqliteStore
-from chain.store import BlockRow, Damage
+from chain.store.interface import BlockRow, Damage
+from chain.store.sqlite import SqliteStore
 from support.chains import (
     make_candidate,
     make_certificate,

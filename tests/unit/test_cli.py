@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from chain.signing import decode_id
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.attacks import ATTACKS
 from node.cli import main
 from node.cli.app import MODULES

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import typer
 
-from chain.blockchain import read_export
+from chain.audit import read_export
 from chain.genesis import Genesis
-from chain.rows import DATABASE
-from chain.sqlite_store import SqliteStore
+from chain.store.rows import DATABASE
+from chain.store.sqlite import SqliteStore
 from node.cli import main
 from node.cli.chain import describe_event
 from node.cli.output import format_table, gather_pages, show_bytes, show_seconds

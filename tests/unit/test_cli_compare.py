@@ -11,7 +11,7 @@ import pytest
 from chain.block import ZERO, Block, Certificate, Evidence, Phase
 from chain.codec import encode_block, encode_certificate, make_evidence, sign_vote
 from chain.signing import encode_id
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from chain.validation import validate_evidence
 from node.cli import main
 from node.ledger.comparison import compare_chains, run_comparison

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from chain.signing import SigningKey, encode_id
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.cli import main
 from node.cli.doctor import checks as doctor
 from node.cli.output import paint

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from chain.rows import DATABASE
-from chain.sqlite_store import SqliteStore
+from chain.store.rows import DATABASE
+from chain.store.sqlite import SqliteStore
 from node.cli import main
 from support.ledgers import make_ledgers
 

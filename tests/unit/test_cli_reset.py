@@ -11,7 +11,7 @@ import pytest
 from chain.block import Phase
 from chain.codec import sign_vote
 from chain.errors import SlotTaken
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.cli import main
 from support.chains import make_chain, make_genesis, make_keys
 

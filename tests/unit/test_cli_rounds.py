@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.specs.uapdfl import compute_divergence
 from node.cli import main
 from node.cli.rounds import print_scores

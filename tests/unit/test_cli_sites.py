@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.cli import main
 from node.config.genesis_draft import find_guards
 from node.config.genesis_file import INITIAL_MODEL, load_genesis

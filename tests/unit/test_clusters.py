@@ -11,8 +11,8 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-import ml.clusters
-from ml.clusters import Clusters, cluster_by_density, cluster_by_kmeans, cluster_by_mean, run_lloyd
+import ml.methods.common.clustering
+from ml.methods.common.clustering import Clusters, cluster_by_density, cluster_by_kmeans, cluster_by_mean, run_lloyd
 from ml.payload import Array
 from ml.seeding import numpy_rng
 
@@ -94,7 +94,7 @@ def test_every_group_comes_to_what_it_would_alone_and_in_a_textbook(offset: floa
 
 def test_a_group_that_has_arrived_stands_still_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its centroids still move a little in every iteration where what counts as arrived is coarse."""
-    monkeypatch.setattr(ml.clusters, "TOLERANCE", 0.5)
+    monkeypatch.setattr(ml.methods.common.clustering, "TOLERANCE", 0.5)
     z_ND, y_N = make_clouds([300, 300, 300], 3, seed=1)
     z_ND, y_N = z_ND[torch.argsort(y_N, stable=True)] * torch.tensor([1.0, 4.0, 1.0]), y_N.sort().values
     starts_GKD = torch.stack([z_ND[y_N == c][:8] for c in range(3)])
@@ -117,7 +117,7 @@ def test_a_move_of_a_ten_thousandth_goes_on_and_a_smaller_one_does_not(
 
 
 def test_iterations_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ml.clusters, "MAX_ITERATIONS", 1)
+    monkeypatch.setattr(ml.methods.common.clustering, "MAX_ITERATIONS", 1)
     assert lloyd([[0.0], [1.0], [2.0], [9.0]], [[0.0], [1.0]]) == [[0.0], [4.0]]  # not yet [1], [9]
     monkeypatch.undo()
     assert lloyd([[0.0], [1.0], [2.0], [9.0]], [[0.0], [1.0]]) == [[1.0], [9.0]]
@@ -135,7 +135,7 @@ def test_several_empty_clusters_go_to_different_samples() -> None:
 
 def test_what_fills_up_a_block_is_no_sample_to_go_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """All five go to the first centroid, 10, and 19 is farthest from it, then 11: not 0, nor their mean, 12."""
-    monkeypatch.setattr(ml.clusters, "MAX_ITERATIONS", 1)
+    monkeypatch.setattr(ml.methods.common.clustering, "MAX_ITERATIONS", 1)
     assert lloyd([[10.0], [10.0], [10.0], [19.0], [11.0]], [[10.0], [10.0], [10.0]]) == [[12.0], [19.0], [11.0]]
 
 

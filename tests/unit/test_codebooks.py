@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ml.aggregation import Contributed, pool
-from ml.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest
+from ml.methods.common.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest
 
 torch.set_num_threads(1)
 

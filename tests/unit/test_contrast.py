@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ml.contrast import (
+from ml.methods.common.contrast import (
     compute_contrast,
     compute_cosines,
     compute_layered_contrast,
@@ -17,7 +17,7 @@ from ml.contrast import (
     freeze,
     represent,
 )
-from ml.losses import compute_proximal_term
+from ml.methods.common.losses import compute_proximal_term
 from ml.models.base import Model, dump_parameters
 
 TAU = 0.5

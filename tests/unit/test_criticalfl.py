@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ml.errors import AggregationError, PayloadError
-from ml.method import Client
+from ml.methods.base import Client
 from ml.methods.criticalfl import CriticalFl, PeerCount, compute_squared_norm
 from ml.methods.fedavg_p2p import FedAvgP2p
 from ml.specs import Offer, Task

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.clients import make_client, make_initial_aggregate
+from ml.clients.build import make_client, make_initial_aggregate
 from ml.data.base import ArrayDataset
 from ml.data.checks import check_data, compute_stats
-from ml.data.digits import load_digits
+from ml.data.readers.digits import load_digits
 from ml.errors import DataError
 
 CLASSES = ("cat", "dog", "eel")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml.data import open_dataset
-from ml.data.pickles import load_pickle
+from ml.data.readers.pickles import load_pickle
 from ml.errors import DataError
 
 NAMES_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

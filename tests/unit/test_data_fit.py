@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ml.data import get_default_input, load_dataset
 from ml.data.augment import augment
-from ml.data.fit import fit
+from ml.data.fit_input import fit
 from ml.errors import DataError
 from ml.models import build_model
 from ml.specs.architectures import ARCHITECTURES

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ml.data import get_classes, get_default_input, get_split_names, load_dataset, open_dataset
-from ml.data.images import MAX_PIXELS, decode_image
+from ml.data.readers.images import MAX_PIXELS, decode_image
 from ml.errors import DataError
 
 

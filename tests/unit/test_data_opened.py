@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.data import forget_opened, get_classes, get_default_input, npz, open_dataset, open_once
-from ml.simulation import SimulationConfig, simulate
+from ml.data import forget_opened, get_classes, get_default_input, open_dataset, open_once
+from ml.data.readers import npz
+from ml.simulation.run import SimulationConfig, simulate
 from node.testnet.layout import TestnetSpec, make_testnet
 
 

@@ -15,8 +15,8 @@ from PIL import Image
 from rich.console import Console
 
 from ml.data import open_dataset, open_labels
-from ml.data.digits import load_digits
 from ml.data.partition import hash_splits, make_partition
+from ml.data.readers.digits import load_digits
 from ml.seeding import get_partition_seed
 from node.cli import main
 from node.cli.heat_map import print_heat_map

@@ -7,7 +7,7 @@ import pytest
 
 from ml.data import get_classes, get_default_input, load_dataset
 from ml.data.base import ArrayDataset, InputFormat
-from ml.data.digits import load_digits
+from ml.data.readers.digits import load_digits
 from ml.errors import DataError
 
 

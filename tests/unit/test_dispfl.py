@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ml.errors import PayloadError, SpecError
-from ml.masks import apply_masks, compute_consensus, prune, regrow
-from ml.method import Client, Round
+from ml.methods.base import Client, Round
+from ml.methods.common.masks import apply_masks, compute_consensus, prune, regrow
 from ml.methods.dispfl import DisPfl, clip_gradients
 from ml.methods.fedavg_p2p import FedAvgP2p
 from ml.models import resolve_model

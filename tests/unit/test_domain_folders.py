@@ -14,7 +14,6 @@ from ml.data import (
     get_classes,
     get_default_input,
     get_split_names,
-    images,
     list_domains,
     load_dataset,
     open_dataset,
@@ -23,7 +22,8 @@ from ml.data import (
 )
 from ml.data.base import ArrayDataset, SampleDomains
 from ml.data.checks import check_data
-from ml.data.guess import guess_format
+from ml.data.detect_format import guess_format
+from ml.data.readers import images
 from ml.errors import DataError
 from support.domain_folders import save_domains, save_idx, save_images, save_npz
 
@@ -211,7 +211,7 @@ def test_domains_that_do_not_fit_the_samples_are_refused(domains: Any, domain_of
 
 
 def test_a_domain_is_opened_once_within_open_once(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from ml.data import npz
+    from ml.data.readers import npz
 
     opened: list[Path] = []
     real = npz.open_parts

@@ -14,16 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ml.encrypted import Draw, EncryptedSet, decode_images, find_first, gather_draws, take_rows
-from ml.encryptor import AdamW, count_encryptor_steps, encrypt, make_encrypted_set, train_encryptor
 from ml.errors import Stopped
+from ml.fededs.encryptor import AdamW, count_encryptor_steps, encrypt, make_encrypted_set, train_encryptor
+from ml.fededs.shared_set import Draw, EncryptedSet, decode_images, find_first, gather_draws, take_rows
+from ml.fededs.stochastic_layer import classify_through, compute_soft_labels, make_layer
 from ml.models import Model, build_model, dump_parameters
 from ml.models.unet import UNet2
 from ml.payload import Array, encode_arrays, map_arrays
 from ml.seeding import numpy_rng
 from ml.specs.fededs import MAX_MAGNITUDE
-from ml.stochastic import classify_through, compute_soft_labels, make_layer
-from ml.training import Diverged, Tensors
+from ml.training.loop import Diverged, Tensors
 from support.placement import LINE
 
 CPU = torch.device("cpu")

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ml.exchange
-from ml.exchange import Exchange, Size
-from ml.method import Client
+import ml.simulation.exchange
+from ml.methods.base import Client
 from ml.methods.fedper import FedPer
 from ml.methods.uapdfl import UaPdfl
 from ml.payload import encode_arrays
+from ml.simulation.exchange import Exchange, Size
 from ml.specs.fedper import FedPerSpec
 from ml.specs.uapdfl import UaPdflSpec
 from support.federations import BEACON, make_digit_clients
@@ -36,7 +36,7 @@ def test_a_voted_payload_is_sent_once_and_received_by_all_others(monkeypatch: py
     clients = make_digit_clients({"name": "fedavg", "local_iterations": 1}, num_clients=4)
     trained = [client.train(1, BEACON) for client in clients]
     encoded = sum(len(encode_arrays(made.payloads["model"])) for made in trained)
-    monkeypatch.setattr(ml.exchange, "iter_encoded", None)  # nothing is encoded, and so nothing hashed
+    monkeypatch.setattr(ml.simulation.exchange, "iter_encoded", None)  # nothing is encoded, and so nothing hashed
     exchange = Exchange.make(clients[0].spec, 1, list_ids(clients), trained)
     assert (exchange.offers, exchange.blobs) == ((), {})
     sent, received = exchange.measure({me: exchange.take(BEACON, me, None) for me in list_ids(clients)})

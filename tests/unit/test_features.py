@@ -12,19 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
-import ml.features
-from ml.batched import train_batched
-from ml.clients import get_client_seed, make_client, make_clients, make_initial_aggregate
-from ml.contrast import freeze
+import ml.clients.feature_cache
+from ml.clients.batched import train_batched
+from ml.clients.build import get_client_seed, make_client, make_clients, make_initial_aggregate
 from ml.data import get_classes
-from ml.method import Client, Samples
 from ml.methods import METHODS
+from ml.methods.base import Client, Samples
+from ml.methods.common.contrast import freeze
 from ml.models import build_model
 from ml.models.base import Model, copy_model, dump_parameters
 from ml.models.resnet import ResNet18Body
 from ml.payload import Arrays, encode_arrays
 from ml.seeding import get_partition_seed
-from ml.training import Engine
+from ml.training.loop import Engine
 from support.federations import BEACON, run_round
 
 HEAD = {"name": "head_256"}
@@ -139,9 +139,9 @@ def test_features_are_exact_where_steps_are_rounded() -> None:
 def test_features_are_those_of_all_images_at_once_whatever_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_model(HEAD, (1, 16, 16), 10).eval()
     x = torch.rand(10, 1, 16, 16)
-    whole = ml.features.precompute(model, x, Engine())
-    monkeypatch.setattr(ml.features, "CHUNK", 4)
-    torch.testing.assert_close(ml.features.precompute(model, x, Engine()), whole)
+    whole = ml.clients.feature_cache.precompute(model, x, Engine())
+    monkeypatch.setattr(ml.clients.feature_cache, "CHUNK", 4)
+    torch.testing.assert_close(ml.clients.feature_cache.precompute(model, x, Engine()), whole)
     assert not whole.requires_grad
 
 

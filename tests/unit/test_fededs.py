@@ -14,23 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import ml.batched
-from ml.batched import train_batched
-from ml.encrypted import EncryptedSet
-from ml.encryptor import count_encryptor_steps
+import ml.clients.batched
+from ml.clients.batched import train_batched
 from ml.errors import Stopped
-from ml.exchange import Exchange
-from ml.method import Client, Phase, Trained
+from ml.fededs.encryptor import count_encryptor_steps
+from ml.fededs.shared_set import EncryptedSet
+from ml.fededs.stochastic_layer import classify_through, compute_distillation, compute_soft_labels, make_layer
+from ml.methods.base import Client, Phase, Trained
 from ml.methods.fededs import MAX_DIVERGENCE, FedEds
 from ml.models import Model
 from ml.models.batch_norm import BatchNorm2d
 from ml.payload import Array, Arrays, compute_chunk_digests, encode_arrays
 from ml.seeding import numpy_rng
-from ml.simulation import SimulationConfig, SimulationResult, simulate
+from ml.simulation.exchange import Exchange
+from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import FedEdsSpec, add_kind, get_kind, get_spec
 from ml.specs.fededs import MAX_MAGNITUDE
-from ml.stochastic import classify_through, compute_distillation, compute_soft_labels, make_layer
-from ml.training import Batch, Progress
+from ml.training.loop import Batch, Progress
 from support.federations import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients
 from support.placement import ProductsWatch, displace
 
@@ -542,13 +542,13 @@ def test_clients_in_one_pass_learn_what_they_would_have_one_after_the_other(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups: list[int] = []
-    run_together = ml.batched._run_together
+    run_together = ml.clients.batched._run_together
 
     def note(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
         groups.append(len(clients))
         return run_together(clients, phases)
 
-    monkeypatch.setattr(ml.batched, "_run_together", note)
+    monkeypatch.setattr(ml.clients.batched, "_run_together", note)
     clients = make_clients(**settings)
     made = train_batched(clients, 1, BEACON)
     assert groups == []  # whoever trains an encryptor trains alone

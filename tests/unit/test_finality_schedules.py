@@ -10,8 +10,8 @@ import pytest
 
 from chain.block import Id, Phase
 from chain.finality import Voting
-from chain.vote_book import VoteBook
-from chain.waits import Waits
+from chain.timeouts import Waits
+from chain.votes import VoteBook
 from support.invariants import InvariantBroken
 from support.naive_voting import VoteAgain, VoteOnce
 from support.scheduler import World, compute_bft_quorum, compute_majority_quorum, run_schedule

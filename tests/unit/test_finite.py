@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.cli.output import print_json
 from node.consensus.record import RoundRecord
 from node.finite import to_finite

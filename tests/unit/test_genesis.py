@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from chain.block import ZERO
 from chain.codec import WEIGHT_LIMIT, compute_block_id, compute_body_digest, compute_seal, decode_block, encode_block
 from chain.errors import GenesisError
-from chain.fields import format_time
 from chain.genesis import GENESIS_TAG, MIB, Genesis, Member, PowRules, compute_quorum
+from chain.schema import format_time
 from chain.signing import encode_id
-from chain.waits import PROFILES
+from chain.timeouts import PROFILES
 from support.chains import make_digest, make_genesis, make_genesis_mapping, make_keys
 
 KEYS = make_keys(4)

@@ -12,9 +12,9 @@ import pytest
 
 from ml.errors import DataError, Spoiled
 from ml.guard import Guard, LeftOut, Outcome
-from ml.method import Client, Metrics
+from ml.methods.base import Client, Metrics
 from ml.payload import Array, Arrays
-from ml.simulation import SimulationConfig, simulate
+from ml.simulation.run import SimulationConfig, simulate
 from support.federations import BEACON, make_digit_clients
 from support.peers import Block, are_equal, get_id, get_model
 

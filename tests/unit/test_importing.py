@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from chain.audit import verify_chain, write_export
 from chain.block import Block, Certificate
-from chain.blockchain import verify_chain, write_export
 from chain.codec import encode_block, encode_certificate
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.cli import main
 from node.config import genesis_file
 from node.config.genesis_file import GenesisFile

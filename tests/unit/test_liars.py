@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from ml.errors import SpecError
-from ml.liars import Liars, choose_liars
-from ml.method import Client, Trained
-from ml.metrics import compute_mean
-from ml.simulation import SimulationConfig, SimulationResult, begin_simulation, simulate
-from ml.training import Diverged
+from ml.methods.base import Client, Trained
+from ml.simulation.liars import Liars, choose_liars
+from ml.simulation.run import SimulationConfig, SimulationResult, begin_simulation, simulate
+from ml.training.loop import Diverged
+from ml.training.metrics import compute_mean
 
 QUICK: dict[str, Any] = {"clients": 4, "rounds": 2, "shots": 10, "partition": "iid"}
 

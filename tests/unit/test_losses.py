@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ml.aggregation import RULES, Contributed
-from ml.losses import GlobalPrototypes, compute_prototype_loss
+from ml.methods.common.losses import GlobalPrototypes, compute_prototype_loss
+from ml.methods.common.prototypes import compute_prototypes
 from ml.models.base import Model
-from ml.prototypes import compute_prototypes
 
 # Client A: its embeddings and labels; and the global prototypes of A, B and C over the owners of each class.
 Z_A = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml.clients import get_client_seed, get_device, make_client, make_initial_aggregate
+from ml.clients.build import get_client_seed, get_device, make_client, make_initial_aggregate
 from ml.data import get_classes, get_default_input, load_dataset
 from ml.data.partition import make_partition, parse_partition
 from ml.errors import Abandoned, AggregationError, DataError, MlError, SpecError, Stopped
@@ -20,7 +20,7 @@ from ml.payload import Arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.specs import METHODS as SPECS
 from ml.specs import add_kind, get_kind
-from ml.training import Diverged
+from ml.training.loop import Diverged
 from support.federations import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients, run_round
 from support.placement import ProductsWatch, displace
 

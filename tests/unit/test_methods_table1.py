@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.batched import train_batched
+from ml.clients.batched import train_batched
 from ml.errors import SpecError
-from ml.method import Client, Phase, Trained
+from ml.methods.base import Client, Phase, Trained
 from ml.models import dump_parameters
 from ml.models.base import Model
 from ml.payload import Array, Arrays, encode_arrays
-from ml.simulation import SimulationConfig, simulate
+from ml.simulation.run import SimulationConfig, simulate
 from ml.specs import FedIntRSpec, MethodSpec, SwimSpec, get_kind, get_spec
-from ml.training import Batch
+from ml.training.loop import Batch
 from support.federations import BEACON, CNN, MLP, aggregate_round, make_digit_clients, run_round
 
 Method = dict[str, Any]

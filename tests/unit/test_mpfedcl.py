@@ -12,19 +12,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ml.clients import make_clients
-from ml.clusters import cluster_by_kmeans
-from ml.codebooks import Codebooks, Pool, compute_contrastive_loss
+from ml.clients.build import make_clients
 from ml.data import get_classes
 from ml.errors import PayloadError, SpecError
-from ml.method import Client
+from ml.methods.base import Client
+from ml.methods.common.clustering import cluster_by_kmeans
+from ml.methods.common.codebooks import Codebooks, Pool, compute_contrastive_loss
 from ml.models.base import Model, load_parameters
 from ml.payload import Array, Arrays, encode_arrays
 from ml.seeding import numpy_rng
-from ml.simulation import SimulationConfig, SimulationResult, simulate
+from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import MpFedClSpec, get_kind, get_spec
 from ml.specs.mpfedcl import MAX_LENGTH
-from ml.training import Engine, compute_cross_entropy
+from ml.training.loop import Engine, compute_cross_entropy
 from support.federations import BEACON, MLP, aggregate_round, make_digit_clients, run_round
 
 torch.set_num_threads(1)

@@ -10,9 +10,9 @@ import pytest
 
 from chain.block import ZERO, PayloadRef
 from chain.genesis import Genesis
-from chain.rows import DATABASE
 from chain.signing import decode_id
-from chain.sqlite_store import SqliteStore
+from chain.store.rows import DATABASE
+from chain.store.sqlite import SqliteStore
 from ml.payload import kind_code
 from node.errors import InvalidRequest, NodeError, NotFound, VerificationFailed
 from node.ledger.offline import OfflineNode, verify_data_dir

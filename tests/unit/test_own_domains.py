@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.clients import make_client, make_clients
+from ml.clients.build import make_client, make_clients
 from ml.data import load_dataset, open_dataset
 from ml.data.base import SampleDomains
 from ml.data.partition import (
@@ -24,7 +24,7 @@ from ml.data.partition import (
 from ml.errors import DataError
 from ml.payload import decode_arrays
 from ml.seeding import get_partition_seed
-from ml.simulation import simulate
+from ml.simulation.run import simulate
 from node.cli import main
 from node.config.genesis_file import load_genesis
 from node.config.node_config import load_config

@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml.data.base import Labels
-from ml.data.digits import load_digits
-from ml.data.domains import DOMAINS
 from ml.data.partition import (
     ClientSplit,
     Indices,
@@ -27,7 +25,9 @@ from ml.data.partition import (
     splits_from_mapping,
 )
 from ml.data.partition.classes import Classes
+from ml.data.partition.domain_shift import DOMAINS
 from ml.data.partition.grammar import SCHEMES as NAMES
+from ml.data.readers.digits import load_digits
 from ml.errors import DataError
 
 SCHEMES = (

@@ -16,7 +16,7 @@ import pytest
 
 from chain.block import Contribution, Digest, Id
 from chain.codec import encode_contribution
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from node.offload import InlineOffload
 from node.payloads.checks import PayloadRefused, Payloads

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from ml.aggregation import Contributed, weighted_mean
-from ml.batched import train_batched
+from ml.clients.batched import train_batched
 from ml.errors import SpecError
-from ml.method import Client, Method
+from ml.methods.base import Client, Method
 from ml.methods.criticalfl import CriticalFl
 from ml.methods.dfedavgm import DFedAvgM, compute_combination
 from ml.methods.dispfl import DisPfl
@@ -30,7 +30,7 @@ from ml.specs.fedavg_p2p import FedAvgP2pSpec
 from ml.specs.fedper import FedPerSpec
 from ml.specs.peers import draw_peers
 from ml.specs.uapdfl import UaPdflSpec
-from ml.training import Sgd
+from ml.training.loop import Sgd
 from support.federations import BEACON, MLP, make_digit_clients, run_round
 from support.peers import Block, are_equal, get_id, get_model, make_peer_clients, run_peer_round, train_all
 

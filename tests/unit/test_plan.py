@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from chain.rows import DATABASE
+from chain.store.rows import DATABASE
 from node.cli import main
 from node.cli.plan import parse_duration
 from node.training.local_work import Pace

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.projection import project_pca, project_tsne
+from node.experiments.projection import project_pca, project_tsne
 
 Project = Callable[[Any, Any], tuple[Any, Any]]
 NONE = np.zeros((0, 3))

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ml.reconstruction import (
+from ml.fededs.reconstruction_attack import (
     MAX_PSNR,
     Scaling,
     compute_matched,
@@ -25,7 +25,7 @@ from ml.reconstruction import (
     train_decoder,
 )
 from ml.seeding import numpy_rng
-from ml.simulation import SimulationConfig, use_threads
+from ml.simulation.run import SimulationConfig, use_threads
 from ml.specs.architectures import complete_model
 from node.bench.reconstruct import Attack, Reconstruction, explain, run_reconstruct_bench
 from node.bench.reconstruct_plot import lay_out

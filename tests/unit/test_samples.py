@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.data.asked import Asked
+from ml.data.inference_files import Asked
 from ml.payload import encode_arrays
 from node.admin import samples
 from node.admin.samples import decode_samples, encode_batch, get_max_samples, get_top, make_batches

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from ml.errors import DataError, SpecError
-from ml.method import Client, Metrics
-from ml.metrics import compute_mean
+from ml.methods.base import Client, Metrics
 from ml.payload import Arrays
-from ml.simulation import ZERO_DIGEST, RoundResult, SimulationConfig, SimulationResult, simulate
+from ml.simulation.run import ZERO_DIGEST, RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.specs import MethodSpec, Offer
+from ml.training.metrics import compute_mean
 
 QUICK: dict[str, Any] = {"clients": 3, "rounds": 2, "shots": 10}
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ml.clients.embedding_snapshot import MAX_SAMPLES, Snapshot, choose_samples, take_snapshot
 from ml.errors import PayloadError
-from ml.simulation import SimulationConfig, SimulationResult, begin_simulation, simulate
-from ml.snapshot import MAX_SAMPLES, Snapshot, choose_samples, take_snapshot
-from ml.training import Diverged
+from ml.simulation.run import SimulationConfig, SimulationResult, begin_simulation, simulate
+from ml.training.loop import Diverged
 
 QUICK: dict[str, Any] = {"clients": 3, "rounds": 2, "shots": 10}
 

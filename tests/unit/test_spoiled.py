@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from ml import method as method_module
-from ml import simulation as simulation_module
+from ml.clients.probe import find_fault
 from ml.errors import Spoiled
-from ml.method import Client, Round
 from ml.methods import METHODS
-from ml.metrics import Prediction, evaluate
+from ml.methods import base as method_module
+from ml.methods.base import Client, Round
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
-from ml.probe import find_fault
-from ml.simulation import SimulationConfig, SimulationResult, simulate
+from ml.simulation import run as simulation_module
+from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import compute_aggregate, get_kind
-from ml.training import Diverged
+from ml.training.loop import Diverged
+from ml.training.metrics import Prediction, evaluate
 from support.federations import BEACON, aggregate_round, make_digit_clients, run_round
 
 LARGEST = float(np.finfo(np.float32).max)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from chain.audit import verify_chain
 from chain.block import ZERO, Block, Certificate, PayloadRef, Phase, Vote
-from chain.blockchain import verify_chain
 from chain.codec import (
     encode_block,
     encode_certificate,
@@ -36,8 +36,8 @@ from chain.errors import (
     WrongHeight,
 )
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
-from chain.store import StoredBlock
+from chain.store.interface import StoredBlock
+from chain.store.sqlite import SqliteStore
 from support.chains import make_candidate, make_certificate, make_chain, make_contribution, make_genesis, make_keys
 
 KEYS = make_keys(4)
@@ -295,7 +295,7 @@ import sys
 from pathlib import Path
 from chain.errors import StoreLocked
 from chain.genesis import Genesis
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 path = Path(sys.argv[1])
 try:
     SqliteStore.stored_genesis(path)

@@ -10,10 +10,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ml.fededs.stochastic_layer import (
+    apply_layer,
+    classify_through,
+    compute_distillation,
+    compute_soft_labels,
+    make_layer,
+)
 from ml.models import build_model
 from ml.payload import Array
 from ml.seeding import numpy_rng
-from ml.stochastic import apply_layer, classify_through, compute_distillation, compute_soft_labels, make_layer
 
 KINDS = ("gaussian", "orthogonal", "diag", "conv1x1", "identity")
 SOFT = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from chain.audit import verify_chain
 from chain.block import ZERO, Contribution, PayloadRef, Phase, Vote
-from chain.blockchain import verify_chain
 from chain.codec import encode_block, encode_contribution, encode_vote, make_evidence, sign_vote
 from chain.errors import SlotTaken, StoreCorrupted, StoreError
-from chain.sqlite_store import SqliteStore
-from chain.store import FILE_STEPS, STEPS, Faults, StoredBlock
+from chain.store.interface import FILE_STEPS, STEPS, Faults, StoredBlock
+from chain.store.sqlite import SqliteStore
 from support.chains import make_candidate, make_chain, make_contribution, make_genesis, make_keys
 
 KEYS = make_keys(4)

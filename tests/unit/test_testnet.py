@@ -13,7 +13,7 @@ import pytest
 
 from chain.pow import USUAL_DIFFICULTY
 from chain.signing import decode_id, encode_id
-from ml.clients import make_client, make_clients
+from ml.clients.build import make_client, make_clients
 from ml.data import load_dataset
 from ml.data.partition import split_from_mapping
 from ml.payload import decode_arrays

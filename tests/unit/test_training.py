@@ -15,18 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ml.batched import train_batched
-from ml.clients import make_client, make_initial_aggregate
+from ml.clients.batched import train_batched
+from ml.clients.build import make_client, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.data.augment import PADDING, augment
 from ml.errors import Stopped
-from ml.method import Client
-from ml.metrics import Prediction, compute_mean, compute_std, count_rounds_to, evaluate
+from ml.methods.base import Client
 from ml.models import build_model
 from ml.models.base import Model
 from ml.payload import encode_arrays
 from ml.specs import DfplHyperparameters, Hyperparameters, get_kind
-from ml.training import (
+from ml.training.loop import (
     Batch,
     Diverged,
     Engine,
@@ -41,6 +40,7 @@ from ml.training import (
     gather_batches,
     train,
 )
+from ml.training.metrics import Prediction, compute_mean, compute_std, count_rounds_to, evaluate
 from support.federations import BEACON, CNN
 
 torch.set_num_threads(1)  # two threads on so small a model only wait for each other

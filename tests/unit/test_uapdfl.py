@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from ml.batched import train_batched
+from ml.clients.batched import train_batched
 from ml.errors import AggregationError, PayloadError, SpecError
-from ml.method import Client
+from ml.methods.base import Client
 from ml.methods.uapdfl import UaPdfl, compute_mean_auxiliary
 from ml.models.base import load_parameters
 from ml.payload import Array
 from ml.specs import Offer, Task
 from ml.specs.peers import draw_peers
 from ml.specs.uapdfl import UaPdflHyperparameters, UaPdflSpec, compute_divergence
-from ml.training import Batch
+from ml.training.loop import Batch
 from support.federations import BEACON, MLP
 from support.peers import Block, are_equal, get_id, get_model, make_peer_clients, train_all
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from chain.genesis import Genesis
-from ml.clients import make_client
+from ml.clients.build import make_client
 from ml.errors import SpecError
 from ml.models import build_model, dump_parameters, initial_parameters, load_parameters, resolve_model
 from ml.payload import decode_arrays
-from ml.simulation import SimulationConfig, simulate
+from ml.simulation.run import SimulationConfig, simulate
 from ml.specs.architectures import (
     buffer_shapes,
     classifier_names,

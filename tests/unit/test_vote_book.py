@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from chain.block import ZERO, Phase, Vote
 from chain.finality import Voting
-from chain.vote_book import VoteBook
-from chain.waits import PROFILES
+from chain.timeouts import PROFILES
+from chain.votes import VoteBook
 
 MEMBERS = tuple(bytes([i + 1]) * 32 for i in range(64))
 BLOCKS = (ZERO, b"\xaa" * 32, b"\xbb" * 32)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from chain.audit import verify_chain
 from chain.block import ZERO, Phase, Vote
-from chain.blockchain import verify_chain
 from chain.codec import sign_vote
 from chain.errors import SlotTaken, StoreError
-from chain.sqlite_store import SqliteStore
-from chain.watermark import WATERMARK, Mark, read_mark, write_mark
+from chain.store.sqlite import SqliteStore
+from chain.store.watermark import WATERMARK, Mark, read_mark, write_mark
 from support.chains import make_chain, make_contribution, make_genesis, make_keys
 
 KEYS = make_keys(4)

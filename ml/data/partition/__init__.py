@@ -7,8 +7,9 @@
     dirichlet:ALPHA   each class is cut by Dir(ALPHA), clients being held to about equal sizes               §7.2
         balance=false   they are not
         per=client      each client draws its mixture of classes from Dir(ALPHA), and all are of equal size
-    domains           one domain per client in turn, of the data's own (`ml.data.domain_folders`) where they §7.3
-                      have some; else labels as under iid, and each client sees them in its way (`ml.data.domains`)
+    domains           one domain per client in turn, of the data's own (`readers.domain_folders`) where they have some;
+    §7.3
+                      else labels as under iid, and each client sees them in its way (`domain_shift`)
     shards:S          sorted by label and cut into equal shards, of which each client has S; 2 by default    §7.4
     iid               a random permutation cut into equal parts                                              §7.5
 
@@ -22,10 +23,10 @@ Legend: n number of samples, c a class, C their number, N the number of clients,
 
 from __future__ import annotations
 
+from ml.data.partition.assign import hash_splits, make_partition, split_from_mapping, splits_from_mapping
 from ml.data.partition.base import ClientSplit, Indices, Scheme
-from ml.data.partition.deal import hash_splits, make_partition, split_from_mapping, splits_from_mapping
 from ml.data.partition.grammar import SCHEMES, parse_partition, partition_from_mapping
-from ml.data.partition.measure import compute_distances, count_classes
+from ml.data.partition.skew import compute_distances, count_classes
 
 __all__ = [
     "SCHEMES",

@@ -21,7 +21,7 @@ Counts = NDArray[np.int64]
 class ClientSplit:
     """One client's samples: sorted indices into the training set and into the test set (its matched test), and the
     domain that all of them are of, or None. `is_own`: it is one of the data set's own, so that nothing is done to them;
-    otherwise it is one that they are to be seen in (`ml.data.domains`)."""
+    otherwise it is one that they are to be seen in (`ml.data.partition.domain_shift`)."""
 
     train: Indices
     test: Indices

@@ -9,7 +9,7 @@ from typing import Any
 from ml.data.partition.base import Scheme, get_parameters, is_flag, show_value
 from ml.data.partition.classes import Classes
 from ml.data.partition.dirichlet import Dirichlet
-from ml.data.partition.even import Domains, Iid
+from ml.data.partition.iid import Domains, Iid
 from ml.data.partition.shards import Shards
 from ml.errors import DataError, suggest
 

@@ -158,7 +158,7 @@ def bench_simulate(
 
     Example: fednode bench simulate --json
     """
-    from ml.simulation import SimulationConfig
+    from ml.simulation.run import SimulationConfig
     from node.bench.simulate import run_simulate_bench
     from node.config.genesis_file import translate_errors
     from node.config.settings import apply_settings, make_model
@@ -207,7 +207,7 @@ def bench_methods(
 
     Example: fednode bench methods --model mlp_mnist --size 28 --set local_epochs=1
     """
-    from ml.simulation import SimulationConfig
+    from ml.simulation.run import SimulationConfig
     from node.bench.methods import run_methods_bench
     from node.config.genesis_file import translate_errors
     from node.config.settings import apply_settings, make_input, make_model
@@ -280,7 +280,7 @@ def bench_reconstruct(
     64 --device cuda --png recovered.png
     """
     from ml.data import open_once
-    from ml.simulation import SimulationConfig
+    from ml.simulation.run import SimulationConfig
     from node.bench.reconstruct import Attack, run_reconstruct_bench
     from node.bench.reconstruct_plot import check_picture, draw_panels
     from node.config.genesis_file import translate_errors

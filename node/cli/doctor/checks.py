@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from chain.errors import ChainError, StoreLocked, StoreMismatch
 from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.signing import SigningKey, encode_id
-from chain.sqlite_store import SqliteStore
+from chain.store.sqlite import SqliteStore
 from node.cli.doctor.findings import Finding, Verdict, fail, ok, warn
 from node.cli.doctor.listeners import check_admin, check_http, check_port, find_existing
 from node.config.genesis_file import GenesisFile, check_initial_model, read_genesis, validate_user_model
@@ -259,7 +259,7 @@ def _check_device(config: NodeConfig) -> Iterator[Finding]:
     try:
         import torch
 
-        from ml.clients import get_device
+        from ml.clients.build import get_device
         from ml.errors import MlError
     except ImportError as error:
         yield fail("device", f"torch cannot be loaded ({error})", "install fednode with its dependencies")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from chain.fields import format_time
+from chain.schema import format_time
 from node.telemetry.sinks.base import Point
 
 _COPIED = ("block", "miner", "view", "votes", "payload_bytes", "pulled_bytes", "bytes_sent", "seconds", "beta_s")

@@ -1,0 +1,207 @@
+"""What a node signed, one row per slot, recorded before it leaves (PROTOCOL §4, I4), and what its precommits rest on.
+
+A slot is (height) for a contribution and a candidate, (height, view, phase) for a vote. Recording the same bytes again
+is harmless; other bytes raise SlotTaken with the stored row, which is what may be sent. No row is ever deleted: they
+are why the node cannot contradict itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from chain.block import ZERO, Block, Contribution, Digest, Phase, Vote
+from chain.codec import (
+    decode_block,
+    decode_contribution,
+    decode_vote,
+    encode_block,
+    encode_contribution,
+    encode_vote,
+)
+from chain.errors import SlotTaken
+from chain.genesis import Genesis
+from chain.store.rows import Rows, compute_row_digest, decode_stored
+from chain.store.watermark import Watermark
+
+CONTRIBUTION, CANDIDATE, VOTE = 1, 2, 3  # the kinds of signed rows
+_NAMES = {CONTRIBUTION: "contribution", CANDIDATE: "candidate", VOTE: "vote"}
+
+SignedRow = tuple[int, int, int, int, bytes]  # height, kind, view, phase, bytes
+
+
+def describe_signed(height: object, kind: object, view: object, phase: object) -> str:
+    name = _NAMES.get(kind, "signed row") if isinstance(kind, int) else "signed row"
+    return f"own {name} of height {height}" + (f", view {view}, phase {phase}" if kind == VOTE else "")
+
+
+def check_signed(rows: Rows, found: Iterable[tuple[Any, ...]]) -> Iterator[SignedRow]:
+    for row in found:
+        rows.check(describe_signed(*row[:4]), "signed", row[:5], row[5])
+        yield row[:5]
+
+
+def read_signed(rows: Rows, first: int) -> Iterator[SignedRow]:
+    """Every signed row from a height on, in order, each checked."""
+    found = rows.read("signed rows", "SELECT * FROM signed WHERE height >= ? ORDER BY 1, 2, 3, 4", first)
+    return check_signed(rows, found)
+
+
+def read_justifications(rows: Rows) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The rows of `locked` and of `prevotes` as they stand, each checked."""
+    locked, prevotes = (
+        rows.read(f"justifications: {table}", f"SELECT * FROM {table}")  # noqa: S608 (ours)
+        for table in ("locked", "prevotes")
+    )
+    for table, found in (("locked", locked), ("prevotes", prevotes)):
+        for row in found:
+            rows.check(f"justification of height {row[0]}", table, row[:-1], row[-1])
+    return locked, prevotes
+
+
+def write_signed(rows: Rows, height: int, kind: int, view: int, phase: int, data: bytes) -> None:
+    """Insert into a slot known to be free. Runs inside a transaction."""
+    digest = compute_row_digest("signed", height, kind, view, phase, data)
+    rows.connection.execute("INSERT INTO signed VALUES (?, ?, ?, ?, ?, ?)", (height, kind, view, phase, data, digest))
+
+
+def get_block_digests(block: Block) -> set[Digest]:
+    """The blobs a block names: its contributions' payloads and, unless there is none, its aggregate."""
+    digests = {payload.digest for contribution in block.contributions for payload in contribution.payloads}
+    return digests | ({block.header.aggregate} - {ZERO})
+
+
+def get_signed_digests(genesis: Genesis, signed: Iterable[SignedRow]) -> set[Digest]:
+    """The blobs that contributions and candidates among the rows name."""
+    digests: set[Digest] = set()
+    for height, kind, view, phase, data in signed:
+        what = describe_signed(height, kind, view, phase)
+        if kind == CONTRIBUTION:
+            digests |= {payload.digest for payload in decode_stored(what, decode_contribution, data).payloads}
+        elif kind == CANDIDATE:
+            digests |= get_block_digests(decode_stored(what, partial(decode_block, genesis.chain_id), data))
+    return digests
+
+
+class SignedSlots:
+    """The signed rows and justifications of one database."""
+
+    def __init__(self, genesis: Genesis, rows: Rows) -> None:
+        self._genesis = genesis
+        self._rows = rows
+        self._watermark: Watermark | None = None  # of a store that is open for writing
+
+    def put_contribution(self, contribution: Contribution) -> bytes:
+        """Record the one contribution of a height before it leaves. Raises SlotTaken when another one is there."""
+        return self._put_signed(contribution.height, CONTRIBUTION, 0, 0, encode_contribution(contribution))
+
+    def get_contribution(self, height: int) -> Contribution | None:
+        data = self._get_signed(height, CONTRIBUTION, 0, 0)
+        if data is None:
+            return None
+        return decode_stored(f"own contribution of height {height}", decode_contribution, data)
+
+    def put_candidate(self, block: Block) -> bytes:
+        """Record the one block this node mined at a height before it leaves. Raises SlotTaken."""
+        return self._put_signed(block.height, CANDIDATE, 0, 0, encode_block(block))
+
+    def get_candidate(self, height: int) -> Block | None:
+        data = self._get_signed(height, CANDIDATE, 0, 0)
+        if data is None:
+            return None
+        return self._decode_block(f"own candidate of height {height}", data)
+
+    def put_vote(self, vote: Vote) -> bytes:
+        """Record the one vote of a (height, view, phase) before it leaves. Raises SlotTaken.
+
+        A precommit for a block needs `put_justification` first, or q members that lose power together could hold a
+        lock on bytes that nobody has; without it this raises ValueError.
+        """
+        slot = (vote.height, VOTE, vote.view, int(vote.phase))
+        if vote.phase is Phase.PRECOMMIT and vote.block_id != ZERO and self._get_signed(*slot) is None:
+            what = f"justification of height {vote.height}"
+            query = "SELECT 1 FROM locked JOIN prevotes USING (height) WHERE height = ? AND block_id = ? AND view = ?"
+            if not self._rows.read(what, query, vote.height, vote.block_id, vote.view):
+                raise ValueError(f"{describe_signed(*slot)}: expected its block and prevotes to be stored, got none")
+        return self._put_signed(*slot, encode_vote(vote))
+
+    def get_votes(self, height: int) -> tuple[Vote, ...]:
+        """Own votes of a height, by view and phase."""
+        what = f"own votes of height {height}"
+        rows = self._rows.read(
+            what, "SELECT * FROM signed WHERE height = ? AND kind = ? ORDER BY view, phase", height, VOTE
+        )
+        return tuple(decode_stored(what, decode_vote, row[4]) for row in check_signed(self._rows, rows))
+
+    def _get_signed(self, height: int, kind: int, view: int, phase: int) -> bytes | None:
+        what = describe_signed(height, kind, view, phase)
+        query = "SELECT data, digest FROM signed WHERE height = ? AND kind = ? AND view = ? AND phase = ?"
+        row = self._rows.read_one(what, query, height, kind, view, phase)
+        if row is None:
+            return None
+        self._rows.check(what, "signed", (height, kind, view, phase, row[0]), row[1])
+        data: bytes = row[0]
+        return data
+
+    def _put_signed(self, height: int, kind: int, view: int, phase: int, data: bytes) -> bytes:
+        what = describe_signed(height, kind, view, phase)
+        stored = self._get_signed(height, kind, view, phase)
+        if stored is None:
+            if self._watermark is not None:
+                self._watermark.check(height, what)
+            with self._rows.transaction(_NAMES[kind], what):
+                write_signed(self._rows, height, kind, view, phase, data)
+            if self._watermark is not None:
+                self._watermark.on_signed(height)
+            return data
+        if stored != data:
+            raise SlotTaken(f"{what}: signed before, with other bytes", stored)
+        return stored
+
+    def _decode_block(self, what: str, data: bytes) -> Block:
+        return decode_stored(self._rows.where(what), partial(decode_block, self._genesis.chain_id), data)
+
+    # What a precommit rests on
+
+    def get_signed_height(self) -> int:
+        """The highest height that anything was ever signed for here; 0 if nothing was."""
+        row = self._rows.read_one("signed rows", "SELECT max(height) FROM signed")
+        return int(row[0] or 0) if row is not None else 0
+
+    def put_justification(self, height: int, block: Block, votes: Sequence[Vote]) -> None:
+        """Make a block and the prevotes of one view for it durable, before the precommit of that view is signed."""
+        views = {(vote.phase, vote.height, vote.view, vote.block_id) for vote in votes}
+        wanted = {(Phase.PREVOTE, height, vote.view, block.id) for vote in votes[:1]}
+        if block.height != height or not votes or views != wanted:
+            raise ValueError(f"justification of height {height}: expected prevotes of one view for {block.id.hex()}")
+        data = encode_block(block)
+        with self._rows.transaction("justification", f"justification of height {height}") as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO locked VALUES (?, ?, ?, ?)",
+                (height, block.id, data, compute_row_digest("locked", height, block.id, data)),
+            )
+            for vote in votes:
+                raw = encode_vote(vote)
+                digest = compute_row_digest("prevotes", height, vote.view, vote.voter, raw)
+                connection.execute(
+                    "INSERT OR REPLACE INTO prevotes VALUES (?, ?, ?, ?, ?)",
+                    (height, vote.view, vote.voter, raw, digest),
+                )
+
+    def get_justification(self, height: int) -> tuple[tuple[Block, ...], tuple[Vote, ...]]:
+        """The blocks this node precommitted at a height and the prevotes that justified it, by view and voter."""
+        what = f"justification of height {height}"
+        blocks = self._rows.read(
+            what, "SELECT height, block_id, block, digest FROM locked WHERE height = ? ORDER BY block_id", height
+        )
+        votes = self._rows.read(
+            what, "SELECT height, view, voter, vote, digest FROM prevotes WHERE height = ? ORDER BY view, voter", height
+        )
+        for table, rows in (("locked", blocks), ("prevotes", votes)):
+            for row in rows:
+                self._rows.check(what, table, row[:-1], row[-1])
+        return (
+            tuple(self._decode_block(what, row[2]) for row in blocks),
+            tuple(decode_stored(what, decode_vote, row[3]) for row in votes),
+        )

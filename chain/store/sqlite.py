@@ -1,0 +1,546 @@
+"""A node's store: one SQLite database for what was finalised or signed, and files for blobs (DESIGN §5, PROTOCOL §10).
+
+WAL with synchronous=FULL: when a method that writes returns, its rows survive `kill -9` and power loss. One process at
+a time: `DATA/lock` is held with flock and the database with `locking_mode=EXCLUSIVE`. One connection, used from one
+thread at a time.
+
+What this node signed is never deleted, by `append` or by `reset`: its rows are why it cannot contradict itself (I4).
+Where rows are lost all the same, `chain.store.watermark` shows it, and nothing is signed that may have been signed
+before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from chain.block import Block, Certificate, Digest, Evidence, Id
+from chain.codec import (
+    MAX_HEIGHT,
+    decode_block,
+    decode_certificate,
+    decode_evidence,
+    encode_certificate,
+    encode_evidence,
+)
+from chain.errors import (
+    StoreCorrupted,
+    StoreError,
+    StoreMismatch,
+    UnknownParent,
+    ValidationError,
+    WrongHeight,
+)
+from chain.genesis import Genesis
+from chain.store.blob_files import BlobFiles, sync_directory, translated_os_errors
+from chain.store.interface import BlockRow, Damage, Faults, StoredBlock, StoredEvidence
+from chain.store.rows import (
+    DATABASE,
+    HEAD,
+    Rows,
+    compute_row_digest,
+    connect,
+    decode_stored,
+    is_intact,
+    lock_directory,
+    translated,
+)
+from chain.store.signed_slots import (
+    SignedSlots,
+    describe_signed,
+    get_block_digests,
+    get_signed_digests,
+    read_justifications,
+    read_signed,
+    write_signed,
+)
+from chain.store.watermark import Mark, Watermark, describe_loss, read_mark, write_mark
+from chain.validation import validate_certificate
+
+# What `find_damage` reads of each table but `blocks`: the columns of its key, then its bytes; and whether the first
+# column is a height.
+_ROWS: Mapping[str, tuple[str, bool]] = {
+    "meta": ("key, value", False),
+    "signed": ("height, kind, view, phase, data", True),
+    "locked": ("height, block_id, block", True),
+    "prevotes": ("height, view, voter, vote", True),
+    "evidence": ("height, author, kind, evidence", True),
+    "rounds": ("height, record", True),
+}
+
+_USER_META = b"user/"
+_BATCH_ROWS = 64
+
+
+class SqliteStore(SignedSlots, BlobFiles):
+    """What a node keeps. Build it with `open`; `close` it, or use it as a context manager.
+
+    Methods that write are durable when they return. A write that fails leaves nothing behind: StoreFull when the disk
+    is full, StoreCorrupted naming the place when stored bytes are not what was written.
+    """
+
+    def __init__(
+        self, path: Path, genesis: Genesis, rows: Rows, lock: int | None, *, readonly: bool, faults: Faults | None
+    ) -> None:
+        BlobFiles.__init__(self, path, readonly=readonly, faults=faults)
+        SignedSlots.__init__(self, genesis, rows)
+        self.path = path
+        self._lock = lock
+        self._head: StoredBlock | None = None
+
+    @classmethod
+    def open(cls, path: Path, genesis: Genesis, *, readonly: bool = False, faults: Faults | None = None) -> Self:
+        """Open a data directory, or make it. Raises StoreLocked, StoreMismatch or StoreCorrupted.
+
+        For writing, the head and every signed row are checked first. For reading, only the identity is:
+        a reader checks each row it reads, and `verify_chain` must be able to say where a fault is.
+        """
+        database = path / DATABASE
+        if readonly:
+            _refuse_if_absent(database)
+        else:
+            with translated_os_errors(path):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with translated_os_errors(path):
+            lock = lock_directory(path, readonly=readonly)
+        connection = None
+        try:
+            connection = connect(database, readonly=readonly)
+            rows = Rows(database, connection, readonly=readonly, faults=faults)
+            store = cls(path, genesis, rows, lock, readonly=readonly, faults=faults)
+            if not readonly:
+                store._create_if_new()
+            store._check_identity()
+            if not readonly:
+                num_signed = store._check_head()
+                store._open_watermark(num_signed)
+                store._prepare_blobs()
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            if lock is not None:
+                os.close(lock)
+            raise
+        return store
+
+    @staticmethod
+    def stored_genesis(path: Path) -> Mapping[str, Any] | None:
+        """The genesis a stopped node's directory was made for, as `Genesis.from_mapping` takes it; None if unused."""
+        database = path / DATABASE
+        if not database.is_file():
+            return None
+        lock = lock_directory(path, readonly=True)
+        try:
+            with closing(connect(database, readonly=True)) as connection:
+                rows = Rows(database, connection)
+                if rows.is_empty():
+                    return None
+                genesis: dict[str, Any] = json.loads(rows.get_identity())
+                return genesis
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    @classmethod
+    def reset(cls, path: Path, faults: Faults | None = None) -> int:
+        """Delete chain, rounds, evidence and blobs; keep genesis, what this node signed and what its lock rests on, and
+        the blobs that both name last: it goes on bound by its word. Returns the highest height signed.
+
+        Only the kept rows are read, so a damaged chain can be reset. The new database takes the old one's place in one
+        rename: a crash leaves one or the other.
+        """
+        database = path / DATABASE
+        _refuse_if_absent(database)
+        lock = lock_directory(path, readonly=False)
+        try:
+            with closing(connect(database, readonly=False)) as connection:
+                rows = Rows(database, connection)
+                genesis = Genesis.from_mapping(json.loads(rows.get_identity()))
+                signed = list(read_signed(rows, 0))
+                locked, prevotes = read_justifications(rows)
+            if database.with_name(f"{DATABASE}-wal").exists():
+                raise StoreCorrupted(f"{database}: its write-ahead log could not be written back, nothing was reset")
+            fresh = path / f"{DATABASE}.new"
+            with translated_os_errors(fresh):
+                for left_over in (fresh, fresh.with_name(f"{fresh.name}-journal")):
+                    left_over.unlink(missing_ok=True)
+            with translated(str(fresh)), closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+                connection.execute("PRAGMA synchronous=FULL")
+                connection.execute("BEGIN")
+                rows = Rows(fresh, connection)
+                rows.create(genesis)
+                for row in signed:
+                    write_signed(rows, *row)
+                connection.executemany("INSERT INTO locked VALUES (?, ?, ?, ?)", locked)
+                connection.executemany("INSERT INTO prevotes VALUES (?, ?, ?, ?, ?)", prevotes)
+                connection.execute("COMMIT")
+            if faults is not None:
+                faults("reset.written")
+            with translated_os_errors(database):
+                fresh.replace(database)
+                sync_directory(path)
+            if faults is not None:
+                faults("reset.renamed")
+            found = Mark(0, max((row[0] for row in signed), default=0), len(signed))
+            kept = read_mark(path)
+            if kept is None or kept.num_signed <= found.num_signed:  # what was lost stays lost
+                write_mark(path, found)
+            newest = max((row[0] for row in signed), default=0)  # peers may still ask for what it offered there
+            keep = get_signed_digests(genesis, [row for row in signed if row[0] == newest])
+            for _, _, data, _ in locked:
+                keep |= get_block_digests(decode_stored("locked block", partial(decode_block, genesis.chain_id), data))
+            BlobFiles(path, readonly=False, faults=faults).prune_blobs(keep)
+            return newest
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    def close(self) -> None:
+        """Write the log back into the database and let go of the directory."""
+        with translated(str(self._rows.database)):
+            self._rows.connection.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Opening
+
+    def _create_if_new(self) -> None:
+        database = self._rows.database
+        if not self._rows.is_empty():
+            return
+        if self._blobs.is_dir():
+            raise StoreCorrupted(
+                f"{database}: expected the chain this directory was used for, got an empty database; "
+                f"what this node signed is lost with it: restore it, or remove {self.path} and its key"
+            )
+        with self._rows.transaction("create", "a new database"):
+            self._rows.create(self._genesis)
+        with translated_os_errors(self.path):
+            sync_directory(self.path)
+
+    def _check_identity(self) -> None:
+        canonical = self._rows.get_identity()
+        if canonical != self._genesis.canonical:
+            stored = Genesis.from_mapping(json.loads(canonical)).chain_id
+            raise StoreMismatch.differs(self._rows.where("chain id of its genesis"), self._genesis.chain_id, stored)
+
+    def _check_head(self) -> int:
+        """The pages are sound, heights have no gap, the head is final, and what was signed is whole: so many rows."""
+        (report,) = self._rows.read("pages", "PRAGMA quick_check(1)")[0]
+        if report != b"ok":
+            raise StoreCorrupted(self._rows.where(_show_report(report)))
+        height = self.head_height
+        (count, top) = self._rows.read("blocks", "SELECT count(*), max(height) FROM blocks")[0]
+        if (count, top) != (height + 1, height):
+            got = f"{count} blocks up to height {top}"
+            raise StoreCorrupted.differs(self._rows.where("blocks"), f"{height + 1} up to height {height}", got)
+        head = self.head()
+        if height == 0 and head.block != self._genesis.block0:
+            raise StoreCorrupted.differs(self._rows.where("block 0"), self._genesis.block0.id, head.block.id)
+        if height > 0:
+            if head.certificate is None:
+                raise StoreCorrupted(self._rows.where(f"block {height}: expected a certificate, got none"))
+            try:
+                validate_certificate(self._genesis, head.block.id, height, head.certificate)
+            except ValidationError as error:
+                raise StoreCorrupted(self._rows.where(f"block {height}: {error}")) from error
+        # All of them are read, as damage to its key may have moved a row away from the slot it guards.
+        num_signed = sum(1 for _ in read_signed(self._rows, 0))
+        self.get_justification(height + 1)
+        return num_signed
+
+    def _open_watermark(self, num_signed: int) -> None:
+        self._watermark = Watermark(self.path, Mark(self.head_height, self.get_signed_height(), num_signed))
+
+    @property
+    def silent_until(self) -> int:
+        """Nothing is signed up to this height, since rows were lost that may say something else; 0 if none were."""
+        return 0 if self._watermark is None else self._watermark.silent_until
+
+    def describe_loss(self) -> str | None:
+        """What of this database was lost, as seen when it was opened for writing, and not made up for since."""
+        watermark = self._watermark
+        if watermark is None or watermark.lost is None:
+            return None
+        return describe_loss(self._rows.database, watermark.lost, watermark.found)
+
+    # Blocks
+
+    @property
+    def head_height(self) -> int:
+        return self._read_head()[0]
+
+    def _read_head(self) -> tuple[int, Id]:
+        value = self._rows.get_meta(HEAD)
+        if value is None or len(value) != 40:
+            raise StoreCorrupted(self._rows.where("head: missing"))
+        return int.from_bytes(value[:8], "big"), value[8:]
+
+    def head(self) -> StoredBlock:
+        """The newest finalised block."""
+        if self._head is None:
+            height, block_id = self._read_head()
+            head = self.get_block(height)
+            if head is None:
+                raise StoreCorrupted(self._rows.where(f"block {height}: missing, though it is the head"))
+            if head.block.id != block_id:
+                raise StoreCorrupted.differs(self._rows.where(f"block {height}: id"), block_id, head.block.id)
+            self._head = head
+        return self._head
+
+    def append(self, block: Block, certificate: Certificate, *, round_record: Mapping[str, Any] | None = None) -> None:
+        """Block, certificate, head and round metrics in one transaction. Raises WrongHeight or UnknownParent.
+
+        The block was validated by the caller. What was locked at this height is dropped: the block is final.
+        """
+        self._append([(block, certificate)], round_record)
+
+    def append_all(self, blocks: Sequence[tuple[Block, Certificate]]) -> None:
+        """As `append`, of one or more consecutive blocks: all of them or none, at the price of one."""
+        self._append(blocks)
+
+    def _append(
+        self, blocks: Sequence[tuple[Block, Certificate]], round_record: Mapping[str, Any] | None = None
+    ) -> None:
+        """`round_record` is the last one's."""
+        head = self.head().block
+        for block, _ in blocks:
+            if block.height != head.height + 1:
+                raise WrongHeight.differs("height of the next block", head.height + 1, block.height)
+            if block.header.prev != head.id:
+                raise UnknownParent.differs(f"block {block.height}: prev", head.id, block.header.prev)
+            head = block
+        with self._rows.transaction("append", f"block {head.height}") as connection:
+            for block, certificate in blocks:
+                self._rows.insert_block(block, encode_certificate(certificate))
+            self._rows.set_head(head)
+            if round_record is not None:
+                self._write_round(head.height, round_record)
+            connection.execute("DELETE FROM locked WHERE height <= ?", (head.height,))
+            connection.execute("DELETE FROM prevotes WHERE height <= ?", (head.height,))
+        self._head = StoredBlock(*blocks[-1])
+        if self._watermark is not None:
+            self._watermark.on_block(head.height)
+
+    def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
+        """Stored bytes of the heights first..last in order, a batch at a time; StoreCorrupted names the first height
+        that cannot be read. A height that is missing is skipped, as only the caller knows what should be there."""
+        first, last, batch = max(first, 0), min(last, MAX_HEIGHT), _BATCH_ROWS
+        query = (
+            "SELECT height, id, block, certificate, block_digest, certificate_digest"
+            " FROM blocks WHERE height BETWEEN ? AND ? ORDER BY height"
+        )
+        while first <= last:
+            end = min(last, first + batch - 1)
+            try:
+                rows = self._rows.read(f"block {first}", query, first, end)
+            except StoreCorrupted:
+                if batch == 1:
+                    raise
+                batch = 1  # find the height itself
+                continue
+            for height, block_id, block, certificate, block_digest, certificate_digest in rows:
+                damage = None
+                if not is_intact("block", (height, block_id, block), block_digest):
+                    damage = "stored bytes do not match their digest"
+                elif not is_intact("certificate", (height, certificate), certificate_digest):
+                    damage = "certificate: stored bytes do not match their digest"
+                yield BlockRow(height, block, certificate, damage)
+            if not rows and not self._rows.read(f"block {first}", "SELECT 1 FROM blocks WHERE height > ? LIMIT 1", end):
+                return
+            first = end + 1
+
+    def get_block_bytes(self, height: int) -> tuple[bytes, bytes] | None:
+        """The canonical bytes of a block and of its certificate (empty at height 0)."""
+        for row in self.read_rows(height, height):
+            if row.damage is not None:
+                raise StoreCorrupted(self._rows.where(f"block {height}: {row.damage}"))
+            return row.block, row.certificate
+        return None
+
+    def get_block(self, height: int) -> StoredBlock | None:
+        """The finalised block of a height; None below 0 and above the head."""
+        return next(self.blocks(height, height), None)
+
+    def find_block(self, block_id: Id) -> StoredBlock | None:
+        """The finalised block with this id."""
+        what = f"block {block_id.hex()}"
+        row = self._rows.read_one(what, "SELECT height FROM blocks WHERE id = ?", block_id)
+        if row is None:
+            return None
+        found = self.get_block(row[0])
+        if found is None or found.block.id != block_id:
+            raise StoreCorrupted(self._rows.where(f"{what}: the index of ids points elsewhere"))
+        return found
+
+    def blocks(self, first: int, last: int) -> Iterator[StoredBlock]:
+        """The finalised blocks of the heights first..last in order, as many as there are."""
+        for row in self.read_rows(first, last):
+            where = self._rows.where(f"block {row.height}")
+            if row.damage is not None:
+                raise StoreCorrupted(f"{where}: {row.damage}")
+            block = decode_stored(where, partial(decode_block, self._genesis.chain_id), row.block)
+            certificate = decode_stored(where, decode_certificate, row.certificate) if row.certificate else None
+            yield StoredBlock(block, certificate)
+
+    # Evidence, rounds, small values
+
+    def put_evidence(self, evidence: Evidence, author: Id, height: int, seen_ms: int | None = None) -> bool:
+        """Keep validated evidence, one per author, height and kind, and when it was seen. Whether it is new."""
+        what = f"evidence of height {height}"
+        key = (height, author, int(evidence.kind))
+        if self._rows.read(what, "SELECT 1 FROM evidence WHERE height = ? AND author = ? AND kind = ?", *key):
+            return False
+        data = encode_evidence(evidence)
+        with self._rows.transaction("evidence", what) as connection:
+            digest = compute_row_digest("evidence", *key, data)
+            connection.execute("INSERT INTO evidence VALUES (?, ?, ?, ?, ?)", (*key, data, digest))
+            if seen_ms is not None:
+                self._rows.set_meta(_make_seen_key(*key), seen_ms.to_bytes(8, "big"))
+        return True
+
+    def get_evidence(self, first: int = 0) -> tuple[StoredEvidence, ...]:
+        """All evidence from a height on, by height and author."""
+        rows = self._rows.read(
+            "evidence", "SELECT * FROM evidence WHERE height >= ? ORDER BY height, author, kind", first
+        )
+        found = []
+        for height, author, kind, data, digest in rows:
+            what = f"evidence of height {height}"
+            self._rows.check(what, "evidence", (height, author, kind, data), digest)
+            seen = self._rows.get_meta(_make_seen_key(height, author, kind))
+            seen_ms = None if seen is None else int.from_bytes(seen, "big")
+            found.append(StoredEvidence(decode_stored(what, decode_evidence, data), author, height, seen_ms))
+        return tuple(found)
+
+    def put_round(self, height: int, record: Mapping[str, Any]) -> None:
+        """Keep a round's metrics, JSON-able; a later record of the height takes the place of an earlier one."""
+        with self._rows.transaction("round", f"round {height}"):
+            self._write_round(height, record)
+
+    def get_round(self, height: int) -> dict[str, Any] | None:
+        return next((record for _, record in self.rounds(height, height)), None)
+
+    def rounds(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(height, record) of the rounds first..last that have one, in order."""
+        rows = self._rows.read(
+            "rounds", "SELECT * FROM rounds WHERE height BETWEEN ? AND ? ORDER BY height", first, min(last, MAX_HEIGHT)
+        )
+        for height, record, digest in rows:
+            self._rows.check(f"round {height}", "rounds", (height, record), digest)
+            yield height, json.loads(record)
+
+    def _write_round(self, height: int, record: Mapping[str, Any]) -> None:
+        data = _dump(record)
+        self._rows.connection.execute(
+            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", (height, data, compute_row_digest("rounds", height, data))
+        )
+
+    def put_meta(self, key: str, value: Any) -> None:
+        """Keep a small JSON value under a name."""
+        with self._rows.transaction("meta", key):
+            self._rows.set_meta(_USER_META + key.encode(), _dump(value))
+
+    def get_meta(self, key: str) -> Any:
+        """The value under a name; None when there is none."""
+        value = self._rows.get_meta(_USER_META + key.encode())
+        return None if value is None else json.loads(value)
+
+    # Looking for damage, and what must not be pruned
+
+    def find_damage(self) -> Iterator[Damage]:
+        """Everything but the blocks that is not as it was written: rows of every table, then SQLite's own pages."""
+        for table, (columns, has_height) in _ROWS.items():
+            try:
+                # table and columns are ours, from `_ROWS`
+                rows = self._rows.read(table, f"SELECT {columns}, digest FROM {table}")  # noqa: S608
+            except StoreCorrupted as error:
+                yield Damage(None, str(error))
+                continue
+            for *values, digest in rows:
+                if not is_intact(table, values, digest):
+                    what = _describe_row(table, values)
+                    height = values[0] if has_height and isinstance(values[0], int) else None
+                    yield Damage(height, self._rows.where(f"{what}: stored bytes do not match their digest"))
+        try:
+            (report,) = self._rows.read("pages", "PRAGMA integrity_check(1)")[0]
+        except StoreCorrupted as error:
+            yield Damage(None, str(error))
+        else:
+            if report != b"ok":
+                yield Damage(None, self._rows.where(_show_report(report)))
+        loss = self._find_loss()
+        if loss is not None:
+            yield Damage(None, loss)
+
+    def _find_loss(self) -> str | None:
+        """What of a stopped node's database is gone without a trace in it."""
+        if self._watermark is not None:
+            return self.describe_loss()
+        kept = read_mark(self.path)
+        try:
+            (num_signed,) = self._rows.read("signed rows", "SELECT count(*) FROM signed")[0]
+            found = Mark(self.head_height, self.get_signed_height(), num_signed)
+        except StoreCorrupted:
+            return None  # which was found above
+        if kept is None or not kept.is_ahead_of(found):
+            return None
+        return describe_loss(self._rows.database, kept, found)
+
+    def referenced_blobs(self, first: int) -> set[Digest]:
+        """Digests named by the blocks from a height on and by what this node signed or locked above the head.
+
+        With block 0's aggregate and what peers offered for the current height, this is what `prune_blobs` must keep.
+        """
+        above = self.head_height + 1
+        digests = get_signed_digests(self._genesis, read_signed(self._rows, above))
+        for stored in self.blocks(first, above):
+            digests |= get_block_digests(stored.block)
+        for block in self.get_justification(above)[0]:
+            digests |= get_block_digests(block)
+        return digests
+
+
+def _make_seen_key(height: int, author: Id, kind: int) -> bytes:
+    """Under which meta key it stands when evidence was seen."""
+    return f"evidence/{height}/{author.hex()}/{kind}".encode()
+
+
+def _describe_row(table: str, values: Sequence[object]) -> str:
+    if table == "signed":
+        return describe_signed(*values[:4])
+    if table == "meta":
+        return values[0].decode(errors="replace") if isinstance(values[0], bytes) else "meta"
+    if table in ("locked", "prevotes"):
+        return f"justification of height {values[0]}"
+    return f"round {values[0]}" if table == "rounds" else f"evidence of height {values[0]}"
+
+
+def _show_report(report: bytes) -> str:
+    """SQLite's word on its pages, in one line."""
+    return " ".join(report.decode(errors="replace").split())
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _refuse_if_absent(database: Path) -> None:
+    if not database.is_file():
+        raise StoreError(f"{database}: no such file; a node has not run here")

@@ -1,0 +1,1 @@
+"""Clients: made of a specification and data, trained alone or many at once, asked, and probed."""

@@ -1,0 +1,155 @@
+"""The local phases of many clients as one: their weights stacked, and one vmapped pass for each step of all.
+
+A method's loss is a function of (model, batch, context) alone, so torch.func can differentiate it for stacked weights.
+It pays where a step is mostly launching kernels, on a GPU. The numbers are those of training one client after the
+other but for the rounding of batched products, which is why a CPU, where they are a node's bit for bit, does without.
+
+What differs between clients must be tensors of one shape. Clients whose batches or contexts have other shapes than the
+rest form groups of their own, and a client alone in its group is trained as always. So is one whose method has to see
+each step's gradients, or has more to train after the steps.
+
+Legend: N clients of a group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+
+from ml.methods.base import Blobs, Client, Phase, Trained
+from ml.models.base import Model
+from ml.specs import Offer
+from ml.specs.architectures import is_batchable
+from ml.training.loop import MAX_GATHERED_BYTES, Batch, ComputeLoss, Progress, Sgd, Tensors, compute_mean_loss
+
+
+def explain_unbatchable(clients: Sequence[Client]) -> str | None:
+    """Why these clients cannot share a pass and come to the same numbers; None if they can."""
+    for client in clients:
+        model, engine = client.spec.task.model, client.engine
+        if not is_batchable(model):
+            return f"model {model['name']}: expected one without dropout and batch norm, and not a user's own"
+        if engine.augment != "none":
+            return f"augment: expected none, got {engine.augment}: changed images cannot be drawn for all at once"
+        if engine.compiled:
+            return "compile: expected false, got true: torch.compile and torch.func do not go together"
+    return None
+
+
+def train_batched(
+    clients: Sequence[Client],
+    height: int,
+    beacon: bytes,
+    *,
+    ids: Sequence[bytes] | None = None,
+    offers: Sequence[Offer] = (),
+    blobs: Sequence[Blobs] | None = None,
+) -> list[Trained]:
+    """`Client.train` of each of `clients`, which have one spec, one engine and one device, and for which
+    `explain_unbatchable` finds nothing. `offers` are for all, `ids[i]` and `blobs[i]` for client i.
+
+    What is frozen in a model must be the same in all. In `seconds` the steps count as a client's share of its group's.
+    Raises as `Client.train`, and then none of them has changed.
+    """
+    with ExitStack() as undo:
+        phases = []
+        for i, client in enumerate(clients):
+            undo.enter_context(client.undone_on_failure())
+            me, own = ids[i] if ids else b"", blobs[i] if blobs else None
+            with client.seeded(height):
+                phases.append(client.begin(height, beacon, me=me, offers=offers, blobs=own))
+        progress: dict[int, Progress] = {}
+        for group in _group(phases):
+            if len(group) == 1:
+                (i,) = group
+                progress[i] = clients[i].run(phases[i])
+            else:
+                made = _run_together([clients[i] for i in group], [phases[i] for i in group])
+                progress |= zip(group, made, strict=True)
+        trained = []
+        for i, client in enumerate(clients):
+            with client.seeded(height):
+                trained.append(client.end(phases[i], progress[i]))
+        return trained
+
+
+def _group(phases: Sequence[Phase]) -> Iterable[list[int]]:
+    """The positions of the phases whose tensors can be stacked, in order of first appearance."""
+    groups: dict[Hashable, list[int]] = {}
+    for i, phase in enumerate(phases):
+        prepared = phase.prepared
+        context, by_sample, by_step = prepared.context, prepared.by_sample, prepared.by_step
+        key = (
+            tuple(map(len, phase.schedule.batches)),
+            tuple((name, context[name].shape, context[name].dtype) for name in sorted(context)),
+            tuple((name, by_sample[name].shape[1:], by_sample[name].dtype) for name in sorted(by_sample)),
+            None if by_step is None else by_step.layout,
+            i if prepared.on_gradients or prepared.then else None,
+        )
+        groups.setdefault(key, []).append(i)
+    return groups.values()
+
+
+class _Loss(nn.Module):
+    """A method's loss as a module's call, which is what torch.func can put other weights into."""
+
+    def __init__(self, model: Model, compute_loss: ComputeLoss) -> None:
+        super().__init__()
+        self.model = model
+        self.compute_loss = compute_loss
+
+    def forward(self, batch: Batch, context: Tensors) -> Tensor:
+        return self.compute_loss(self.model, batch, context)
+
+
+def _run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
+    """`Client.run` of all. Raises Diverged for the first that did, with no model changed."""
+    first = clients[0]
+    model, autocast, sgd = first.state.model.train(), first.engine.autocast(first.device), phases[0].sgd
+    loss = _Loss(model, first.method.compute_loss)
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+    def compute_loss(weights: dict[str, Tensor], batch: Batch, context: Tensors) -> Tensor:
+        with autocast:
+            value: Tensor = torch.func.functional_call(loss, weights, (batch, context))
+        return value
+
+    step = torch.func.vmap(torch.func.grad_and_value(compute_loss))
+    losses: list[Tensor] = []
+    start = time.perf_counter()
+    with torch.no_grad():
+        own = [parameter for client in clients for parameter in _get_trained(client, names)]
+        stacked = [torch.stack(own[i :: len(names)]).requires_grad_() for i in range(len(names))]
+        weights = {f"model.{name}": tensor for name, tensor in zip(names, stacked, strict=True)}
+        context = _stack([phase.prepared.context for phase in phases])
+        together = Sgd(stacked, sgd.lr, sgd.momentum, sgd.weight_decay, sgd.decay)
+        for batch in _stack_batches(clients, phases):
+            gradients, losses_N = step(weights, batch, context)
+            together.update([gradients[name] for name in weights])
+            losses.append(losses_N)
+        losses_NS = torch.stack(losses, 1).cpu() if losses else torch.empty(len(clients), 0)
+        means = [compute_mean_loss(losses_S.unbind(), sgd.lr) for losses_S in losses_NS]
+        torch._foreach_copy_(own, [tensor[k] for k in range(len(clients)) for tensor in stacked])
+    seconds = (time.perf_counter() - start) / len(clients)
+    return [Progress(mean, len(losses), seconds) for mean in means]
+
+
+def _get_trained(client: Client, names: Sequence[str]) -> Iterator[Tensor]:
+    return (client.state.model.get_parameter(name).detach() for name in names)
+
+
+def _stack_batches(clients: Sequence[Client], phases: Sequence[Phase]) -> Iterator[Batch]:
+    """The batches of each step, stacked: x_NBCHW, y_NB."""
+    max_bytes = MAX_GATHERED_BYTES // len(clients)
+    steps = (client.get_batches(phase, max_bytes) for client, phase in zip(clients, phases, strict=True))
+    for batches in zip(*steps, strict=True):
+        x, y = torch.stack([batch.x for batch in batches]), torch.stack([batch.y for batch in batches])
+        yield Batch(x, y, _stack([batch.extra for batch in batches]))
+
+
+def _stack(tensors: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([named[name] for named in tensors]) for name in tensors[0]}

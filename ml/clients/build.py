@@ -1,0 +1,249 @@
+"""Putting clients together, one way for the simulation and for a node's worker.
+
+What a run of seed S fixes, in both: client i has seed derive_seed(S, "client", i), the samples are dealt by
+derive_seed(S, "partition") % 2^31, and the initial model is drawn by derive_seed(S, "model"). So client i of a
+simulation and node i of a test network with the same seed are the same client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+
+from ml.aggregation import MAX_WEIGHT
+from ml.clients.feature_cache import place_samples
+from ml.data import get_augment, open_dataset
+from ml.data.base import ArrayDataset, Images, InputFormat, Labels, SampleDomains
+from ml.data.checks import check_data, is_quick, log_findings
+from ml.data.fit_input import fit
+from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
+from ml.data.partition.domain_shift import apply_domain
+from ml.errors import DataError, MlError
+from ml.methods import make_method
+from ml.methods.base import Client, ClientData, Samples
+from ml.models import Model, Pretrained, build_model, initial_parameters, load_parameters
+from ml.models.base import copy_model
+from ml.payload import Array, Arrays
+from ml.seeding import derive_seed, get_partition_seed
+from ml.specs import MethodSpec, add_kind, get_kind, get_spec
+from ml.specs.base import MAX_ABS
+from ml.training.loop import Engine
+
+_Part = Literal["train", "test"]
+
+
+def make_client(
+    *,
+    method: Mapping[str, Any],
+    model: Mapping[str, Any],
+    classes: Sequence[str],
+    input: Mapping[str, Any],  # noqa: A002 - genesis's word
+    data: Mapping[str, Any],
+    seed: int,
+    initial: Arrays,
+    device: str = "auto",
+    max_weight: int = MAX_WEIGHT,
+    max_abs: float = MAX_ABS,
+    rounds: int = 0,
+    num_members: int = 0,
+    engine: Mapping[str, Any] | None = None,
+    user_models: bool = False,
+    max_loss_ratio: float | None = None,
+) -> Client:
+    """The client of one node: the first four and `initial`, block 0's aggregate, from genesis, the rest its own.
+
+    `data` is `{format: digits, partition: null}`, or with a partition `{scheme: classes, avg: 3, std: 1, index: 0,
+    of: 4, seed: 7}` the part of it that this node plays. `engine` has the fields of `ml.training.loop.Engine`. A user's
+    own model is imported only with `user_models`. `max_loss_ratio` is as `Client` has it. Raises SpecError, DataError,
+    or MlError for a device that is not there.
+    """
+    where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
+    spec = get_spec(
+        method,
+        model,
+        len(classes),
+        input["shape"],
+        max_weight=max_weight,
+        max_abs=max_abs,
+        rounds=rounds,
+        num_members=num_members,
+    )
+    (net,) = _make_models(1, spec, initial, own, where, user_models=user_models)
+    source = _Source(*opened, net, own)
+    partition = data.get("partition")
+    if partition is None:
+        everyone = source.take_all("test")
+        client_data = ClientData(source.take_all("train"), everyone, everyone, len(classes))
+    else:
+        splits, index = splits_from_mapping(partition, source.train.y, source.test.y, source.domains)
+        everyone = source.take_everyone(splits, partition["seed"])
+        client_data = source.take(splits[index], partition["seed"], everyone, len(classes))
+    return Client(make_method(spec), net, client_data, seed=seed, engine=own, max_loss_ratio=max_loss_ratio)
+
+
+def make_clients(
+    *,
+    method: Mapping[str, Any],
+    model: Mapping[str, Any],
+    classes: Sequence[str],
+    input: Mapping[str, Any],  # noqa: A002 - genesis's word
+    data: Mapping[str, Any],
+    partition: str,
+    num_clients: int,
+    run_seed: int,
+    shots: int | None = None,
+    device: str = "cpu",
+    initial: Arrays | None = None,
+    rounds: int = 0,
+    engine: Mapping[str, Any] | None = None,
+    max_loss_ratio: float | None = None,
+) -> list[Client]:
+    """All clients of a run, the test set and what is frozen in the model on the device once. A user's model is
+    imported: the run is its caller's.
+
+    Raises as `make_client`.
+    """
+    where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
+    spec = get_spec(method, model, len(classes), input["shape"], rounds=rounds, num_members=num_clients)
+    if initial is None:
+        initial = make_initial_aggregate(model, input["shape"], len(classes), run_seed)
+    nets = _make_models(num_clients, spec, initial, own, where, user_models=True)
+    source = _Source(*opened, nets[0], own)
+    seed = get_partition_seed(run_seed)
+    splits = make_partition(partition, source.train.y, source.test.y, num_clients, seed, shots, source.domains)
+    everyone = source.take_everyone(splits, seed)
+    clients = []
+    for i, (net, split) in enumerate(zip(nets, splits, strict=True)):
+        client_data = source.take(split, seed, everyone, len(classes))
+        client = Client(
+            make_method(spec),
+            net,
+            client_data,
+            seed=get_client_seed(run_seed, i),
+            engine=own,
+            max_loss_ratio=max_loss_ratio,
+        )
+        clients.append(client)
+    return clients
+
+
+def make_initial_aggregate(
+    model: Mapping[str, Any],
+    input_shape: Sequence[int],
+    num_classes: int,
+    run_seed: int,
+    *,
+    pretrained: Path | Pretrained | None = None,
+) -> dict[str, Array]:
+    """Block 0's aggregate of a run: the initial parameters under "model/", from `pretrained` as far as it has them."""
+    seed = derive_seed(run_seed, "model")
+    parameters = initial_parameters(model, input_shape, num_classes, seed, pretrained=pretrained, user_models=True)
+    return add_kind("model", parameters)
+
+
+def get_client_seed(run_seed: int, index: int) -> int:
+    """The seed of client `index`."""
+    return derive_seed(run_seed, "client", index)
+
+
+def get_device(name: str) -> torch.device:
+    """`cpu`, `cuda`, `cuda:1`, or `auto` for a GPU where there is one. Raises MlError."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise MlError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise MlError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= (found := torch.cuda.device_count()):
+        there = f"cuda:0 to cuda:{found - 1}" if found else "cpu, since torch finds no CUDA device here"
+        raise MlError(f"device: expected {there}, got {name!r}")
+    return device
+
+
+def make_engine(data: Mapping[str, Any], engine: Mapping[str, Any] | None) -> Engine:
+    """The engine of these settings, with the augmentation that `data` asks for. Raises DataError."""
+    return Engine(**{"augment": get_augment(data), **(engine or {})})
+
+
+class _Opened(NamedTuple):
+    """A data set as it lies there, and the input that it is to be."""
+
+    train: ArrayDataset
+    test: ArrayDataset
+    input: InputFormat
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str]) -> Self:
+        """Open and check the data. Raises DataError; what may be wrong with them, but can be trained on, is logged."""
+        wanted = InputFormat.from_mapping(input_)
+        if wanted.shape[1:] == (1, 1) and get_augment(data) != "none":
+            raise DataError(f"data.transform.augment: expected none for samples of one pixel, got {get_augment(data)}")
+        train, test = open_dataset(data, shape=wanted.shape, classes=classes)
+        log_findings(check_data(train, test, thorough=is_quick(train, test)))
+        return cls(train, test, wanted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """Where the samples of a data set go: fitted to genesis's input, with pixels in 0..1, then through a client's
+    domain, if it has one, then through genesis's normalisation, onto the model's device, and there through what is
+    frozen in the model."""
+
+    train: ArrayDataset
+    test: ArrayDataset
+    input: InputFormat
+    model: Model
+    engine: Engine
+
+    @property
+    def domains(self) -> SampleDomains | None:
+        """Those that the data set has of its own."""
+        return SampleDomains.of(self.train, self.test)
+
+    def take(self, split: ClientSplit, seed: int, everyone: Samples, num_classes: int) -> ClientData:
+        """What one client trains and is tested on. `seed` is the one that the samples were dealt by."""
+        train = self._place("train", self._show("train", split.train, split.transform, seed), self.train.y[split.train])
+        return ClientData(train, everyone.take(split.test), everyone, num_classes)
+
+    def take_everyone(self, splits: Sequence[ClientSplit], seed: int) -> Samples:
+        """The whole test set, each sample in the domain of the client that it matches."""
+        x_NCHW = fit(self.test.x, self.input.shape)
+        shown = [split for split in splits if split.transform is not None]
+        if shown:
+            x_NCHW = x_NCHW.copy()  # which may be the data set's own array
+        for split in shown:
+            x_NCHW[split.test] = self._show("test", split.test, split.transform, seed)
+        return self._place("test", x_NCHW, self.test.y)
+
+    def take_all(self, name: _Part) -> Samples:
+        dataset: ArrayDataset = getattr(self, name)
+        return self._place(name, fit(dataset.x, self.input.shape), dataset.y)
+
+    def _show(self, name: _Part, rows: Indices, domain: str | None, seed: int) -> Images:
+        dataset: ArrayDataset = getattr(self, name)
+        x_NCHW = fit(dataset.x[rows], self.input.shape)
+        return x_NCHW if domain is None else apply_domain(domain, x_NCHW, rows, seed=seed, split=name)
+
+    def _place(self, name: _Part, x: Images, y: Labels) -> Samples:
+        return place_samples(self.input.normalise(x), y, self.model, self.engine, augmented=name == "train")
+
+
+def _make_models(
+    num: int, spec: MethodSpec, initial: Arrays, engine: Engine, device: torch.device, *, user_models: bool
+) -> list[Model]:
+    """So many models as block 0 has them, on the device. What is frozen in them is the same object in all."""
+    models: list[Model] = []
+    while len(models) < num:
+        if models and models[0].frozen_prefix:
+            models.append(copy_model(models[0]))
+        else:
+            model = build_model(spec.task.model, spec.task.input_shape, spec.task.num_classes, user_models=user_models)
+            load_parameters(model, get_kind(initial, "model") or {})
+            models.append(engine.lay_out(model.to(device)))
+    return models

@@ -1,0 +1,109 @@
+"""What a client's model has learned to tell apart, kept to be drawn: embeddings of some test samples, and prototypes.
+
+Legend: N samples, D length of a representation, n prototypes. The embeddings are the vectors that the method compares
+with its prototypes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ml.errors import PayloadError
+from ml.methods.base import Client
+from ml.payload import Array, ArraySchema, ArraySpec, decode_arrays, encode_arrays, validate_arrays
+from ml.seeding import numpy_rng
+from ml.training.loop import Diverged
+
+MAX_SAMPLES = 600
+_MAX_DIM = 1 << 16
+_MAX_PROTOTYPES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """embeddings float32[N, D] with labels and predicted int64[N]; prototypes float32[n, D] with classes int64[n].
+
+    authors int64[n] are places among the clients, None where prototypes are nobody's own. n is 0 where the client
+    holds no prototypes.
+    """
+
+    embeddings: Array
+    labels: Array
+    predicted: Array
+    prototypes: Array
+    classes: Array
+    authors: Array | None = None
+
+    def count_nearest(self) -> int | None:
+        """The samples whose nearest prototype is of their own class, by Euclidean distance; None without prototypes."""
+        if not len(self.prototypes):
+            return None
+        z_ND, p_nD = self.embeddings.astype(np.float64), self.prototypes.astype(np.float64)
+        squared_Nn = np.square(p_nD).sum(1) - 2 * z_ND @ p_nD.T  # but for |z|^2, the same for all prototypes
+        return int((self.classes[squared_Nn.argmin(1)] == self.labels).sum())
+
+    def encode(self) -> bytes:
+        """The canonical bytes of its arrays."""
+        arrays = {name: getattr(self, name) for name in _SCHEMA.arrays}
+        return encode_arrays(arrays if self.authors is None else {**arrays, "authors": self.authors})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Snapshot:
+        """Raises PayloadError for anything but what `encode` gives."""
+        arrays = decode_arrays(data, len(data))
+        validate_arrays(arrays, _AUTHORED if "authors" in arrays else _SCHEMA)
+        for name in arrays:
+            if arrays[name].dtype.kind == "i" and arrays[name].size and arrays[name].min() < 0:
+                raise PayloadError(f"array {name!r}: expected numbers from 0, got {arrays[name].min()}")
+        return cls(**arrays)
+
+
+_PLAIN = {
+    "embeddings": ArraySpec("float32", ("N", "D")),
+    "labels": ArraySpec("int64", ("N",)),
+    "predicted": ArraySpec("int64", ("N",)),
+    "prototypes": ArraySpec("float32", ("n", "D")),
+    "classes": ArraySpec("int64", ("n",)),
+}
+_BOUNDS = {"N": (1, MAX_SAMPLES), "D": (1, _MAX_DIM), "n": (0, _MAX_PROTOTYPES)}
+_SCHEMA = ArraySchema(_PLAIN, _BOUNDS)
+_AUTHORED = ArraySchema({**_PLAIN, "authors": ArraySpec("int64", ("n",))}, _BOUNDS)
+
+
+@torch.no_grad()
+def take_snapshot(client: Client, seed: int) -> Snapshot:
+    """How `client` stands, on a sample of the global test set that `seed` draws: the same for every method.
+
+    Raises Diverged where the model gives no numbers.
+    """
+    method, state = client.method, client.state
+    everyone = state.data.everyone
+    samples = everyone.take(choose_samples(everyone.y.cpu().numpy(), seed))
+    predicted = client.predict(samples.x).labels  # which puts the model into eval mode
+    embeddings_ND = method.represent(state, samples.x).float()
+    if not bool(torch.isfinite(embeddings_ND).all()):
+        raise Diverged("the model after the last round gives no numbers; expected finite embeddings")
+    held = method.list_prototypes(state)
+    dim = embeddings_ND.shape[1]
+    return Snapshot(
+        embeddings=embeddings_ND.cpu().numpy(),
+        labels=samples.y.cpu().numpy(),
+        predicted=predicted.cpu().numpy(),
+        prototypes=np.zeros((0, dim), np.float32) if held is None else held.prototypes.astype(np.float32),
+        classes=np.zeros(0, np.int64) if held is None else held.classes.astype(np.int64),
+        authors=None if held is None or held.authors is None else held.authors.astype(np.int64),
+    )
+
+
+def choose_samples(labels_N: Array, seed: int, max_samples: int = MAX_SAMPLES) -> Array:
+    """The rows of at most `max_samples` samples, ascending; no class has two more than another that has some left."""
+    rng = numpy_rng(seed, "snapshot")
+    shuffled = rng.permutation(len(labels_N))
+    rank_N = np.empty(len(labels_N), np.int64)  # of each sample within its class
+    for label in np.unique(labels_N):
+        own = shuffled[labels_N[shuffled] == label]
+        rank_N[own] = np.arange(len(own))
+    return np.sort(shuffled[np.argsort(rank_N[shuffled], kind="stable")][:max_samples])

@@ -1,0 +1,49 @@
+"""Samples on the device that trains on them, as far through the model as never changes (ALGORITHMS §3, §6).
+
+What a frozen encoder makes of an image is the same in every step of every round. So it is computed once for each set of
+samples, and a client holds the features [N, E] in place of the images: a step then costs what the head costs. Only
+images that training augments stay images. In float32, whatever the steps are computed in, so that an image that is
+classified later has the features it would have had here; in chunks of one size, so that all who hold the same samples
+come to the same bits.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from ml.data.base import Images, Labels
+from ml.methods.base import Samples
+from ml.models.base import Model
+from ml.training.loop import Engine
+
+CHUNK = 128  # images in one pass: of 3x224x224 a ResNet18 then needs a GB, and more at once is no faster on a CPU
+
+_log = logging.getLogger(__name__)
+
+
+def place_samples(x: Images, y: Labels, model: Model, engine: Engine, *, augmented: bool = False) -> Samples:
+    """Copies of x [N, C, H, W] and y [N] where `model` is, which is as block 0 has it. `augmented` are those that the
+    engine may change as they are drawn."""
+    device = _get_device(model)
+    labels = torch.tensor(y).to(device)
+    if not model.frozen_prefix or (augmented and engine.augment != "none"):
+        return Samples(engine.lay_out_samples(torch.tensor(x).to(device)), labels)
+    features = precompute(model, torch.tensor(x), engine)
+    _log.info("Computed the features of %d samples by the frozen encoder", len(features))
+    return Samples(features, labels)
+
+
+@torch.no_grad()
+def precompute(model: Model, x_NCHW: Tensor, engine: Engine) -> Tensor:
+    """The features [N, E] of images, where the model is. The images may be elsewhere: a chunk is there at a time."""
+    device = _get_device(model)
+    parts = torch.split(x_NCHW, CHUNK)
+    return torch.cat([model.precompute(engine.lay_out_samples(part.to(device))) for part in parts])
+
+
+def _get_device(model: Model) -> torch.device:
+    """Where its parameters are."""
+    return next(model.parameters()).device

@@ -1,0 +1,61 @@
+"""What a client says of samples that it is asked about, pixels or features as they lie in a file.
+
+They go the way of the client's own samples: fitted to genesis' input, normalised, then through its method's inference.
+Nothing of the client changes but that its model is in eval mode, as after any measurement; training sets the mode that
+it needs, and draws from seeds of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml.data.base import InputFormat, Samples
+from ml.data.fit_input import fit
+from ml.data.inference_files import validate_asked
+from ml.errors import MlError, Stopped
+from ml.methods.base import Client
+from ml.payload import Array
+from ml.training.metrics import Prediction
+
+CHUNK = 128  # samples in one forward pass, between two looks at whether the answer is still wanted
+
+
+def answer(
+    client: Client, input_format: InputFormat, x_NCHW: Samples, should_stop: Callable[[], bool] = lambda: False
+) -> dict[str, Array]:
+    """Of N samples, `labels` int64[N] and `probabilities` float32[N, C], the softmax of the classifier's logits, which
+    a method whose prototypes answer need not follow.
+
+    There, also `distances` float32[N] to the nearest prototype, and where the prototypes are a pool `authors` int64[N],
+    the place in the applied block of whose that was. Raises DataError for samples that are none of this input's,
+    MlError for a model that gives no numbers, and Stopped where `should_stop` says so between two chunks.
+    """
+    validate_asked(x_NCHW, input_format.shape)
+    parts: dict[str, list[Tensor]] = {}
+    for start in range(0, len(x_NCHW), CHUNK):
+        if should_stop():
+            raise Stopped(f"the answer was not wanted any more after {start} of {len(x_NCHW)} samples")
+        with np.errstate(over="ignore", invalid="ignore"):  # what is too large shows in the answer
+            fitted = input_format.normalise(fit(x_NCHW[start : start + CHUNK], input_format.shape))
+        chunk = client.engine.lay_out_samples(torch.tensor(fitted).to(client.device))
+        prediction = client.predict(chunk)
+        for name, tensor in _describe(prediction).items():
+            parts.setdefault(name, []).append(tensor.cpu())
+    return {name: torch.cat(tensors).numpy() for name, tensors in parts.items()}
+
+
+def _describe(prediction: Prediction) -> dict[str, Tensor]:
+    """A prediction as the tensors of an answer. Raises MlError."""
+    described = {"labels": prediction.labels.long(), "probabilities": prediction.logits.float().softmax(1)}
+    if prediction.distances is not None:
+        described["distances"] = prediction.distances.float()
+    if prediction.authors is not None:
+        described["authors"] = prediction.authors.long()
+    for name, tensor in described.items():
+        if not bool(tensor.isfinite().all()):
+            raise MlError(f"the model gives {name} that are no numbers for these samples; expected finite ones")
+    return described

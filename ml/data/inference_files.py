@@ -1,0 +1,154 @@
+"""Samples that a model is asked about: files in which a label is welcome and not needed.
+
+    .npz        `x`: [N, C, H, W], [N, H, W], [N, H, W, C] or [N, F], or one sample alone; labels in `y`, if it is there
+    .csv        a header, and a column of numbers for each feature; labels in the column `label`, or one named otherwise
+    images      .png, .jpg and what else `ml.data.readers.images` decodes: one sample each
+
+Each file is one `Asked`. What is in it must be fit for genesis' input; it is made into that by whoever has the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.data.array_layout import to_labels, to_samples
+from ml.data.base import Labels, Samples, Shape
+from ml.data.extras import require_extra
+from ml.data.fit_input import validate_finite, validate_fit
+from ml.data.labels import number_labels
+from ml.data.readers.csv_table import Table, read_features
+from ml.data.readers.images import SUFFIXES, decode_image
+from ml.data.readers.npz import NpzFile, read_classes
+from ml.data.source import Locate, Part, RawLabels
+from ml.errors import DataError
+
+TABLE, ARCHIVE = ".csv", ".npz"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """The samples of one file as they lie there, uint8 or float32 [N, C, H, W].
+
+    `rows`: where in the file each stands, by its place in the archive or its line of the table; None for an image.
+    `labels`: what the file itself says they are, None where it says nothing.
+    """
+
+    path: Path
+    x: Samples
+    rows: tuple[int, ...] | None = None
+    labels: Labels | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def validate_kind(path: Path) -> None:
+    """Raise DataError unless `path` is a file, and of a kind that can hold samples."""
+    if path.suffix.lower() not in (ARCHIVE, TABLE, *SUFFIXES):
+        raise DataError(f"{path}: expected an .npz, a .csv or an image file ({', '.join(sorted(SUFFIXES))})")
+    if not path.is_file():
+        raise DataError(f"{path}: {'expected a file, got a directory' if path.is_dir() else 'no such file'}")
+
+
+def read_asked(path: Path, shape: Shape, classes: tuple[str, ...], label: str | None = None) -> Asked:
+    """The samples in `path`, for a model that takes `shape` and knows `classes`.
+
+    `label` names the column of a table's labels. Raises DataError naming the place of what is broken or unfit.
+    """
+    validate_kind(path)
+    try:
+        match path.suffix.lower():
+            case ".npz":
+                asked = _read_archive(path, shape, classes)
+            case ".csv":
+                asked = _read_table(path, shape, classes, label)
+            case _:
+                require_extra("PIL", "pillow")
+                asked = Asked(path, decode_image(path, str(path))[None])
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except MemoryError as error:
+        raise DataError(f"{path}: does not fit into memory") from error
+    validate_asked(asked.x, shape, str(path))
+    return asked
+
+
+def validate_asked(x_NCHW: Samples, shape: Shape, place: str = "samples") -> None:
+    """Raise DataError unless these are numbers that can be fitted to `shape`."""
+    if x_NCHW.dtype not in (np.uint8, np.float32) or x_NCHW.ndim != 4:
+        raise DataError(f"{place}: expected uint8 or float32 [N, C, H, W], got {x_NCHW.dtype} {list(x_NCHW.shape)}")
+    if 0 in x_NCHW.shape:
+        raise DataError(f"{place}: expected at least one sample, got {list(x_NCHW.shape)}")
+    channels, height, width = x_NCHW.shape[1:]
+    if shape[1:] == (1, 1) and ((channels, height, width) != shape or x_NCHW.dtype != np.float32):
+        raise DataError(
+            f"{place}: expected float32 [N, {shape[0]}, 1, 1], as the model takes {shape[0]} features, "
+            f"got {x_NCHW.dtype} {list(x_NCHW.shape)}"
+        )
+    try:
+        validate_fit((channels, height, width), shape)
+    except DataError as error:
+        raise DataError(
+            f"{place}: expected images that can be made {list(shape)} (channels, height, width), "
+            f"got {[channels, height, width]}"
+        ) from error
+    validate_finite(x_NCHW, lambda i: f"{place}: sample {i}")
+
+
+def _read_archive(path: Path, shape: Shape, classes: tuple[str, ...]) -> Asked:
+    file = NpzFile.open(path)
+    x_NCHW = to_samples(_lay_out(file.read("x"), shape), file.get_place("x"))
+    labels = None
+    if "y" in file.names:
+        place, known = file.get_place("y"), file.read("y")
+        raw = to_labels(known.reshape(1) if known.ndim == 0 else known, len(x_NCHW), place)
+        labels = _number(path, raw, read_classes(file), classes, lambda i: f"{place}[{i}]")
+    return Asked(path, x_NCHW, tuple(range(len(x_NCHW))), labels)
+
+
+def _lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
+    """With the samples along the first axis: what is exactly of a sample's shape is one, and stands alone."""
+    channels, height, width = shape
+    of_one: set[tuple[int, ...]] = {shape, (height, width, channels)} if shape[1:] != (1, 1) else {shape, (channels,)}
+    if channels == 1:
+        of_one.add((height, width))
+    if array.shape in of_one:
+        array = array[None]
+    if shape[1:] == (1, 1) and array.shape[1:] == shape:
+        return array.reshape(len(array), channels)  # or the features would be taken for the rows of images
+    return array
+
+
+def _read_table(path: Path, shape: Shape, classes: tuple[str, ...], label: str | None) -> Asked:
+    if shape[1:] != (1, 1):
+        raise DataError(
+            f"{path}: expected images, as the model takes {list(shape)} (channels, height, width), got a table"
+        )
+    table = Table.read(path)
+    if label is not None and label not in table.header:
+        raise DataError(f"{path}: expected a column {label!r} of labels, got {', '.join(table.header)}")
+    found = table.find(label, "label", "label")
+    columns = [c for c in range(len(table.header)) if c != found]
+    if len(columns) != shape[0]:
+        raise DataError(
+            f"{path}: expected {shape[0]} columns of numbers, one for each feature, got {len(columns)}: "
+            f"{', '.join(table.header[c] for c in columns)}"
+        )
+    labels = None
+    if found is not None:
+        raw = np.array([row[found].strip() for row in table.rows], np.str_)
+        labels = _number(path, raw, None, classes, table.locate)
+    return Asked(path, read_features(table, columns), tuple(table.lines), labels)
+
+
+def _number(
+    path: Path, raw: RawLabels, names: tuple[str, ...] | None, classes: tuple[str, ...], locate: Locate
+) -> Labels:
+    """The labels of a file as indices into the model's classes."""
+    nothing = np.empty((0, 1, 1, 1), np.float32)
+    part = Part(str(path), raw, (1, 1, 1), lambda _: nothing, locate)
+    return number_labels([part], names, classes)[0][0]

@@ -1,0 +1,215 @@
+"""Data sets that consist of several domains: a directory with one for each, itself in any of the other formats.
+
+    digit5/     mnist/train-images-idx3-ubyte.gz …   svhn/train_32x32.mat …   usps/usps.npz   mnistm/train/3/*.png …
+    office10/   amazon/mug/*.jpg …   caltech/mug/*.jpg …   dslr/…   webcam/…
+
+Domains are sorted by name, or chosen and ordered by `data.domains`. A domain's format is guessed from what lies there.
+Its training and test samples are found as if it stood alone: one without a test split has a fifth of each of its
+classes held out, whatever the others have. Classes are matched by name, and are those of all domains: sorted, numbers
+by value. A label 7 and a directory called 7 are the same class; so are SVHN's 10 and the digit 0, as everywhere.
+
+Samples are read domain by domain into one array of the shape that genesis asks for: scaled, made grey or colour. Where
+nobody asks, that is the largest height and width of the domains' first samples, in colour if any is.
+
+What is published in other ways is to be converted first, to an .npz or to directories of images: USPS (usps.h5, or
+.bz2 files in libsvm's form), MNIST-M (images beside lists of their labels), Synthetic Digits (MATLAB files of its own),
+and all that comes as pickles. Of DomainNet's 345 classes `data.classes` keeps some, ten in the papers; its lists of
+training and test files are not read, so that a fifth is held out unless there are directories train and test.
+
+Legend: d a domain, _N its samples or those of all domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from ml.data.base import Labels, Samples, Shape
+from ml.data.detect_format import guess_format
+from ml.data.fit_input import fit, validate_finite, validate_fit
+from ml.data.labels import are_numbers, choose_held_out, number_labels
+from ml.data.registry import open_splits, translated
+from ml.data.source import HELD_OUT, DataSource, Part, Parts
+from ml.errors import DataError, suggest
+
+_CHUNK = 4096  # samples fitted at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Domain:
+    """A domain as it lies there, `train_y` and `test_y` indices into its own `classes`. `is_numbered`: these have no
+    names but their numbers. `others` are the splits that are not looked at."""
+
+    name: str
+    path: Path
+    format: str
+    train: Part
+    test: Part
+    train_y: Labels
+    test_y: Labels
+    classes: tuple[str, ...]
+    is_numbered: bool
+    is_held_out: bool
+    others: tuple[str, ...]
+
+    @classmethod
+    def open(cls, name: str, path: Path, source: DataSource) -> Domain:
+        """The directory `path`, asked for what `source` asks of all. Raises DataError naming the domain."""
+        with _named(name, path):
+            own = replace(source, format=_guess(path), path=path, domains=None)
+            splits = open_splits(own)
+            labels, classes = number_labels(splits.parts, splits.classes, None)
+            for part, y in zip(splits.parts, labels, strict=True):
+                if not len(y):
+                    of = "" if source.classes is None else " of data.classes"
+                    raise DataError(f"{part.place}: expected samples{of}, got none")
+            train, test = splits.train, splits.test
+            if test is None:
+                is_test = choose_held_out(labels[0])
+                rows, held_out = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+                test, train = train.select(held_out), train.select(rows)
+                labels = [labels[0][rows], labels[0][held_out]]
+            return cls(
+                name=name,
+                path=path,
+                format=own.format,
+                train=train,
+                test=test,
+                train_y=labels[0],
+                test_y=labels[1],
+                classes=classes,
+                is_numbered=splits.classes is None and are_numbers(classes),
+                is_held_out=splits.test is None,
+                others=splits.others,
+            )
+
+
+def open_parts(source: DataSource) -> Parts:
+    """All domains as one source of two splits; the test split is called "held out" where no domain has one."""
+    domains = open_domains(source)
+    classes = _unite_classes(domains)
+    index = {name: i for i, name in enumerate(classes)}
+    tables = [np.array([index[name] for name in domain.classes], np.int64) for domain in domains]
+    has_no_names = all(domain.is_numbered for domain in domains)
+    if has_no_names:
+        tables = [np.array([int(name) for name in domain.classes], np.int64) for domain in domains]
+    train_y = [table[domain.train_y] for table, domain in zip(tables, domains, strict=True)]
+    test_y = [table[domain.test_y] for table, domain in zip(tables, domains, strict=True)]
+    train = _join(domains, [domain.train for domain in domains], train_y, str(source.path))
+    test = _join(domains, [domain.test for domain in domains], test_y, str(source.path))
+    test_name = source.test_split or ("test" if any(not domain.is_held_out for domain in domains) else HELD_OUT)
+    return Parts(
+        place=str(source.path),
+        splits={source.train_split: train, test_name: test},
+        classes=None if has_no_names else classes,
+        domains=tuple(domain.name for domain in domains),
+    )
+
+
+def open_domains(source: DataSource) -> list[Domain]:
+    """The domains in their order, labels read and samples not. Raises DataError."""
+    path = source.get_path()
+    if not path.is_dir():
+        raise DataError(f"{path}: expected a directory with one for each domain in it, got a file")
+    folders = {
+        folder.name: folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")
+    }
+    if not folders:
+        raise DataError(f"{path}: expected a directory for each domain, got none")
+    for name in source.domains or ():
+        if name not in folders:
+            raise DataError(f"data.domains: {path} has no directory {name!r}: {suggest(name, folders)}")
+    return [Domain.open(name, folders[name], source) for name in source.domains or folders]
+
+
+def _guess(path: Path) -> str:
+    try:
+        return guess_format(path)
+    except DataError as error:
+        raise DataError(
+            f"{path}: expected data in one of the other formats, and it looks like none of them (data.domains leaves "
+            "out what is no domain)"
+        ) from error
+
+
+def _unite_classes(domains: Sequence[Domain]) -> tuple[str, ...]:
+    """The classes of all domains. Raises DataError where some have names and others only numbers."""
+    names = {name for domain in domains for name in domain.classes}
+    if are_numbers(names):
+        return tuple(sorted(names, key=int))
+    for domain in domains:
+        if domain.is_numbered:
+            named = next(other for other in domains if not are_numbers(other.classes))
+            raise DataError(
+                f"domain {domain.name}: {domain.path}: expected labels with names, as domain {named.name} has them "
+                f"({named.classes[0]!r}), got the numbers {domain.classes[0]} to {domain.classes[-1]}"
+            )
+    return tuple(sorted(names))
+
+
+def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Labels], place: str) -> Part:
+    """One split of all domains, one domain after the other."""
+    shape = _find_shape(domains)
+    ends = list(accumulate(map(len, labels)))
+    starts = [0, *ends[:-1]]
+    domain_N = np.repeat(np.arange(len(domains)), [len(y) for y in labels])
+
+    def locate(i: int) -> str:
+        d = int(domain_N[i])
+        return f"domain {domains[d].name}: {parts[d].locate(i - starts[d])}"
+
+    def read(wanted: Shape | None) -> Samples:
+        target = wanted or shape
+        is_alike = all(part.shape[1:] == target[1:] and part.shape[0] in (1, target[0]) for part in parts)
+        whole: Samples = np.empty((ends[-1], *target), np.uint8)
+        if not is_alike:
+            whole = np.empty((ends[-1], *target), np.float32)
+        for domain, part, start, end in zip(domains, parts, starts, ends, strict=True):
+            with _named(domain.name, domain.path):
+                x = part.read(target)
+                validate_finite(x, part.locate)
+                validate_fit((x.shape[1], x.shape[2], x.shape[3]), target)
+            if whole.dtype == np.uint8 and not (x.dtype == np.uint8 and x.shape[2:] == target[1:]):
+                whole = whole.astype(np.float32) / np.float32(255)
+            if whole.dtype == np.uint8:
+                whole[start:end] = x  # grey is repeated
+                continue
+            for i in range(0, end - start, _CHUNK):
+                whole[start + i : min(start + i + _CHUNK, end)] = fit(x[i : i + _CHUNK], target)
+        return whole
+
+    return Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N)
+
+
+def _find_shape(domains: Sequence[Domain]) -> Shape:
+    """What samples of all domains can be fitted to. Raises DataError where there is no such shape."""
+    shapes = [domain.train.shape for domain in domains]
+    for domain, shape in zip(domains, shapes, strict=True):
+        if not _is_like(shape, shapes[0]):
+            raise DataError(
+                f"domain {domain.name}: {domain.path}: expected samples like those of domain {domains[0].name}, "
+                f"{list(shapes[0])} (channels, height, width), got {list(shape)}"
+            )
+    return max(s[0] for s in shapes), max(s[1] for s in shapes), max(s[2] for s in shapes)
+
+
+def _is_like(one: Shape, other: Shape) -> bool:
+    """Whether both are images that can become each other, or the same number of features."""
+    if (1, 1) in (one[1:], other[1:]):
+        return one == other
+    return one[0] == other[0] or {one[0], other[0]} == {1, 3}
+
+
+@contextmanager
+def _named(name: str, path: Path) -> Iterator[None]:
+    """What goes wrong with a domain, with its name before it."""
+    try:
+        with translated(path):
+            yield
+    except DataError as error:
+        raise DataError(f"domain {name}: {error}") from error

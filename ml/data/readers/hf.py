@@ -1,0 +1,97 @@
+"""A directory that Hugging Face's `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote, read by pyarrow alone.
+
+dataset_dict.json        {"splits": ["train", "test"]}, of a DatasetDict, whose splits are directories
+state.json               {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], …}
+data-*.arrow             Arrow streams, memory-mapped; the schema's metadata name the classes
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ml.data.extras import require_extra
+from ml.data.readers.arrow import Columns, get_types, read_features, read_index
+from ml.data.source import ALL, DataSource, Part, Parts, make_locate
+from ml.errors import DataError
+
+
+def open_parts(source: DataSource) -> Parts:
+    """The splits of a DatasetDict by name, or a Dataset as one."""
+    path = source.get_path()
+    require_extra("pyarrow", "pyarrow")
+    if (path / "dataset_dict.json").is_file():
+        names = _read_json(path / "dataset_dict.json").get("splits")
+        if not isinstance(names, list) or not names or not all(_is_plain(name) for name in names):
+            raise DataError(f"{path / 'dataset_dict.json'}: splits: expected a list of names, got {names!r}")
+        folders = {name: path / name for name in names}
+    elif (path / "state.json").is_file():
+        folders = {ALL: path}
+    else:
+        raise DataError(f"{path}: expected a directory of save_to_disk, with state.json or dataset_dict.json in it")
+    first = _open_columns(folders.get(source.train_split) or next(iter(folders.values())))
+    classes = first.get_classes(first.find_label(source.label))
+    return Parts(str(path), {name: partial(_open_part, folder, source) for name, folder in folders.items()}, classes)
+
+
+def _open_part(folder: Path, source: DataSource) -> Part:
+    return _open_columns(folder).make_part(source)
+
+
+def _open_columns(folder: Path) -> Columns:
+    import pyarrow as pa
+
+    state = _read_json(folder / "state.json")
+    files = state.get("_data_files")
+    if not isinstance(files, list) or not all(
+        isinstance(file, dict) and _is_plain(file.get("filename")) for file in files
+    ):
+        raise DataError(f"{folder / 'state.json'}: _data_files: expected a list of file names, got {files!r}")
+    if not files:
+        raise DataError(f"{folder / 'state.json'}: _data_files: expected at least one file, got none")
+    tables: list[Any] = []
+    pieces: list[tuple[object, int]] = []
+    for name in (file["filename"] for file in files):
+        table = _read_stream(folder / name)
+        if tables and not table.schema.equals(tables[0].schema):
+            raise DataError(f"{folder / name}: expected the columns of {files[0]['filename']}, got others")
+        tables.append(table)
+        pieces.append((folder / name, table.num_rows))
+    whole = pa.concat_tables(tables)
+    types = get_types(whole.schema, str(folder))
+    features = read_features(whole.schema.metadata, str(folder))
+    index = read_index(whole.schema.metadata, types)
+    return Columns(str(folder), types, features, index, whole.column, make_locate(pieces, lambda i: f"row {i}"))
+
+
+def _read_stream(file: Path) -> Any:
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
+            table = reader.read_all()
+        table.validate(full=True)  # offsets in a file may point anywhere
+    except FileNotFoundError as error:
+        raise DataError(f"{file}: no such file") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{file}: not a readable Arrow stream: {error}") from error
+    return table
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{file}: no such file") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: expected JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{file}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _is_plain(name: object) -> bool:
+    """Whether it names something in the directory itself, so that a data set cannot reach outside."""
+    return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\\" not in name

@@ -1,0 +1,137 @@
+"""numpy's own archives: `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, and if need be `classes`, the names.
+`data.path` is the file, or a directory in which it is the only one of its kind.
+
+Object arrays, which are pickles, are refused. A member is measured by its header before memory is taken for it.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ml.data.array_layout import get_sample_shape, to_labels, to_samples
+from ml.data.base import Samples, Shape
+from ml.data.source import ALL, DataSource, Part, Parts
+from ml.errors import DataError
+
+_BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError, SyntaxError)
+
+
+@dataclass(frozen=True, slots=True)
+class NpzFile:
+    """An archive whose members are read one by one. Raises DataError, naming file and member."""
+
+    path: Path
+    names: tuple[str, ...]
+
+    @classmethod
+    def open(cls, path: Path) -> NpzFile:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        except IsADirectoryError as error:
+            raise DataError(f"{path}: expected an .npz file, got a directory") from error
+        except _BROKEN as error:
+            raise DataError(f"{path}: expected an .npz archive: {error}") from error
+        return cls(path, tuple(name.removesuffix(".npy") for name in names))
+
+    def get_place(self, name: str) -> str:
+        return f"{self.path}: {name}"
+
+    def get_shape(self, name: str) -> tuple[int, ...]:
+        """The shape in the header, which the member's size bears out."""
+        with self._open(name) as member:
+            return member.shape
+
+    def read(self, name: str) -> NDArray[Any]:
+        with self._open(name) as member:
+            array: NDArray[Any] = npy.read_array(member.file, allow_pickle=False)
+            return array
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[_Member]:
+        """A member at its beginning, its header checked."""
+        if name not in self.names:
+            raise DataError(f"{self.path}: expected an array {name} (got {', '.join(self.names) or 'none'})")
+        place = self.get_place(name)
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                info = archive.getinfo(f"{name}.npy")
+                with archive.open(info) as file:
+                    shape = _read_header(file, info.file_size, place)
+                with archive.open(info) as file:
+                    yield _Member(shape, file)
+        except KeyError as error:
+            raise DataError(f"{place}: expected a member {name}.npy") from error
+        except _BROKEN as error:
+            raise DataError(f"{place}: broken: {error}") from error
+
+
+class _Member(NamedTuple):
+    shape: tuple[int, ...]
+    file: IO[bytes]
+
+
+def _read_header(file: IO[bytes], size: int, place: str) -> tuple[int, ...]:
+    version = npy.read_magic(file)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise DataError(f"{place}: expected numbers or text, got {dtype}: pickles are never loaded")
+    expected = file.tell() + prod(shape) * dtype.itemsize
+    if expected != size:
+        raise DataError(f"{place}: expected {expected} bytes for {dtype} {list(shape)}, got {size}")
+    return tuple(shape)
+
+
+def find_archive(path: Path) -> Path:
+    """The archive that `path` is or, as a directory, holds; `path` itself where there is none, or more than one."""
+    found = [file for file in path.glob("*.npz") if not file.name.startswith(".")] if path.is_dir() else []
+    return found[0] if len(found) == 1 else path
+
+
+def open_parts(source: DataSource) -> Parts:
+    """The splits of an archive by the names of its arrays."""
+    source.refuse_columns()
+    file = NpzFile.open(find_archive(source.get_path()))
+    keys = {ALL: ("x", "y")} if "x" in file.names and "y" in file.names else {}
+    keys |= {name[2:]: (name, f"y_{name[2:]}") for name in file.names if name.startswith("x_")}
+    if not keys:
+        raise DataError(
+            f"{file.path}: expected arrays x and y, or x_train, y_train, x_test and y_test "
+            f"(got {', '.join(file.names) or 'none'})"
+        )
+    splits = {split: partial(open_part, file, x, y) for split, (x, y) in keys.items()}
+    return Parts(str(file.path), splits, read_classes(file))
+
+
+def read_classes(file: NpzFile) -> tuple[str, ...] | None:
+    """The names in member `classes`, if it is there."""
+    if "classes" not in file.names:
+        return None
+    names = file.read("classes")
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise DataError(f"{file.get_place('classes')}: expected a list of names, got {names.dtype} {list(names.shape)}")
+    return tuple(str(name) for name in names)
+
+
+def open_part(file: NpzFile, x: str, y: str) -> Part:
+    """The samples in member `x` with the labels in member `y`."""
+    shape = file.get_shape(x)
+
+    def read(_: Shape | None) -> Samples:
+        return to_samples(file.read(x), file.get_place(x))
+
+    labels = to_labels(file.read(y), shape[0] if shape else 0, file.get_place(y))
+    place = file.get_place(x)
+    return Part(place, labels, get_sample_shape(shape, place), read, lambda i: f"{file.path}: {x}[{i}], {y}[{i}]")

@@ -1,0 +1,86 @@
+"""Parquet: one file, or a directory of them, with numeric columns or Hugging Face's images.
+
+In a directory, a file belongs to the split that its name begins with (`train-00000-of-00002.parquet`, as on the Hugging
+Face hub) or that its own directory is called (`train/part-0.parquet`). Files whose names say nothing are one data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ml.data.extras import require_extra
+from ml.data.readers.arrow import Columns, get_types, read_features, read_index
+from ml.data.source import ALL, DataSource, Part, Parts, make_locate
+from ml.errors import DataError
+
+
+def open_parts(source: DataSource) -> Parts:
+    """The splits by the names of files or directories."""
+    path = source.get_path()
+    require_extra("pyarrow.parquet", "pyarrow")
+    if path.is_file():
+        splits = {ALL: [path]}
+    else:
+        files = sorted(file for file in path.rglob("*.parquet") if not file.name.startswith("."))
+        if not files:
+            raise DataError(f"{path}: expected .parquet files, got none")
+        splits = _group(files, path)
+        if source.train_split not in splits:
+            splits = {ALL: files}
+    first = _open_columns(next(iter(splits.values()))[:1])
+    classes = first.get_classes(first.find_label(source.label))
+    return Parts(str(path), {name: partial(_open_part, own, source) for name, own in splits.items()}, classes)
+
+
+def _group(files: Sequence[Path], root: Path) -> dict[str, list[Path]]:
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        folder = "" if file.parent in (root, root / "data") else file.parent.name
+        name = folder or file.stem.split("-", 1)[0].split("_", 1)[0].split(".", 1)[0]
+        groups.setdefault(name, []).append(file)
+    return groups
+
+
+def _open_part(files: Sequence[Path], source: DataSource) -> Part:
+    return _open_columns(files).make_part(source)
+
+
+def _open_columns(files: Sequence[Path]) -> Columns:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def open_file(file: Path) -> Any:
+        try:
+            return pq.ParquetFile(file)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DataError(f"{file}: not a readable Parquet file: {error}") from error
+
+    schema = None
+    pieces: list[tuple[object, int]] = []
+    for file in files:
+        with open_file(file) as opened:
+            own = opened.schema_arrow
+            if schema is not None and not own.equals(schema):
+                raise DataError(f"{file}: expected the columns of {files[0].name}, got others")
+            schema = schema or own
+            pieces.append((file, opened.metadata.num_rows))
+    assert schema is not None  # noqa: S101 - there is at least one file
+
+    def read(name: str) -> Any:
+        chunks: list[Any] = []
+        for file in files:
+            try:
+                with open_file(file) as opened:
+                    chunks += opened.read(columns=[name], use_threads=False).column(name).chunks
+            except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+                raise DataError(f"{file}: column {name!r}: cannot be read: {error}") from error
+        return pa.chunked_array(chunks, type=schema.field(name).type)
+
+    types = get_types(schema, str(files[0]))
+    features = read_features(schema.metadata, str(files[0]))
+    place = str(files[0]) if len(files) == 1 else f"{files[0].parent} ({len(files)} files)"
+    index = read_index(schema.metadata, types)
+    return Columns(place, types, features, index, read, make_locate(pieces, lambda i: f"row {i}"))

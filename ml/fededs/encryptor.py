@@ -1,0 +1,214 @@
+"""FedEDS's encryptor, and the set that a client makes with it to share (ALGORITHMS §4.3).
+
+    (3) min over phi of CE(y, f(unet(x; phi); g, c, theta^l))       the classifier and the random layer frozen
+    (4) x' = unet(x),  y' = softmax(f(x'; g, c, theta^l))           in eval mode
+
+So x' is whatever makes the frozen classifier say y through a layer that garbles its features: no cipher, and nothing
+keeps x out of it but that it does not help. `fednode bench reconstruct` measures how much of x comes back.
+
+Legend: N samples, B of a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.random import Generator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ml.errors import Stopped
+from ml.fededs.shared_set import decode_images
+from ml.fededs.stochastic_layer import classify_through, compute_soft_labels
+from ml.models.base import Model
+from ml.models.unet import UNet2
+from ml.payload import Array
+from ml.specs.fededs import MAX_MAGNITUDE
+from ml.training.loop import OnStep, ShouldStop, compute_gradients, compute_mean_loss, draw_batches, gather_batches
+
+LEVELS = 255  # steps of a uint8 between the least and the greatest number of a channel
+
+
+class AdamW:
+    """Loshchilov, Hutter, *Decoupled Weight Decay Regularization*, 2019, at beta 0.9 and 0.999; the arithmetic of
+    torch.optim.AdamW, without the half of torch that importing that brings along."""
+
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float, weight_decay: float = 0.01, *, epsilon: float = 1e-8
+    ) -> None:
+        self.parameters = tuple(parameter for parameter in parameters if parameter.requires_grad)
+        self._weights = [parameter.detach() for parameter in self.parameters]
+        self._means = [torch.zeros_like(weight) for weight in self._weights]
+        self._squares = [torch.zeros_like(weight) for weight in self._weights]
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.epsilon = epsilon
+        self._steps = 0
+
+    def step(self, loss: Tensor) -> None:
+        """w <- w - lr * (weight_decay * w + m / (sqrt(v) + epsilon)), m and v the running means of the gradient and of
+        its square, freed of their start at 0."""
+        gradients = compute_gradients(loss, self.parameters)
+        self._steps += 1
+        unbiased_1, unbiased_2 = 1 - 0.9**self._steps, 1 - 0.999**self._steps
+        torch._foreach_mul_(self._weights, 1 - self.lr * self.weight_decay)
+        torch._foreach_lerp_(self._means, gradients, 1 - 0.9)
+        torch._foreach_mul_(self._squares, 0.999)
+        torch._foreach_addcmul_(self._squares, gradients, gradients, 1 - 0.999)
+        roots = torch._foreach_sqrt(self._squares)
+        torch._foreach_div_(roots, math.sqrt(unbiased_2))
+        torch._foreach_add_(roots, self.epsilon)
+        torch._foreach_addcdiv_(self._weights, self._means, roots, -self.lr / unbiased_1)
+
+
+# ---- training it
+
+
+def train_encryptor(
+    model: Model,
+    layer: Tensor | None,
+    x: Tensor,
+    y: Tensor,
+    *,
+    width: int,
+    out: str,
+    epochs: int,
+    lr: float,
+    weight_decay: float,
+    batch_size: int,
+    rng: Generator,
+    autocast: AbstractContextManager[Any] | None = None,
+    should_stop: ShouldStop | None = None,
+    on_step: OnStep | None = None,
+) -> UNet2:
+    """An encryptor of the samples x_NCHW of classes y_N, in eval mode and on their device. `model` is in eval mode
+    meanwhile, and afterwards as it was.
+
+    `layer` is theta^l on the device. Raises Stopped between two steps, and Diverged.
+    """
+    autocast = autocast or contextlib.nullcontext()
+    unet = _draw_unet(x.shape[1:], width, out, rng).to(x.device)
+    if _is_channels_last(x):
+        unet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs forget it
+    batches = draw_batches(len(x), batch_size, rng, epochs=epochs, device=x.device)
+    optimiser, losses = AdamW(unet.parameters(), lr, weight_decay), list[Tensor]()
+    unet.train()
+    with freeze_for_now(model):
+        for batch in gather_batches(x, y, {}, batches):
+            if should_stop is not None and should_stop():
+                raise Stopped(f"stopped after {len(losses)} of the encryptor's {len(batches)} steps")
+            with autocast:
+                loss = F.cross_entropy(classify_through(model, unet(batch.x), layer), batch.y)  # Eq. (3)
+            optimiser.step(loss)
+            losses.append(loss.detach())
+            if on_step is not None:
+                on_step(len(losses), len(batches))
+    compute_mean_loss(losses, lr)
+    return unet.eval()
+
+
+def count_encryptor_steps(num_samples: int, batch_size: int, epochs: int) -> int:
+    """How many steps `train_encryptor` makes."""
+    return epochs * -(-num_samples // batch_size)
+
+
+@contextmanager
+def freeze_for_now(model: Model) -> Iterator[None]:
+    """The model in eval mode and without gradients of its own, then as it was."""
+    was_training, trained = model.training, [p for p in model.parameters() if p.requires_grad]
+    model.eval()
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+        model.train(was_training)
+
+
+def _draw_unet(shape: Sequence[int], width: int, out: str, rng: Generator) -> UNet2:
+    """A new one, its weights drawn from `rng` and torch's generator left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(rng.integers(1 << 62)))
+        return UNet2(shape, width, out)
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+# ---- what is shared
+
+
+@torch.no_grad()
+def encrypt(unet: UNet2, parts: Iterable[Tensor], should_stop: ShouldStop | None = None) -> Iterator[Tensor]:
+    """x'_BCHW float32 of each part x_BCHW, within the bounds that validators set. `unet` is in eval mode, or an image
+    would depend on its batch. Raises Stopped."""
+    for part in parts:
+        if should_stop is not None and should_stop():
+            raise Stopped("stopped while the samples were encrypted")
+        encrypted: Tensor = unet(part)
+        yield encrypted.clamp_(-MAX_MAGNITUDE, MAX_MAGNITUDE)
+
+
+def make_encrypted_set(
+    model: Model,
+    layer: Array | None,
+    unet: UNet2,
+    x: Tensor,
+    rows: NDArray[np.int64],
+    *,
+    dtype: str,
+    batch_size: int,
+    should_stop: ShouldStop | None = None,
+) -> dict[str, Array]:
+    """The payload of these rows of x_NCHW, in their order, Eq. (4): their images by `unet` in `dtype`, the soft labels
+    of those by `model` through `layer`, and the layer. The labels are of the images as they are read, after rounding.
+
+    Images are written where they stay, part by part; with uint8 they are made twice, since a channel's range is known
+    only after all of them. Raises Stopped.
+    """
+
+    def encrypt_all() -> Iterator[Tensor]:
+        places = torch.split(torch.from_numpy(rows).to(x.device), batch_size)
+        return encrypt(unet, (x.index_select(0, part) for part in places), should_stop)
+
+    images: Array = np.empty((len(rows), *x.shape[1:]), dtype)
+    coding = _find_coding(encrypt_all()) if dtype == "uint8" else {}
+    scale, offset = (torch.tensor(coding[name], device=x.device) if coding else None for name in ("scale", "offset"))
+    theta = None if layer is None else torch.tensor(layer, device=x.device)
+    labels: list[Array] = []
+    at = 0
+    with freeze_for_now(model):
+        for part in encrypt_all():
+            written = images[at : at + len(part)]
+            written[...] = _encode_images(part, scale, offset).cpu().numpy()
+            read = decode_images(torch.tensor(written).to(x.device), scale, offset)
+            labels.append(compute_soft_labels(model, read, theta).cpu().numpy())
+            at += len(part)
+    return {"x": images, **coding, "y": np.concatenate(labels), **({} if layer is None else {"layer": layer})}
+
+
+def _find_coding(parts: Iterable[Tensor]) -> dict[str, Array]:
+    """Each channel's `offset`, its least number, and `scale`, the step from there to its greatest in LEVELS."""
+    stacked = torch.stack([torch.stack([part.amin((0, 2, 3)), part.amax((0, 2, 3))]) for part in parts]).double()
+    low, high = stacked[:, 0].amin(0), stacked[:, 1].amax(0)
+    found = {"scale": (high - low) / LEVELS, "offset": low}
+    return {name: numbers.float().cpu().numpy() for name, numbers in found.items()}
+
+
+def _encode_images(x_BCHW: Tensor, scale: Tensor | None, offset: Tensor | None) -> Tensor:
+    """The nearest step of each number, uint8, where there are steps; a channel of one number alone has none but 0."""
+    if scale is None or offset is None:
+        return x_BCHW
+    least = torch.finfo(torch.float32).tiny
+    steps = (x_BCHW - offset.view(1, -1, 1, 1)) / scale.clamp(min=least).view(1, -1, 1, 1)
+    return steps.round_().clamp_(0, LEVELS).to(torch.uint8)

@@ -1,0 +1,135 @@
+"""Encrypted sets as they are read: rows of what others shared, from memory or from a mapped file, to the device.
+
+A set is the arrays of one `encrypted_set` payload (`ml.specs.fededs`). It may be larger than what a step should wait
+for, and lie on a disk: only the rows that are drawn are looked at, for many steps at once, and become float32 where
+they are used.
+
+Legend: N samples of a set, B rows of it, C classes, S width of the random layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ml.payload import Array, Arrays
+from ml.training.loop import Tensors
+
+Rows = NDArray[np.int64]
+
+_READ = ("x", "y")  # what a step has of a set besides its layer
+
+
+def decode_images(x: Tensor, scale: Tensor | None, offset: Tensor | None) -> Tensor:
+    """x'_BCHW float32 of the numbers that were sent: offset + scale * x, by channel, where there are such."""
+    x = x.float()
+    if scale is None or offset is None:
+        return x
+    return x.mul_(scale.view(1, -1, 1, 1)).add_(offset.view(1, -1, 1, 1))
+
+
+def take_rows(array: Array, rows: Rows) -> Tensor:
+    """Copies of some rows, straight into memory that torch takes (`ml.training.loop`)."""
+    taken = torch.from_numpy(np.empty(0, array.dtype)).new_empty((len(rows), *array.shape[1:]))
+    array.take(rows, 0, out=taken.numpy(), mode="clip")  # where a row may be missing numpy buffers all of them
+    return taken
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncryptedSet:
+    """One author's. `rows` are those that may be drawn, `layer` is its theta^l on the device, None for identity."""
+
+    arrays: Arrays
+    device: torch.device
+    rows: Rows
+    layer: Tensor | None
+
+    @classmethod
+    def open(cls, arrays: Arrays, device: torch.device, per_class: int | None = None) -> Self:
+        """With `per_class` only so many rows of each class, by the larger soft label, may be drawn: the first ones."""
+        rows = np.arange(len(arrays["y"])) if per_class is None else find_first(arrays["y"].argmax(1), per_class)
+        layer = torch.tensor(arrays["layer"], device=device) if "layer" in arrays else None
+        return cls(arrays, device, rows, layer)
+
+    def draw(self, size: int, rng: Generator) -> Rows:
+        """`size` different rows, or all there are."""
+        return self.rows[rng.choice(len(self.rows), min(size, len(self.rows)), replace=False, shuffle=False)]
+
+    def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """x'_BCHW and y'_BC, both float32 on the device."""
+        x, y = (take_rows(self.arrays[name], rows).to(self.device) for name in ("x", "y"))
+        return decode_images(x, self._get("scale"), self._get("offset")), y
+
+    def _get(self, name: str) -> Tensor | None:
+        return torch.tensor(self.arrays[name], device=self.device) if name in self.arrays else None
+
+    @property
+    def row_bytes(self) -> int:
+        """What one sample takes once it is read."""
+        return 4 * sum(int(np.prod(self.arrays[name].shape[1:])) for name in ("x", "y"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """What one step sees of others: rows of a set."""
+
+    source: EncryptedSet
+    rows: Rows
+
+
+def gather_draws(draws: Sequence[Draw | None], max_bytes: int) -> Iterator[Tensors]:
+    """`x`, `y` and unless it is identity `layer` for each step, nothing for a step without a draw. As many steps are
+    read at once as `max_bytes` holds, and of each set in one go."""
+    start = 0
+    while start < len(draws):
+        end = _find_end(draws, start, max_bytes)
+        steps = _gather_block(draws[start:end])
+        last = steps.pop()
+        yield from steps
+        steps.clear()  # what the last step is a view of must not be held while the next block is read
+        last = {name: tensor.clone() if name in _READ else tensor for name, tensor in last.items()}
+        yield last
+        start = end
+
+
+def _find_end(draws: Sequence[Draw | None], start: int, max_bytes: int) -> int:
+    """Where the block from `start` ends: after one step at least."""
+    total, end = 0, start
+    while end < len(draws):
+        draw = draws[end]
+        total += 0 if draw is None else len(draw.rows) * draw.source.row_bytes
+        if total > max_bytes and end > start:
+            break
+        end += 1
+    return end
+
+
+def _gather_block(draws: Sequence[Draw | None]) -> list[Tensors]:
+    steps: list[Tensors] = [{}] * len(draws)
+    by_set: dict[int, list[int]] = {}
+    for step, draw in enumerate(draws):
+        if draw is not None:
+            by_set.setdefault(id(draw.source), []).append(step)
+    for places in by_set.values():
+        drawn = [draw for place in places if (draw := draws[place]) is not None]
+        source, sizes = drawn[0].source, [len(draw.rows) for draw in drawn]
+        x, y = source.read(np.concatenate([draw.rows for draw in drawn]))
+        layer = {} if source.layer is None else {"layer": source.layer}
+        for place, x_part, y_part in zip(places, torch.split(x, sizes), torch.split(y, sizes), strict=True):
+            steps[place] = {"x": x_part, "y": y_part, **layer}
+    return steps
+
+
+def find_first(labels_N: Rows, per_class: int) -> Rows:
+    """The rows that are among the first `per_class` of their class, sorted."""
+    by_class = np.argsort(labels_N, kind="stable")
+    sizes = np.bincount(labels_N)
+    rank = np.arange(len(labels_N)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(by_class[rank < per_class])

@@ -1,0 +1,149 @@
+"""What most methods do alike, once: plain training, sending a model, sending prototypes.
+
+A method that sends its model takes over the mean of all (`SharesModel`), and may remember its own besides
+(`RemembersModel`); one that sends prototypes keeps its weights to itself and remembers the prototypes that came back
+(`SharesPrototypes`). Each says in its own file what it trains on. The validators' side is `ml.specs.sharing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from ml.errors import AggregationError
+from ml.methods.base import Blobs, Prepared, Round, State
+from ml.methods.common.contrast import Represent, embed, freeze, represent
+from ml.methods.common.losses import GlobalPrototypes
+from ml.methods.common.prototypes import PrototypeRows, compute_prototypes
+from ml.models.base import Model, dump_parameters, load_parameters
+from ml.payload import Array, Arrays
+from ml.specs import MethodSpec, add_kind, get_kind
+from ml.specs.sharing import ModelSpec, PrototypeSpec
+from ml.training.loop import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.metrics import Prediction
+
+AnySpec = TypeVar("AnySpec", bound=MethodSpec)
+AnyModelSpec = TypeVar("AnyModelSpec", bound=ModelSpec)
+AnyPrototypeSpec = TypeVar("AnyPrototypeSpec", bound=PrototypeSpec)
+
+
+class Classifies(Generic[AnySpec]):
+    """Cross-entropy on the client's own samples; the classifier answers."""
+
+    def __init__(self, spec: AnySpec) -> None:
+        self.spec = spec
+
+    def init(self, state: State) -> None:
+        pass
+
+    def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
+        return Prepared()
+
+    def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
+        return compute_cross_entropy(model, batch, context)
+
+    def predict(self, state: State, x: Tensor) -> Prediction:
+        logits = state.model(x)
+        return Prediction(logits, logits.argmax(1))
+
+    def represent(self, state: State, x: Tensor) -> Tensor:
+        return state.model.embed(x)
+
+    def list_prototypes(self, state: State) -> PrototypeRows | None:
+        return None
+
+
+class SharesModel(Classifies[AnyModelSpec]):
+    """The whole model is sent, and its mean taken over."""
+
+    def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
+        sent = self.spec.schemas(round_.height)["model"].arrays
+        parameters = dump_parameters(state.model)
+        return self.get_weight(state), {"model": {name: array for name, array in parameters.items() if name in sent}}
+
+    def get_weight(self, state: State) -> int:
+        return 1 if self.spec.max_weight_is_one else min(len(state.data.train), self.spec.task.max_weight)
+
+    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
+        load_parameters(state.model, get_agreed(aggregate, "model", round_))
+
+
+class RemembersModel(SharesModel[AnyModelSpec]):
+    """The state besides the model is the client's own as its last local phase left it, under "previous/"."""
+
+    def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
+        state.arrays = add_kind("previous", dump_parameters(state.model))
+        return super().finish(state, round_)
+
+    def prepare_contrast(self, state: State, schedule: Schedule, mu: float, how: Represent = embed) -> Prepared:
+        """By sample, `global` and `previous`: its unit representation by the model as it is, which the round begins
+        with, and by the previous one. `mu` in the context is 0 while there is none."""
+        x, rows = state.data.train.x, schedule.drawn
+        common, kept = represent(state.model, x, rows, how), get_kind(state.arrays, "previous")
+        if kept is None:
+            previous, mu = torch.zeros_like(common), 0.0
+        else:
+            previous = represent(freeze(state.model, kept), x, rows, how)
+        return Prepared({"mu": torch.tensor(mu, device=x.device)}, {"global": common, "previous": previous})
+
+
+class SharesPrototypes(Classifies[AnyPrototypeSpec]):
+    """The state besides the model is P_r: `classes` int64[n] and `prototypes` float32[n, D], absent in round 1."""
+
+    def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
+        hyper, samples = self.spec.hyperparameters, state.data.train
+        local = compute_prototypes(
+            state.model, samples.x, samples.y, state.data.num_classes, hyper.min_class_samples
+        )  # DFPL's Eq. (1)
+        payload = {"classes": local.classes, "prototypes": local.prototypes}
+        if hyper.proto_agg == "samples":  # class sizes leave the client only where the average needs them
+            payload["counts"] = local.counts.clip(max=self.spec.task.max_weight)
+        return 1, {"prototypes": payload}
+
+    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
+        agreed = get_agreed(aggregate, "prototypes", round_)
+        state.arrays = {name: agreed[name].copy() for name in ("classes", "prototypes")}
+
+    def get_prototypes(self, state: State) -> GlobalPrototypes | None:
+        """P_r on the client's device, None before the first round."""
+        if "classes" not in state.arrays:
+            return None
+        return GlobalPrototypes.from_arrays(
+            state.arrays["classes"], state.arrays["prototypes"], state.data.num_classes, state.data.device
+        )
+
+    def list_prototypes(self, state: State) -> PrototypeRows | None:
+        if "classes" not in state.arrays:
+            return None
+        return PrototypeRows(state.arrays["classes"], state.arrays["prototypes"])
+
+    def predict_nearest(self, state: State, x: Tensor) -> Prediction:
+        """The nearest P^i among the client's own classes, as in FedProto's code; the classifier's answer while there
+        is none."""
+        z_ND = state.model.embed(x)
+        logits = state.model.classify(z_ND)
+        target = self.get_prototypes(state)
+        if target is not None:
+            own = state.data.classes[target.held[state.data.classes] > 0]
+            if len(own):
+                distances = torch.cdist(z_ND, target.vectors[own], compute_mode="donot_use_mm_for_euclid_dist")
+                distances_N, nearest_N = distances.min(1)
+                return Prediction(logits, own[nearest_N], distances_N)
+        return Prediction(logits, logits.argmax(1))
+
+
+def flatten(model: Model, spec: MethodSpec) -> Tensor:
+    """A copy of all trained parameters in one vector, [P]."""
+    parameters = dict(model.named_parameters())
+    return torch.cat([parameters[name].reshape(-1) for name in spec.task.parameter_schema.arrays])
+
+
+def get_agreed(aggregate: Arrays | None, kind: str, round_: Round) -> dict[str, Array]:
+    """The arrays of one kind in a round's aggregate. Raises AggregationError where there are none."""
+    agreed = get_kind(aggregate, kind)
+    if agreed is None:
+        raise AggregationError(f"round {round_.height}: expected {kind} in the aggregate, got none")
+    return agreed

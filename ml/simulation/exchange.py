@@ -1,0 +1,121 @@
+"""The payloads that clients send each other in a round: voted ones to everyone, others to whoever wants them.
+
+Of a payload on demand only the digest travels with the contribution (`Offer`). Once the round has its aggregate each
+client pulls what its spec says is wanted, as a node does, except what it has already because it made the same itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ml.methods.base import Trained
+from ml.payload import Array, Arrays, compute_encoded_bytes, iter_encoded
+from ml.specs import MethodSpec, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a payload is: numbers in floating-point arrays, and bytes of its encoding."""
+
+    params: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.params + other.params, self.bytes + other.bytes)
+
+    def __mul__(self, times: int) -> Size:
+        return Size(self.params * times, self.bytes * times)
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> Size:
+        params = sum(array.size for array in arrays.values() if array.dtype.kind == "f")
+        layout = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
+        return cls(params, compute_encoded_bytes(layout))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """One round's contributions, by `num_clients` or some of them. `voted` is the size of all their voted payloads;
+    `offers`, in author order, and `blobs` by digest are empty where a method has nothing on demand and nothing that
+    later rounds read."""
+
+    spec: MethodSpec
+    height: int
+    num_clients: int
+    voted: Size
+    offers: tuple[Offer, ...]
+    blobs: Mapping[bytes, Arrays]
+
+    @classmethod
+    def make(cls, spec: MethodSpec, height: int, ids: Sequence[bytes], trained: Sequence[Trained | None]) -> Exchange:
+        """The exchange of what `trained[i]` has made under `ids[i]`, checked as a validator would; None has made
+        nothing, and only takes. Raises PayloadError.
+
+        Only where there is something on demand or to be read later is anything hashed, and then once.
+        """
+        voted_kinds = spec.rules(height).keys()
+        is_read_later = spec.needed_until(height) != height
+        has_offers = is_read_later or bool(spec.schemas(height).keys() - voted_kinds)
+        voted, offers, blobs = Size(), [], {}
+        for author, made in sorted(zip(ids, trained, strict=True), key=lambda pair: pair[0]):
+            if made is None:
+                continue
+            validate_contribution(spec, height, made)
+            digests: dict[str, bytes] = {}
+            for kind, arrays in made.payloads.items():
+                if kind in voted_kinds:
+                    voted += Size.of(arrays)
+                if has_offers:
+                    digests[kind] = _compute_digest(arrays)
+                if is_read_later or kind not in voted_kinds:
+                    blobs[digests[kind]] = {name: _protect(array) for name, array in arrays.items()}
+            if has_offers:
+                offers.append(Offer(author, made.weight, digests))
+        return cls(spec, height, len(trained), voted, tuple(offers), blobs)
+
+    def take(
+        self, beacon: bytes, me: bytes, aggregate: Arrays | None, gone: Collection[bytes] = frozenset()
+    ) -> dict[bytes, Arrays]:
+        """The blobs that `me` wants of this round, those in `gone` left out."""
+        wanted = self.spec.wanted(self.height, beacon, me, self.offers, aggregate, gone)
+        return {digest: self.blobs[digest] for digest in wanted}
+
+    def take_for_training(self, height: int, beacon: bytes, me: bytes) -> dict[bytes, Arrays]:
+        """The blobs of this round that the local phase of `me` for a later height reads."""
+        wanted = self.spec.wanted_in_training(height, beacon, me, self.offers)
+        return {digest: self.blobs[digest] for digest in wanted}
+
+    def measure(self, taken: Mapping[bytes, Mapping[bytes, Arrays]]) -> tuple[Size, Size]:
+        """(sent, received), summed over clients, who have taken these blobs by their ids. A voted payload is sent once
+        and received by all others, also one that is read later; one on demand is sent as often as it is pulled."""
+        own = {offer.author: set(offer.digests.values()) for offer in self.offers}
+        pulled = Size()
+        for me, blobs in taken.items():
+            for digest, arrays in blobs.items():
+                if digest not in own.get(me, ()):
+                    pulled += Size.of(arrays)
+        return self.voted + pulled, self.voted * (self.num_clients - 1) + pulled
+
+
+def validate_contribution(spec: MethodSpec, height: int, made: Trained) -> None:
+    """Raise PayloadError unless `made` may be contributed at this height."""
+    spec.validate_weight(made.weight)
+    spec.validate_kinds(made.payloads, height)
+    for kind, arrays in made.payloads.items():
+        spec.validate_payload(kind, arrays, height)
+
+
+def _compute_digest(arrays: Arrays) -> bytes:
+    digest = hashlib.sha256()
+    for piece in iter_encoded(arrays):
+        digest.update(piece)
+    return digest.digest()
+
+
+def _protect(array: Array) -> Array:
+    """The same memory, not to be written to: everyone who pulls a blob is given the same arrays."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,94 @@
+"""The members of a simulation that lie: which they are, what their attack does to their samples, and what they answer.
+
+Who lies follows from the run's seed and from how many there are of all and of them, and from nothing else: so it is the
+same clients whatever the method, the rule and the attack, and of more liars the fewer are some.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+
+from ml.attacks import Attack, make_attack
+from ml.attacks.base import Scene
+from ml.errors import PayloadError
+from ml.methods.base import Client, Samples, Trained
+from ml.models.base import dump_parameters
+from ml.payload import Arrays
+from ml.seeding import numpy_rng
+from ml.simulation.exchange import validate_contribution
+
+_log = logging.getLogger(__name__)
+
+
+def choose_liars(num_clients: int, num_liars: int, seed: int) -> tuple[int, ...]:
+    """The places of those that lie, ascending."""
+    return tuple(sorted(map(int, numpy_rng(seed, "liars").permutation(num_clients)[:num_liars])))
+
+
+@dataclass(slots=True, eq=False)
+class Liars:
+    """`places` are theirs among the clients. `starts` is what the local phase under way began from, of each."""
+
+    attack: Attack
+    places: tuple[int, ...]
+    clients: Sequence[Client]
+    seed: int
+    starts: dict[int, Arrays]
+
+    @classmethod
+    def make(cls, mapping: Mapping[str, Any], clients: Sequence[Client], seed: int) -> Self:
+        """Those of a run before its first round; from here on their samples have the labels that the attack gives them.
+        Raises SpecError."""
+        attack = make_attack(mapping, clients[0].spec, len(clients))
+        places = choose_liars(len(clients), attack.liars, seed)
+        for i in places:
+            state = clients[i].state
+            state.data = replace(state.data, train=_relabel(attack, state.data.train, state.data.num_classes))
+        return cls(attack, places, clients, seed, {})
+
+    @property
+    def honest(self) -> list[int]:
+        """The places of all others."""
+        return [i for i in range(len(self.clients)) if i not in self.places]
+
+    def begin(self) -> None:
+        """To be called before the local phases of a round."""
+        self.starts = {i: dump_parameters(self.clients[i].state.model) for i in self.places}
+
+    def answer(self, height: int, trained: Sequence[Trained | None], common: Arrays | None) -> list[Trained | None]:
+        """What everyone contributes, given what all have trained and the parent's aggregate: None for who does not, or
+        whose lie validators refuse."""
+        honest = [made.payloads for i in self.honest if (made := trained[i]) is not None]
+        answers = list(trained)
+        for i in self.places:
+            made = trained[i]
+            answers[i] = None if made is None else self._lie(i, height, made, honest, common)
+        return answers
+
+    def _lie(
+        self, i: int, height: int, made: Trained, honest: Sequence[Mapping[str, Arrays]], common: Arrays | None
+    ) -> Trained | None:
+        attack, spec = self.attack, self.clients[i].spec
+        rng = numpy_rng(self.seed, "attack", attack.name, i, height)
+        scene = Scene(spec, height, made.payloads, honest, self.starts[i], common, len(self.clients), rng)
+        payloads = attack.lie(scene)
+        if payloads is None:
+            return None
+        weight = made.weight if attack.weight is None or spec.max_weight_is_one else attack.weight
+        lie = replace(made, weight=weight, payloads=attack.claim(scene, payloads))
+        try:
+            validate_contribution(spec, height, lie)
+        except PayloadError as error:
+            _log.info("client %d: refused at height %d: %s", i, height, error)
+            return None
+        return lie
+
+
+def _relabel(attack: Attack, samples: Samples, num_classes: int) -> Samples:
+    labels_N = attack.change_labels(samples.y.cpu().numpy(), num_classes)
+    return Samples(samples.x, torch.from_numpy(labels_N).to(samples.y.device))

@@ -1,0 +1,430 @@
+"""Any method for N clients in one process, with no network: what a federation should come to, and what it is held to.
+
+Clients train one after the other, or on a GPU all at once (`ml.clients.batched`). Their payloads are checked,
+aggregated and applied by the very functions that validators use, in the order of the authors' ids. Given a federation's
+seed, its members' ids and its block ids, the aggregate digests of every round are the federation's own.
+
+With an `attack` some clients lie (`ml.attacks`), and all means are over the others. Then a local phase that diverges,
+as a contribution that validators refuse, is left out of its round; and a run ends where a federation would stand still,
+with fewer than n - f contributions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ml.aggregation import compute_max_liars
+from ml.clients.batched import explain_unbatchable, train_batched
+from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.embedding_snapshot import Snapshot, take_snapshot
+from ml.data import forget_opened, get_classes, get_default_input, open_once
+from ml.errors import DataError, Spoiled
+from ml.guard import KEEP_HEIGHTS, LeftOut
+from ml.methods.base import Blobs, Client, Metrics, Trained
+from ml.models import Pretrained, load_pretrained, resolve_model
+from ml.payload import Array, Arrays, decode_arrays
+from ml.simulation.exchange import Exchange
+from ml.simulation.liars import Liars
+from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate
+from ml.specs.architectures import MLP_HIDDEN
+from ml.training.loop import Diverged
+from ml.training.metrics import compute_mean
+
+log = logging.getLogger(__name__)
+
+BATCHED = ("auto", "on", "off")
+PEER_METRICS = ("peers", "similar", "dropout", "divergence")
+ZERO_DIGEST = bytes(32)  # the aggregate of a method that votes on nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationConfig:
+    """A run. `method` is genesis's: a name and the hyper-parameters that differ from its defaults.
+
+    `shots` limits each client's samples per class; `input` is by default what suits data and model; `pretrained` is a
+    file that the initial model is taken from. `batched` says whether all clients train in one pass: auto does on a GPU
+    where the model allows it. One thread on a CPU, not batched, gives the same bytes as a node's worker does.
+    `max_loss_ratio` is as `Client` has it; nodes have 4. `attack` is a name in `ml.attacks.ATTACKS`, how many `liars`
+    there are, and the settings that differ from its defaults.
+    """
+
+    method: Mapping[str, Any]
+    data: Mapping[str, Any] = field(default_factory=lambda: {"format": "digits"})
+    model: Mapping[str, Any] = field(default_factory=lambda: {"name": "mlp", "hidden": list(MLP_HIDDEN)})
+    input: Mapping[str, Any] | None = None
+    partition: str = "classes:3,1"
+    shots: int | None = None
+    clients: int = 10
+    rounds: int = 10
+    seed: int = 1
+    threads: int = 1
+    device: str = "cpu"
+    pretrained: str | None = None
+    batched: str = "auto"
+    max_loss_ratio: float | None = None
+    attack: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.batched not in BATCHED:
+            raise DataError(f"batched: expected {', '.join(BATCHED)}, got {self.batched!r}")
+        if self.max_loss_ratio is not None and not 1 <= self.max_loss_ratio < math.inf:
+            raise DataError(f"max_loss_ratio: expected a number of at least 1, got {self.max_loss_ratio}")
+        for name in ("clients", "rounds", "threads"):
+            if getattr(self, name) < 1:
+                raise DataError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.method.get("budget_s") is not None:
+            raise DataError(
+                "method.budget_s: expected none in a simulation, where no node's clock decides; "
+                "fednode plan says which local_iterations fit"
+            )
+        if self.input is None:
+            object.__setattr__(self, "input", get_default_input(self.data, self.model))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """One round: means over honest clients of the accuracy and the loss on matched test sets (`taa`, `tal`) and on
+    everyone's (`global_`, `tal_global`), and of the matched accuracy before anything was exchanged (`taa_local`); and
+    what clients sent and received, summed over all: numbers in floating-point arrays, and bytes of encoded payloads. A
+    payload that is voted on is sent once and received by all others, one on demand as often as it is pulled. `train_s`
+    is the mean over clients of the seconds that their local phases took; being the machine's, it makes no two rounds
+    unequal.
+
+    Of peer-to-peer methods also means over honest clients: how many `peers` each took something of, and where a method
+    says so, how many of them were `similar`, how far they were apart (`divergence`), and the share of clients that took
+    over a peer's whole model (`dropout`). None of other methods.
+
+    Under an attack also how many contributions the round went without (`left_out`), and how many of the honest it left
+    without a finite loss (`spoiled`).
+    """
+
+    round: int
+    taa: float
+    tal: float
+    taa_local: float
+    global_: float
+    tal_global: float
+    sent_params: int
+    sent_bytes: int
+    received_params: int
+    received_bytes: int
+    peers: float | None = None
+    similar: float | None = None
+    dropout: float | None = None
+    divergence: float | None = None
+    left_out: int | None = None
+    spoiled: int | None = None
+    train_s: float = field(default=0.0, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """All but `train_s`, and what the method does not have; None for what is no finite number."""
+        values = {name.rstrip("_"): value for name, value in asdict(self).items() if name != "train_s"}
+        return {name: _to_finite(value) for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientResult:
+    """One client after the last round; `local_accuracy` is the matched one before anything was exchanged in it, None
+    where the client did not train."""
+
+    id: int
+    accuracy: float
+    global_accuracy: float
+    local_accuracy: float | None
+    num_train: int
+    num_test: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """A whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on; `pretrained` says
+    what was taken from the file of that name. `snapshot` is the first honest client's after the last round, where it
+    was asked for. Under an attack the clients in `liars` lie, and `halted_at` is the height that was never made."""
+
+    config: SimulationConfig
+    method: Mapping[str, Any]  # every hyper-parameter, defaults written out
+    rounds: tuple[RoundResult, ...]
+    clients: tuple[ClientResult, ...]
+    aggregate_digests: tuple[bytes, ...]
+    seconds: float
+    pretrained: str | None = None
+    snapshot: Snapshot | None = None
+    liars: tuple[int, ...] = ()
+    halted_at: int | None = None
+
+    @property
+    def best_taa(self) -> float:
+        """No number where there was no round; so are the two below."""
+        return max((result.taa for result in self.rounds), default=math.nan)
+
+    @property
+    def final_taa(self) -> float:
+        return self.rounds[-1].taa if self.rounds else math.nan
+
+    @property
+    def final_global(self) -> float:
+        return self.rounds[-1].global_ if self.rounds else math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `fednode simulate --json` prints. Equal configurations give equal objects."""
+        return {
+            "config": {**asdict(self.config), "method": dict(self.method)},
+            "rounds": [result.to_json() for result in self.rounds],
+            "best_taa": _to_finite(self.best_taa),
+            "final_taa": _to_finite(self.final_taa),
+            "final_global": _to_finite(self.final_global),
+            "clients": [asdict(result) for result in self.clients],
+            **({} if self.config.attack is None else {"liars": list(self.liars), "halted_at": self.halted_at}),
+        }
+
+
+def simulate(
+    config: SimulationConfig,
+    *,
+    ids: Sequence[bytes] | None = None,
+    beacons: Callable[[int], bytes] | None = None,
+    on_round: Callable[[RoundResult], None] | None = None,
+    snapshot: bool = False,
+) -> SimulationResult:
+    """Run all rounds. `ids[i]` is the author id of client i, and `beacons(height)` the block id that height builds on.
+    `snapshot` asks for one of client 0 at the end.
+
+    Raises SpecError or DataError for a configuration that cannot be, and PayloadError when what a client made of its
+    round does not fit the method's own schema (numbers that are not finite, above all).
+    """
+    start = time.perf_counter()
+    if ids is None:
+        ids = [i.to_bytes(32, "big") for i in range(config.clients)]
+    if len(set(ids)) != config.clients:
+        raise ValueError(f"ids: expected {config.clients} different ones, got {len(set(ids))}")
+    with use_threads(config.threads):
+        parent: Arrays | None
+        clients, parent, pretrained = begin_simulation(config)
+        spec, batched = clients[0].spec, _is_batched(config, clients)
+        liars = None if config.attack is None else Liars.make(config.attack, clients, config.seed)
+        honest = list(range(config.clients)) if liars is None else liars.honest
+        kept: dict[int, Exchange] = {}  # those whose payloads later rounds read, by height
+        left_out = [LeftOut(KEEP_HEIGHTS) for _ in clients]
+        rounds: list[RoundResult] = []
+        digests: list[bytes] = []
+        halted_at = None
+        trained: list[Trained | None] = [None] * config.clients
+        for height in range(1, config.rounds + 1):
+            beacon = beacons(height) if beacons else _make_beacon(config.seed, height)
+            standing = kept.get(spec.get_standing(height) or 0)
+            offers = standing.offers if standing else ()
+            blobs = [standing.take_for_training(height, beacon, me) if standing else {} for me in ids]
+            if liars is not None:
+                liars.begin()
+            trained = _train(clients, height, beacon, ids, offers, blobs, batched=batched, tolerant=liars is not None)
+            answers = trained if liars is None else liars.answer(height, trained, parent)
+            if _stands_still(answers, honest):
+                halted_at = height
+                break
+            exchange = Exchange.make(spec, height, ids, answers)
+            kept = {made: old for made, old in {**kept, height: exchange}.items() if _is_read_after(height, made, spec)}
+            contributions = [
+                AuthorPayloads(author, made.weight, made.payloads)
+                for author, made in zip(ids, answers, strict=True)
+                if made is not None
+            ]
+            encoded = compute_aggregate(spec, height, contributions, parent)
+            parent = None if encoded is None else decode_arrays(encoded, len(encoded))
+            digests.append(ZERO_DIGEST if encoded is None else hashlib.sha256(encoded).digest())
+            gone = [frozenset(left.get(height)) for left in left_out]
+            taken = {me: exchange.take(beacon, me, parent, away) for me, away in zip(ids, gone, strict=True)}
+            sent, received = exchange.measure(taken)
+            applied = [
+                _apply(client, height, parent, beacon, me, exchange.offers, taken[me], away, left)
+                for me, client, away, left in zip(ids, clients, gone, left_out, strict=True)
+            ]
+            everyone = [client.evaluate("global") for client in clients]
+            before = [made.metrics for i in honest if (made := trained[i]) is not None]
+            after = [applied[i][0] for i in honest]
+            on_all = [everyone[i] for i in honest]
+            rounds.append(
+                RoundResult(
+                    round=height,
+                    taa=compute_mean(metrics["accuracy"] for metrics in after),
+                    tal=compute_mean(metrics["loss"] for metrics in after),
+                    taa_local=compute_mean(metrics["accuracy"] for metrics in before),
+                    global_=compute_mean(metrics["accuracy"] for metrics in on_all),
+                    tal_global=compute_mean(metrics["loss"] for metrics in on_all),
+                    sent_params=sent.params,
+                    sent_bytes=sent.bytes,
+                    received_params=received.params,
+                    received_bytes=received.bytes,
+                    **{name: _compute_known_mean(after, name) for name in PEER_METRICS},
+                    left_out=None if liars is None else answers.count(None),
+                    spoiled=None if liars is None else sum(applied[i][1] for i in honest),
+                    train_s=compute_mean(metrics["seconds"] for metrics in before),
+                )
+            )
+            if on_round is not None:
+                on_round(rounds[-1])
+        shown = take_snapshot(clients[honest[0]], config.seed) if snapshot else None
+        results = [_describe(i, client, made) for i, (client, made) in enumerate(zip(clients, trained, strict=True))]
+    seconds = time.perf_counter() - start
+    return SimulationResult(
+        config,
+        spec.to_mapping(),
+        tuple(rounds),
+        tuple(results),
+        tuple(digests),
+        seconds,
+        None if pretrained is None else pretrained.describe(),
+        shown,
+        () if liars is None else liars.places,
+        halted_at,
+    )
+
+
+def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, Array], Pretrained | None]:
+    """The clients of a run before its first round, block 0's aggregate, and what that was taken from.
+
+    Raises SpecError, DataError, or MlError for a device that is not there.
+    """
+    assert config.input is not None  # noqa: S101 - set when the configuration was made
+    shape = config.input["shape"]
+    with open_once():
+        classes = get_classes(config.data)
+        model = resolve_model(config.model, shape, len(classes))
+        pretrained = None
+        if config.pretrained is not None:
+            pretrained = load_pretrained(Path(config.pretrained), model, shape, len(classes))
+        initial = make_initial_aggregate(model, shape, len(classes), config.seed, pretrained=pretrained)
+        clients = make_clients(
+            method=config.method,
+            model=model,
+            classes=classes,
+            input=config.input,
+            data=config.data,
+            partition=config.partition,
+            num_clients=config.clients,
+            run_seed=config.seed,
+            shots=config.shots,
+            device=config.device,
+            initial=initial,
+            rounds=config.rounds,
+            max_loss_ratio=config.max_loss_ratio,
+        )
+        forget_opened()  # also where somebody further out has it remembered
+    return clients, initial, pretrained
+
+
+def _train(
+    clients: Sequence[Client],
+    height: int,
+    beacon: bytes,
+    ids: Sequence[bytes],
+    offers: Sequence[Offer],
+    blobs: Sequence[Blobs],
+    *,
+    batched: bool,
+    tolerant: bool,
+) -> list[Trained | None]:
+    """The local phases of all. Where those of all at once diverge, one after the other: each may have a state to go
+    back to. Where it is `tolerant`, None for one that diverges all the same; raises Diverged otherwise."""
+    if batched:
+        with suppress(Diverged):
+            return [*train_batched(clients, height, beacon, ids=ids, offers=offers, blobs=blobs)]
+    trained: list[Trained | None] = []
+    for me, client, own in zip(ids, clients, blobs, strict=True):
+        try:
+            trained.append(client.train(height, beacon, me=me, offers=offers, blobs=own))
+        except Diverged:
+            if not tolerant:
+                raise
+            trained.append(None)
+    return trained
+
+
+def _stands_still(answers: Sequence[Trained | None], honest: Sequence[int]) -> bool:
+    """Whether no block comes about: fewer than n - f contributions, a federation's quorum, or none of the honest."""
+    num = len(answers) - answers.count(None)
+    return num < len(answers) - compute_max_liars(len(answers)) or all(answers[i] is None for i in honest)
+
+
+def _apply(
+    client: Client,
+    height: int,
+    aggregate: Arrays | None,
+    beacon: bytes,
+    me: bytes,
+    offers: Sequence[Offer],
+    blobs: Blobs,
+    gone: Collection[bytes],
+    left_out: LeftOut,
+) -> tuple[Metrics, bool]:
+    """What a client measures after a round, and whether that would have spoiled it: then it is as it was. Whom it
+    refuses it leaves out."""
+
+    def on_refused(peer: bytes, why: str) -> None:
+        log.info("%s takes nothing of %s at height %d: %s", me.hex()[:8], peer.hex()[:8], height, why)
+        left_out.add(peer, height, why)
+
+    try:
+        metrics = client.apply(
+            height, aggregate, beacon=beacon, me=me, offers=offers, blobs=blobs, gone=gone, on_refused=on_refused
+        )
+    except Spoiled as error:
+        log.warning("%s goes on from its own model after height %d: %s", me.hex()[:8], height, error)
+        return client.evaluate(), True
+    return metrics, False
+
+
+def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:
+    """Whether all clients train in one pass. Raises DataError where that is asked for and cannot be."""
+    if config.batched == "off" or (config.batched == "auto" and clients[0].device.type != "cuda"):
+        return False
+    reason = explain_unbatchable(clients)
+    if reason is not None and config.batched == "on":
+        raise DataError(f"batched: {reason}")
+    return reason is None
+
+
+def _is_read_after(height: int, made: int, spec: MethodSpec) -> bool:
+    """Whether a local phase after that of `height` reads what height `made` has exchanged."""
+    last = spec.needed_until(made)
+    return last is None or last > height
+
+
+def _compute_known_mean(told: Sequence[Metrics], name: str) -> float | None:
+    """The mean over the clients that say so; None where none does."""
+    known = [metrics[name] for metrics in told if name in metrics]
+    return compute_mean(known) if known else None
+
+
+def _describe(i: int, client: Client, made: Trained | None) -> ClientResult:
+    accuracy, global_accuracy = client.evaluate()["accuracy"], client.evaluate("global")["accuracy"]
+    local_accuracy = None if made is None else made.metrics["accuracy"]
+    return ClientResult(i, accuracy, global_accuracy, local_accuracy, client.num_train, client.num_test)
+
+
+def _to_finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _make_beacon(seed: int, height: int) -> bytes:
+    return hashlib.sha256(f"simulated block {seed} {height - 1}".encode("ascii")).digest()
+
+
+@contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Torch with `count` threads on a CPU, and as it was afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,364 @@
+"""The local phase, one loop for all methods: SGD over batches drawn by index from data that lie on the device already
+(ALGORITHMS §1.5).
+
+A *step* is one mini-batch update, an *epoch* one pass over the local data in random order, its last partial batch kept
+unless `drop_last` is set. For the small models of a rehearsal a step is mostly overhead, so there is no DataLoader and
+no optimiser object: all batches of a phase are drawn beforehand and, while they fit, gathered at once; gradients go
+straight from autograd into one fused update; the loss is read once, at the end.
+
+A method gives the loss as a function of (model, batch, context) alone, and what it needs of earlier models or of the
+others as tensors beforehand (`Prepared`). So the same loss also runs over many clients at once (`ml.clients.batched`).
+
+What is multiplied lies in memory that torch took: arrays come in as copies, by `torch.tensor` mostly. The last bits of
+a matrix product hang on where its factors begin, and torch's memory begins on 64 bytes in every process, while numpy's
+begins on 16, and an array that was decoded where its bytes lie on any 4. So on one kind of processor, by one thread,
+the same arrays give the same bits, wherever they came from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.random import Generator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ml.data.augment import augment
+from ml.errors import MlError, Stopped
+from ml.models.base import Model
+from ml.payload import Arrays
+from ml.specs.base import Hyperparameters
+
+Tensors = Mapping[str, Tensor]
+Batches = Sequence[Tensor]
+ShouldStop = Callable[[], bool]  # may raise Abandoned instead
+OnStep = Callable[[int, int], None]  # (steps done, steps in all)
+OnGradients = Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of all trained parameters, in the order of the model
+Autocast = AbstractContextManager[Any]  # that a forward pass in training runs in
+Then = Callable[[Autocast, ShouldStop | None, OnStep | None], Mapping[str, Arrays]]
+
+MAX_GATHERED_BYTES = 64 << 20
+
+
+class Diverged(MlError):
+    """The loss is no number any more, or what is left no one would take: the learning rate is too high for these data,
+    or the model that training began from is spoiled."""
+
+
+class Batch(NamedTuple):
+    """x_BCHW and y_B of one step, and their rows of what a method prepared for each sample."""
+
+    x: Tensor
+    y: Tensor
+    extra: Tensors = {}  # noqa: RUF012 - never written
+
+
+ComputeLoss = Callable[[Model, Batch, Tensors], Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByStep:
+    """Tensors that come with each batch and are not rows of the client's samples. `gather(max_bytes)` makes them step
+    by step, so much at once. Phases of one `layout` have the same names and shapes at each step."""
+
+    layout: Hashable
+    gather: Callable[[int], Iterator[Tensors]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """What a method's loss needs in a round besides the batch: `context`, the same at every step, `by_sample`, whose
+    rows belong to the client's samples and come with each batch, and `by_step`, what else comes with each.
+
+    A method that has to see each step's gradients, or to change them before they are used, gives `on_gradients`, and
+    one that has more to train when the steps are made gives `then`, which makes `then_steps` of its own; what that
+    returns are payloads beside those of `finish`. Either trains alone. `metrics` are the phase's besides those of all.
+    """
+
+    context: Tensors = field(default_factory=dict)
+    by_sample: Tensors = field(default_factory=dict)
+    on_gradients: OnGradients | None = None
+    by_step: ByStep | None = None
+    then: Then | None = None
+    then_steps: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the steps of a local phase did: the mean of their losses, how many they were, the seconds they took; and the
+    payloads of what came `then`, whose steps and seconds count too."""
+
+    loss: float
+    steps: int
+    seconds: float
+    payloads: Mapping[str, Arrays] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How a site trains, whatever the method: a choice of speed, not of mathematics.
+
+    `precision` bf16 runs the forward pass under autocast (weights, losses and prototypes stay float32); auto does so
+    where the GPU is made for it. `channels_last` lays images out for convolutions, `compiled` hands the loss to
+    torch.compile, `deterministic` has torch refuse kernels whose results vary. `augment` changes samples as they are
+    drawn.
+    """
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    channels_last: bool = False
+    compiled: bool = False
+    deterministic: bool = False
+    augment: Literal["none", "flip", "crop", "flip_crop"] = "none"
+
+    def get_precision(self, device: torch.device) -> Literal["fp32", "bf16"]:
+        """What a forward pass in training is computed in on `device`."""
+        if self.precision != "auto":
+            return self.precision
+        is_made_for_it = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return "bf16" if is_made_for_it else "fp32"
+
+    def autocast(self, device: torch.device) -> Autocast:
+        """The context that a forward pass in training runs in."""
+        use = self.get_precision(device) == "bf16"
+        return torch.autocast(device.type, torch.bfloat16) if use else contextlib.nullcontext()
+
+    def lay_out(self, model: Model) -> Model:
+        """The model as this engine trains it; torch is set up for it."""
+        if self.deterministic:
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.benchmark = False
+        if self.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs forget it
+        return model
+
+    def lay_out_samples(self, x_NCHW: Tensor) -> Tensor:
+        return x_NCHW.contiguous(memory_format=torch.channels_last) if self.channels_last else x_NCHW
+
+
+class Sgd:
+    """Stochastic gradient descent whose momentum starts at zero in each local phase; the arithmetic of torch.optim.SGD
+    with a third less overhead per step on a small model (`_foreach` is what it uses itself)."""
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        decay: float = 1.0,
+        on_gradients: OnGradients | None = None,
+    ) -> None:
+        self.parameters = tuple(parameter for parameter in parameters if parameter.requires_grad)
+        self._weights = [parameter.detach() for parameter in self.parameters]
+        self._momentum_buffers: list[Tensor] | None = None
+        self.lr = lr  # of the first step
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.decay = decay
+        self.on_gradients = on_gradients
+        self._lr = lr
+
+    def step(self, loss: Tensor) -> None:
+        """w <- w - lr * v, v <- momentum * v + grad(loss) + weight_decay * w  (DFPL's Eq. (7) at momentum and decay 0),
+        where grad(loss) is what `on_gradients` makes of it.
+
+        Raises RuntimeError when the loss does not depend on some parameter.
+        """
+        gradients: Sequence[Tensor] = compute_gradients(loss, self.parameters)
+        if self.on_gradients is not None:
+            with torch.no_grad():
+                gradients = self.on_gradients(gradients)
+        self.update(gradients)
+
+    def update(self, gradients: Sequence[Tensor]) -> None:
+        """One step along `gradients`, which belong to `parameters` in their order; the next one's lr is `decay` times
+        this one's."""
+        update = list(gradients)
+        if self.weight_decay:
+            update = list(torch._foreach_add(update, self._weights, alpha=self.weight_decay))
+        if self.momentum:
+            if self._momentum_buffers is None:
+                self._momentum_buffers = [gradient.clone() for gradient in update]
+            else:
+                torch._foreach_mul_(self._momentum_buffers, self.momentum)
+                torch._foreach_add_(self._momentum_buffers, update)
+            update = self._momentum_buffers
+        torch._foreach_add_(self._weights, update, alpha=-self._lr)
+        self._lr *= self.decay
+
+
+def compute_gradients(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """torch.autograd.grad, but for its checks of what it was given: on the digits' MLP they take a fifth of a step.
+
+    Raises RuntimeError when the loss does not depend on some parameter.
+    """
+    engine = torch.autograd.Variable._execution_engine
+    gradients: tuple[Tensor, ...] = engine.run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, parameters, False, accumulate_grad=False
+    )  # the two before `parameters`: keep the graph, differentiate it too; the one after: let some be unreachable
+    return gradients
+
+
+def train(
+    model: Model,
+    batches: Iterable[Batch],
+    compute_loss: ComputeLoss,
+    context: Tensors,
+    sgd: Sgd,
+    *,
+    num_steps: int,
+    autocast: Autocast | None = None,
+    should_stop: ShouldStop | None = None,
+    on_step: OnStep | None = None,
+) -> Progress:
+    """One step for each of `batches`, of the `num_steps` that a phase has.
+
+    Raises Stopped between two steps once `should_stop()` is true, and Diverged; the model then is somewhere on its way.
+    """
+    model.train()
+    autocast = autocast or contextlib.nullcontext()
+    losses: list[Tensor] = []
+    start = time.perf_counter()
+    for batch in batches:
+        if should_stop is not None and should_stop():
+            raise Stopped(f"stopped after {len(losses)} of {num_steps} steps")
+        with autocast:
+            loss = compute_loss(model, batch, context)
+        sgd.step(loss)
+        losses.append(loss.detach())
+        if on_step is not None:
+            on_step(len(losses), num_steps)
+    mean = compute_mean_loss(losses, sgd.lr)
+    return Progress(mean, len(losses), time.perf_counter() - start)
+
+
+def compute_mean_loss(losses: Sequence[Tensor], lr: float) -> float:
+    """The mean over a phase, 0 for one without steps; on a GPU this waits for the last one. Raises Diverged."""
+    if not losses:
+        return 0.0
+    losses_S = torch.stack(list(losses))
+    mean = losses_S.mean().item()
+    if not math.isfinite(mean):
+        wrong = torch.nonzero(~torch.isfinite(losses_S))
+        where = f"at step {int(wrong[0]) + 1}" if len(wrong) else "in the mean"
+        raise Diverged(f"loss not finite {where} of {len(losses)}, lr {lr:g}")
+    return mean
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """The local work of one phase: the samples of every step, as indices on the device, and how many iterations (or
+    epochs) that is."""
+
+    batches: Batches
+    num_iterations: int
+
+    @classmethod
+    def draw(
+        cls,
+        hyperparameters: Hyperparameters,
+        num_train: int,
+        rng: Generator,
+        device: torch.device,
+        num_iterations: int | None = None,
+    ) -> Schedule:
+        """What the hyper-parameters set, or `num_iterations` in place of their number."""
+        count = hyperparameters.local_work if num_iterations is None else num_iterations
+        work = {"epochs": count} if hyperparameters.counts_epochs else {"iterations": count}
+        batches = draw_batches(
+            num_train,
+            hyperparameters.batch_size,
+            rng,
+            **work,
+            drop_last=hyperparameters.drop_last,
+            device=device,
+        )
+        return cls(batches, count)
+
+    @property
+    def drawn(self) -> Tensor:
+        """The samples that occur, each once, sorted."""
+        drawn: Tensor = torch.unique(torch.cat(tuple(self.batches))) if self.batches else torch.empty(0).long()
+        return drawn
+
+
+def draw_batches(
+    num_train: int,
+    batch_size: int,
+    rng: Generator,
+    *,
+    iterations: int | None = None,
+    epochs: int | None = None,
+    drop_last: bool = False,
+    device: torch.device | None = None,
+) -> Batches:
+    """The indices of every mini-batch of a local phase, on the device.
+
+    Each of `iterations` is a fresh draw of min(batch_size, num_train) samples without replacement (DFPL §2.3); each of
+    `epochs` cuts a permutation. They come from numpy's generator, and so are the same on every device.
+    """
+    size = min(batch_size, num_train)
+    if iterations is not None:
+        sizes = [size] * iterations
+        drawn = [rng.choice(num_train, size, replace=False, shuffle=False) for _ in range(iterations)]
+    else:
+        full, rest = divmod(num_train, size)
+        rest = 0 if drop_last else rest
+        sizes = ([size] * full + [rest] * bool(rest)) * (epochs or 0)
+        drawn = [rng.permutation(num_train)[: full * size + rest] for _ in range(epochs or 0)]
+    indices: NDArray[np.int64] = np.concatenate(drawn) if drawn else np.empty(0, np.int64)
+    return torch.split(torch.from_numpy(indices).to(device), sizes)
+
+
+def gather_batches(
+    x: Tensor, y_N: Tensor, by_sample: Tensors, batches: Batches, max_bytes: int = MAX_GATHERED_BYTES
+) -> Iterator[Batch]:
+    """The samples x, y_N and the rows of `by_sample` at each of `batches`: copied at once, or one batch after the
+    other where that takes more than `max_bytes`."""
+    sample_bytes = sum(t[:1].numel() * t.element_size() for t in (x, *by_sample.values()))
+    if sum(map(len, batches)) * sample_bytes > max_bytes:
+        for indices in batches:
+            extra = {name: rows.index_select(0, indices) for name, rows in by_sample.items()}
+            yield Batch(x.index_select(0, indices), y_N.index_select(0, indices), extra)
+    elif batches:
+        everything, sizes = torch.cat(tuple(batches)), [len(indices) for indices in batches]
+        parts = {name: torch.split(rows.index_select(0, everything), sizes) for name, rows in by_sample.items()}
+        x_parts = torch.split(x.index_select(0, everything), sizes)
+        y_parts = torch.split(y_N.index_select(0, everything), sizes)
+        for step in range(len(sizes)):
+            yield Batch(x_parts[step], y_parts[step], {name: rows[step] for name, rows in parts.items()})
+
+
+def add_by_step(batches: Iterable[Batch], by_step: Iterable[Tensors]) -> Iterator[Batch]:
+    """Each batch with its step's tensors besides what it has."""
+    for batch, tensors in zip(batches, by_step, strict=True):
+        yield batch._replace(extra={**batch.extra, **tensors})
+
+
+def augment_batches(batches: Iterable[Batch], kind: str, generator: torch.Generator) -> Iterator[Batch]:
+    """Each batch with its images changed at random. What was prepared by sample stays that of the image as it was."""
+    for batch in batches:
+        yield batch._replace(x=augment(batch.x, kind, generator))
+
+
+@lru_cache(maxsize=8)
+def compile_loss(compute_loss: ComputeLoss) -> ComputeLoss:
+    """The same loss through torch.compile, which takes its first steps to trace it."""
+    compiled: ComputeLoss = torch.compile(compute_loss)
+    return compiled
+
+
+def compute_cross_entropy(model: Model, batch: Batch, context: Tensors) -> Tensor:
+    """The loss of plain training: mean cross-entropy over the batch."""
+    return F.cross_entropy(model(batch.x), batch.y)
