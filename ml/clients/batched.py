@@ -20,7 +20,8 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from ml.methods.base import Blobs, Client, Phase, Trained
+from ml.clients.client import Client, Phase
+from ml.methods.base import Blobs, Trained
 from ml.models.base import Model
 from ml.specs import Offer
 from ml.specs.architectures import is_batchable

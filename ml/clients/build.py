@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 
 from ml.aggregation import MAX_WEIGHT
+from ml.clients.client import Client
 from ml.clients.feature_cache import place_samples
 from ml.data import get_augment, open_dataset
 from ml.data.base import ArrayDataset, Images, InputFormat, Labels, SampleDomains
@@ -24,7 +25,7 @@ from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_
 from ml.data.partition.domain_shift import apply_domain
 from ml.errors import DataError, MlError
 from ml.methods import make_method
-from ml.methods.base import Client, ClientData, Samples
+from ml.methods.base import ClientData, Samples
 from ml.models import Model, Pretrained, build_model, initial_parameters, load_parameters
 from ml.models.base import copy_model
 from ml.payload import Array, Arrays

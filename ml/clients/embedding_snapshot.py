@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ml.clients.client import Client
 from ml.errors import PayloadError
-from ml.methods.base import Client
 from ml.payload import Array, ArraySchema, ArraySpec, decode_arrays, encode_arrays, validate_arrays
 from ml.seeding import numpy_rng
 from ml.training.loop import Diverged

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.clients.client import Client
 from ml.data.base import InputFormat, Samples
 from ml.data.fit_input import fit
 from ml.data.inference_files import validate_asked
 from ml.errors import MlError, Stopped
-from ml.methods.base import Client
 from ml.payload import Array
 from ml.training.metrics import Prediction
 

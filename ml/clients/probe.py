@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from ml.methods.base import Method, Round, State
 from ml.models.base import Model
 from ml.payload import Arrays, iter_blocks
 from ml.training.loop import Engine, Schedule, compute_gradients, gather_batches
-
-if TYPE_CHECKING:
-    from ml.methods.base import Method, Round, State
 
 
 def find_fault(method: Method, state: State, round_: Round, engine: Engine) -> str | None:

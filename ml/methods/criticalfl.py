@@ -30,12 +30,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.methods.base import Blobs, Prepared, Round, State
+from ml.methods.base import Blobs, Round, State
 from ml.methods.common.mixing import AveragesParts
 from ml.methods.common.sharing import get_agreed
 from ml.payload import Array, Arrays
 from ml.specs.criticalfl import CriticalFlSpec
-from ml.training.loop import Schedule
+from ml.training.loop import Prepared, Schedule
 
 FIRST_CHECKS = 5  # that are critical whatever the norms
 MAX_SHARE = 0.75  # of the authors

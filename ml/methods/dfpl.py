@@ -18,12 +18,12 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.methods.base import Prepared, Round, State
+from ml.methods.base import Round, State
 from ml.methods.common.losses import GlobalPrototypes, compute_prototype_loss
 from ml.methods.common.sharing import SharesPrototypes
 from ml.models.base import Model
 from ml.specs import DfplSpec
-from ml.training.loop import Batch, Schedule, Tensors
+from ml.training.loop import Batch, Prepared, Schedule, Tensors
 from ml.training.metrics import Prediction
 
 

@@ -31,14 +31,14 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from ml.methods.base import Blobs, Prepared, Round, State
+from ml.methods.base import Blobs, Round, State
 from ml.methods.common.masks import Masks, apply_masks, compute_consensus, pack_masks, prune, regrow
 from ml.methods.common.mixing import SharesParts
 from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import numpy_rng
 from ml.specs.dispfl import MASK, DisPflSpec, Mask, unpack_mask
-from ml.training.loop import Batch, Schedule, compute_cross_entropy, compute_gradients
+from ml.training.loop import Batch, Prepared, Schedule, compute_cross_entropy, compute_gradients
 
 NEXT = "next/"
 

@@ -43,7 +43,7 @@ from ml.aggregation.nova import MAX_STEPS
 from ml.fededs.encryptor import count_encryptor_steps, make_encrypted_set, train_encryptor
 from ml.fededs.shared_set import Draw, EncryptedSet, find_first, gather_draws
 from ml.fededs.stochastic_layer import apply_layer, classify_through, compute_distillation, make_layer
-from ml.methods.base import Prepared, Round, State
+from ml.methods.base import Round, State
 from ml.methods.common.losses import compute_proximal_term
 from ml.methods.common.sharing import SharesModel, flatten
 from ml.models.base import Model
@@ -55,6 +55,7 @@ from ml.training.loop import (
     Batch,
     ByStep,
     OnStep,
+    Prepared,
     Schedule,
     ShouldStop,
     Tensors,

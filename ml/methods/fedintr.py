@@ -25,14 +25,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ml.methods.base import Prepared, Round, State
+from ml.methods.base import Round, State
 from ml.methods.common.contrast import compute_cosines, compute_layered_contrast
 from ml.methods.common.sharing import RemembersModel
 from ml.models.base import Model
 from ml.seeding import numpy_rng
 from ml.specs import FedIntRSpec
 from ml.specs.fedintr import PROJECTIONS, WIDTH
-from ml.training.loop import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 
 class FedIntR(RemembersModel[FedIntRSpec]):

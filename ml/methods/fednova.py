@@ -26,11 +26,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from ml.aggregation.nova import MAX_STEPS
-from ml.methods.base import Prepared, Round, State
+from ml.methods.base import Round, State
 from ml.methods.common.sharing import SharesModel
 from ml.payload import Arrays
 from ml.specs import FedNovaSpec
-from ml.training.loop import Schedule
+from ml.training.loop import Prepared, Schedule
 
 
 class FedNova(SharesModel[FedNovaSpec]):

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ml.methods.base import Prepared, Round, State
+from ml.methods.base import Round, State
 from ml.methods.common.losses import compute_proximal_term
 from ml.methods.common.sharing import SharesModel, flatten
 from ml.models.base import Model
 from ml.specs import FedProxSpec
-from ml.training.loop import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 
 class FedProx(SharesModel[FedProxSpec]):

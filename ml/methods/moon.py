@@ -18,12 +18,12 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.methods.base import Prepared, Round, State
+from ml.methods.base import Round, State
 from ml.methods.common.contrast import compute_contrast, compute_cosines
 from ml.methods.common.sharing import RemembersModel
 from ml.models.base import Model
 from ml.specs import MoonSpec
-from ml.training.loop import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 
 class Moon(RemembersModel[MoonSpec]):

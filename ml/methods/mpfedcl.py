@@ -37,7 +37,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.methods.base import Blobs, Prepared, Round, State
+from ml.methods.base import Blobs, Round, State
 from ml.methods.common.clustering import Clusters, cluster_by_density, cluster_by_kmeans, cluster_by_mean
 from ml.methods.common.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest
 from ml.methods.common.contrast import freeze
@@ -47,7 +47,7 @@ from ml.models.base import Model, dump_parameters
 from ml.payload import Arrays
 from ml.seeding import numpy_rng
 from ml.specs import MpFedClSpec, add_kind, get_kind
-from ml.training.loop import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 from ml.training.metrics import Prediction
 
 

@@ -27,13 +27,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.methods.base import Prepared, Round, State
+from ml.methods.base import Round, State
 from ml.methods.common.contrast import compute_cosines, compute_window_contrast, represent
 from ml.methods.common.sharing import SharesModel
 from ml.models.base import Model
 from ml.payload import Array, Arrays
 from ml.specs import SwimSpec
-from ml.training.loop import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 
 class Swim(SharesModel[SwimSpec]):

@@ -26,14 +26,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.methods.base import Blobs, Prepared, Round, State
+from ml.methods.base import Blobs, Round, State
 from ml.methods.common.mixing import SharesParts
 from ml.methods.common.sharing import get_agreed
 from ml.models.base import Model
 from ml.payload import Array, Arrays
 from ml.specs import Offer
 from ml.specs.uapdfl import UaPdflSpec
-from ml.training.loop import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 
 class UaPdfl(SharesParts[UaPdflSpec]):

@@ -15,8 +15,9 @@ import torch
 
 from ml.attacks import Attack, make_attack
 from ml.attacks.base import Scene
+from ml.clients.client import Client
 from ml.errors import PayloadError
-from ml.methods.base import Client, Samples, Trained
+from ml.methods.base import Samples, Trained
 from ml.models.base import dump_parameters
 from ml.payload import Arrays
 from ml.seeding import numpy_rng

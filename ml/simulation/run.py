@@ -26,11 +26,12 @@ import torch
 from ml.aggregation import compute_max_liars
 from ml.clients.batched import explain_unbatchable, train_batched
 from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.client import Client
 from ml.clients.embedding_snapshot import Snapshot, take_snapshot
 from ml.data import forget_opened, get_classes, get_default_input, open_once
 from ml.errors import DataError, Spoiled
 from ml.guard import KEEP_HEIGHTS, LeftOut
-from ml.methods.base import Blobs, Client, Metrics, Trained
+from ml.methods.base import Blobs, Metrics, Trained
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import Array, Arrays, decode_arrays
 from ml.simulation.exchange import Exchange

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ml.methods.base import Client
+from ml.clients.client import Client
 from ml.payload import Array, decode_arrays
 from ml.simulation.run import SimulationConfig, begin_simulation, use_threads
 from ml.specs import METHODS, AuthorPayloads, compute_aggregate

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.clients.client import Client
 from ml.data.base import Images, InputFormat
 from ml.errors import SpecError
 from ml.fededs.encryptor import make_encrypted_set, train_encryptor
@@ -41,12 +42,13 @@ from ml.fededs.reconstruction_attack import (
     train_decoder,
 )
 from ml.fededs.shared_set import EncryptedSet
-from ml.methods.base import Client, Prepared, Round
+from ml.methods.base import Round
 from ml.methods.fededs import FedEds
 from ml.payload import Arrays
 from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, begin_simulation, use_threads
 from ml.specs.fededs import FedEdsHyperparameters
+from ml.training.loop import Prepared
 from node.bench.figures import Report, describe_spread
 from node.bench.reconstruct_plot import Panel
 from node.bench.train import describe_torch

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from ml.clients.batched import explain_unbatchable, train_batched
+from ml.clients.client import Client
 from ml.errors import DataError
-from ml.methods.base import Client
 from ml.simulation.run import RoundResult, SimulationConfig, begin_simulation, simulate, use_threads
 from node.bench.figures import Report, describe_spread
 from node.bench.train import describe_torch, read_clock

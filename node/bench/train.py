@@ -24,9 +24,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from ml.clients.build import get_device, make_client, make_initial_aggregate
+from ml.clients.client import Client
 from ml.clients.feature_cache import precompute
 from ml.data import get_classes, load_dataset
-from ml.methods.base import Client, Samples
+from ml.methods.base import Samples
 from ml.models import build_model
 from ml.models.base import Model
 from ml.simulation.run import use_threads

@@ -206,7 +206,7 @@ class LocalResult(Protocol):
 
 
 class Client(Protocol):
-    """The part of `ml.methods.base.Client` a trainer needs; named here since only the worker may import torch."""
+    """The part of `ml.clients.client.Client` a trainer needs; named here since only the worker may import torch."""
 
     @property
     def spec(self) -> MethodSpec: ...

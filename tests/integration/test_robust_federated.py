@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from chain.block import Contribution
-from ml.methods.base import Client
+from ml.clients.client import Client
 from ml.payload import KINDS, Array, decode_arrays, encode_arrays
 from node.config.genesis_file import get_genesis_spec
 from node.ledger.audit import run_audit

@@ -18,8 +18,8 @@ import torch
 
 from chain.signing import encode_id
 from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
-from ml.methods.base import Client
 from ml.payload import Array, decode_arrays, encode_arrays
 from node.admin.json_view import to_json
 from node.admin.view import NodeView

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from ml.clients.build import get_client_seed, make_client, make_initial_aggregate
+from ml.clients.client import Client
 from ml.clients.inference import answer
 from ml.data.base import InputFormat
 from ml.data.readers.digits import load_digits
-from ml.methods.base import Client
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.specs import add_kind

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
 from ml.errors import Stopped
-from ml.methods.base import Client
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import METHODS, AuthorPayloads, compute_aggregate
 from node.training import worker as worker_module

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
-from ml.methods.base import Client, Trained
+from ml.methods.base import Trained
 from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, add_kind, compute_aggregate

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from ml.clients.client import Client
 from ml.guard import OnRefused
-from ml.methods.base import Client, Method, Metrics, Trained
+from ml.methods.base import Method, Metrics, Trained
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate, get_kind
 from support.federations import BEACON, MLP, make_digit_clients

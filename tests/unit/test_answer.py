@@ -10,11 +10,11 @@ import torch
 
 from ml.clients import inference as answer_module
 from ml.clients.build import make_client, make_initial_aggregate
+from ml.clients.client import Client
 from ml.clients.inference import answer
 from ml.data.base import InputFormat
 from ml.data.readers.digits import load_digits
 from ml.errors import DataError, MlError, Stopped
-from ml.methods.base import Client
 from ml.payload import encode_arrays
 
 MODEL = {"name": "mlp", "hidden": [8]}

@@ -11,9 +11,10 @@ import torch
 
 import ml.clients.batched
 from ml.clients.batched import explain_unbatchable, train_batched
+from ml.clients.client import Client, Phase
 from ml.errors import DataError
 from ml.methods import METHODS
-from ml.methods.base import Client, Phase, Trained
+from ml.methods.base import Trained
 from ml.payload import Arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.training.loop import Diverged, Engine, Progress

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from ml.clients.client import Client
 from ml.errors import AggregationError, PayloadError
-from ml.methods.base import Client
 from ml.methods.criticalfl import CriticalFl, PeerCount, compute_squared_norm
 from ml.methods.fedavg_p2p import FedAvgP2p
 from ml.specs import Offer, Task

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from ml.clients.client import Client
 from ml.errors import PayloadError, SpecError
-from ml.methods.base import Client, Round
+from ml.methods.base import Round
 from ml.methods.common.masks import apply_masks, compute_consensus, prune, regrow
 from ml.methods.dispfl import DisPfl, clip_gradients
 from ml.methods.fedavg_p2p import FedAvgP2p

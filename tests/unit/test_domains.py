@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml.clients.build import make_client, make_clients, make_initial_aggregate
+from ml.clients.client import Client
 from ml.data.base import Images
 from ml.data.fit_input import fit
 from ml.data.partition import ClientSplit, make_partition, parse_partition
 from ml.data.partition.domain_shift import DOMAINS, NOISE_STD, apply_domain
 from ml.data.readers.digits import load_digits
 from ml.errors import DataError
-from ml.methods.base import Client
 from ml.seeding import get_partition_seed
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(3, 40), st.integers(3, 40))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ml.simulation.exchange
-from ml.methods.base import Client
+from ml.clients.client import Client
 from ml.methods.fedper import FedPer
 from ml.methods.uapdfl import UaPdfl
 from ml.payload import encode_arrays

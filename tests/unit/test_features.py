@@ -15,9 +15,10 @@ from torch import Tensor
 import ml.clients.feature_cache
 from ml.clients.batched import train_batched
 from ml.clients.build import get_client_seed, make_client, make_clients, make_initial_aggregate
+from ml.clients.client import Client
 from ml.data import get_classes
 from ml.methods import METHODS
-from ml.methods.base import Client, Samples
+from ml.methods.base import Samples
 from ml.methods.common.contrast import freeze
 from ml.models import build_model
 from ml.models.base import Model, copy_model, dump_parameters

@@ -16,11 +16,12 @@ from torch import Tensor
 
 import ml.clients.batched
 from ml.clients.batched import train_batched
+from ml.clients.client import Client, Phase
 from ml.errors import Stopped
 from ml.fededs.encryptor import count_encryptor_steps
 from ml.fededs.shared_set import EncryptedSet
 from ml.fededs.stochastic_layer import classify_through, compute_distillation, compute_soft_labels, make_layer
-from ml.methods.base import Client, Phase, Trained
+from ml.methods.base import Trained
 from ml.methods.fededs import MAX_DIVERGENCE, FedEds
 from ml.models import Model
 from ml.models.batch_norm import BatchNorm2d

@@ -10,8 +10,8 @@ import pytest
 
 from ml.aggregation import RULES, Contributed, RuleSettings
 from ml.aggregation.nova import LARGEST, MAX_STEPS, compute_norm
+from ml.clients.client import Client
 from ml.errors import AggregationError, PayloadError, SpecError
-from ml.methods.base import Client
 from ml.payload import Array, Arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs import AuthorPayloads, FedNovaSpec, add_kind, compute_aggregate, get_kind, get_spec

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ml.clients.client import Client
 from ml.errors import DataError, Spoiled
 from ml.guard import Guard, LeftOut, Outcome
-from ml.methods.base import Client, Metrics
+from ml.methods.base import Metrics
 from ml.payload import Array, Arrays
 from ml.simulation.run import SimulationConfig, simulate
 from support.federations import BEACON, make_digit_clients

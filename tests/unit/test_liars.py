@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ml.clients.client import Client
 from ml.errors import SpecError
-from ml.methods.base import Client, Trained
+from ml.methods.base import Trained
 from ml.simulation.liars import Liars, choose_liars
 from ml.simulation.run import SimulationConfig, SimulationResult, begin_simulation, simulate
 from ml.training.loop import Diverged

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ml.clients.batched import train_batched
+from ml.clients.client import Client, Phase
 from ml.errors import SpecError
-from ml.methods.base import Client, Phase, Trained
+from ml.methods.base import Trained
 from ml.models import dump_parameters
 from ml.models.base import Model
 from ml.payload import Array, Arrays, encode_arrays

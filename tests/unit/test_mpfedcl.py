@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from ml.clients.build import make_clients
+from ml.clients.client import Client
 from ml.data import get_classes
 from ml.errors import PayloadError, SpecError
-from ml.methods.base import Client
 from ml.methods.common.clustering import cluster_by_kmeans
 from ml.methods.common.codebooks import Codebooks, Pool, compute_contrastive_loss
 from ml.models.base import Model, load_parameters

@@ -12,8 +12,9 @@ import torch
 
 from ml.aggregation import Contributed, weighted_mean
 from ml.clients.batched import train_batched
+from ml.clients.client import Client
 from ml.errors import SpecError
-from ml.methods.base import Client, Method
+from ml.methods.base import Method
 from ml.methods.criticalfl import CriticalFl
 from ml.methods.dfedavgm import DFedAvgM, compute_combination
 from ml.methods.dispfl import DisPfl

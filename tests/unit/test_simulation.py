@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from ml.clients.client import Client
 from ml.errors import DataError, SpecError
-from ml.methods.base import Client, Metrics
+from ml.methods.base import Metrics
 from ml.payload import Arrays
 from ml.simulation.run import ZERO_DIGEST, RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.specs import MethodSpec, Offer

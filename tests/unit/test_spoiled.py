@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from ml.clients.client import Client
 from ml.clients.probe import find_fault
 from ml.errors import Spoiled
 from ml.methods import METHODS
 from ml.methods import base as method_module
-from ml.methods.base import Client, Round
+from ml.methods.base import Round
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.simulation import run as simulation_module
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ml.clients.batched import train_batched
 from ml.clients.build import make_client, make_initial_aggregate
+from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
 from ml.data.augment import PADDING, augment
 from ml.errors import Stopped
-from ml.methods.base import Client
 from ml.models import build_model
 from ml.models.base import Model
 from ml.payload import encode_arrays

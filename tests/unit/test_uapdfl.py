@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from ml.clients.batched import train_batched
+from ml.clients.client import Client
 from ml.errors import AggregationError, PayloadError, SpecError
-from ml.methods.base import Client
 from ml.methods.uapdfl import UaPdfl, compute_mean_auxiliary
 from ml.models.base import load_parameters
 from ml.payload import Array

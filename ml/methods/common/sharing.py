@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ml.errors import AggregationError
-from ml.methods.base import Blobs, Prepared, Round, State
+from ml.methods.base import Blobs, Round, State
 from ml.methods.common.contrast import Represent, embed, freeze, represent
 from ml.methods.common.losses import GlobalPrototypes
 from ml.methods.common.prototypes import PrototypeRows, compute_prototypes
@@ -22,7 +22,7 @@ from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.specs import MethodSpec, add_kind, get_kind
 from ml.specs.sharing import ModelSpec, PrototypeSpec
-from ml.training.loop import Batch, Schedule, Tensors, compute_cross_entropy
+from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 from ml.training.metrics import Prediction
 
 AnySpec = TypeVar("AnySpec", bound=MethodSpec)

@@ -1,0 +1,392 @@
+"""The client: a method at work on a model and data of its own. The simulation and a node's worker both run this object.
+
+A local phase has a beginning (samples drawn, the method prepared), steps, and an end (payloads made and checked); all
+three are open to those who run many clients at once. Whatever fails leaves the client as it was.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ml.clients.probe import are_finite, find_fault, has_finite_weights
+from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
+from ml.guard import Guard, OnRefused, Outcome
+from ml.methods.base import Blobs, ClientData, Method, Metrics, Round, State, Trained
+from ml.models.base import Model, dump_parameters, load_parameters
+from ml.payload import Array, Arrays
+from ml.seeding import derive_seed
+from ml.specs import MethodSpec, Offer, add_kind, get_kind
+from ml.training.loop import (
+    MAX_GATHERED_BYTES,
+    Batch,
+    Diverged,
+    Engine,
+    OnStep,
+    Prepared,
+    Progress,
+    Schedule,
+    Sgd,
+    ShouldStop,
+    add_by_step,
+    augment_batches,
+    compile_loss,
+    gather_batches,
+    train,
+)
+from ml.training.metrics import Prediction, evaluate
+
+TestSet = Literal["matched", "global"]
+
+SCORED_AT_ONCE = 128  # samples in one forward pass, between two looks at whether a score is still wanted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Phase:
+    """A local phase that is about to begin: what its steps are made of, and the seconds that making it took."""
+
+    round: Round
+    schedule: Schedule
+    prepared: Prepared
+    sgd: Sgd
+    seconds: float
+
+
+class Client:
+    """One participant: a method at work on a model and data of its own.
+
+    Each round draws from seeds of its own number, so a client restored from `state_arrays` goes on exactly as the one
+    they came from. The model is as block 0 has it and on the data's device, where the samples are as it takes them
+    (`ml.clients.feature_cache`). What single peers offer may make the loss on its test samples `max_loss_ratio` times
+    as large, and no more (`ml.guard`); by default any number of times.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        model: Model,
+        data: ClientData,
+        *,
+        seed: int,
+        engine: Engine | None = None,
+        max_loss_ratio: float | None = None,
+    ) -> None:
+        self.method = method
+        self.seed = seed
+        self.engine = engine or Engine()
+        self.max_loss_ratio = math.inf if max_loss_ratio is None else max_loss_ratio
+        self.state = State(model, data)
+        self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
+        method.init(self.state)
+
+    @property
+    def spec(self) -> MethodSpec:
+        return self.method.spec
+
+    @property
+    def device(self) -> torch.device:
+        return self.state.data.device
+
+    @property
+    def num_train(self) -> int:
+        return len(self.state.data.train)
+
+    @property
+    def num_test(self) -> int:
+        """Samples of the matched test set."""
+        return len(self.state.data.matched)
+
+    def train(
+        self,
+        height: int,
+        beacon: bytes,
+        *,
+        num_iterations: int | None = None,
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Blobs | None = None,
+        gone: Collection[bytes] = frozenset(),
+        should_stop: ShouldStop | None = None,
+        on_step: OnStep | None = None,
+        on_back: Callable[[], None] = lambda: None,
+    ) -> Trained:
+        """One local phase, of `num_iterations` instead of the method's own number, and what to send of it.
+
+        Where the spec has it read an earlier block, `offers` are that block's, and `blobs` those that it wants of them.
+        A phase that diverges right after an aggregate begins once more from the client's own state before that, and
+        `on_back` hears of it first. Raises Stopped and Diverged, and then is as the phase began; and Abandoned, where
+        `should_stop` does, the model as the last step left it.
+        """
+
+        def run() -> Trained:
+            with self.undone_on_failure(), self.seeded(height):
+                phase = self.begin(height, beacon, num_iterations, me=me, offers=offers, blobs=blobs, gone=gone)
+                return self.end(phase, self.run(phase, should_stop=should_stop, on_step=on_step))
+
+        try:
+            return run()
+        except Diverged as error:
+            if not self.go_back():
+                raise
+            why = str(error)
+        on_back()
+        return replace(run(), went_back=why)
+
+    def go_back(self) -> bool:
+        """Become what the client was before the last aggregate, unless a phase went well since. Whether there was such
+        a state to go back to."""
+        before, self._before = self._before, None
+        if before is None:
+            return False
+        self._load(before)
+        return True
+
+    def begin(
+        self,
+        height: int,
+        beacon: bytes,
+        num_iterations: int | None = None,
+        *,
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Blobs | None = None,
+        gone: Collection[bytes] = frozenset(),
+    ) -> Phase:
+        """Draw the samples of a local phase and let the method prepare for them."""
+        start_s = time.perf_counter()
+        number = self.spec.get_round_number(height)
+        round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset(gone), blobs or {})
+        hyper = self.spec.hyperparameters
+        work = self.spec.get_local_work(height) if num_iterations is None else num_iterations
+        schedule = Schedule.draw(hyper, self.num_train, round_.rng("batches"), self.device, work)
+        prepared = self.method.prepare(self.state, round_, schedule)
+        lr = hyper.compute_lr(max(number, 1), len(schedule.batches))
+        parameters = self.state.model.parameters()
+        sgd = Sgd(
+            parameters, lr, hyper.momentum, hyper.weight_decay, hyper.decay_by_step, on_gradients=prepared.on_gradients
+        )
+        return Phase(round_, schedule, prepared, sgd, time.perf_counter() - start_s)
+
+    def run(self, phase: Phase, *, should_stop: ShouldStop | None = None, on_step: OnStep | None = None) -> Progress:
+        """The steps of a local phase, and what is trained then. Raises as `ml.training.loop.train`, the model then
+        somewhere on its way."""
+        compute_loss, prepared, autocast = self.method.compute_loss, phase.prepared, self.engine.autocast(self.device)
+        progress = train(
+            self.state.model,
+            self.get_batches(phase),
+            compile_loss(compute_loss) if self.engine.compiled else compute_loss,
+            prepared.context,
+            phase.sgd,
+            num_steps=len(phase.schedule.batches) + prepared.then_steps,
+            autocast=autocast,
+            should_stop=should_stop,
+            on_step=on_step,
+        )
+        if prepared.then is None:
+            return progress
+        start_s = time.perf_counter()
+        payloads = prepared.then(autocast, should_stop, _go_on_counting(on_step, progress.steps, prepared.then_steps))
+        seconds = progress.seconds + time.perf_counter() - start_s
+        return Progress(progress.loss, progress.steps + prepared.then_steps, seconds, payloads)
+
+    def end(self, phase: Phase, progress: Progress) -> Trained:
+        """What came of a local phase whose steps have been made. Raises Diverged where no loss has shown what the last
+        step did."""
+        start_s = time.perf_counter()
+        last = f"the last of {progress.steps} steps at lr {phase.sgd.lr:g} has left"
+        if not has_finite_weights(self.state.model):
+            raise Diverged(f"{last} weights that are no numbers")
+        weight, finished = self.method.finish(self.state, phase.round)
+        payloads = {**finished, **progress.payloads}
+        seconds = phase.seconds + progress.seconds + time.perf_counter() - start_s
+        before_exchange = self.evaluate()
+        if not (self._is_finite(before_exchange) and are_finite(self.state.arrays)):
+            raise Diverged(f"{last} a model that gives no numbers; expected finite ones")
+        try:
+            for kind, arrays in payloads.items():
+                self.spec.validate_payload(kind, arrays, phase.round.height)
+        except PayloadError as error:
+            raise Diverged(f"{last} what others would refuse: {error}") from error
+        self._before = None
+        iterations = phase.schedule.num_iterations
+        metrics = {
+            "loss": progress.loss,
+            "iterations": iterations,
+            "steps": progress.steps,
+            "samples": sum(map(len, phase.schedule.batches)),
+            "seconds": seconds,
+            "alpha_s": seconds / max(iterations, 1),
+            "accuracy": before_exchange["accuracy"],
+            "test_loss": before_exchange["loss"],
+            **phase.prepared.metrics,
+        }
+        return Trained(weight, payloads, metrics)
+
+    def apply(
+        self,
+        height: int,
+        aggregate: Arrays | None,
+        *,
+        beacon: bytes = b"",
+        me: bytes = b"",
+        offers: Sequence[Offer] = (),
+        blobs: Blobs | None = None,
+        gone: Collection[bytes] = frozenset(),
+        on_refused: OnRefused = lambda peer, why: None,
+    ) -> Metrics:
+        """Take over a finalised round and measure (`evaluate`) what came of it, the method's own metrics besides.
+
+        That is where all methods are measured: the parameter-sharing ones after aggregation, and the personalised
+        ones after local training, since applying leaves their weights alone. Of peers whose `blobs` would harm the
+        client nothing is taken, and `on_refused` hears of each. Raises Spoiled where the round would leave the client
+        without a finite loss all the same, on its test samples or to train on. On failure nothing has changed.
+        """
+        blobs, number = blobs or {}, self.spec.get_round_number(height)
+
+        def take(out: Collection[bytes]) -> Outcome:
+            if peers:
+                self._load(before)
+            round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset([*gone, *out]))
+            return self._take(self._without_absent(round_, aggregate, blobs), aggregate, blobs)
+
+        with self.undone_on_failure() as before, self.seeded(height):
+            peers = {offer.author for offer in offers if not blobs.keys().isdisjoint(offer.digests.values())}
+            peers -= {me, *gone}
+            loss = self.evaluate()["loss"] if peers and self.max_loss_ratio < math.inf else math.nan
+            outcome, refused = Guard(loss, self.max_loss_ratio).take(take, peers)
+            if outcome.fault is not None:
+                raise Spoiled(outcome.fault)
+        self._before = before
+        for peer, why in refused.items():
+            on_refused(peer, why)
+        return outcome.measured
+
+    def _take(self, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Outcome:
+        """What comes of taking over a round as it stands."""
+        metrics = self.method.apply(self.state, round_, aggregate, blobs)
+        fault = find_fault(self.method, self.state, round_, self.engine)
+        if fault is not None:
+            return Outcome({}, fault)
+        measured = self.evaluate()
+        if not self._is_finite(measured):
+            return Outcome({}, f"the loss of {self.num_test} test samples is {measured['loss']}")
+        return Outcome(measured | dict(metrics or {}))
+
+    def _without_absent(self, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Round:
+        """The round without those of whom it would want what is not among `blobs`: where some are left out, a method
+        may turn to others."""
+        offers = round_.offers
+        while True:
+            wanted = self.spec.wanted(round_.height, round_.beacon, round_.me, offers, aggregate, round_.gone)
+            missing = set(wanted) - blobs.keys()
+            absent = {offer.author for offer in offers if not missing.isdisjoint(offer.digests.values())} - round_.gone
+            if not absent:
+                return round_
+            round_ = replace(round_, gone=round_.gone | absent)
+
+    def score(
+        self, height: int, aggregates: Iterable[Arrays], *, should_stop: ShouldStop = lambda: False
+    ) -> list[float]:
+        """The loss on the matched test set that each of some aggregates of one round leaves this client with, as it
+        stands; it may be no finite number. Whatever happens, all is as before then. Raises Stopped where `should_stop`
+        says so between two chunks of samples.
+        """
+        round_ = Round(height, self.spec.get_round_number(height), b"", self.seed)
+        before, samples = self.state_arrays(), self.state.data.matched
+
+        def predict(x: Tensor) -> Prediction:
+            if should_stop():
+                raise Stopped("the scores were not wanted any more")
+            return self.predict(x)
+
+        losses = []
+        for aggregate in aggregates:
+            try:
+                with self.seeded(height):
+                    self.method.apply(self.state, round_, aggregate, {})
+                    losses.append(evaluate(predict, samples.x, samples.y, SCORED_AT_ONCE)["loss"])
+            finally:
+                self._load(before)
+        return losses
+
+    def evaluate(self, which: TestSet = "matched") -> Metrics:
+        """`accuracy` in 0..1 and `loss` on the matched or the global test set."""
+        samples = self.state.data.matched if which == "matched" else self.state.data.everyone
+        return evaluate(self.predict, samples.x, samples.y)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        """Classify x_NCHW, or what is precomputed of it, as the client stands."""
+        self.state.model.eval()
+        return self.method.predict(self.state, x)
+
+    def state_arrays(self) -> dict[str, Array]:
+        """A copy of everything that training has changed: the model under "model/", the method's under "state/"."""
+        return add_kind("model", dump_parameters(self.state.model)) | add_kind("state", self.state.arrays)
+
+    def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None:
+        """Become the client they came from, which was as in `before` when the last aggregate came. Raises ValueError if
+        either are another model's; if the first are, nothing has changed."""
+        self._load(arrays)
+        self._before = None
+        if before is not None:
+            self._load(before)  # so that it is known to fit
+            self._load(arrays)
+            self._before = before
+
+    def _load(self, arrays: Arrays) -> None:
+        load_parameters(self.state.model, get_kind(arrays, "model") or {})
+        self.state.arrays = {name: array.copy() for name, array in (get_kind(arrays, "state") or {}).items()}
+
+    def get_batches(self, phase: Phase, max_bytes: int = MAX_GATHERED_BYTES) -> Iterator[Batch]:
+        """The samples of each step of a local phase, copied together up to `max_bytes`."""
+        samples, kind, prepared = self.state.data.train, self.engine.augment, phase.prepared
+        batches = gather_batches(samples.x, samples.y, prepared.by_sample, phase.schedule.batches, max_bytes)
+        if kind != "none":
+            generator = torch.Generator(self.device).manual_seed(derive_seed(self.seed, "augment", phase.round.number))
+            batches = augment_batches(batches, kind, generator)
+        if prepared.by_step is None:
+            return batches
+        return add_by_step(batches, prepared.by_step.gather(max_bytes // 2))  # of files, whose pages are there as well
+
+    @contextmanager
+    def undone_on_failure(self) -> Iterator[Arrays]:
+        """Whatever fails within has changed nothing, unless it was abandoned, in a state that can be used. Gives the
+        state as it was."""
+        before = self.state_arrays()
+        try:
+            yield before
+        except Abandoned:
+            if not are_finite(self.state_arrays()):
+                self._load(before)
+            raise
+        except BaseException:
+            self._load(before)
+            raise
+
+    def _is_finite(self, measured: Metrics) -> bool:
+        """Whether the loss on the test samples is; where there are none it says nothing."""
+        return not self.num_test or math.isfinite(measured["loss"])
+
+    @contextmanager
+    def seeded(self, height: int) -> Iterator[None]:
+        """Dropout draws from torch's own generator: seeded for this round, and given back as it was."""
+        seed, device = derive_seed(self.seed, "dropout", self.spec.get_round_number(height)), self.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a step: it also notes the
+            if device.type == "cuda":  # seed, with the stack it came from, for every kind of device there is not
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
+            yield
+
+
+def _go_on_counting(on_step: OnStep | None, made: int, more: int) -> OnStep | None:
+    """`on_step` for steps that come after `made`."""
+    return None if on_step is None else lambda done, _: on_step(made + done, made + more)
