@@ -28,7 +28,7 @@ from chain.signing import (
 )
 from support.chains import make_digest, make_keys
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "keys.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "keys.json").read_text())
 CHAIN = make_digest("a chain")
 TAGS = (GENESIS_TAG, SEAL_TAG, BODY_TAG, MEMBERS_TAG, CONTRIBUTION_TAG, BLOCK_TAG, VOTE_TAG)
 

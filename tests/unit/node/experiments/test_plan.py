@@ -15,7 +15,7 @@ from node.experiments.plan import compute_id
 from node.experiments.tables import make_table
 from support.experiments import get_run, make_experiment
 
-READY = Path(__file__).parents[2] / "deploy" / "experiments"
+READY = Path(__file__).parents[4] / "deploy" / "experiments"
 
 SMALL = """\
 name: small

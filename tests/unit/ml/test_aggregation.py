@@ -22,7 +22,7 @@ from ml.payload import Array, Arrays, encode_arrays
 from support.contributions import author, compute_digests, make_given, prototypes
 from support.plain_rules import compute, decode_hex, load_vectors, read_vector
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 VECTORS = load_vectors()["vectors"]
 PARENT: Arrays = {"model/w": np.arange(3, dtype=np.float32)}
 

@@ -11,7 +11,7 @@ import pytest
 
 from node.errors import ConfigError, PermissionRefused
 
-UNIT = Path(__file__).parents[2] / "deploy/systemd/fednode@.service"
+UNIT = Path(__file__).parents[4] / "deploy/systemd/fednode@.service"
 MAX_EXPOSURE = 2.0  # of 10, which is no hardening at all
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

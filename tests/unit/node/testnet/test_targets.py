@@ -23,7 +23,7 @@ from node.testnet.layout import TestnetSpec, make_testnet
 from node.testnet.targets import UID, compose, kubernetes
 from node.testnet.targets.compose import render_compose, render_gpu_override
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 NODES = ("node0", "node1", "node2", "node3")
 SMALL = TestnetSpec(num_nodes=4, rounds=0, settings=("model.hidden=[8]",))
 COMPOSE, K8S = replace(SMALL, target="compose"), replace(SMALL, target="k8s")

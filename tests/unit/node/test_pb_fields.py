@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PROTO = Path(__file__).parents[2] / "proto"
+PROTO = Path(__file__).parents[3] / "proto"
 KEPT = PROTO / "fields.txt"
 
 
