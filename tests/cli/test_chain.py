@@ -23,7 +23,7 @@ from node.cli import main
 from node.cli.chain import describe_event
 from node.cli.output import format_table, gather_pages, show_bytes, show_seconds
 from node.cli.target import find_socket
-from support.ledgers import flip_byte, make_ledgers, read_cell
+from support.federation.ledgers import flip_byte, make_ledgers, read_cell
 
 ROUNDS = 4
 Captured = pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from chain.store.sqlite import SqliteStore
 from chain.validation import validate_evidence
 from node.cli import main
 from node.ledger.comparison import compare_chains, run_comparison
-from support.chains import make_candidate, make_certificate, make_chain, make_contribution, make_genesis, make_keys
+from support.data.chains import make_candidate, make_certificate, make_chain, make_contribution, make_genesis, make_keys
 
 Captured = pytest.CaptureFixture[str]
 

@@ -15,7 +15,7 @@ import pytest
 from chain.store.rows import DATABASE
 from chain.store.sqlite import SqliteStore
 from node.cli import main
-from support.ledgers import make_ledgers
+from support.federation.ledgers import make_ledgers
 
 Captured = pytest.CaptureFixture[str]
 ROUNDS = 4  # of which the node only caught up with the third

@@ -15,7 +15,7 @@ from chain.store.rows import DATABASE
 from node.cli import main
 from node.cli.plan import parse_duration
 from node.training.local_work import Pace
-from support.ledgers import make_ledgers
+from support.federation.ledgers import make_ledgers
 
 Captured = pytest.CaptureFixture[str]
 

@@ -13,7 +13,7 @@ from chain.codec import sign_vote
 from chain.errors import SlotTaken
 from chain.store.sqlite import SqliteStore
 from node.cli import main
-from support.chains import make_chain, make_genesis, make_keys
+from support.data.chains import make_chain, make_genesis, make_keys
 
 Captured = pytest.CaptureFixture[str]
 

@@ -17,9 +17,9 @@ from ml.specs.uapdfl import compute_divergence
 from node.cli import main
 from node.cli.rounds import print_scores
 from node.pb import admin_pb2 as pb
-from support.ledgers import make_ledgers
-from support.takers import FEDPER, UAPDFL, TakingTrainer, make_spec, taking
-from support.virtual_time import run_virtual
+from support.federation.ledgers import make_ledgers
+from support.federation.pulling import FEDPER, UAPDFL, TakingTrainer, make_spec, taking
+from support.federation.virtual_time import run_virtual
 
 ROUNDS = 4
 NAMES = [f"node{i}" for i in range(6)]

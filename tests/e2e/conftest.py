@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.real_nodes import DemoRun, run_command
+from support.federation.real_nodes import DemoRun, run_command
 
 PATIENCE_S = 900.0  # for a test with all its waits, on a machine that others use too
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.real_nodes import run_command
+from support.federation.real_nodes import run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -8,7 +8,7 @@ import pytest
 
 from node.bench.net import compare_delays, compare_rates
 from node.cli.bench.net import _show
-from support.real_nodes import run_command
+from support.federation.real_nodes import run_command
 
 pytestmark = pytest.mark.e2e
 

@@ -16,7 +16,7 @@ import pytest
 
 from node.cli import main
 from node.testnet.running import announced, read_demo
-from support.real_nodes import WAIT_S, DemoRun, make_federation, run_command
+from support.federation.real_nodes import WAIT_S, DemoRun, make_federation, run_command
 
 pytestmark = pytest.mark.e2e
 

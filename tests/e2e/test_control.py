@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from node.testnet.cluster import NodeProcess
-from support.real_nodes import WAIT_S, Federation, make_federation, run_command
+from support.federation.real_nodes import WAIT_S, Federation, make_federation, run_command
 
 pytestmark = pytest.mark.e2e
 

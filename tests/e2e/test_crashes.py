@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from support.processes import is_alive, kill
-from support.real_nodes import WAIT_S, Federation, Status, Statuses, make_federation, paused, run_command
+from support.federation.processes import is_alive, kill
+from support.federation.real_nodes import WAIT_S, Federation, Status, Statuses, make_federation, paused, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 

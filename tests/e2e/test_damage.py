@@ -20,8 +20,8 @@ from chain.block import Digest
 from chain.codec import encode_block
 from chain.store.sqlite import SqliteStore
 from chain.store.watermark import WATERMARK
-from support.killed_nodes import Killable
-from support.real_nodes import WAIT_S, flip_byte, make_federation, run_command
+from support.faults.killed_nodes import Killable
+from support.federation.real_nodes import WAIT_S, flip_byte, make_federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chain.signing import decode_id
-from support.real_nodes import DemoRun, run_command
+from support.federation.real_nodes import DemoRun, run_command
 
 pytestmark = pytest.mark.e2e
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from node.testnet.running import is_running
-from support.ports import find_free_ports
-from support.real_nodes import Finished, run_command
+from support.federation.ports import find_free_ports
+from support.federation.real_nodes import Finished, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

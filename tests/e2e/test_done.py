@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from support.real_nodes import DemoRun, Federation, run_command
+from support.federation.real_nodes import DemoRun, Federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

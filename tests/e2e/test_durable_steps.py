@@ -20,9 +20,9 @@ from chain.block import ZERO, Phase
 from chain.store.interface import FILE_STEPS, STEPS
 from chain.store.signed_slots import read_signed
 from chain.store.sqlite import SqliteStore
-from support.doomed import CHECKPOINT_STEPS, SPENT
-from support.killed_nodes import Killable
-from support.real_nodes import WAIT_S, make_federation, run_command
+from support.faults.doomed_node import CHECKPOINT_STEPS, SPENT
+from support.faults.killed_nodes import Killable
+from support.federation.real_nodes import WAIT_S, make_federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 

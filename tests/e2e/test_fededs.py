@@ -19,8 +19,8 @@ from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES, KINDS
 from ml.simulation.run import SimulationConfig, simulate
 from node.addresses import parse_address
-from support.real_nodes import WAIT_S, Federation, Statuses, make_federation, paused, run_command
-from support.relay import Relay, relaying
+from support.faults.relay import Relay, relaying
+from support.federation.real_nodes import WAIT_S, Federation, Statuses, make_federation, paused, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

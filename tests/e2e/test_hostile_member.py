@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from support import hostile_node
-from support.hostile_node import TRICKS
-from support.real_nodes import Federation, make_federation, run_command
+from support.faults import hostile_node
+from support.faults.hostile_node import TRICKS
+from support.federation.real_nodes import Federation, make_federation, run_command
 
 pytestmark = pytest.mark.e2e
 

@@ -2,7 +2,7 @@
 
 Two ways to try them, each skipped where it cannot be had:
 
-- A control plane that the test starts itself (`support.kubernetes`): are the manifests taken as they are, and what do
+- A control plane that the test starts itself (`machines.kubernetes`): are the manifests taken as they are, and what do
   the controllers make of them? Pods are made and placed there, and none runs.
 - A cluster, of which FEDNODE_TEST_KUBECONFIG names the file; no other is ever touched. Do the pods train and finalise
   there, through a deletion, an update and a drain? All that is made is in a namespace of the test's own. The cluster
@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from node.testnet.layout import TestnetSpec, make_testnet
-from support.kubernetes import ControlPlane, Kubectl, control_plane, find_obstacle
+from support.machines.kubernetes import ControlPlane, Kubectl, control_plane, find_obstacle
 
 ROOT = Path(__file__).parents[2]
 PODS = ("fednode-0", "fednode-1", "fednode-2", "fednode-3")

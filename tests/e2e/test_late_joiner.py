@@ -11,8 +11,8 @@ from node.bench.catch_up import OBSERVER, SETTINGS, add_observer
 from node.testnet.cluster import NodeProcess
 from node.testnet.layout import TestnetSpec, make_testnet
 from node.testnet.synthetic import make_chain
-from support.ports import find_free_ports
-from support.real_nodes import Federation, make_federation, run_command
+from support.federation.ports import find_free_ports
+from support.federation.real_nodes import Federation, make_federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.real_nodes import Federation, make_federation, paused, run_command
+from support.federation.real_nodes import Federation, make_federation, paused, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

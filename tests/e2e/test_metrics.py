@@ -16,9 +16,9 @@ import pytest_asyncio
 from node.errors import NotFound
 from node.telemetry.sinks.jsonl import METRICS
 from node.testnet.cluster import NodeProcess
-from support.ports import find_free_ports
-from support.real_nodes import Federation, make_federation, run_command
-from support.scraped import NAMES, Scraped, list_expressions, list_unknown
+from support.federation.ports import find_free_ports
+from support.federation.real_nodes import Federation, make_federation, run_command
+from support.machines.scrape import NAMES, Scraped, list_expressions, list_unknown
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

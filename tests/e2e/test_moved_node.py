@@ -11,8 +11,8 @@ import yaml
 from node.config.node_config import load_config
 from node.config.unlock import open_identity
 from node.p2p.address_book import AddressBook
-from support.ports import find_free_ports
-from support.real_nodes import Federation, make_federation, run_command
+from support.federation.ports import find_free_ports
+from support.federation.real_nodes import Federation, make_federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

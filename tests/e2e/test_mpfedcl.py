@@ -15,7 +15,7 @@ import torch
 from chain.signing import encode_id
 from ml.data import get_classes, load_dataset
 from ml.simulation.run import SimulationConfig, simulate
-from support.real_nodes import Federation, run_command
+from support.federation.real_nodes import Federation, run_command
 
 pytestmark = pytest.mark.e2e
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from support import namespaces, weather
-from support.namespaces import Host, lan
-from support.processes import is_alive
-from support.real_nodes import WAIT_S
-from support.weather import Weather, stormy_lan
+from support.faults import weather
+from support.faults.weather import Weather, stormy_lan
+from support.federation.processes import is_alive
+from support.federation.real_nodes import WAIT_S
+from support.machines import namespaces
+from support.machines.namespaces import Host, lan
 
 OBSTACLE = namespaces.find_obstacle()
 NO_WEATHER = weather.find_obstacle()
@@ -28,7 +29,7 @@ TESTS = Path(__file__).parent.parent
 STORY = """
 import signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell runs in the background
-from support.namespaces import lan
+from support.machines.namespaces import lan
 with lan(2) as net:
     running = subprocess.Popen([*net[1].enter, "sleep", "100000"])
     print(running.pid, *(host.namespace for host in net), flush=True)

@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from support import namespaces, weather
-from support.namespaces import ADDRESS, Host, Lan, lan
-from support.real_nodes import Federation, Finished, Statuses, make_federation, run_command
-from support.slow_peers import SilentServer, SlowProxy
-from support.weather import Storm, Weather, stormy_lan
+from support.faults import weather
+from support.faults.slow_peers import SilentServer, SlowProxy
+from support.faults.weather import Storm, Weather, stormy_lan
+from support.federation.real_nodes import Federation, Finished, Statuses, make_federation, run_command
+from support.machines import namespaces
+from support.machines.namespaces import ADDRESS, Host, Lan, lan
 
 OBSTACLE = namespaces.find_obstacle()
 NO_WEATHER = weather.find_obstacle()

@@ -13,7 +13,7 @@ import pytest
 
 from node.addresses import parse_address
 from node.config.node_config import load_config
-from support.real_nodes import make_federation
+from support.federation.real_nodes import make_federation
 
 pytestmark = pytest.mark.e2e
 

@@ -9,7 +9,7 @@ import pytest
 
 from node.config.node_config import load_config
 from node.config.yaml_source import dump_yaml, read_yaml
-from support.real_nodes import Federation, make_federation, run_command
+from support.federation.real_nodes import Federation, make_federation, run_command
 
 pytestmark = pytest.mark.e2e
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from node.testnet.cluster import NodeProcess
-from support.ports import find_free_ports
-from support.prometheus import PROGRAM, Prometheus, fill_in
-from support.real_nodes import Federation, make_federation, paused
-from support.scraped import ADDED, NAMES, list_expressions
+from support.federation.ports import find_free_ports
+from support.federation.real_nodes import Federation, make_federation, paused
+from support.machines.prometheus import PROGRAM, Prometheus, fill_in
+from support.machines.scrape import ADDED, NAMES, list_expressions
 
 pytestmark = [
     pytest.mark.e2e,

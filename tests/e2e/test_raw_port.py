@@ -19,8 +19,8 @@ import pytest_asyncio
 
 from node.config.node_config import load_config
 from node.config.unlock import open_identity
-from support.raw_port import INSIDE, OUTSIDE, Attack, Target, make_target
-from support.real_nodes import Federation, make_federation
+from support.faults.raw_port import INSIDE, OUTSIDE, Attack, Target, make_target
+from support.federation.real_nodes import Federation, make_federation
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,7 +10,7 @@ import torch
 
 from chain.signing import decode_id
 from ml.simulation.run import SimulationConfig, simulate
-from support.real_nodes import DemoRun, run_command
+from support.federation.real_nodes import DemoRun, run_command
 
 pytestmark = pytest.mark.e2e
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.real_nodes import Federation, make_federation, run_command
-from support.spoiler import get_command
+from support.faults.spoiler import get_command
+from support.federation.real_nodes import Federation, make_federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.systemd_machine import Machine, booted, find_obstacle
+from support.machines.systemd_machine import Machine, booted, find_obstacle
 
 NODES = ("node0", "node1", "node2", "node3")
 FEDNODE = "/opt/fednode/bin/fednode"
@@ -111,7 +111,7 @@ def test_a_node_reaches_nothing_but_what_is_its_own(machine: Machine) -> None:
     machine.write(
         "/etc/systemd/system/fednode@probe.service.d/probe.conf",
         "[Service]\nType=oneshot\nRestart=no\nWatchdogSec=0\nExecStart=\n"
-        f"ExecStart=/opt/fednode/bin/python /src/tests/support/systemd_probe.py node0 {pid}\n",
+        f"ExecStart=/opt/fednode/bin/python /src/tests/support/machines/systemd_probe.py node0 {pid}\n",
     )
     machine.sh("systemctl daemon-reload; systemctl start fednode@probe")
     (told,) = find_messages(machine, "fednode@probe", r"^\{")

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
-from support import namespaces
-from support.namespaces import Host, lan
-from support.real_nodes import STOP_S, WAIT_S, Finished
+from support.federation.real_nodes import STOP_S, WAIT_S, Finished
+from support.machines import namespaces
+from support.machines.namespaces import Host, lan
 
 OBSTACLE = namespaces.find_obstacle()
 NAMES = ("alice", "bob", "carol")

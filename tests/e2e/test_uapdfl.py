@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ml.simulation.run import SimulationConfig, simulate
-from support.real_nodes import Federation, run_command
+from support.federation.real_nodes import Federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -13,7 +13,7 @@ from chain.codec import encode_block, encode_certificate
 from chain.genesis import Genesis
 from chain.store.interface import StoredBlock
 from chain.store.sqlite import SqliteStore
-from support.real_nodes import DemoRun, flip_byte, run_command
+from support.federation.real_nodes import DemoRun, flip_byte, run_command
 
 pytestmark = pytest.mark.e2e
 

@@ -12,12 +12,7 @@ from chain.block import ZERO, EvidenceKind, PayloadRef, Phase
 from chain.errors import DecodeError, InvalidEvidence, ValidationError
 from fuzz.claims import Seeds, attempt, passes, takes_only_its_own
 from fuzz.federation import CANDIDATE, GENESIS, KEYS, PARENT, believing, sign_vote
-from support.chains import (
-    make_candidate,
-    make_certificate,
-    make_chain,
-    make_contribution,
-)
+from support.data.chains import make_candidate, make_certificate, make_chain, make_contribution
 
 
 def make_contributions() -> Seeds:

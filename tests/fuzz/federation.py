@@ -12,11 +12,7 @@ from unittest.mock import patch
 from chain import codec, validation
 from chain.block import Id, Phase
 from chain.errors import InvalidSignature
-from support.chains import (
-    make_candidate,
-    make_genesis,
-    make_keys,
-)
+from support.data.chains import make_candidate, make_genesis, make_keys
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS, pow={"difficulty": 1, "min": 1, "max": 1, "target_ms": 100})

@@ -25,9 +25,7 @@ from node.config.genesis_file import get_genesis_spec, place_error
 from node.config.node_config import load_config_source
 from node.config.yaml_source import YamlSource, dump_yaml, parse_yaml
 from node.errors import ConfigError
-from support.chains import (
-    make_genesis_mapping,
-)
+from support.data.chains import make_genesis_mapping
 
 SMALL_MODEL = {"name": "mlp", "hidden": [3]}
 SMALL_INITIAL = encode_arrays(

@@ -33,8 +33,8 @@ from node.p2p.transport.rate_limits import Intake, RateLimits
 from node.payloads.transfers import Transfers
 from node.pb import peer_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
-from support.chains import make_chain
-from support.open_boundary import OpenBoundary
+from support.data.chains import make_chain
+from support.faults.open_boundary import OpenBoundary
 
 
 class Clock:

@@ -37,11 +37,11 @@ from node.p2p.transport.channel import PEER_KEY
 from node.p2p.transport.rate_limits import Intake, RateLimits
 from node.p2p.transport.server import PeerService, make_server
 from node.pb import admin_pb2, peer_pb2, peer_pb2_grpc
-from support.asked_nodes import Running, running
-from support.cluster import Node
-from support.nodes import HandClock
-from support.open_boundary import OpenBoundary
-from support.recording import PATIENCE_S, wait_until
+from support.faults.open_boundary import OpenBoundary
+from support.federation.asked import Running, running
+from support.federation.cluster import Node
+from support.federation.recording import PATIENCE_S, wait_until
+from support.federation.transports import HandClock
 
 FINE = grpc.StatusCode
 PEER = peer_pb2.DESCRIPTOR.services_by_name["Peer"]

@@ -27,13 +27,13 @@ from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message
 from node.pb import admin_pb2 as pb
-from support.asked_nodes import make_book, make_config
-from support.attacks import ATTACKS, Attack
-from support.chains import make_digest, make_keys
-from support.cluster import Cluster, ScriptedTrainer, cluster
-from support.liar import Liar, lying, make_arrays, make_message
-from support.sharers import get_trainer, make_list, sharing
-from support.virtual_time import run_virtual
+from support.data.chains import make_digest, make_keys
+from support.faults.attacks import ATTACKS, Attack
+from support.faults.liar import Liar, lying, make_arrays, make_message
+from support.federation.asked import make_book, make_config
+from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.sharing import get_trainer, make_list, sharing
+from support.federation.virtual_time import run_virtual
 
 HONEST = ("node0", "node1", "node2")
 AT, LAST = 3, 4  # the height the liar lies at, and the last that is compared

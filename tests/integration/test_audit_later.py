@@ -20,10 +20,17 @@ from node.consensus.auditor import Halted
 from node.ledger.audit import run_audit
 from node.ledger.importing import import_chain
 from node.payloads.retention import LARGE_BYTES, Retention
-from support.chains import make_candidate, make_certificate, make_contribution, make_digest, make_genesis, make_keys
-from support.cluster import Cluster, cluster, make_prototypes
-from support.liar import lying
-from support.virtual_time import run_virtual
+from support.data.chains import (
+    make_candidate,
+    make_certificate,
+    make_contribution,
+    make_digest,
+    make_genesis,
+    make_keys,
+)
+from support.faults.liar import lying
+from support.federation.cluster import Cluster, cluster, make_prototypes
+from support.federation.virtual_time import run_virtual
 
 
 def get_not_held(net: Cluster, name: str) -> list[int]:

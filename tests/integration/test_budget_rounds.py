@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from node.consensus.service import ITERATIONS
-from support.cluster import USUAL_ITERATIONS, Cluster, ScriptedTrainer, cluster
-from support.virtual_time import run_virtual
+from support.federation.cluster import USUAL_ITERATIONS, Cluster, ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
 
 
 def make_method(budget_s: float | None) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from chain.codec import compute_body_digest
 from chain.tip import Tip
 from node.consensus import actions
 from node.consensus.service import RoundService
-from support.chains import mine
-from support.cluster import Cluster, cluster
-from support.liar import Liar, lying
-from support.virtual_time import run_virtual
+from support.data.chains import mine
+from support.faults.liar import Liar, lying
+from support.federation.cluster import Cluster, cluster
+from support.federation.virtual_time import run_virtual
 
 HONEST = ("node0", "node1", "node2")
 SLOW = {"difficulty": 100_000, "min": 100_000, "max": 100_000, "target_ms": 200}  # 10 s for each at the usual rate

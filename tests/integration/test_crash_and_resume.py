@@ -27,10 +27,10 @@ from node.consensus.service import RoundService
 from node.errors import NodeError
 from node.offload import InlineOffload
 from node.p2p.transport.base import Message, MessageKind
-from support.cluster import Cluster, cluster
-from support.slow_disk import SlowDisk
-from support.tapped import TappedNetwork
-from support.virtual_time import run_virtual
+from support.faults.slow_disk import SlowDisk
+from support.federation.cluster import Cluster, cluster
+from support.federation.virtual_time import run_virtual
+from support.federation.wiretap import TappedNetwork
 
 P = ParamSpec("P")
 T = TypeVar("T")

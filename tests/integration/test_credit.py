@@ -16,9 +16,9 @@ from node.consensus.credit import FULL, PER_HEIGHT
 from node.consensus.service import RoundService
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
-from support.cluster import Cluster, ScriptedTrainer, cluster
-from support.liar import Liar, lying
-from support.virtual_time import run_virtual
+from support.faults.liar import Liar, lying
+from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
 
 HONEST = ("node0", "node1", "node2")
 ROUNDS = 64

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster import cluster
-from support.virtual_time import run_virtual
+from support.federation.cluster import cluster
+from support.federation.virtual_time import run_virtual
 
 ONE_WAY_S = 0.05
 ROUNDS = 30

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from support.processes import is_alive
-from support.real_nodes import WAIT_S, Finished, run_command
+from support.federation.processes import is_alive
+from support.federation.real_nodes import WAIT_S, Finished, run_command
 
 TEXT = """\
 name: little

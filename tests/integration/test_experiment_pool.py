@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from node.experiments.pool import Advanced, Died, Event, Finished, work_through
-from support.experiments import double, double_or_die, tell_pid_and_wait, tell_threads
-from support.processes import is_alive
+from support.data.experiments import double, double_or_die, tell_pid_and_wait, tell_threads
+from support.federation.processes import is_alive
 
 
 def get_outcomes(events: list[Event]) -> dict[int, object]:

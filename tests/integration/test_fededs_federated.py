@@ -16,8 +16,8 @@ from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from node.config.genesis_file import get_genesis_spec
 from node.ledger.audit import run_audit
 from node.training.trainer import InlineTrainer
-from support.cluster import Cluster, cluster
-from support.virtual_time import run_virtual
+from support.federation.cluster import Cluster, cluster
+from support.federation.virtual_time import run_virtual
 
 ROUNDS = 4  # the sharing round, two that train on sets, one that does not
 SEED = 1

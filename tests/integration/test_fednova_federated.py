@@ -17,8 +17,8 @@ from node.ledger.audit import run_audit
 from node.ledger.offline import OfflineNode
 from node.pb import admin_pb2 as pb
 from node.training.trainer import InlineTrainer
-from support.cluster import Cluster, cluster
-from support.virtual_time import run_virtual
+from support.federation.cluster import Cluster, cluster
+from support.federation.virtual_time import run_virtual
 
 ROUNDS = 4
 MODEL = {"name": "mlp", "hidden": [16]}

@@ -27,10 +27,10 @@ from node.consensus.service import RoundService
 from node.errors import NodeError
 from node.p2p.refusals import Reason
 from node.testnet.synthetic import extend_chain
-from support.chains import make_digest, make_keys
-from support.cluster import INITIAL_MODEL, Cluster, Node, ScriptedTrainer, cluster
-from support.liar import Liar, flip, lying
-from support.virtual_time import run_virtual
+from support.data.chains import make_digest, make_keys
+from support.faults.liar import Liar, flip, lying
+from support.federation.cluster import INITIAL_MODEL, Cluster, Node, ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
 
 HEIGHT = 96
 BATCH, SLICE = 24, 6  # so that there are several of them

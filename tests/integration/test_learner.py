@@ -26,8 +26,8 @@ from node.training.trainer import (
     TrainingFailed,
     WorkerDied,
 )
-from support.recording import wait_until
-from support.virtual_time import run_virtual
+from support.federation.recording import wait_until
+from support.federation.virtual_time import run_virtual
 
 
 def make_head(height: int) -> Block:

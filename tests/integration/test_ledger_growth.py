@@ -10,11 +10,11 @@ import pytest
 
 from chain.signing import verify
 from node.testnet.in_process import IdleTrainer
-from support.cluster import Cluster, cluster
-from support.virtual_time import run_virtual
+from support.federation.cluster import Cluster, cluster
+from support.federation.virtual_time import run_virtual
 
 ROUNDS = 2
-DIFFICULTY = 64  # as `support.cluster` has it
+DIFFICULTY = 64  # as `support.federation.cluster` has it
 MINING_S = 0.2  # until the first of all members finds a block: a hundred times what a message takes
 
 

@@ -25,10 +25,10 @@ from node.consensus.authenticator import MAX_KNOWN
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.p2p.transport.base import BlobNotFound, Message, MessageKind, PeerFault
-from support.chains import make_certificate, make_digest
-from support.cluster import DIM, Cluster, cluster
-from support.liar import Liar, Signed, flip, lying, make_arrays, make_message
-from support.virtual_time import run_virtual
+from support.data.chains import make_certificate, make_digest
+from support.faults.liar import Liar, Signed, flip, lying, make_arrays, make_message
+from support.federation.cluster import DIM, Cluster, cluster
+from support.federation.virtual_time import run_virtual
 
 
 @pytest.fixture(autouse=True)
@@ -845,7 +845,7 @@ def test_a_candidate_kept_for_the_next_height_cannot_bring_a_node_down(tmp_path:
 
 def make_on(net: Cluster, parent: Block, contributions: Sequence[Contribution], key: SigningKey) -> Block:
     """A mined candidate on a block that is not final yet."""
-    from support.chains import make_candidate
+    from support.data.chains import make_candidate
 
     return make_candidate(
         net.genesis, parent, [key], contributions=contributions, difficulty=net.genesis.pow.difficulty

@@ -20,11 +20,11 @@ from node.telemetry.metrics import SETTLED_EVERY, CallTimes, NodeMetrics
 from node.telemetry.monitor import Monitor
 from node.telemetry.sinks.base import SinkThread
 from node.telemetry.sinks.jsonl import METRICS, JsonlSink
-from support.chains import make_digest
-from support.cluster import Cluster, cluster
-from support.liar import lying
-from support.scraped import NAMES, Scraped, list_expressions, list_unknown
-from support.virtual_time import run_virtual
+from support.data.chains import make_digest
+from support.faults.liar import lying
+from support.federation.cluster import Cluster, cluster
+from support.federation.virtual_time import run_virtual
+from support.machines.scrape import NAMES, Scraped, list_expressions, list_unknown
 
 
 @dataclass

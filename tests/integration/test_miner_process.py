@@ -18,8 +18,8 @@ from chain.pow import compute_highest_id, search
 from node.consensus import miner as miner_module
 from node.consensus import miner_child
 from node.consensus.miner import InlineMiner, Miner, MinerFailed, MinerProcess
-from support.processes import is_alive, kill
-from support.recording import wait_until
+from support.federation.processes import is_alive, kill
+from support.federation.recording import wait_until
 
 SEAL = hashlib.sha256(b"a seal").digest()
 IMPOSSIBLE = 2**255

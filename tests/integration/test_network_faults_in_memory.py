@@ -15,9 +15,9 @@ from random import Random
 
 import pytest
 
-from support.cluster import Cluster, ScriptedTrainer, cluster
-from support.tapped import TappedNetwork
-from support.virtual_time import run_virtual
+from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
+from support.federation.wiretap import TappedNetwork
 
 TRAIN_S = 1.0  # a round takes so long at least: what costs real time here is messages
 NOTICE_S = 10.0  # within which a side without a quorum says so

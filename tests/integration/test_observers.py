@@ -11,10 +11,10 @@ from pathlib import Path
 from chain.block import ZERO, Id, Phase
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
-from support.chains import make_keys
-from support.cluster import Cluster, Node, ScriptedTrainer, cluster
-from support.liar import lying
-from support.virtual_time import run_virtual
+from support.data.chains import make_keys
+from support.faults.liar import lying
+from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
 
 MEMBERS = ("node0", "node1", "node2", "node3")
 

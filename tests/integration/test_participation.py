@@ -22,9 +22,9 @@ from node.consensus.context import NodeContext
 from node.consensus.participation import PAUSED
 from node.consensus.service import RoundService
 from node.errors import InvalidRequest
-from support.asked_nodes import make_book, make_config, make_control
-from support.cluster import Cluster, ScriptedTrainer, cluster
-from support.virtual_time import run_virtual
+from support.federation.asked import make_book, make_config, make_control
+from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
 
 NAMES = ("node0", "node1", "node2", "node3")
 

@@ -14,8 +14,8 @@ from ml.data import get_classes
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig
 from node.training.trainer import InlineTrainer
-from support.cluster import cluster
-from support.virtual_time import run_virtual
+from support.federation.cluster import cluster
+from support.federation.virtual_time import run_virtual
 
 MODEL = {"name": "mlp", "hidden": [32, 16]}
 METRICS = {"uapdfl": {"peers", "similar", "dropout", "divergence"}, "fedper": {"peers"}}

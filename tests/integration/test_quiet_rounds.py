@@ -12,8 +12,8 @@ from chain.block import Digest, Id
 from node.consensus.service import RoundService
 from node.p2p.transport.base import BlobNotFound, Message, MessageKind
 from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
-from support.cluster import Cluster, ScriptedTrainer, cluster
-from support.virtual_time import run_virtual
+from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
 
 NUM_BEFORE = 10  # blocks that say what is usual
 ENOUGH_S = 60.0

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from chain.store.sqlite import SqliteStore
-from support.cluster import Cluster, cluster
-from support.tapped import TappedNetwork
-from support.virtual_time import run_virtual
+from support.federation.cluster import Cluster, cluster
+from support.federation.virtual_time import run_virtual
+from support.federation.wiretap import TappedNetwork
 
 
 @pytest.fixture(autouse=True)

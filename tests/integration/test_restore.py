@@ -10,9 +10,9 @@ import pytest
 
 from chain.store.sqlite import SqliteStore
 from node.consensus.restored import RESTORED
-from support.cluster import Cluster, ScriptedTrainer, cluster
-from support.tapped import TappedNetwork
-from support.virtual_time import run_virtual
+from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
+from support.federation.wiretap import TappedNetwork
 
 SEEDS = range(3)
 

@@ -23,10 +23,17 @@ from node.config.genesis_file import get_genesis_spec
 from node.consensus import auditor
 from node.payloads import retention
 from node.payloads.retention import Retention
-from support.chains import make_candidate, make_certificate, make_contribution, make_digest, make_genesis, make_keys
-from support.cluster import Cluster, ScriptedTrainer, cluster
-from support.soak import connect_without_sync
-from support.virtual_time import run_virtual
+from support.data.chains import (
+    make_candidate,
+    make_certificate,
+    make_contribution,
+    make_digest,
+    make_genesis,
+    make_keys,
+)
+from support.faults.soak import connect_without_sync
+from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
 
 ROUNDS = 100
 TRAIN_S, LATE_TRAIN_S = 0.2, 3.0  # a contribution after the latter is left out: it comes after `collect_s`

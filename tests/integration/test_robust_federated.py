@@ -18,10 +18,10 @@ from node.config.genesis_file import get_genesis_spec
 from node.ledger.audit import run_audit
 from node.ledger.offline import OfflineNode
 from node.training.trainer import InlineTrainer, Trained
-from support.cluster import DIM, Cluster, cluster
-from support.federations import make_digit_federation
-from support.liar import lying, make_arrays
-from support.virtual_time import run_virtual
+from support.faults.liar import lying, make_arrays
+from support.federation.cluster import DIM, Cluster, cluster
+from support.federation.simulated import make_digit_federation
+from support.federation.virtual_time import run_virtual
 
 MODEL = {"name": "mlp", "hidden": [16]}
 NODES = ("node0", "node1", "node2", "node3")

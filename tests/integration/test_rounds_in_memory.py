@@ -9,8 +9,8 @@ import pytest
 from chain.difficulty import PERIOD
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.actions import RoundPhase
-from support.cluster import ScriptedTrainer, cluster
-from support.virtual_time import run_virtual
+from support.federation.cluster import ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7])

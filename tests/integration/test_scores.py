@@ -21,11 +21,11 @@ from node.errors import NodeError
 from node.ledger import scores as scores_module
 from node.ledger.scores import NOTHING_COMBINED, TOO_FEW
 from node.training.trainer import AnswerRefused, InlineTrainer, Trained, WorkerDied, WorkerFailed
-from support.chains import make_keys
-from support.federations import make_digit_federation
-from support.scored import LONG_S, Asked, Scoring, get_numbers, make_trainers, read_offline, run
-from support.takers import FEDPER, UAPDFL, taking
-from support.virtual_time import run_virtual
+from support.data.chains import make_keys
+from support.federation.pulling import FEDPER, UAPDFL, taking
+from support.federation.scoring import LONG_S, Asked, Scoring, get_numbers, make_trainers, read_offline, run
+from support.federation.simulated import make_digit_federation
+from support.federation.virtual_time import run_virtual
 
 MODEL = {"name": "mlp", "hidden": [16]}
 NAMES = ("node0", "node1", "node2", "node3")

@@ -15,10 +15,10 @@ from node.consensus.service import RoundService
 from node.errors import InvalidRequest
 from node.ledger.scores import NOT_HELD, STOPPED
 from node.pb import admin_pb2 as pb
-from support.asked_nodes import make_book, make_config
-from support.cluster import Cluster, cluster
-from support.scored import LONG_S, Asked, Scoring, get_numbers, make_trainers, read_offline, run
-from support.virtual_time import run_virtual
+from support.federation.asked import make_book, make_config
+from support.federation.cluster import Cluster, cluster
+from support.federation.scoring import LONG_S, Asked, Scoring, get_numbers, make_trainers, read_offline, run
+from support.federation.virtual_time import run_virtual
 
 # ---- what it costs, and what is kept
 

@@ -24,11 +24,11 @@ from node.ledger.audit import run_audit
 from node.payloads.retention import Retention
 from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
-from support.asked_nodes import make_book, make_config
-from support.chains import make_candidate, make_certificate, make_contribution, make_genesis, make_keys
-from support.cluster import INITIAL_MODEL, Cluster
-from support.sharers import FEDEDS, MODEL, Slow, get_held, get_trainer, make_list, make_set, sharing
-from support.virtual_time import run_virtual
+from support.data.chains import make_candidate, make_certificate, make_contribution, make_genesis, make_keys
+from support.federation.asked import make_book, make_config
+from support.federation.cluster import INITIAL_MODEL, Cluster
+from support.federation.sharing import FEDEDS, MODEL, Slow, get_held, get_trainer, make_list, make_set, sharing
+from support.federation.virtual_time import run_virtual
 
 ALL = [f"node{i}" for i in range(4)]
 SMALL = 100  # samples of a set that has one chunk and could be kept for ever, were it not of samples

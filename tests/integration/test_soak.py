@@ -20,8 +20,7 @@ import pytest
 import node.events
 from chain.difficulty import LOOKBACK
 from chain.store import sqlite
-from support.census import take_census
-from support.soak import (
+from support.faults.soak import (
     NUM_NODES,
     Sample,
     compute_growth,
@@ -31,8 +30,9 @@ from support.soak import (
     format_table,
     soaking,
 )
-from support.takers import FEDPER, taking
-from support.virtual_time import run_virtual
+from support.federation.memory_census import take_census
+from support.federation.pulling import FEDPER, taking
+from support.federation.virtual_time import run_virtual
 
 ROUNDS = int(os.environ.get("FEDNODE_SOAK_ROUNDS", "2000"))
 SEED = int(os.environ.get("FEDNODE_SOAK_SEED", "1"))

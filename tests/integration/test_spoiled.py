@@ -31,9 +31,9 @@ from node.p2p.refusals import Reason
 from node.telemetry.metrics import CallTimes, NodeMetrics
 from node.telemetry.sinks.point import list_scalars, make_point
 from node.training.trainer import InlineTrainer, Trained
-from support.asked_nodes import make_book, make_config
-from support.cluster import Cluster, cluster
-from support.virtual_time import run_virtual
+from support.federation.asked import make_book, make_config
+from support.federation.cluster import Cluster, cluster
+from support.federation.virtual_time import run_virtual
 
 HONEST = ("node0", "node1", "node2")
 LIAR = "node3"

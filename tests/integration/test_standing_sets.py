@@ -22,10 +22,10 @@ from node.ledger.offline import OfflineNode
 from node.p2p.transport.base import BLOB
 from node.training.exchange import Exchange, get_offers
 from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained, WorkerDied
-from support.cluster import Cluster, ScriptedTrainer, cluster
-from support.sharers import MODEL, NUM_SAMPLES, make_set, make_spec
-from support.takers import get_shape
-from support.virtual_time import run_virtual
+from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.pulling import get_shape
+from support.federation.sharing import MODEL, NUM_SAMPLES, make_set, make_spec
+from support.federation.virtual_time import run_virtual
 
 NODES = ("node0", "node1", "node2", "node3")
 LAST_READ = 3  # the last height whose training reads sets: lambda_dis is above 0 for t = 1 and 2

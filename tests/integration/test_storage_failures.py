@@ -27,8 +27,8 @@ from node.config.genesis_file import write_genesis
 from node.config.node_config import load_config
 from node.daemon import run_daemon
 from node.errors import NodeError
-from support.chains import make_chain, make_genesis
-from support.real_nodes import flip_byte
+from support.data.chains import make_chain, make_genesis
+from support.federation.real_nodes import flip_byte
 
 MODEL = {"name": "mlp", "hidden": [3]}
 INITIAL = encode_arrays(

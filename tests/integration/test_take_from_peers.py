@@ -24,9 +24,9 @@ from node.p2p.refusals import Reason
 from node.p2p.transport.base import BLOB, FRAMING_BYTES, PeerUnavailable
 from node.payloads.fetcher import SMALL_BYTES
 from node.payloads.on_demand import get_kinds
-from support.asked_nodes import make_book, make_config
-from support.takers import FEDPER, UAPDFL, Stingy, TakingCluster, count_numbers, taking
-from support.virtual_time import run_virtual
+from support.federation.asked import make_book, make_config
+from support.federation.pulling import FEDPER, UAPDFL, Stingy, TakingCluster, count_numbers, taking
+from support.federation.virtual_time import run_virtual
 
 SIX = tuple(f"node{i}" for i in range(6))
 

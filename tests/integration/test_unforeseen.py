@@ -34,12 +34,12 @@ from node.p2p.transport.base import Message, MessageKind
 from node.payloads.checks import Payloads
 from node.telemetry.metrics import CallTimes, NodeMetrics
 from node.telemetry.monitor import Monitor
-from support.asked_nodes import make_book, make_config
-from support.cluster import Cluster, VirtualClock, cluster
-from support.liar import lying
-from support.sharers import get_trainer, sharing
-from support.takers import UAPDFL, taking
-from support.virtual_time import run_virtual
+from support.faults.liar import lying
+from support.federation.asked import make_book, make_config
+from support.federation.cluster import Cluster, VirtualClock, cluster
+from support.federation.pulling import UAPDFL, taking
+from support.federation.sharing import get_trainer, sharing
+from support.federation.virtual_time import run_virtual
 
 FOUR = ("node0", "node1", "node2", "node3")
 VICTIM, LIAR = "node0", "node3"

@@ -1,6 +1,6 @@
 """Predictions by the worker process: between the rounds' own calls, never in their way, and leaving nothing behind.
 
-Most tests run a worker whose client is a number (`support.fake_worker`), the last one the real thing.
+Most tests run a worker whose client is a number (`support.federation.fake_worker`), the last one the real thing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ml.specs import add_kind
 from node.training import worker as worker_module
 from node.training.trainer import AnswerRefused, InlineTrainer, Predicted, Trainer, WorkerDied, WorkerFailed
 from node.training.worker import WorkerConfig, WorkerProcess
-from support.fake_worker import (
+from support.federation.fake_worker import (
     ANSWER,
     ANSWER_UNTIL_STOPPED,
     DIE,
@@ -38,8 +38,8 @@ from support.fake_worker import (
     FakeClient,
     make_config,
 )
-from support.processes import kill
-from support.recording import wait_until
+from support.federation.processes import kill
+from support.federation.recording import wait_until
 
 DEADLINE_S = 120.0
 

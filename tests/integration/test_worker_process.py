@@ -1,6 +1,6 @@
 """The worker process: training in it is training, and neither cancelling nor killing it loses or changes anything.
 
-Most tests run a worker whose client is a number (`support.fake_worker`), the last ones the real thing.
+Most tests run a worker whose client is a number (`support.federation.fake_worker`), the last ones the real thing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from node.training.trainer import (
     apply_to,
 )
 from node.training.worker import WorkerConfig, WorkerProcess
-from support.fake_worker import (
+from support.federation.fake_worker import (
     ARGUMENTS,
     BREAK,
     DEADLY,
@@ -59,8 +59,8 @@ from support.fake_worker import (
     FakeClient,
     make_config,
 )
-from support.processes import is_alive, kill
-from support.recording import wait_until
+from support.federation.processes import is_alive, kill
+from support.federation.recording import wait_until
 
 T = TypeVar("T")
 
@@ -548,7 +548,7 @@ async def test_closing_before_the_worker_is_ready_ends_it(tmp_path: Path) -> Non
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
-from support.fake_worker import TRAIN_UNTIL_STOPPED, make_config
+from support.federation.fake_worker import TRAIN_UNTIL_STOPPED, make_config
 from node.training.worker import WorkerProcess
 async def main():
     worker = WorkerProcess(make_config(Path(sys.argv[1])))

@@ -1,7 +1,7 @@
 """What aggregates would do to a client, asked of the worker process: never in the rounds' way, and leaving nothing
 behind.
 
-Most tests run a worker whose client is a number (`support.fake_worker`), the last ones the real thing.
+Most tests run a worker whose client is a number (`support.federation.fake_worker`), the last ones the real thing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ml.specs import METHODS, AuthorPayloads, compute_aggregate
 from node.training import worker as worker_module
 from node.training.trainer import AnswerRefused, InlineTrainer, Trainer, WorkerDied, WorkerFailed
 from node.training.worker import WorkerProcess
-from support.fake_worker import (
+from support.federation.fake_worker import (
     ANSWER,
     ANSWER_UNTIL_STOPPED,
     DEADLY,
@@ -35,7 +35,7 @@ from support.fake_worker import (
     FakeClient,
     make_config,
 )
-from support.recording import wait_until
+from support.federation.recording import wait_until
 
 DEADLINE_S = 120.0
 Log = pytest.LogCaptureFixture

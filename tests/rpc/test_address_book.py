@@ -14,10 +14,10 @@ from node.cli import main
 from node.errors import ConfigError, InvalidRequest, NotFound
 from node.p2p.address_book import ADDRESSES, AddressBook
 from node.p2p.transport.base import Message, MessageKind, PeerUnavailable
-from support.asked_nodes import make_book, running
-from support.nodes import RpcNet, RpcNode, make_keys, rpc_net
-from support.ports import find_free_ports
-from support.recording import PATIENCE_S, wait_until
+from support.federation.asked import make_book, running
+from support.federation.ports import find_free_ports
+from support.federation.recording import PATIENCE_S, wait_until
+from support.federation.transports import RpcNet, RpcNode, make_keys, rpc_net
 
 VOTE = Message(MessageKind.VOTE, b"vote")
 ALICE, BOB = (key.id for key in make_keys(2))

@@ -30,9 +30,9 @@ from node.errors import ConfigError, InvalidRequest, NodeUnreachable, NotFound, 
 from node.ledger.offline import verify_data_dir
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
-from support.asked_nodes import WAITS, Running, running
-from support.ledgers import flip_byte, read_cell
-from support.recording import PATIENCE_S
+from support.federation.asked import WAITS, Running, running
+from support.federation.ledgers import flip_byte, read_cell
+from support.federation.recording import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ from node.admin.server import AdminServer
 from node.admin.tokens import Role, Tokens
 from node.cli import main
 from node.errors import NodeUnreachable, PermissionRefused
-from support.asked_nodes import Running, make_book, make_control, make_operator, running
-from support.recording import PATIENCE_S
+from support.federation.asked import Running, make_book, make_control, make_operator, running
+from support.federation.recording import PATIENCE_S
 
 CREATED = "2026-11-20T14:02:16.000Z"
 OK, DENIED = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED

@@ -11,8 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from node.admin.access import ROLES
-from support.asked_nodes import running
-from support.recording import PATIENCE_S
+from support.federation.asked import running
+from support.federation.recording import PATIENCE_S
 
 NO_MESSAGES = (b"\xff", b"\x0a\xff\x01")  # a broken tag, a length beyond the end
 

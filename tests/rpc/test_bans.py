@@ -16,10 +16,10 @@ from node.cli import main
 from node.errors import ConfigError, InvalidRequest, NotFound
 from node.p2p.bans import Bans
 from node.p2p.transport.base import Message, MessageKind
-from support.asked_nodes import WAITS, running
-from support.nodes import HandClock, rpc_net
-from support.recording import PATIENCE_S, wait_until
-from support.strangers import open_channel, own_leaf, try_blocks
+from support.faults.strangers import open_channel, own_leaf, try_blocks
+from support.federation.asked import WAITS, running
+from support.federation.recording import PATIENCE_S, wait_until
+from support.federation.transports import HandClock, rpc_net
 
 ALICE, BOB = b"a" * 32, b"b" * 32
 VOTE = Message(MessageKind.VOTE, b"vote")

@@ -17,8 +17,8 @@ from node.cli import main
 from node.config.node_config import NodeConfig, load_config
 from node.consensus.participation import PAUSED
 from node.errors import InvalidRequest
-from support.asked_nodes import Running, running
-from support.recording import PATIENCE_S
+from support.federation.asked import Running, running
+from support.federation.recording import PATIENCE_S
 
 Captured = pytest.CaptureFixture[str]
 

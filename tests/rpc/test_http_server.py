@@ -15,7 +15,7 @@ from node.config.node_config import HttpSection
 from node.errors import ConfigError
 from node.telemetry import http_server
 from node.telemetry.http_server import HttpServer
-from support.ports import find_free_ports
+from support.federation.ports import find_free_ports
 
 TOKEN = "x" * 32
 

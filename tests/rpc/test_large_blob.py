@@ -18,8 +18,8 @@ from node.offload import ThreadOffload
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.partial_files import Partials
 from node.payloads.transfers import Transfers
-from support.chains import make_genesis, make_keys
-from support.nodes import rpc_net
+from support.data.chains import make_genesis, make_keys
+from support.federation.transports import rpc_net
 
 SIZE = 123 * CHUNK_BYTES
 GROWTH_BYTES = 64 << 20  # of gRPC's own buffers, above all

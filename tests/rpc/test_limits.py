@@ -28,10 +28,10 @@ from node.p2p.transport.rate_limits import MAX_BATCH_MESSAGES, Intake, RateLimit
 from node.pb import common_pb2
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc as rpc
-from support.nodes import RpcNet, RpcNode, make_keys, rpc_net
-from support.ports import find_free_ports
-from support.recording import PATIENCE_S, Recorder, wait_until
-from support.strangers import open_channel, own_leaf, push_to_the_end, pushing, read_to_the_end, try_blocks
+from support.faults.strangers import open_channel, own_leaf, push_to_the_end, pushing, read_to_the_end, try_blocks
+from support.federation.ports import find_free_ports
+from support.federation.recording import PATIENCE_S, Recorder, wait_until
+from support.federation.transports import RpcNet, RpcNode, make_keys, rpc_net
 
 DENIED, EXHAUSTED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
 GARBAGE = b"\xff\xff\xff"  # the beginning of no protobuf message

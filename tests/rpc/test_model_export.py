@@ -26,10 +26,10 @@ from node.errors import NotFound, VerificationFailed
 from node.pb import admin_pb2 as pb
 from node.training.checkpoint import CHECKPOINTS, Checkpoint, Checkpoints, Phase
 from node.training.model_file import CHUNK_BYTES, is_initial_needed, make_model_file, read_model
-from support.asked_nodes import running
-from support.chains import make_genesis, make_keys
-from support.ledgers import flip_byte
-from support.recording import PATIENCE_S
+from support.data.chains import make_genesis, make_keys
+from support.federation.asked import running
+from support.federation.ledgers import flip_byte
+from support.federation.recording import PATIENCE_S
 
 Captured = pytest.CaptureFixture[str]
 

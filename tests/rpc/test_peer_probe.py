@@ -15,9 +15,9 @@ from node.p2p import probe as peer_probe
 from node.p2p.probe import Greeting, NotReached, Refused, WrongPeer, identify_server, probe_peer
 from node.p2p.transport.rpc import RpcTransport
 from node.version import get_version
-from support.nodes import RpcNet, make_keys, rpc_net
-from support.ports import find_free_ports
-from support.recording import PATIENCE_S, Recorder
+from support.federation.ports import find_free_ports
+from support.federation.recording import PATIENCE_S, Recorder
+from support.federation.transports import RpcNet, make_keys, rpc_net
 
 STRANGER = SigningKey.from_private_bytes(b"s" * 32)
 

@@ -24,9 +24,9 @@ from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 from node.training.trainer import AnswerRefused, Predicted, TrainerInfo, WorkerDied, WorkerFailed
-from support.asked_nodes import Running, running
-from support.cluster import NUM_CLASSES, ScriptedTrainer
-from support.recording import PATIENCE_S
+from support.federation.asked import Running, running
+from support.federation.cluster import NUM_CLASSES, ScriptedTrainer
+from support.federation.recording import PATIENCE_S
 
 Captured = pytest.CaptureFixture[str]
 

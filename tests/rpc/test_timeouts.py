@@ -18,10 +18,10 @@ from node.p2p.transport.rate_limits import RateLimits
 from node.p2p.transport.sender import Sender
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc as rpc
-from support.nodes import RpcNet, RpcNode, make_keys
-from support.ports import find_free_ports
-from support.recording import PATIENCE_S, wait_until
-from support.strangers import open_channel, own_leaf
+from support.faults.strangers import open_channel, own_leaf
+from support.federation.ports import find_free_ports
+from support.federation.recording import PATIENCE_S, wait_until
+from support.federation.transports import RpcNet, RpcNode, make_keys
 
 SHORT_S = 0.2
 

@@ -17,10 +17,10 @@ from node.p2p.tls import LEAF_LIFETIME, MutualTls, UnknownCaller, identify, issu
 from node.p2p.transport.base import AddressInUse, Message, MessageKind
 from node.p2p.transport.rpc import RpcTransport
 from node.pb import peer_pb2 as pb
-from support.nodes import RpcNet, RpcNode, make_keys, rpc_net
-from support.ports import find_free_ports
-from support.recording import PATIENCE_S, wait_until
-from support.strangers import forge_leaf, open_channel, own_leaf, push_to_the_end, try_blocks
+from support.faults.strangers import forge_leaf, open_channel, own_leaf, push_to_the_end, try_blocks
+from support.federation.ports import find_free_ports
+from support.federation.recording import PATIENCE_S, wait_until
+from support.federation.transports import RpcNet, RpcNode, make_keys, rpc_net
 
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 DAY_S = 86_400.0

@@ -30,9 +30,9 @@ from node.p2p.transport.base import (
 )
 from node.p2p.transport.memory import MemoryNetwork
 from node.p2p.transport.rate_limits import RateLimits
-from support.nodes import RpcNet, make_keys, rpc_net
-from support.ports import find_free_ports
-from support.recording import PATIENCE_S, Recorder, wait_until
+from support.federation.ports import find_free_ports
+from support.federation.recording import PATIENCE_S, Recorder, wait_until
+from support.federation.transports import RpcNet, make_keys, rpc_net
 
 BLOB = bytes(range(256)) * (10 * 1024) + b"tail"  # 2.5 MiB and a bit
 DIGEST = hashlib.sha256(BLOB).digest()

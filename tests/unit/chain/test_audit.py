@@ -22,7 +22,7 @@ from chain.genesis import Genesis
 from chain.pow import is_valid_work
 from chain.store.interface import BlockRow, Damage
 from chain.store.sqlite import SqliteStore
-from support.chains import (
+from support.data.chains import (
     make_candidate,
     make_certificate,
     make_chain,

@@ -27,8 +27,8 @@ from chain.block import (
 )
 from chain.errors import DecodeError, EncodeError
 from chain.signing import compute_sign_bytes, verify
-from support.chain_vectors import compute_vectors, load_vectors, make_vector_chain
-from support.chains import make_digest, make_keys
+from support.data.chain_vectors import compute_vectors, load_vectors, make_vector_chain
+from support.data.chains import make_digest, make_keys
 
 VECTORS = load_vectors()
 CHAIN = make_digest("a chain")

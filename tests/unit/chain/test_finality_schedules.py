@@ -12,10 +12,10 @@ from chain.block import Id, Phase
 from chain.finality import Voting
 from chain.timeouts import Waits
 from chain.votes import VoteBook
-from support.invariants import InvariantBroken
-from support.naive_voting import VoteAgain, VoteOnce
-from support.scheduler import World, compute_bft_quorum, compute_majority_quorum, run_schedule
-from support.voters import MakeVoting, TimeRule
+from support.faults.naive_voting import VoteAgain, VoteOnce
+from support.faults.scheduler import World, compute_bft_quorum, compute_majority_quorum, run_schedule
+from support.faults.voters import MakeVoting, TimeRule
+from support.federation.invariants import InvariantBroken
 
 SETTINGS = [(n, f) for n in (1, 2, 3, 4, 7) for f in range((n - 1) // 3 + 1)]
 CHUNK = 125  # schedules in one test

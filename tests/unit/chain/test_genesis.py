@@ -22,7 +22,7 @@ from chain.genesis import GENESIS_TAG, MIB, Genesis, Member, PowRules, compute_q
 from chain.schema import format_time
 from chain.signing import encode_id
 from chain.timeouts import PROFILES
-from support.chains import make_digest, make_genesis, make_genesis_mapping, make_keys
+from support.data.chains import make_digest, make_genesis, make_genesis_mapping, make_keys
 
 KEYS = make_keys(4)
 MAPPING = make_genesis_mapping(KEYS)

@@ -26,7 +26,7 @@ from chain.signing import (
     validate_public_key,
     verify,
 )
-from support.chains import make_digest, make_keys
+from support.data.chains import make_digest, make_keys
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "keys.json").read_text())
 CHAIN = make_digest("a chain")

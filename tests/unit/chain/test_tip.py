@@ -7,7 +7,7 @@ import pytest
 from chain.difficulty import get_first_read
 from chain.errors import UnknownParent, WrongHeight
 from chain.tip import Tip
-from support.chains import make_candidate, make_chain, make_genesis, make_keys
+from support.data.chains import make_candidate, make_chain, make_genesis, make_keys
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS, pow={"difficulty": 4, "min": 1, "max": 2**32, "target_ms": 200})

@@ -54,7 +54,7 @@ from chain.validation import (
     validate_evidence,
     validate_vote,
 )
-from support.chains import (
+from support.data.chains import (
     make_candidate,
     make_certificate,
     make_chain,

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from ml.aggregation import RULES, Contributed, RuleSettings
 from ml.errors import AggregationError
 from ml.payload import Array, Arrays, encode_arrays
-from support.contributions import author, compute_digests, make_given, prototypes
-from support.plain_rules import compute, decode_hex, load_vectors, read_vector
+from support.data.contributions import author, compute_digests, make_given, prototypes
+from support.data.plain_rules import compute, decode_hex, load_vectors, read_vector
 
 TESTS = Path(__file__).parents[2]
 VECTORS = load_vectors()["vectors"]
@@ -151,7 +151,7 @@ def test_aggregates_agree_whatever_numpy_may_use_of_the_processor_and_however_ma
             **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads),
         }
         done = subprocess.run(
-            [sys.executable, "-m", "support.contributions"],
+            [sys.executable, "-m", "support.data.contributions"],
             env=environment,
             capture_output=True,
             text=True,
@@ -163,7 +163,7 @@ def test_aggregates_agree_whatever_numpy_may_use_of_the_processor_and_however_ma
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["rule"])
 def test_golden_aggregates(vector: dict[str, Any]) -> None:
-    """A change here is a fork of every chain there is, and must be meant: see `support.plain_rules`."""
+    """A change here is a fork of every chain there is, and must be meant: see `support.data.plain_rules`."""
     data = encode_arrays(RULES[vector["rule"]](*read_vector(vector)))
     assert data.hex() == vector["aggregate"]
     assert hashlib.sha256(data).hexdigest() == vector["digest"]

@@ -18,7 +18,7 @@ from ml.seeding import numpy_rng
 from ml.specs import METHODS, MethodSpec, get_spec
 from ml.specs.dispfl import pack_mask
 from ml.specs.mpfedcl import MAX_LENGTH
-from support.contributions import prototypes
+from support.data.contributions import prototypes
 
 NUM_CLASSES = 4
 

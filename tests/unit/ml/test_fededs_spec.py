@@ -17,7 +17,7 @@ from ml.payload import CHUNK_BYTES, Array, compute_chunk_digests, encode_arrays
 from ml.specs import AuthorPayloads, FedEdsSpec, Offer, add_kind, compute_aggregate, get_kind, get_spec
 from ml.specs.architectures import parameter_shapes
 from ml.specs.fededs import compute_epochs, compute_lambdas, compute_last_round, rank_peers
-from support.contributions import author
+from support.data.contributions import author
 
 SMALL = {"name": "mlp", "hidden": [4, 2]}
 RESNET = {"name": "resnet18_nobn"}

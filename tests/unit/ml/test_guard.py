@@ -16,8 +16,8 @@ from ml.guard import Guard, LeftOut, Outcome
 from ml.methods.base import Metrics
 from ml.payload import Array, Arrays
 from ml.simulation.run import SimulationConfig, simulate
-from support.federations import BEACON, make_digit_clients
-from support.peers import Block, are_equal, get_id, get_model
+from support.federation.peer_rounds import Block, are_equal, get_id, get_model
+from support.federation.simulated import BEACON, make_digit_clients
 
 PEERS = (b"a", b"b", b"c")
 

@@ -17,8 +17,8 @@ from ml.aggregation.distances import INFINITE, MOST, Layer, Vectors
 from ml.aggregation.sorting import make_sorting_network, sort_rows
 from ml.errors import AggregationError
 from ml.payload import Array, Arrays, encode_arrays
-from support.contributions import author, prototypes
-from support.plain_rules import compute
+from support.data.contributions import author, prototypes
+from support.data.plain_rules import compute
 
 WHOLE_RULES = ("median", "trimmed_mean", "clipped_mean", "multi_krum")
 ONE = RuleSettings(max_liars=1)

@@ -25,7 +25,7 @@ from ml.specs import (
 )
 from ml.specs.architectures import parameter_shapes
 from ml.specs.base import MAX_ABS
-from support.contributions import author, prototypes
+from support.data.contributions import author, prototypes
 
 MLP = {"name": "mlp", "hidden": [4, 2]}
 SHAPE = (1, 4, 4)  # which FedEDS can halve twice

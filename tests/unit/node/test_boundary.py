@@ -13,7 +13,7 @@ from chain.errors import BlobMissing, DecodeError, SlotTaken, StoreCorrupted, St
 from node.boundary import UNFORESEEN, Boundary
 from node.consensus.auditor import Halted
 from node.consensus.sync import ChainsDiverge
-from support.chains import make_genesis, make_keys
+from support.data.chains import make_genesis, make_keys
 
 PEER = b"p" * 32
 

@@ -13,7 +13,7 @@ from node.cli.output import print_json
 from node.consensus.record import RoundRecord
 from node.finite import to_finite
 from node.ledger.reader import Ledger
-from support.chains import make_chain, make_genesis, make_keys
+from support.data.chains import make_chain, make_genesis, make_keys
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)

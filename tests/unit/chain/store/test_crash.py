@@ -17,7 +17,7 @@ from chain.codec import encode_block, encode_contribution, encode_vote, make_evi
 from chain.errors import SlotTaken, StoreCorrupted, StoreError
 from chain.store.interface import FILE_STEPS, STEPS, Faults, StoredBlock
 from chain.store.sqlite import SqliteStore
-from support.chains import make_candidate, make_chain, make_contribution, make_genesis, make_keys
+from support.data.chains import make_candidate, make_chain, make_contribution, make_genesis, make_keys
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)

@@ -38,7 +38,7 @@ from chain.errors import (
 from chain.genesis import Genesis
 from chain.store.interface import StoredBlock
 from chain.store.sqlite import SqliteStore
-from support.chains import make_candidate, make_certificate, make_chain, make_contribution, make_genesis, make_keys
+from support.data.chains import make_candidate, make_certificate, make_chain, make_contribution, make_genesis, make_keys
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)

@@ -13,7 +13,7 @@ from chain.codec import sign_vote
 from chain.errors import SlotTaken, StoreError
 from chain.store.sqlite import SqliteStore
 from chain.store.watermark import WATERMARK, Mark, read_mark, write_mark
-from support.chains import make_chain, make_contribution, make_genesis, make_keys
+from support.data.chains import make_chain, make_contribution, make_genesis, make_keys
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)

@@ -18,7 +18,7 @@ from ml.methods.base import Trained
 from ml.payload import Arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.training.loop import Diverged, Engine, Progress
-from support.federations import BEACON, CNN, aggregate_round, get_parent, make_digit_clients
+from support.federation.simulated import BEACON, CNN, aggregate_round, get_parent, make_digit_clients
 
 Method = dict[str, Any]
 

@@ -26,7 +26,7 @@ from ml.models.resnet import ResNet18Body
 from ml.payload import Arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.training.loop import Engine
-from support.federations import BEACON, run_round
+from support.federation.simulated import BEACON, run_round
 
 HEAD = {"name": "head_256"}
 DIGITS: dict[str, Any] = {"format": "digits"}

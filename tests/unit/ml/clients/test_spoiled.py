@@ -22,7 +22,7 @@ from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import compute_aggregate, get_kind
 from ml.training.loop import Diverged
 from ml.training.metrics import Prediction, evaluate
-from support.federations import BEACON, aggregate_round, make_digit_clients, run_round
+from support.federation.simulated import BEACON, aggregate_round, make_digit_clients, run_round
 
 LARGEST = float(np.finfo(np.float32).max)
 QUICK: dict[str, dict[str, Any]] = {

@@ -25,7 +25,7 @@ from ml.data.checks import check_data
 from ml.data.detect_format import guess_format
 from ml.data.readers import images
 from ml.errors import DataError
-from support.domain_folders import save_domains, save_idx, save_images, save_npz
+from support.data.domain_folders import save_domains, save_idx, save_images, save_npz
 
 INPUT: dict[str, Any] = {"shape": [3, 6, 6], "mean": [0.5], "std": [0.25]}
 NAMES = ("mnist", "mnistm", "usps")

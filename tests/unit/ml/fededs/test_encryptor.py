@@ -24,7 +24,7 @@ from ml.payload import Array, encode_arrays, map_arrays
 from ml.seeding import numpy_rng
 from ml.specs.fededs import MAX_MAGNITUDE
 from ml.training.loop import Diverged, Tensors
-from support.placement import LINE
+from support.data.placement import LINE
 
 CPU = torch.device("cpu")
 SETTINGS: dict[str, Any] = {

@@ -15,8 +15,8 @@ from ml.methods.fedavg_p2p import FedAvgP2p
 from ml.specs import Offer, Task
 from ml.specs.criticalfl import CriticalFlSpec
 from ml.specs.fedavg_p2p import FedAvgP2pSpec
-from support.federations import BEACON, MLP
-from support.peers import are_equal, get_id, get_model, make_peer_clients, run_peer_round, train_all
+from support.federation.peer_rounds import are_equal, get_id, get_model, make_peer_clients, run_peer_round, train_all
+from support.federation.simulated import BEACON, MLP
 
 NUM = {"num_peers": np.array([2], np.int64)}
 

@@ -21,8 +21,8 @@ from ml.seeding import numpy_rng
 from ml.specs import Task
 from ml.specs.dispfl import MASK, DisPflSpec, Mask, compute_kept, pack_mask, unpack_mask
 from ml.specs.fedavg_p2p import FedAvgP2pSpec
-from support.federations import BEACON, MLP
-from support.peers import are_equal, get_id, get_model, make_peer_clients, run_peer_round, train_all
+from support.federation.peer_rounds import are_equal, get_id, get_model, make_peer_clients, run_peer_round, train_all
+from support.federation.simulated import BEACON, MLP
 
 SHAPE = (1, 8, 8)
 FEW: dict[str, Any] = {"num_peers": 2, "local_iterations": 3}
@@ -223,7 +223,7 @@ def test_a_mask_is_looked_for_elsewhere_in_every_round() -> None:
 
 
 def test_looking_at_gradients_leaves_running_statistics_alone() -> None:
-    model = resolve_model({"name": "support.user_models:make_small", "args": {"width": 4}}, SHAPE, 10)
+    model = resolve_model({"name": "support.data.user_models:make_small", "args": {"width": 4}}, SHAPE, 10)
     (client,) = make_peer_clients(DisPfl, DisPflSpec, FEW | {"regrow": "gradient"}, num_clients=1, model=model)
     assert isinstance(client.method, DisPfl)
     before = get_model(client)

@@ -32,8 +32,8 @@ from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import FedEdsSpec, add_kind, get_kind, get_spec
 from ml.specs.fededs import MAX_MAGNITUDE
 from ml.training.loop import Batch, Progress
-from support.federations import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients
-from support.placement import ProductsWatch, displace
+from support.data.placement import ProductsWatch, displace
+from support.federation.simulated import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients
 
 QUICK: dict[str, Any] = {
     "local_epochs": 2,

@@ -16,8 +16,8 @@ from ml.payload import Array, Arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs import AuthorPayloads, FedNovaSpec, add_kind, compute_aggregate, get_kind, get_spec
 from ml.specs.architectures import parameter_shapes
-from support.contributions import author, drop_numbers
-from support.federations import BEACON, MLP, make_digit_clients, run_round
+from support.data.contributions import author, drop_numbers
+from support.federation.simulated import BEACON, MLP, make_digit_clients, run_round
 
 SMALL = {"name": "mlp", "hidden": [4, 2]}
 nova = RULES["nova"]

@@ -21,8 +21,8 @@ from ml.seeding import get_partition_seed
 from ml.specs import METHODS as SPECS
 from ml.specs import add_kind, get_kind
 from ml.training.loop import Diverged
-from support.federations import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients, run_round
-from support.placement import ProductsWatch, displace
+from support.data.placement import ProductsWatch, displace
+from support.federation.simulated import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients, run_round
 
 METRICS = {"loss", "iterations", "steps", "samples", "seconds", "alpha_s", "accuracy", "test_loss"}
 QUICK: dict[str, dict[str, Any]] = {

@@ -32,8 +32,16 @@ from ml.specs.fedper import FedPerSpec
 from ml.specs.peers import draw_peers
 from ml.specs.uapdfl import UaPdflSpec
 from ml.training.loop import Sgd
-from support.federations import BEACON, MLP, make_digit_clients, run_round
-from support.peers import Block, are_equal, get_id, get_model, make_peer_clients, run_peer_round, train_all
+from support.federation.peer_rounds import (
+    Block,
+    are_equal,
+    get_id,
+    get_model,
+    make_peer_clients,
+    run_peer_round,
+    train_all,
+)
+from support.federation.simulated import BEACON, MLP, make_digit_clients, run_round
 
 Pair = tuple[type[Any], type[MethodSpec]]
 
@@ -139,7 +147,7 @@ def test_a_round_from_a_checkpoint_is_the_round_itself(pair: Pair) -> None:
 
 
 def test_running_statistics_stay_at_home_where_they_are_local(pair: Pair) -> None:
-    shape, small = (1, 8, 8), {"name": "support.user_models:make_small", "args": {"width": 4}}
+    shape, small = (1, 8, 8), {"name": "support.data.user_models:make_small", "args": {"width": 4}}
     task = Task(resolve_model(small, shape, 10), shape, 10, rounds=10)
     for how, there in (("average", True), ("local", False)):
         schemas = pair[1].from_mapping({"bn_buffers": how}, task).schemas(1).values()
@@ -147,7 +155,7 @@ def test_running_statistics_stay_at_home_where_they_are_local(pair: Pair) -> Non
 
 
 def test_local_running_statistics_survive_a_round() -> None:
-    model = resolve_model({"name": "support.user_models:make_small", "args": {"width": 4}}, (1, 8, 8), 10)
+    model = resolve_model({"name": "support.data.user_models:make_small", "args": {"width": 4}}, (1, 8, 8), 10)
     for pair in ALL.values():
         clients = make_clients(pair, {"bn_buffers": "local"}, model=model)
         block = train_all(clients, 1)

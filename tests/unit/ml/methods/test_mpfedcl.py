@@ -25,7 +25,7 @@ from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import MpFedClSpec, get_kind, get_spec
 from ml.specs.mpfedcl import MAX_LENGTH
 from ml.training.loop import Engine, compute_cross_entropy
-from support.federations import BEACON, MLP, aggregate_round, make_digit_clients, run_round
+from support.federation.simulated import BEACON, MLP, aggregate_round, make_digit_clients, run_round
 
 torch.set_num_threads(1)
 

@@ -23,7 +23,7 @@ from ml.payload import Array, Arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs import FedIntRSpec, MethodSpec, SwimSpec, get_kind, get_spec
 from ml.training.loop import Batch
-from support.federations import BEACON, CNN, MLP, aggregate_round, make_digit_clients, run_round
+from support.federation.simulated import BEACON, CNN, MLP, aggregate_round, make_digit_clients, run_round
 
 Method = dict[str, Any]
 

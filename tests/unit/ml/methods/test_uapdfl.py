@@ -21,8 +21,8 @@ from ml.specs import Offer, Task
 from ml.specs.peers import draw_peers
 from ml.specs.uapdfl import UaPdflHyperparameters, UaPdflSpec, compute_divergence
 from ml.training.loop import Batch
-from support.federations import BEACON, MLP
-from support.peers import Block, are_equal, get_id, get_model, make_peer_clients, train_all
+from support.federation.peer_rounds import Block, are_equal, get_id, get_model, make_peer_clients, train_all
+from support.federation.simulated import BEACON, MLP
 
 CNN = {"name": "cnn_cifar"}
 RESNET = {"name": "resnet18"}

@@ -34,7 +34,7 @@ from node.errors import ConfigError
 from node.testnet.layout import TestnetSpec, make_testnet
 
 SHAPE = (1, 8, 8)
-SMALL = {"name": "support.user_models:make_small", "args": {"width": 4}}
+SMALL = {"name": "support.data.user_models:make_small", "args": {"width": 4}}
 
 
 def test_what_validators_need_is_found_by_building_once() -> None:
@@ -89,7 +89,7 @@ def test_it_is_built_with_the_names_the_user_gave_and_every_part_of_a_model() ->
 
 
 def test_layers_are_shown_and_a_forward_of_its_own_is_not_used() -> None:
-    model = resolve_model({"name": "support.user_models:make_layered"}, SHAPE, 10)
+    model = resolve_model({"name": "support.data.user_models:make_layered"}, SHAPE, 10)
     assert layer_dims(model, SHAPE) == (4, 4)
     net = build_model(model, SHAPE, 10, user_models=True)
     assert net(torch.rand(2, *SHAPE)).shape == (2, 10)
@@ -106,7 +106,7 @@ def test_initial_parameters_come_from_the_seed() -> None:
     ("factory", "message"),
     [
         ("make_absent", "expected a callable 'make_absent'"),
-        ("not_callable", "expected a callable 'not_callable' in 'support.user_models', got 3"),
+        ("not_callable", "expected a callable 'not_callable' in 'support.data.user_models', got 3"),
         ("make_nothing", "to return a torch.nn.Module, got str"),
         ("make_broken", r"KeyError: 'no such thing' \(.*user_models.py:\d+\)"),
         ("make_whole", "to have a method 'embed'"),
@@ -128,7 +128,7 @@ def test_initial_parameters_come_from_the_seed() -> None:
 )
 def test_a_network_that_no_method_could_train_is_refused(factory: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        resolve_model({"name": f"support.user_models:{factory}"}, SHAPE, 10)
+        resolve_model({"name": f"support.data.user_models:{factory}"}, SHAPE, 10)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_network_that_no_method_could_train_is_refused(factory: str, message: 
             "model.name",
             "no module named 'no'; expected it installed, or on PYTHONPATH",
         ),
-        ({"name": "support.user_models:"}, "model.name", "expected package.module:factory"),
+        ({"name": "support.data.user_models:"}, "model.name", "expected package.module:factory"),
         ({"name": "../evil.py:make"}, "model.name", "expected package.module:factory"),
         ({"name": "a:b:c"}, "model.name", "expected package.module:factory"),
         ({**SMALL, "args": {"width": 4, "depth": 2}}, "model.name", "unexpected keyword argument 'depth'"),
@@ -182,11 +182,11 @@ def test_a_validator_refuses_what_genesis_says_wrongly(change: dict[str, Any], p
 
 def test_a_node_imports_a_users_module_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     model = resolve_model(SMALL, SHAPE, 10)
-    monkeypatch.delitem(sys.modules, "support.user_models")
+    monkeypatch.delitem(sys.modules, "support.data.user_models")
     with pytest.raises(SpecError, match=r"expected training\.user_models: true"):
         build_model(model, SHAPE, 10)
     validate_model(model, SHAPE)
-    assert "support.user_models" not in sys.modules
+    assert "support.data.user_models" not in sys.modules
 
 
 def test_a_module_that_has_changed_since_genesis_is_refused() -> None:
@@ -240,7 +240,9 @@ def test_a_node_that_may_not_import_it_says_so_and_does_not_start(tmp_path: Path
     genesis = make_testnet(tmp_path / "cluster", spec).genesis
     file = tmp_path / "cluster/genesis.yaml"
     validate_user_model(file, genesis, is_allowed=True)
-    with pytest.raises(ConfigError, match=r"support.user_models:make_small is a Python module.*training.user_models"):
+    with pytest.raises(
+        ConfigError, match=r"support.data.user_models:make_small is a Python module.*training.user_models"
+    ):
         validate_user_model(file, genesis, is_allowed=False)
     plain = make_testnet(tmp_path / "plain", replace(spec, model="mlp", settings=())).genesis
     validate_user_model(file, plain, is_allowed=False)
@@ -252,14 +254,14 @@ def test_checking_a_node_builds_the_model_it_would_train(
     made = make_testnet(tmp_path / "cluster", spec)
     path = made.nodes[0].config_file
     check_node(load_config(path), path)
-    monkeypatch.setitem(sys.modules, "support.user_models", None)
+    monkeypatch.setitem(sys.modules, "support.data.user_models", None)
     with pytest.raises(ConfigError, match=r"genesis\.yaml: model\.name: .*support\.user_models"):
         check_node(load_config(path), path)
 
 
 def test_a_network_that_does_not_split_stops_a_testnet_in_one_line(tmp_path: Path, spec: TestnetSpec) -> None:
     with pytest.raises(ConfigError, match=r"^--model: model.name: expected embed to use parameters") as caught:
-        make_testnet(tmp_path / "cluster", replace(spec, model="support.user_models:make_headless", settings=()))
+        make_testnet(tmp_path / "cluster", replace(spec, model="support.data.user_models:make_headless", settings=()))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "cluster").exists()
 

@@ -18,8 +18,8 @@ from ml.payload import encode_arrays
 from ml.simulation.exchange import Exchange, Size
 from ml.specs.fedper import FedPerSpec
 from ml.specs.uapdfl import UaPdflSpec
-from support.federations import BEACON, make_digit_clients
-from support.peers import Block, get_id, make_peer_clients
+from support.federation.peer_rounds import Block, get_id, make_peer_clients
+from support.federation.simulated import BEACON, make_digit_clients
 
 TWO: dict[str, Any] = {"num_peers": 2, "local_iterations": 2}
 

@@ -41,7 +41,7 @@ from ml.training.loop import (
     train,
 )
 from ml.training.metrics import Prediction, compute_mean, compute_std, count_rounds_to, evaluate
-from support.federations import BEACON, CNN
+from support.federation.simulated import BEACON, CNN
 
 torch.set_num_threads(1)  # two threads on so small a model only wait for each other
 

@@ -14,7 +14,7 @@ from node.admin.tokens import MAX_TOKENS, Role, Tokens
 from node.cli import main
 from node.errors import ConfigError, NodeError, NotFound, PermissionRefused
 from node.pb import admin_pb2
-from support.nodes import make_keys
+from support.federation.transports import make_keys
 
 Captured = pytest.CaptureFixture[str]
 

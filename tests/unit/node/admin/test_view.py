@@ -8,7 +8,7 @@ from node.admin.json_view import to_json
 from node.config.redaction import REDACTED, redact
 from node.ledger.reader import show_summary
 from node.pb import admin_pb2 as pb
-from support.chains import make_certificate, make_chain, make_genesis, make_keys
+from support.data.chains import make_certificate, make_chain, make_genesis, make_keys
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from node.consensus.credit import FULL, LEAST, PER_HEIGHT, Credits, VainWait
-from support.chains import make_keys
+from support.data.chains import make_keys
 
 ALICE, BOB = (key.id for key in make_keys(2))
 

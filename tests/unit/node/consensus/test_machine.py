@@ -25,7 +25,7 @@ from node.consensus.actions import (
 )
 from node.consensus.machine import RoundMachine
 from node.p2p.refusals import Reason
-from support.chains import make_candidate, make_contribution, make_digest, make_genesis, make_keys
+from support.data.chains import make_candidate, make_contribution, make_digest, make_genesis, make_keys
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from node.consensus.member_clocks import FORGET_S, SETTLE_S, MemberClocks
-from support.chains import make_genesis, make_keys
+from support.data.chains import make_genesis, make_keys
 
 GENESIS = make_genesis(make_keys(4))
 IDS = GENESIS.member_ids

@@ -9,9 +9,9 @@ import pytest
 from chain.pow import is_valid_work
 from chain.tip import Tip
 from node.consensus.mining import FIRST_COUNT, RESEAL_S, SLICES, mine_block
-from support.chains import make_digest, make_genesis, make_keys
-from support.cluster import SleepyMiner, VirtualClock
-from support.virtual_time import run_virtual
+from support.data.chains import make_digest, make_genesis, make_keys
+from support.federation.cluster import SleepyMiner, VirtualClock
+from support.federation.virtual_time import run_virtual
 
 KEYS = make_keys(4)
 RATE = 100_000.0

@@ -14,7 +14,7 @@ from node.experiments.results import BrokenResult, read_result, write_result
 from node.experiments.runner import Piece, simulate_run, take_stock
 from node.experiments.sections import TableSection
 from node.experiments.tables import Table, make_table
-from support.experiments import get_run, make_document, make_experiment
+from support.data.experiments import get_run, make_document, make_experiment
 
 SMALL = """\
 name: small

@@ -18,7 +18,7 @@ from node.experiments.report import write_report
 from node.experiments.results import BrokenResult, Kept, get_snapshot_path, read_result, read_snapshot, write_result
 from node.experiments.runner import EXPERIMENT, Outcome, run_experiment, take_stock
 from node.experiments.sections import EmbeddingSection
-from support.experiments import get_run, make_document, make_experiment, make_kept
+from support.data.experiments import get_run, make_document, make_experiment, make_kept
 
 SWEEP = """\
 name: maps

@@ -11,7 +11,7 @@ from node.errors import ConfigError
 from node.experiments.plan import Experiment
 from node.experiments.runner import take_stock
 from node.experiments.tables import Table, make_table
-from support.experiments import make_experiment, write_results
+from support.data.experiments import make_experiment, write_results
 
 BY_DOMAIN = """\
 name: domains

@@ -13,7 +13,7 @@ from node.experiments.contents import get_report
 from node.experiments.loading import load_experiment
 from node.experiments.plan import compute_id
 from node.experiments.tables import make_table
-from support.experiments import get_run, make_experiment
+from support.data.experiments import get_run, make_experiment
 
 READY = Path(__file__).parents[4] / "deploy" / "experiments"
 

@@ -22,7 +22,7 @@ from node.experiments.runner import EXPERIMENT, take_stock
 from node.experiments.sections import FigureSection, TableSection
 from node.experiments.tables import Cell, Table, format_table_csv, make_table
 from node.experiments.values import show_bytes, show_number
-from support.experiments import make_document, make_experiment, write_results
+from support.data.experiments import make_document, make_experiment, write_results
 
 TEXT = """\
 name: hand

@@ -18,7 +18,7 @@ from node.experiments.results import (
     write_result,
 )
 from node.experiments.runner import Piece, Progress, run_experiment, simulate_run, take_stock
-from support.experiments import get_run, make_document, make_experiment
+from support.data.experiments import get_run, make_document, make_experiment
 
 TEXT = "name: x\nbase: {clients: 2, rounds: 2}\nsweep: {method: [local, fedavg, dfpl]}\n"
 

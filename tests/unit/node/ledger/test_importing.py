@@ -21,7 +21,7 @@ from node.config import genesis_file
 from node.config.genesis_file import GenesisFile
 from node.errors import VerificationFailed
 from node.ledger.importing import import_chain
-from support.chains import make_candidate, make_certificate, make_chain, make_genesis, make_keys
+from support.data.chains import make_candidate, make_certificate, make_chain, make_genesis, make_keys
 
 Captured = pytest.CaptureFixture[str]
 Finalised = tuple[Block, Certificate]

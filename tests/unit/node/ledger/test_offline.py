@@ -17,9 +17,9 @@ from ml.payload import kind_code
 from node.errors import InvalidRequest, NodeError, NotFound, VerificationFailed
 from node.ledger.offline import OfflineNode, verify_data_dir
 from node.pb import admin_pb2 as pb
-from support.chains import make_candidate, make_certificate, make_contribution, make_genesis, make_keys
-from support.cluster import DIM, make_prototypes
-from support.ledgers import flip_byte, make_ledgers, read_cell
+from support.data.chains import make_candidate, make_certificate, make_contribution, make_genesis, make_keys
+from support.federation.cluster import DIM, make_prototypes
+from support.federation.ledgers import flip_byte, make_ledgers, read_cell
 
 ROUNDS = 5
 

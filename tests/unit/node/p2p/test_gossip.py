@@ -12,7 +12,7 @@ from chain.signing import SigningKey
 from node.consensus.gossip import Gossip, Position
 from node.p2p.status import Status, VoteBitmap
 from node.p2p.transport.base import Message
-from support.chains import make_contribution, make_genesis, make_keys
+from support.data.chains import make_contribution, make_genesis, make_keys
 
 
 class Posts:

@@ -14,8 +14,8 @@ from chain.block import Id
 from chain.errors import StoreFull
 from node.p2p.transport.base import CHUNK_BYTES, BlobNotFound, BlobTooLong, Message, MessageKind, PeerUnavailable
 from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
-from support.recording import Recorder, wait_until
-from support.virtual_time import Deadlock, VirtualTimeLoop, run_virtual
+from support.federation.recording import Recorder, wait_until
+from support.federation.virtual_time import Deadlock, VirtualTimeLoop, run_virtual
 
 ALICE, BOB, CAROL = (bytes([i]) * 32 for i in (1, 2, 3))
 
@@ -255,7 +255,7 @@ def test_virtual_time_out_comes_at_once_and_a_deadlock_is_named(monkeypatch: pyt
 
     with pytest.raises(TimeoutError):
         run_virtual(wait_for_ever(), timeout_s=3600)
-    monkeypatch.setattr("support.virtual_time.DEADLOCK_AFTER_S", 0.05)
+    monkeypatch.setattr("support.federation.virtual_time.DEADLOCK_AFTER_S", 0.05)
     loop = VirtualTimeLoop()
     task = loop.create_task(wait_for_ever())
     with pytest.raises(Deadlock):

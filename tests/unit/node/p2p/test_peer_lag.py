@@ -6,7 +6,7 @@ from chain.block import ZERO
 from node.clock import SystemClock
 from node.p2p.peers import Peers
 from node.p2p.status import Status
-from support.chains import make_genesis, make_keys
+from support.data.chains import make_genesis, make_keys
 
 
 def describe(height: int, *claims: int) -> str | None:

@@ -26,9 +26,9 @@ from node.payloads.chunks import Chunks, ChunksMisfit
 from node.payloads.fetcher import PATIENCE_S, BlobFetcher, BlobUnavailable
 from node.payloads.partial_files import Partials
 from node.payloads.transfers import Transfers
-from support.chains import make_genesis, make_keys
-from support.cluster import VirtualClock
-from support.virtual_time import run_virtual
+from support.data.chains import make_genesis, make_keys
+from support.federation.cluster import VirtualClock
+from support.federation.virtual_time import run_virtual
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)

@@ -21,8 +21,8 @@ from node.payloads.fetcher import BlobFetcher, BlobUnavailable
 from node.payloads.on_demand import LATE_SHARE, Loss, OnDemand, Taken
 from node.training.exchange import Exchange, FileUnusable
 from node.training.frames import FrameError
-from support.chains import make_candidate, make_contribution, make_genesis, make_keys
-from support.virtual_time import run_virtual
+from support.data.chains import make_candidate, make_contribution, make_genesis, make_keys
+from support.federation.virtual_time import run_virtual
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)

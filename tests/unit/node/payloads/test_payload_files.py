@@ -22,9 +22,9 @@ from node.offload import InlineOffload
 from node.payloads.checks import PayloadRefused, Payloads
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.payloads.fetcher import BlobFetcher
-from support.chains import make_contribution, make_genesis, make_keys
-from support.sharers import FEDEDS, MODEL, Made, make_list, make_set, make_spec
-from support.virtual_time import run_virtual
+from support.data.chains import make_contribution, make_genesis, make_keys
+from support.federation.sharing import FEDEDS, MODEL, Made, make_list, make_set, make_spec
+from support.federation.virtual_time import run_virtual
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS, method=FEDEDS, model=MODEL)

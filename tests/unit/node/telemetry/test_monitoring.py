@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.scraped import MONITORING, list_expressions, read_dashboard
+from support.machines.scrape import MONITORING, list_expressions, read_dashboard
 
 
 @pytest.mark.parametrize(

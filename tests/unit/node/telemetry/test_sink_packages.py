@@ -22,7 +22,7 @@ import pytest
 
 from node.telemetry.sinks.base import Point, SinkFailed
 from node.telemetry.sinks.point import get_time_s
-from support.ports import find_free_ports
+from support.federation.ports import find_free_ports
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of packages that are not ours
 

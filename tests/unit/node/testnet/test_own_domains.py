@@ -30,8 +30,8 @@ from node.config.genesis_file import load_genesis
 from node.config.node_config import load_config
 from node.experiments.runner import make_config, validate_runs
 from node.testnet.layout import TestnetSpec, make_testnet
-from support.domain_folders import save_domains
-from support.experiments import make_experiment
+from support.data.domain_folders import save_domains
+from support.data.experiments import make_experiment
 
 Captured = pytest.CaptureFixture[str]
 NAMES = ("a", "b", "c")

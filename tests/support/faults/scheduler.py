@@ -22,9 +22,9 @@ from typing import Protocol
 from chain.block import Id, Phase, Vote
 from chain.finality import Voting
 from chain.timeouts import Waits
-from support.invariants import Checker, InvariantBroken
-from support.liars import make_liars
-from support.voters import EARLY_S, FUTURE_S, MakeVoting, Member, Message, TimeRule
+from support.faults.liars import make_liars
+from support.faults.voters import EARLY_S, FUTURE_S, MakeVoting, Member, Message, TimeRule
+from support.federation.invariants import Checker, InvariantBroken
 
 # Messages in a settled network take at most half a second. The patient waits suit that; with the hasty ones members
 # climb through many views before they get there.

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
+MONITORING = Path(__file__).parents[3] / "deploy" / "monitoring"
 
 NAMES: Mapping[str, tuple[str, frozenset[str]]] = {  # type and labels of every metric that users are promised
     "fednode_chain_height": ("gauge", frozenset()),

@@ -20,7 +20,7 @@ from node.p2p.tls import Leaf, get_server_name, issue_leaf, make_anchor
 from node.p2p.transport.link import ACCEPTED_KEY
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc as rpc
-from support.recording import PATIENCE_S
+from support.federation.recording import PATIENCE_S
 
 
 def open_channel(port: int, server: Id, leaf: Leaf | None) -> grpc.aio.Channel:

@@ -49,7 +49,8 @@ def make_digit_clients(
 def make_digit_federation(
     method: Mapping[str, Any], *, num_clients: int, rounds: int, model: Mapping[str, Any]
 ) -> tuple[list[Client], dict[str, Any]]:
-    """Clients whose data are much alike, and what genesis has to say for them, by `support.cluster`'s names."""
+    """Clients whose data are much alike, and what genesis has to say for them, by `support.federation.cluster`'s
+    names."""
     clients = make_digit_clients(method, num_clients=num_clients, partition="dirichlet:5", model=model, rounds=rounds)
     classes, input_ = get_classes({"format": "digits"}), get_default_input({"format": "digits"}, model)
     initial = make_initial_aggregate(model, input_["shape"], len(classes), 1)

@@ -1,5 +1,5 @@
 # A machine that runs systemd, with the program installed as deploy/README.md says where there are no images:
-#   docker build -t fednode-systemd -f tests/support/systemd.Dockerfile .
+#   docker build -t fednode-systemd -f tests/support/machines/systemd.Dockerfile .
 
 FROM python:3.11-slim
 ARG PIP_EXTRA_INDEX_URL

@@ -28,7 +28,7 @@ from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.p2p.address_book import ADDRESSES, AddressBook
 from node.training.trainer import Trainer
-from support.cluster import Cluster, cluster
+from support.federation.cluster import Cluster, cluster
 
 WAITS = {"delta_s": 0.01, "status_s": 5.0}  # who is silent for four statuses is not in sight
 

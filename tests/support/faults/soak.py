@@ -35,11 +35,11 @@ from node.p2p.transport.base import Message, MessageKind
 from node.p2p.transport.memory import MemoryTransport
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN
-from support.census import take_census
-from support.chains import make_digest
-from support.cluster import Cluster, Node, ScriptedTrainer, cluster
-from support.liar import Liar, lying, make_arrays
-from support.tapped import TappedNetwork, TappedTransport, read_slot
+from support.data.chains import make_digest
+from support.faults.liar import Liar, lying, make_arrays
+from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
+from support.federation.memory_census import take_census
+from support.federation.wiretap import TappedNetwork, TappedTransport, read_slot
 
 # Of mining only what it does to the rounds: left to itself, difficulty would follow seven fast miners up.
 WORK = {"difficulty": 256, "min": 256, "max": 256, "target_ms": 100}

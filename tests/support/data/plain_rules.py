@@ -2,7 +2,7 @@
 
 They are written from PROTOCOL §2, to be compared with `ml.aggregation` bit for bit. `tests/vectors/aggregate.json` is
 made with them: a change of it is a fork of every chain there is. When one is meant, rewrite the file with
-`PYTHONPATH=.:tests python tests/support/plain_rules.py` and say why in the commit.
+`PYTHONPATH=.:tests python tests/support/data/plain_rules.py` and say why in the commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from ml.aggregation import Contributed, RuleSettings
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 
-PATH = Path(__file__).parents[1] / "vectors" / "aggregate.json"
+PATH = Path(__file__).parents[2] / "vectors" / "aggregate.json"
 LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 Numbers = list[float]

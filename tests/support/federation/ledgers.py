@@ -8,8 +8,8 @@ from typing import Any
 
 from chain.genesis import Genesis
 from chain.store.rows import DATABASE
-from support.cluster import cluster
-from support.virtual_time import run_virtual
+from support.federation.cluster import cluster
+from support.federation.virtual_time import run_virtual
 
 
 def make_ledgers(path: Path, rounds: int, n: int = 4, **settings: Any) -> Genesis:

@@ -8,11 +8,11 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from chain.block import ZERO, Id, Phase, Vote
-from support.invariants import sign
-from support.voters import EARLY_S, Member, Message
+from support.faults.voters import EARLY_S, Member, Message
+from support.federation.invariants import sign
 
 if TYPE_CHECKING:
-    from support.scheduler import Actor, World
+    from support.faults.scheduler import Actor, World
 
 
 @dataclass(frozen=True, slots=True)

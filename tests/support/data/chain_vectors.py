@@ -1,7 +1,7 @@
 """The golden vectors of the ledger's bytes, computed from the keys and the genesis that `vectors/chain.json` holds.
 
 A change of any of them is a fork: nodes before and after it disagree on what is signed. When one is meant, rewrite the
-file with `PYTHONPATH=.:tests python tests/support/chain_vectors.py` and say why in the commit.
+file with `PYTHONPATH=.:tests python tests/support/data/chain_vectors.py` and say why in the commit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from chain.codec import (
 from chain.genesis import Genesis
 from chain.signing import SigningKey, compute_sign_bytes
 
-PATH = Path(__file__).parents[1] / "vectors" / "chain.json"
+PATH = Path(__file__).parents[2] / "vectors" / "chain.json"
 
 
 def load_vectors() -> dict[str, Any]:

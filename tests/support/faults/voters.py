@@ -13,10 +13,10 @@ from chain.block import ZERO, Certificate, Id, Phase, Vote
 from chain.finality import Action, Cast, Equivocation, FetchBlock, Finalise, StartTimer, Timer
 from chain.timeouts import Waits
 from node.consensus.machine import EARLY_MS, FUTURE_MS, LOOK_S
-from support.invariants import sign
+from support.federation.invariants import sign
 
 if TYPE_CHECKING:
-    from support.scheduler import World
+    from support.faults.scheduler import World
 
 EARLY_S = EARLY_MS / 1000  # how far ahead of a member's clock the time of a valid block may be
 FUTURE_S = FUTURE_MS / 1000  # and of one that is acceptable in view 0

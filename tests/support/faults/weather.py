@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from support.namespaces import FIRST, NET, WIRE, Lan, namespaces, run_ip
+from support.machines.namespaces import FIRST, NET, WIRE, Lan, namespaces, run_ip
 
 DEVICE = Path("/dev/net/tun")
 TUNSETIFF = 0x400454CA

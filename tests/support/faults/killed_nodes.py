@@ -20,15 +20,16 @@ from node.ledger.audit import run_audit
 from node.p2p.status import status_from_bytes
 from node.p2p.transport.base import Message, MessageKind
 from node.testnet.cluster import NodeProcess
-from support.doomed import Heard, read_heard
-from support.real_nodes import WAIT_S, Federation, run_command
-from support.tapped import read_slot
+from support.faults.doomed_node import Heard, read_heard
+from support.federation.real_nodes import WAIT_S, Federation, run_command
+from support.federation.wiretap import read_slot
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class KillableProcess(NodeProcess):
-    """A node started with `support.doomed`'s options, the next time only; with none it is a plain `fednode`."""
+    """A node started with `support.faults.doomed_node`'s options, the next time only; with none it is a plain
+    `fednode`."""
 
     options: tuple[str, ...] = ()
 
@@ -40,7 +41,7 @@ class KillableProcess(NodeProcess):
         path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
         with self.log_file.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "support.doomed", "--config", str(self.node.config_file), *options),
+                *(sys.executable, "-m", "support.faults.doomed_node", "--config", str(self.node.config_file), *options),
                 stdout=log,
                 stderr=log,
                 stdin=asyncio.subprocess.DEVNULL,

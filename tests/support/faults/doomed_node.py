@@ -1,7 +1,7 @@
 """A real node that ends itself with SIGKILL at a durable step, and one that writes down what it hears.
 
-    python -m support.doomed --config node3.yaml --die-at append.written --times 2 --after justification.committed
-    python -m support.doomed --config node0.yaml --tap node0.tap
+    doomed_node --config node3.yaml --die-at append.written --times 2 --after justification.committed
+    doomed_node --config node0.yaml --tap node0.tap
 
 It is `fednode start` but for a `Faults` that kills, and a transport that takes notes. A step of a checkpoint is the
 worker's, and ends the node with it, as if the machine had gone; with `--alone` only the worker.
@@ -112,7 +112,8 @@ def main() -> int:
     faults = None
     if asked.die_at in CHECKPOINT_STEPS:
         spent = config.node.data_dir / SPENT
-        arguments = ("-m", "support.doomed", "worker", asked.die_at, str(asked.times), str(spent), str(asked.alone))
+        asked_of_worker = (asked.die_at, str(asked.times), str(spent), str(asked.alone))
+        arguments = ("-m", "support.faults.doomed_node", "worker", *asked_of_worker)
         vars(daemon)["WorkerConfig"] = partial(WorkerConfig, arguments=("-P", *arguments))
     elif asked.die_at:
         faults = kill_at(asked.die_at, asked.times, asked.after)

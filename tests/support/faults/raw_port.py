@@ -18,7 +18,7 @@ from pathlib import Path
 
 from chain.signing import SigningKey
 from node.p2p.tls import Leaf
-from support.strangers import forge_leaf, own_leaf
+from support.faults.strangers import forge_leaf, own_leaf
 
 SOCKET_S = 5.0  # for any one step of an attacker
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -29,7 +29,7 @@ from node.p2p.transport.memory import MemoryTransport
 from node.payloads.on_demand import get_kinds
 from node.training.exchange import Exchange, get_offers
 from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained, WorkerDied
-from support.cluster import DIM, NUM_CLASSES, Cluster, ScriptedTrainer, cluster
+from support.federation.cluster import DIM, NUM_CLASSES, Cluster, ScriptedTrainer, cluster
 
 MODEL = {"name": "mlp", "hidden": [DIM]}
 UAPDFL = {"name": "uapdfl", "num_peers": 2, "weights": "samples"}

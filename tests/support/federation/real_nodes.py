@@ -32,7 +32,7 @@ from node.config.node_config import load_config
 from node.errors import NodeUnreachable
 from node.testnet.cluster import NodeProcess
 from node.testnet.layout import TestnetNode, TestnetSpec, make_testnet
-from support.ports import find_free_ports
+from support.federation.ports import find_free_ports
 
 POLL_S = 0.1
 WAIT_S = 240.0  # for anything: generous, as a loaded machine may be ten times slower than an idle one

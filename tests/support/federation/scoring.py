@@ -22,9 +22,9 @@ from node.consensus.service import RoundService
 from node.ledger.offline import OfflineNode
 from node.pb import admin_pb2 as pb
 from node.training.trainer import Trainer, TrainerInfo
-from support.asked_nodes import make_book, make_config
-from support.cluster import Cluster, ScriptedTrainer, cluster
-from support.virtual_time import run_virtual
+from support.federation.asked import make_book, make_config
+from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.virtual_time import run_virtual
 
 LONG_S = 600.0  # of virtual time
 

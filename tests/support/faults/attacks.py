@@ -21,9 +21,9 @@ from chain.block import ZERO, Block, Contribution, Phase, Vote
 from chain.signing import SigningKey
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message, MessageKind
-from support.chains import make_digest
-from support.cluster import DIM, Cluster
-from support.liar import Liar, flip, make_arrays, make_message
+from support.data.chains import make_digest
+from support.faults.liar import Liar, flip, make_arrays, make_message
+from support.federation.cluster import DIM, Cluster
 
 Act = Callable[[Cluster, Liar], Awaitable[None]]
 

@@ -25,8 +25,8 @@ from node.p2p.status import Status, status_to_bytes
 from node.p2p.transport.base import CHUNK_BYTES, BlobNotFound, Message, MessageKind
 from node.p2p.transport.memory import MemoryTransport
 from node.payloads.checks import Aggregate
-from support.chains import make_candidate
-from support.cluster import DIM, Cluster, make_prototypes
+from support.data.chains import make_candidate
+from support.federation.cluster import DIM, Cluster, make_prototypes
 
 Signed = Contribution | Block | Vote | Evidence
 

@@ -12,7 +12,7 @@ from ml.guard import OnRefused
 from ml.methods.base import Method, Metrics, Trained
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate, get_kind
-from support.federations import BEACON, MLP, make_digit_clients
+from support.federation.simulated import BEACON, MLP, make_digit_clients
 
 
 def get_id(i: int) -> bytes:

@@ -24,8 +24,8 @@ from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
-from support.cluster import Cluster, cluster
-from support.takers import TakingTrainer
+from support.federation.cluster import Cluster, cluster
+from support.federation.pulling import TakingTrainer
 
 DIM = 4
 NUM_CLASSES = 10

@@ -14,8 +14,8 @@ from node.boundary import UNFORESEEN
 from node.p2p.bans import Bans
 from node.p2p.transport.rate_limits import RateLimits
 from node.p2p.transport.rpc import RpcTransport
-from support.ports import find_free_ports
-from support.recording import Recorder, wait_until
+from support.federation.ports import find_free_ports
+from support.federation.recording import Recorder, wait_until
 
 
 class HandClock:

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from support.ports import find_free_ports
-from support.scraped import MONITORING
+from support.federation.ports import find_free_ports
+from support.machines.scrape import MONITORING
 
 WAIT_S = 240.0
 POLL_S = 0.5

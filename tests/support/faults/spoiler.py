@@ -1,6 +1,6 @@
 """A daemon that contributes one number, however large, instead of what it has learned.
 
-python -m support.spoiler 1e38 4-6 COMMAND     # becomes the daemon that COMMAND starts, and lies at heights 4 to 6
+spoiler 1e38 4-6 COMMAND     # becomes the daemon that COMMAND starts, and lies at heights 4 to 6
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from node.training.worker import WorkerProcess
 
 def get_command(value: float, first: int, last: int) -> tuple[str, ...]:
     """What `NodeProcess` starts a daemon by that is to lie."""
-    path = f"PYTHONPATH={Path(__file__).parents[1]}"
-    return ("env", path, sys.executable, "-m", "support.spoiler", str(value), f"{first}-{last}")
+    path = f"PYTHONPATH={Path(__file__).parents[2]}"
+    return ("env", path, sys.executable, "-m", "support.faults.spoiler", str(value), f"{first}-{last}")
 
 
 def fill(data: bytes, value: float) -> bytes:

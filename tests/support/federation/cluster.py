@@ -37,11 +37,11 @@ from node.offload import InlineOffload, Offload
 from node.p2p.transport.memory import MemoryNetwork
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN, OnProgress, Predicted, Progress, Trained, Trainer, TrainerInfo
-from support.chains import make_genesis, make_keys
+from support.data.chains import make_genesis, make_keys
 
 USUAL_ITERATIONS = 20  # dfpl's own number
 DIM = 4  # of the prototypes that `ScriptedTrainer` makes up
-NUM_CLASSES = 10  # as `support.chains` has them
+NUM_CLASSES = 10  # as `support.data.chains` has them
 INITIAL_MODEL = payload.encode_arrays({"model/none": np.zeros(1, dtype=np.float32)})  # nobody here loads it
 
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
+DOCKERFILE = "tests/support/machines/systemd.Dockerfile"
 IMAGE = "fednode-systemd"
 BUILD_S = 3000  # what it is made of is fetched on the first build
 COMMAND_S = 180
@@ -103,7 +104,7 @@ class Machine:
 @contextmanager
 def booted(name: str) -> Iterator[Machine]:
     """The machine, made from the working tree, of which it also has `deploy` and `tests/support` below /src."""
-    _podman("build", "--network", "host", "-t", IMAGE, "-f", "tests/support/systemd.Dockerfile", ".", timeout_s=BUILD_S)
+    _podman("build", "--network", "host", "-t", IMAGE, "-f", DOCKERFILE, ".", timeout_s=BUILD_S)
     volumes = [f"--volume={ROOT / folder}:/src/{folder}:ro" for folder in ("deploy", "tests/support")]
     rights = [f"--cap-add={','.join(CAPABILITIES)}", "--security-opt=seccomp=unconfined"]
     machine = Machine(name)
