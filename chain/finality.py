@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from chain.block import ZERO, Certificate, Id, Phase, Vote
-from chain.timeouts import Waits
-from chain.votes import Slot, VoteBook
+from chain.votes import Slot, VoteSet
+from chain.waits import Waits
 
 
 class TimerKind(Enum):
@@ -107,7 +107,7 @@ class Voting:
         self._waits = waits
         self._index = {member: i for i, member in enumerate(members)}
         self._candidates: dict[Id, _Candidate] = {}
-        self._book = VoteBook()
+        self._book = VoteSet()
         self._polkas: dict[Id, tuple[Vote, ...]] = {}  # block -> its prevotes in the latest view that gave it a quorum
         self._started: set[TimerKind] = set()  # in this view
         self._asked: set[Id] = set()

@@ -43,7 +43,7 @@ from chain.schema import (
     read_time,
 )
 from chain.signing import SIGNATURE_BYTES, decode_id, encode_id, tag, validate_public_key
-from chain.timeouts import PROFILES, Waits
+from chain.waits import PROFILES, Waits
 
 PROTOCOL_VERSION = 1
 GENESIS_TAG = tag("genesis")

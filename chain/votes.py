@@ -30,7 +30,7 @@ class _Row:
         return True
 
 
-class VoteBook:
+class VoteSet:
     """Bounded whatever liars send (I6).
 
     Within the window, two different votes per (member, view, phase); of every member the latest vote, however far

@@ -39,7 +39,7 @@ from node.admin.predictor import Predictor
 from node.admin.reload import Load, Reloading
 from node.admin.round_control import Control
 from node.admin.server import AdminServer
-from node.admin.shutdown import Deadline, Ending
+from node.admin.shutdown import Deadline, Shutdown
 from node.admin.tokens import Tokens
 from node.admin.view import NodeView
 from node.clock import SystemClock
@@ -67,7 +67,7 @@ from node.payloads.fetcher import Slowness
 from node.telemetry.monitor import Monitor, make_call_times, make_metrics
 from node.telemetry.sinks.opening import open_sinks, validate_sinks
 from node.training.checkpoint import CHECKPOINTS
-from node.training.no_trainer import NoTrainer
+from node.training.no_trainer import ObserverTrainer
 from node.training.trainer import Trainer
 from node.training.worker import WorkerConfig, WorkerProcess
 
@@ -180,7 +180,7 @@ async def _run(
         stack.callback(disk.close)
         stack.callback(arithmetic.close)
         stack.callback(bulk.close)
-        trainer: Trainer = NoTrainer()
+        trainer: Trainer = ObserverTrainer()
         if not config.node.observer:
             trainer = WorkerProcess(_get_worker_config(config, genesis, initial_model))
         stack.push_async_callback(trainer.close)
@@ -211,7 +211,7 @@ async def _run(
             slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
         )
         service = RoundService(context)
-        ending = Ending(service, stopped, deadline, partial(_cut_off, trainer, miner))
+        ending = Shutdown(service, stopped, deadline, partial(_cut_off, trainer, miner))
         stack.enter_context(logging_values(partial(_describe_position, service)))
         metrics = make_metrics(calls, service, context, config)
         sinks = open_sinks(config, genesis, key.id)

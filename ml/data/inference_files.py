@@ -4,7 +4,8 @@
     .csv        a header, and a column of numbers for each feature; labels in the column `label`, or one named otherwise
     images      .png, .jpg and what else `ml.data.readers.images` decodes: one sample each
 
-Each file is one `Asked`. What is in it must be fit for genesis' input; it is made into that by whoever has the model.
+Each file is one `InferenceFile`. What is in it must be fit for genesis' input; it is made into that by whoever has the
+model.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TABLE, ARCHIVE = ".csv", ".npz"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class InferenceFile:
     """The samples of one file as they lie there, uint8 or float32 [N, C, H, W].
 
     `rows`: where in the file each stands, by its place in the archive or its line of the table; None for an image.
@@ -54,7 +55,7 @@ def validate_kind(path: Path) -> None:
         raise DataError(f"{path}: {'expected a file, got a directory' if path.is_dir() else 'no such file'}")
 
 
-def read_asked(path: Path, shape: Shape, classes: tuple[str, ...], label: str | None = None) -> Asked:
+def read_asked(path: Path, shape: Shape, classes: tuple[str, ...], label: str | None = None) -> InferenceFile:
     """The samples in `path`, for a model that takes `shape` and knows `classes`.
 
     `label` names the column of a table's labels. Raises DataError naming the place of what is broken or unfit.
@@ -68,7 +69,7 @@ def read_asked(path: Path, shape: Shape, classes: tuple[str, ...], label: str | 
                 asked = _read_table(path, shape, classes, label)
             case _:
                 require_extra("PIL", "pillow")
-                asked = Asked(path, decode_image(path, str(path))[None])
+                asked = InferenceFile(path, decode_image(path, str(path))[None])
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except MemoryError as error:
@@ -99,7 +100,7 @@ def validate_asked(x_NCHW: Samples, shape: Shape, place: str = "samples") -> Non
     validate_finite(x_NCHW, lambda i: f"{place}: sample {i}")
 
 
-def _read_archive(path: Path, shape: Shape, classes: tuple[str, ...]) -> Asked:
+def _read_archive(path: Path, shape: Shape, classes: tuple[str, ...]) -> InferenceFile:
     file = NpzFile.open(path)
     x_NCHW = to_samples(_lay_out(file.read("x"), shape), file.get_place("x"))
     labels = None
@@ -107,7 +108,7 @@ def _read_archive(path: Path, shape: Shape, classes: tuple[str, ...]) -> Asked:
         place, known = file.get_place("y"), file.read("y")
         raw = to_labels(known.reshape(1) if known.ndim == 0 else known, len(x_NCHW), place)
         labels = _number(path, raw, read_classes(file), classes, lambda i: f"{place}[{i}]")
-    return Asked(path, x_NCHW, tuple(range(len(x_NCHW))), labels)
+    return InferenceFile(path, x_NCHW, tuple(range(len(x_NCHW))), labels)
 
 
 def _lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
@@ -123,7 +124,7 @@ def _lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
     return array
 
 
-def _read_table(path: Path, shape: Shape, classes: tuple[str, ...], label: str | None) -> Asked:
+def _read_table(path: Path, shape: Shape, classes: tuple[str, ...], label: str | None) -> InferenceFile:
     if shape[1:] != (1, 1):
         raise DataError(
             f"{path}: expected images, as the model takes {list(shape)} (channels, height, width), got a table"
@@ -142,7 +143,7 @@ def _read_table(path: Path, shape: Shape, classes: tuple[str, ...], label: str |
     if found is not None:
         raw = np.array([row[found].strip() for row in table.rows], np.str_)
         labels = _number(path, raw, None, classes, table.locate)
-    return Asked(path, read_features(table, columns), tuple(table.lines), labels)
+    return InferenceFile(path, read_features(table, columns), tuple(table.lines), labels)
 
 
 def _number(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 
 from node.admin.reload import Reloading
-from node.admin.shutdown import Ending
+from node.admin.shutdown import Shutdown
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.errors import InvalidRequest
@@ -24,12 +24,12 @@ class Control:
     """Carries out what an operator asks for. `name` is what people call this node."""
 
     def __init__(
-        self, service: RoundService, context: NodeContext, ending: Ending, reloading: Reloading, name: str
+        self, service: RoundService, context: NodeContext, ending: Shutdown, reloading: Reloading, name: str
     ) -> None:
         self._service = service
         self._c = context
         self._part = service.participation
-        self._ending = ending
+        self._shutdown = ending
         self._reloading = reloading
         self._name = name
 
@@ -72,7 +72,7 @@ class Control:
 
     async def withdraw_stop(self) -> pb.TakingPart:
         """Goes on after all. Raises InvalidRequest when the node is ending already."""
-        if self._ending.is_under_way:
+        if self._shutdown.is_under_way:
             raise InvalidRequest("the node is ending already")
         if self._part.last_round is not None:
             self._part.last_round = None
@@ -88,7 +88,7 @@ class Control:
             round=self._get_round(),
             contributes=machine is not None and machine.contributes,
             stops_after=self._part.last_round,
-            stopping=self._ending.is_under_way,
+            stopping=self._shutdown.is_under_way,
             name=self._name,
         )
 
@@ -114,12 +114,12 @@ class Control:
         grace_s = GRACE_S if grace_s is None else grace_s
         if not LEAST_GRACE_S <= grace_s <= MOST_GRACE_S:
             raise InvalidRequest(f"grace_s: expected {LEAST_GRACE_S:g} to {MOST_GRACE_S:g} (got {grace_s:g})")
-        self._ending.order()
+        self._shutdown.order()
         return grace_s
 
     def end(self, grace_s: float) -> None:
         log.warning("the node ends within %g s, by the operator", grace_s)
-        self._ending.begin(grace_s)
+        self._shutdown.begin(grace_s)
 
     def set_log_level(self, level: str) -> pb.LogLevel:
         """How much is logged, until the daemon ends. Raises InvalidRequest."""

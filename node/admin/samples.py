@@ -14,7 +14,7 @@ import numpy as np
 
 from ml.data.base import Samples, Shape
 from ml.data.fit_input import fit
-from ml.data.inference_files import Asked, validate_asked
+from ml.data.inference_files import InferenceFile, validate_asked
 from ml.errors import DataError, PayloadError
 from ml.payload import decode_arrays, encode_arrays
 from node.errors import InvalidRequest
@@ -67,7 +67,7 @@ def decode_samples(data: bytes, shape: Shape, max_samples: int) -> Samples:
 class Piece:
     """The samples `start` to `stop` of a file."""
 
-    asked: Asked
+    asked: InferenceFile
     start: int
     stop: int
 
@@ -82,7 +82,7 @@ class Piece:
 Batch = list[Piece]
 
 
-def make_batches(files: Iterable[Asked], shape: Shape, max_samples: int) -> Iterator[Batch]:
+def make_batches(files: Iterable[InferenceFile], shape: Shape, max_samples: int) -> Iterator[Batch]:
     """What goes into one request each, in the order of the samples: of one type and shape, and not too many.
 
     An image too large to be sent is made what the model takes here already, as the node would.
@@ -102,17 +102,17 @@ def encode_batch(batch: Batch) -> bytes:
     return encode_arrays({NAME: np.concatenate([piece.x for piece in batch])})
 
 
-def _cut(files: Iterable[Asked], shape: Shape, max_samples: int) -> Iterator[Piece]:
+def _cut(files: Iterable[InferenceFile], shape: Shape, max_samples: int) -> Iterator[Piece]:
     for file in files:
         asked = file
         if file.x[0].nbytes > MAX_BYTES - _HEADER_BYTES:
-            asked = Asked(file.path, fit(file.x, shape), file.rows, file.labels)
+            asked = InferenceFile(file.path, fit(file.x, shape), file.rows, file.labels)
         step = min(max_samples, max(1, _get_room(asked)))
         for start in range(0, len(asked), step):
             yield Piece(asked, start, min(start + step, len(asked)))
 
 
-def _get_room(asked: Asked) -> int:
+def _get_room(asked: InferenceFile) -> int:
     """How many such samples a request can hold by their bytes."""
     sample_bytes: int = asked.x[0].nbytes
     return (MAX_BYTES - _HEADER_BYTES) // sample_bytes

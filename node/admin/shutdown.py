@@ -39,7 +39,7 @@ class Deadline:
             self._timer.cancel()
 
 
-class Ending:
+class Shutdown:
     """Sets `stopped`, upon which the daemon ends. `cut_off` is what `deadline` calls when that takes longer than an
     operator would wait."""
 

@@ -39,7 +39,7 @@ from node.config.genesis_file import get_genesis_spec
 from node.host.machine import get_machine
 from node.host.process_usage import MB
 from node.p2p.bans import Bans
-from node.p2p.null_handler import Ears
+from node.p2p.null_handler import NullHandler
 from node.p2p.transport.base import Message, MessageKind, TrafficCounters
 from node.p2p.transport.rate_limits import Intake, RateLimits, to_pb
 from node.pb import peer_pb2 as pb
@@ -228,7 +228,7 @@ class _Found:
         data = batch.SerializeToString()
         limits = RateLimits(messages_per_s=MANY_MESSAGES, bytes_per_s=MANY_MESSAGES)
         intake = Intake(self.keys[0].id, limits, Bans(time.monotonic), TrafficCounters(), only_status=False)
-        ears = Ears()
+        ears = NullHandler()
         return {
             "send_batch": Pair(
                 lambda: pb.Batch(messages=[to_pb(message) for message in messages]).SerializeToString(),

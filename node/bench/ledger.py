@@ -30,7 +30,7 @@ from node.bench.testnet import make_untrained_spec, temporary_testnet
 from node.host.machine import get_machine
 from node.host.process_usage import read_cpu_s
 from node.testnet.cluster import LocalCluster, NodeProcess
-from node.testnet.in_process import IdleFederation, idle_federation
+from node.testnet.in_process import InProcessFederation, idle_federation
 from node.testnet.layout import Testnet
 
 SETTINGS = ("local_iterations=1", "model.hidden=[1]")  # as good as no training
@@ -91,7 +91,7 @@ class _Sample:
     sent: Mapping[str, tuple[int, int]]
 
     @classmethod
-    def take(cls, height: int, federation: IdleFederation) -> _Sample:
+    def take(cls, height: int, federation: InProcessFederation) -> _Sample:
         return cls(height, time.perf_counter(), time.process_time(), federation.count_sent())
 
 
@@ -106,7 +106,7 @@ async def _measure_memory(n: int, rounds: int, difficulty: int) -> dict[str, Any
     return _summarise(samples, n) | _describe_records(records)
 
 
-async def _follow(federation: IdleFederation, last: int) -> list[_Sample]:
+async def _follow(federation: InProcessFederation, last: int) -> list[_Sample]:
     """One sample at each height from WARM_UP on, when the first member has finalised it."""
     samples: list[_Sample] = []
     async for event in federation.services[0].events.follow(0):

@@ -25,7 +25,7 @@ from node.bench.net_peer import BARE, End
 from node.errors import NodeError
 from node.host.machine import get_machine
 from node.host.process_usage import MB
-from node.p2p.null_handler import Ears
+from node.p2p.null_handler import NullHandler
 from node.p2p.tls import MutualTls, get_server_name
 from node.p2p.transport.base import Message, MessageKind
 from node.p2p.transport.calls import SERVICE
@@ -96,7 +96,7 @@ class _Measured(Protocol):
         """A new connection, from nothing to the answer of its first call."""
 
 
-class _Answers(Ears):
+class _Answers(NullHandler):
     """Counts and checks them."""
 
     def __init__(self, end: End) -> None:

@@ -19,7 +19,7 @@ from chain import codec, validation
 from chain.block import ZERO, Digest, Id, Phase, Vote
 from chain.genesis import Genesis
 from chain.signing import SigningKey
-from node.p2p.null_handler import Ears
+from node.p2p.null_handler import NullHandler
 from node.p2p.transport.base import CHUNK_BYTES, Message, MessageKind
 from node.p2p.transport.rate_limits import RateLimits
 from node.p2p.transport.rpc import RpcTransport
@@ -62,7 +62,7 @@ def _sign_vote(key: SigningKey, genesis: Genesis) -> Vote:
     return codec.sign_vote(key, genesis.chain_id, phase=Phase.PREVOTE, height=1, view=0, block_id=ZERO)
 
 
-class _Answering(Ears):
+class _Answering(NullHandler):
     """Answers each message with one of its own, and serves one blob whatever is asked for."""
 
     def __init__(self, end: End, chunks: Sequence[bytes]) -> None:

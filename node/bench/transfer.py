@@ -45,14 +45,14 @@ from node.errors import NodeError
 from node.host.machine import get_machine
 from node.host.process_usage import MB
 from node.offload import ThreadOffload
-from node.p2p.null_handler import Ears
+from node.p2p.null_handler import NullHandler
 from node.p2p.tls import MutualTls
 from node.p2p.transport.base import Message, MessageKind
 from node.p2p.transport.calls import SERVICE
 from node.p2p.transport.channel import Caller
 from node.p2p.transport.rpc import RpcTransport
 from node.payloads.fetcher import BlobFetcher
-from node.payloads.partial_files import Partials
+from node.payloads.partial_files import PartialFiles
 from node.payloads.transfers import Transfers
 from node.pb import peer_pb2 as pb
 from node.testnet.cluster import LocalCluster, NodeProcess
@@ -132,7 +132,7 @@ def _place_blob(sender: NodeProcess, size: int) -> _Blob:
 # ---- the receiver
 
 
-class _Ears(Ears):
+class _Ears(NullHandler):
     """When each vote came."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ async def _receiving(testnet: Testnet, fourth: NodeProcess, sender: NodeProcess)
     transport = RpcTransport(key, config.network.listen, peers, chain_id=testnet.genesis.chain_id)
     ears, names = _Ears(), {member.key: member.name for member in testnet.genesis.members}
     fetcher = BlobFetcher(
-        transport, store, disk, Partials(store, bulk), Transfers(SystemClock(), lambda peer: names[peer])
+        transport, store, disk, PartialFiles(store, bulk), Transfers(SystemClock(), lambda peer: names[peer])
     )
     sent_by = sender.node.key
     channel = Caller(key.id, MutualTls(key, peers)).open_channel(sent_by, peers[sent_by])

@@ -117,15 +117,15 @@ def _measure(
     """What is not given, as the node would reckon with it now. Raises NodeError when it has not measured it."""
     from node.cli.target import open_ledger
     from node.config.genesis_file import get_work_unit
-    from node.training.local_work import Pace
+    from node.training.local_work import LocalWork
 
-    pace = Pace()
+    local_work = LocalWork()
     with open_ledger(socket, config, data_dir) as ledger:
         for entry in reversed(ledger.list_rounds(None, MEASURED_ROUNDS, reverse=False).rounds):
-            pace.add(entry.train.get("alpha_s"), entry.beta_s if entry.HasField("beta_s") else None)
+            local_work.add(entry.train.get("alpha_s"), entry.beta_s if entry.HasField("beta_s") else None)
         genesis, place = ledger.genesis, ledger.place
-    alpha_s = pace.alpha_s if alpha_s is None else alpha_s
-    beta_s = pace.beta_s if beta_s is None else beta_s
+    alpha_s = local_work.alpha_s if alpha_s is None else alpha_s
+    beta_s = local_work.beta_s if beta_s is None else beta_s
     if alpha_s is None or beta_s is None:
         missing = "--alpha TIME" if alpha_s is None else "--beta TIME"
         raise NodeError(f"{place}: expected a round that was measured there, or {missing}")

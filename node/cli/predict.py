@@ -15,7 +15,7 @@ from node.errors import NodeError
 
 if TYPE_CHECKING:
     from chain.genesis import Genesis
-    from ml.data.inference_files import Asked
+    from ml.data.inference_files import InferenceFile
     from node.admin.client import AdminClient
     from node.admin.samples import Batch
     from node.pb import admin_pb2 as pb
@@ -103,7 +103,7 @@ def _ask(
         raise NodeError(str(error)) from error
 
 
-def _read(inputs: Sequence[Path], genesis: Genesis, label: str | None) -> Iterator[Asked]:
+def _read(inputs: Sequence[Path], genesis: Genesis, label: str | None) -> Iterator[InferenceFile]:
     from ml.data.base import InputFormat
     from ml.data.inference_files import read_asked
 

@@ -21,7 +21,7 @@ from node.boundary import UNFORESEEN, Boundary
 from node.errors import NodeError
 from node.offload import Offload
 from node.payloads.aggregates import Aggregates
-from node.payloads.checks import PayloadRefused, Payloads
+from node.payloads.checks import PayloadRefused, RoundPayloads
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.retention import LARGE_BYTES
 
@@ -92,7 +92,7 @@ class Auditor:
         return is_recent or is_needed or (is_small and not self._spec.get_streamed(block.height))
 
     async def _audit(self, block: Block, parent: Block) -> None:
-        payloads = Payloads(
+        payloads = RoundPayloads(
             self._spec,
             height=block.height,
             parent=lambda: self._aggregates.get_arrays(parent),
@@ -107,7 +107,7 @@ class Auditor:
         except (PayloadRefused, InvalidAggregate) as error:
             raise Halted(f"height {block.height}: certified, but {error}") from error
 
-    async def _recompute(self, payloads: Payloads, block: Block) -> Digest:
+    async def _recompute(self, payloads: RoundPayloads, block: Block) -> Digest:
         """Raises TimeoutError when nothing has come in for `waits.collect_s`, or not all in the time its round had."""
         quiet_s = self._genesis.waits.collect_s
         work = asyncio.create_task(self._compute(payloads, block))
@@ -123,6 +123,6 @@ class Auditor:
         finally:
             work.cancel()
 
-    async def _compute(self, payloads: Payloads, block: Block) -> Digest:
+    async def _compute(self, payloads: RoundPayloads, block: Block) -> Digest:
         await asyncio.gather(*(payloads.ensure(contribution) for contribution in block.contributions))
         return (await payloads.aggregate(block.contributions)).digest

@@ -27,7 +27,7 @@ CHECKS_PER_S = 64.0
 CHECKS_PER_HEIGHT = 8.0
 
 
-class Inbox:
+class Authenticator:
     """Decodes and authenticates, cheap checks first. What was opened once is known by its digest and costs nothing
     again; what any one member signs costs no more than its share, whoever brings it.
 

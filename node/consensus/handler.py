@@ -18,7 +18,7 @@ from chain.errors import ChainError, InvalidEvidence, InvalidSignature
 from chain.tip import Tip
 from node.consensus import actions
 from node.consensus import machine as rounds
-from node.consensus.authenticator import Inbox, get_signer
+from node.consensus.authenticator import Authenticator, get_signer
 from node.consensus.context import NodeContext
 from node.consensus.gossip import Gossip
 from node.consensus.member_clocks import MemberClocks
@@ -45,7 +45,7 @@ MAX_BUFFERED_VIEW = 8  # votes for the next height are kept up to this view
 BLOCK_FRAMING_BYTES = 16  # around each block of a reply, at most
 
 
-class Floor(Protocol):
+class CurrentRound(Protocol):
     """Where what came in goes: the round in hand."""
 
     @property
@@ -64,13 +64,13 @@ class Floor(Protocol):
         """Evidence that proves what it says."""
 
 
-class Reception:
+class PeerHandler:
     """One node's open door. Of the next height one object a slot is kept, as far as that is bounded (I6)."""
 
     def __init__(
         self,
         context: NodeContext,
-        floor: Floor,
+        floor: CurrentRound,
         *,
         peers: Peers,
         clocks: MemberClocks,
@@ -79,7 +79,7 @@ class Reception:
         events: Events,
         transfers: Transfers,
     ) -> None:
-        self.inbox = Inbox(context.genesis, context.clock.monotonic)
+        self.authenticator = Authenticator(context.genesis, context.clock.monotonic)
         self._c = context
         self._genesis = context.genesis
         self._floor = floor
@@ -96,7 +96,7 @@ class Reception:
 
     def on_height(self, height: int) -> None:
         """Objects below `height` no longer matter, nor who was seen at work on the one before."""
-        self.inbox.on_height(height)
+        self.authenticator.on_height(height)
         self._heard.clear()
 
     def release(self) -> None:
@@ -162,7 +162,7 @@ class Reception:
 
     def _on_signed(self, sender: Peer, message: Message) -> None:
         height = self._floor.tip.height + 1
-        opened = self.inbox.open(message, first=height, last=height + 1, has_room=self._has_room)
+        opened = self.authenticator.open(message, first=height, last=height + 1, has_room=self._has_room)
         if isinstance(opened, Evidence):
             self._on_evidence(sender, opened)
         elif isinstance(opened, Reason):
@@ -178,7 +178,7 @@ class Reception:
                 return
             if not is_taken:
                 sender.refusals[Reason.NO_ROOM] += 1
-                self.inbox.forget(opened)
+                self.authenticator.forget(opened)
 
     def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
         """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. Whether it
@@ -214,7 +214,7 @@ class Reception:
                     parent=tip.header,
                     parent_id=tip.id,
                     difficulty=tip.next_difficulty,
-                    known=self.inbox.is_known,
+                    known=self.authenticator.is_known,
                     is_verified=True,
                 )
                 if not machine.has_room(thing):

@@ -29,7 +29,7 @@ USUAL_VIEWS = 6  # of one height, at most: also under loss and with members away
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StallInput:
     """Where a node stands: its head, and the round on top of it, None once the set rounds are done.
 
     `is_starting`: its worker is not ready yet. `collect_s` is for how long this round waits for payloads,
@@ -45,10 +45,12 @@ class Work:
     mine_s: float | None
 
 
-class Quiet:
+class StallDetector:
     """One node's sense of time. To be asked several times a second, or at least once a status."""
 
-    def __init__(self, genesis: Genesis, me: Id, peers: Peers, clock: Clock, get_work: Callable[[], Work]) -> None:
+    def __init__(
+        self, genesis: Genesis, me: Id, peers: Peers, clock: Clock, get_work: Callable[[], StallInput]
+    ) -> None:
         self._genesis = genesis
         self._me = me
         self._peers = peers
@@ -91,13 +93,13 @@ class Quiet:
             self._rests_s.append(now_s - self._moved_s)
         self._height = height
 
-    def _get_mark(self, work: Work, machine: RoundMachine) -> Hashable:
+    def _get_mark(self, work: StallInput, machine: RoundMachine) -> Hashable:
         """It changes whenever the round moves. Votes alone are no move: where they do not settle there is no end of
         them. Nor are bytes, once there are enough payloads."""
         num_bytes = work.received_bytes if len(machine.verified) < self._genesis.q else 0
         return work.height, len(machine.contributions), len(machine.verified), len(machine.candidates), num_bytes
 
-    def _get_patience_s(self, work: Work, machine: RoundMachine) -> float:
+    def _get_patience_s(self, work: StallInput, machine: RoundMachine) -> float:
         waits = self._genesis.waits
         views_s = sum(waits.compute_propose_s(view) + 2 * waits.compute_vote_s(view) for view in range(USUAL_VIEWS))
         slow_s = work.collect_s + views_s

@@ -31,11 +31,11 @@ from node.consensus.context import NodeContext
 from node.consensus.credit import Credits, VainWait
 from node.consensus.crossing import Crossing
 from node.consensus.gossip import Gossip, Position
-from node.consensus.handler import Reception
+from node.consensus.handler import PeerHandler
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.mining import mine_block
 from node.consensus.participation import Participation
-from node.consensus.quiet import Quiet, Work
+from node.consensus.quiet import StallDetector, StallInput
 from node.consensus.record import RoundRecord, show_measure
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.stall import StallWatch
@@ -44,16 +44,17 @@ from node.events import Events
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason, Refusals, get_reason
 from node.payloads.aggregates import Aggregates
-from node.payloads.checks import Aggregate, PayloadRefused, Payloads
+from node.payloads.checks import Aggregate, PayloadRefused, RoundPayloads
 from node.payloads.fetcher import BlobFetcher
-from node.payloads.on_demand import Loss, OnDemand, Taken, get_kinds
-from node.payloads.partial_files import Partials
+from node.payloads.on_demand import OnDemand, get_kinds
+from node.payloads.partial_files import PartialFiles
+from node.payloads.pulled import MissingAuthor, Pulled
 from node.payloads.retention import Retention
-from node.payloads.shared_sets import Gathered, Standing
+from node.payloads.shared_sets import SharedSets
 from node.payloads.transfers import Transfers
 from node.training.exchange import Exchange
-from node.training.learner import Given, Learner, Metrics, Target
-from node.training.local_work import BETA_ROUNDS, Pace
+from node.training.learner import Learner, Metrics, RoundInput, Target
+from node.training.local_work import BETA_ROUNDS, LocalWork
 from node.training.trainer import Trained
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class _Round:
     """The height in hand and the work under way for it."""
 
     machine: rounds.RoundMachine
-    payloads: Payloads
+    payloads: RoundPayloads
     record: RoundRecord
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
@@ -140,7 +141,9 @@ class RoundService:
         self._accused: dict[Id, int] = {}  # author -> height of the newest evidence
         self._records: dict[int, RoundRecord] = {}  # committed, but not yet applied
         records = context.store.rounds(max(1, head.height - BETA_ROUNDS + 1), head.height)
-        self.pace = Pace.from_records(context.spec.hyperparameters.budget_s, (record for _, record in records))
+        self.local_work = LocalWork.from_records(
+            context.spec.hyperparameters.budget_s, (record for _, record in records)
+        )
         self._lacks_time = False  # the time that genesis sets is too short for one iteration
         self.num_iterations = context.spec.get_local_work(head.height + 1)  # E of the round in hand
         self.participation = Participation(context.store.path)
@@ -158,7 +161,7 @@ class RoundService:
         for shared in context.store.blocks(1, min(head.height, context.spec.sharing_heights)):
             with context.boundary.around("record"):
                 self.transfers.name(shared.block.contributions, context.spec.get_streamed(shared.block.height))
-        partials = Partials(context.store, context.bulk)
+        partials = PartialFiles(context.store, context.bulk)
         self.blobs = BlobFetcher(
             context.transport,
             context.store,
@@ -199,7 +202,7 @@ class RoundService:
             recall=self._recall,
             boundary=context.boundary,
         )
-        quiet = Quiet(context.genesis, self._me, self.peers, context.clock, self._get_work)
+        quiet = StallDetector(context.genesis, self._me, self.peers, context.clock, self._get_work)
         self._stall = StallWatch(self.peers, quiet, context.clock, self.events, context.genesis.waits.status_s)
         self._sync = Sync(
             context.genesis, context.transport, self.peers, lambda: self._tip, self._adopt, context.boundary
@@ -223,7 +226,7 @@ class RoundService:
             context.arithmetic,
             context.boundary,
         )
-        self._standing = Standing(
+        self._shared_sets = SharedSets(
             context.spec,
             self._me,
             context.store,
@@ -235,7 +238,7 @@ class RoundService:
             on_loss=self._on_loss,
             boundary=context.boundary,
         )
-        self.reception = Reception(
+        self.handler = PeerHandler(
             context,
             self,
             peers=self.peers,
@@ -297,14 +300,14 @@ class RoundService:
         contributes = machine is not None and machine.contributes and self.learner.info is not None
         return Position(self._tip.height, self._tip.id, machine, contributes)
 
-    def _get_work(self) -> Work:
+    def _get_work(self) -> StallInput:
         height, learner = self._tip.height, self.learner
         is_starting = learner.info is None and learner.failure is None
-        mine_s = self.pace.beta_s
+        mine_s = self.local_work.beta_s
         if mine_s is not None and height > 0:  # at a retarget it becomes harder at once
             before = min(header.difficulty for header in self._tip.headers[-BETA_ROUNDS:] if header.height > 0)
             mine_s *= max(1.0, self._tip.next_difficulty / before)
-        return Work(
+        return StallInput(
             height,
             self.machine,
             is_starting=is_starting,
@@ -324,7 +327,7 @@ class RoundService:
             )
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._c.transport.run(self.reception), name="transport")
+                group.create_task(self._c.transport.run(self.handler), name="transport")
                 group.create_task(self.learner.run(), name="learner")
                 group.create_task(self._keep("status", self.gossip.run), name="gossip")
                 group.create_task(self._run_sync(), name="sync")
@@ -393,12 +396,12 @@ class RoundService:
     async def _begin(self) -> None:
         """Take up the height after the head, with whatever of it is durable here already."""
         if self._round is not None:
-            self.pace.add(self._measure_alpha(self._round.record), self._round.record.beta_s)
+            self.local_work.add(self._measure_alpha(self._round.record), self._round.record.beta_s)
             self.crossing.add(self._round.machine.apart_s)
             self._round.cancel()
         self.blobs.abandon()
         height = self._tip.height + 1
-        self.reception.on_height(height)
+        self.handler.on_height(height)
         if self.is_done:
             self._round = None
             self.gossip.on_height()
@@ -424,7 +427,7 @@ class RoundService:
             collect_s=self._get_collect_s(height),
             crossing_s=self.crossing.wait_s,
         )
-        payloads = Payloads(
+        payloads = RoundPayloads(
             self._c.spec,
             height=height,
             parent=partial(self._aggregates.get_arrays, self._tip.block),
@@ -444,7 +447,7 @@ class RoundService:
             self.post(height, round_events.CandidateSeen(block))
         for thing in before.own:
             self._push(thing)
-        self.reception.release()
+        self.handler.release()
         chosen = before.num_iterations or self._choose_iterations()
         self.num_iterations = chosen or self._c.spec.get_local_work(height)
         has_contributed = before.started.contribution is not None
@@ -485,7 +488,7 @@ class RoundService:
 
     def _choose_iterations(self) -> int | None:
         """E by what was measured so far, None for the method's own number. Says it once when the time is too short."""
-        choice = self.pace.choose()
+        choice = self.local_work.choose()
         if (choice.problem is not None) != self._lacks_time:
             self._lacks_time = choice.problem is not None
             if choice.problem is not None:
@@ -731,7 +734,7 @@ class RoundService:
         contribution = await self._c.disk.run(self._put_contribution, tip, trained, adopted)
         if contribution is None or self._tip is not tip:
             return
-        self.reception.inbox.add_own(contribution)
+        self.handler.authenticator.add_own(contribution)
         self.gossip.push_contribution(contribution)
         self.post(height, round_events.ContributionSeen(contribution))
 
@@ -770,7 +773,9 @@ class RoundService:
             weight=trained.weight,
             payloads=tuple(sorted(refs, key=lambda ref: ref.kind)),
         )
-        if self.pace.budget_s is not None:  # before it is signed for good: a repetition has to give the same bytes
+        if (
+            self.local_work.budget_s is not None
+        ):  # before it is signed for good: a repetition has to give the same bytes
             self._c.store.put_meta(
                 ITERATIONS, {"height": contribution.height, "iterations": int(trained.metrics["iterations"])}
             )
@@ -956,24 +961,24 @@ class RoundService:
 
     async def _prepare(self, height: int, head: Block) -> Exchange:
         """What the worker's local phase for `height` reads of an earlier block."""
-        gathered = Gathered(Exchange(head.id, self._me))  # where it fails, nobody's
+        gathered = Pulled(Exchange(head.id, self._me))  # where it fails, nobody's
         with self._c.boundary.around("shared sets"):
-            gathered = await self._standing.gather(height, head)
+            gathered = await self._shared_sets.gather(height, head)
         current = self._round
         if self._c.spec.get_standing(height) and current is not None and current.machine.height == height:
             current.record.on_taken(gathered.pulled_bytes, gathered.reasons)
         return gathered.exchange
 
-    async def _gather(self, block: Block) -> Given:
+    async def _gather(self, block: Block) -> RoundInput:
         """What the worker needs of a final block: its aggregate, and what the method wants of single peers."""
         aggregate = await self._aggregates.get(block)
-        taken = Taken(Exchange(block.header.prev, self._me))  # where it fails, of nobody
+        taken = Pulled(Exchange(block.header.prev, self._me))  # where it fails, of nobody
         with self._c.boundary.around("blobs on demand"):
             taken = await self._on_demand.take(block, aggregate)
         record = self._records.get(block.height)
         if record is not None and get_kinds(self._c.spec, block.height):
             record.on_taken(taken.pulled_bytes, taken.reasons)
-        return Given(aggregate, taken.exchange)
+        return RoundInput(aggregate, taken.exchange)
 
     async def _recall(self, below: int) -> tuple[int, bytes] | None:
         """The newest aggregate below a height that is held here, with its own."""
@@ -1000,7 +1005,7 @@ class RoundService:
             record.spoiled = reason
         self.events.publish("spoiled", height=height, reason=reason)
 
-    def _on_loss(self, loss: Loss) -> None:
+    def _on_loss(self, loss: MissingAuthor) -> None:
         log.warning("round %d goes on without %s: %s", loss.height, self._c.get_name(loss.author), loss.why)
         if self.credits.charge(loss.author, loss.height, VainWait(loss.waited, loss.why)):
             self._tell_overdrawn(loss.author)

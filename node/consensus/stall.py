@@ -7,7 +7,7 @@ import asyncio
 import logging
 
 from node.clock import Clock
-from node.consensus.quiet import Quiet
+from node.consensus.quiet import StallDetector
 from node.events import Events
 from node.p2p.peers import Peers
 
@@ -19,10 +19,10 @@ GRACE_STATUSES = 4.0  # after a start nobody has been heard of yet
 class StallWatch:
     """`reason` says why nothing can be finalised now, or is not in spite of a quorum, and is None while all is well."""
 
-    def __init__(self, peers: Peers, quiet: Quiet, clock: Clock, events: Events, status_s: float) -> None:
+    def __init__(self, peers: Peers, quiet: StallDetector, clock: Clock, events: Events, status_s: float) -> None:
         self.reason: str | None = None
         self._peers = peers
-        self._quiet = quiet
+        self._detector = quiet
         self._clock = clock
         self._events = events
         self._status_s = status_s
@@ -31,7 +31,7 @@ class StallWatch:
         quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._status_s
         while True:
             await asyncio.sleep(self._status_s / 2)
-            slowness = self._quiet.describe()
+            slowness = self._detector.describe()
             reason = self._peers.describe_stall() or slowness
             if reason is None or self._clock.monotonic() >= quiet_until_s:
                 self._update(reason)

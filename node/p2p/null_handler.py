@@ -8,7 +8,7 @@ from chain.block import Digest, Id
 from node.p2p.transport.base import BlobNotFound, Message
 
 
-class Ears:
+class NullHandler:
     """See `node.p2p.transport.base.Handler`. Whoever wants to hear or give something overrides what that takes."""
 
     def on_message(self, peer: Id, message: Message) -> None: ...

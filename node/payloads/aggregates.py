@@ -11,7 +11,7 @@ from chain.store.sqlite import SqliteStore
 from ml import payload, specs
 from node.boundary import Boundary
 from node.offload import Offload
-from node.payloads.checks import Aggregate, PayloadRefused, Payloads
+from node.payloads.checks import Aggregate, PayloadRefused, RoundPayloads
 from node.payloads.fetcher import BlobFetcher
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Aggregates:
         parent = await self._disk.run(self._store.get_block, block.height - 1)
         if parent is None or not self._is_all_held(block, parent.block):
             return
-        payloads = Payloads(
+        payloads = RoundPayloads(
             self._spec,
             height=block.height,
             parent=lambda: self.get_arrays(parent.block),

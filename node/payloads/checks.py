@@ -37,7 +37,7 @@ class Aggregate:
 NOTHING = Aggregate(b"", ZERO)
 
 
-class Payloads:
+class RoundPayloads:
     """The voted payloads of one height. Every blob is decoded and checked once, every body aggregated once.
 
     What is too large to hold in memory is checked where it lies; no arrays of it are kept, for such kinds are carried.

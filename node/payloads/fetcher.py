@@ -22,7 +22,7 @@ from node.boundary import UNFORESEEN, Boundary
 from node.offload import Offload
 from node.p2p.transport.base import BlobNotFound, BlobTooLong, PeerUnavailable, Transport, TransportError
 from node.payloads.chunks import Chunks, ChunksMisfit
-from node.payloads.partial_files import Partial, PartialLost, Partials, WrongChunk
+from node.payloads.partial_files import Partial, PartialFiles, PartialLost, WrongChunk
 from node.payloads.transfers import Transfers
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class BlobFetcher:
         transport: Transport,
         store: SqliteStore,
         disk: Offload,
-        partials: Partials,
+        partials: PartialFiles,
         transfers: Transfers,
         slowness: Slowness = USUAL_SLOWNESS,
         boundary: Boundary | None = None,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from chain.block import Block, Digest, Id
 from ml import payload
@@ -23,32 +23,10 @@ from ml.specs import MethodSpec
 from node.boundary import UNFORESEEN, Boundary
 from node.offload import Offload, run_sized
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
+from node.payloads.pulled import MissingAuthor, Pulled, wait_for_company
 from node.training.exchange import Exchange, get_offers
 
-LOOK_S = 0.05  # between two looks whether there is anyone to ask
 LATE_SHARE = 0.25  # of `collect_s`: what a blob has at least that is wanted only since another's author is gone
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What came of one block: what its method needs, why each author in `exchange.gone` is, and how many bytes of blobs
-    peers had to send for it."""
-
-    exchange: Exchange
-    reasons: Mapping[Id, str] = field(default_factory=dict)
-    pulled_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """An author that a round goes on without. `is_fault`: the blob is here, and not what the author signed. `waited` is
-    how long it was waited for, as a share of `collect_s`."""
-
-    height: int
-    author: Id
-    why: str
-    is_fault: bool
-    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +76,7 @@ class _Taking:
         )
         return [digest for digest in dict.fromkeys(wanted) if digest not in self._useless]
 
-    def settle(self, digest: Digest, pulled: _Pulled) -> list[Loss]:
+    def settle(self, digest: Digest, pulled: _Pulled) -> list[MissingAuthor]:
         """Takes in what came of a pull. Those who are gone by it."""
         new = {author: why for author, why in pulled.wrong.items() if author not in self.gone}
         self.gone |= new
@@ -107,7 +85,7 @@ class _Taking:
         else:
             self.blobs[digest] = pulled.data
         height, is_fault = self._block.height, pulled.data is not None
-        return [Loss(height, author, why, is_fault, pulled.waited) for author, why in new.items()]
+        return [MissingAuthor(height, author, why, is_fault, pulled.waited) for author, why in new.items()]
 
 
 class OnDemand:
@@ -126,7 +104,7 @@ class OnDemand:
         keep_heights: int,
         is_alone: Callable[[], bool],
         get_patience: Callable[[Collection[Id]], float],
-        on_loss: Callable[[Loss], None],
+        on_loss: Callable[[MissingAuthor], None],
         boundary: Boundary | None = None,
     ) -> None:
         self._spec = spec
@@ -144,11 +122,11 @@ class OnDemand:
         """What this author offered at `height` did harm: nothing of its is taken for some rounds."""
         self._left_out.add(author, height, why)
 
-    async def take(self, block: Block, aggregate: bytes | None) -> Taken:
+    async def take(self, block: Block, aggregate: bytes | None) -> Pulled:
         """All that `spec.wanted` names of a final block, as far as it can be had. `aggregate` is the block's, None
         where there is none."""
         if not get_kinds(self._spec, block.height):
-            return Taken(Exchange(block.header.prev, self._me))
+            return Pulled(Exchange(block.header.prev, self._me))
         arrays = None
         if aggregate is not None:
             size = len(aggregate)
@@ -158,7 +136,7 @@ class OnDemand:
         await self._pull_all(block.height, taking)
         blobs = {digest: taking.blobs[digest] for digest in taking.get_wanted()}
         exchange = Exchange(block.header.prev, self._me, taking.offers, frozenset(taking.gone), blobs)
-        return Taken(exchange, taking.gone, self._blobs.pulled_bytes - before)
+        return Pulled(exchange, taking.gone, self._blobs.pulled_bytes - before)
 
     async def _pull_all(self, height: int, taking: _Taking) -> None:
         """Until everything that is wanted is here, or its authors are gone."""
@@ -217,14 +195,6 @@ class OnDemand:
             elif misfit is not None:
                 wrong[commitment.author] = f"{kind}: {misfit}"
         return _Pulled(data, wrong)
-
-
-async def wait_for_company(is_alone: Callable[[], bool], at_most_s: float) -> None:
-    """A node that has just started, or is cut off, must not take all the others for gone."""
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + at_most_s
-    while loop.time() < until_s and is_alone():  # noqa: ASYNC110  # who is alive is a matter of the clock
-        await asyncio.sleep(LOOK_S)
 
 
 def get_kinds(spec: MethodSpec, height: int) -> frozenset[str]:

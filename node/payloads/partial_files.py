@@ -80,7 +80,7 @@ class Partial:
             raise ChunksMisfit(f"the chunks its author signed make another blob: {error}") from error
 
 
-class Partials:
+class PartialFiles:
     """All of one node's. `offload` is where their files are read and written."""
 
     def __init__(self, store: SqliteStore, offload: Offload) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from node.boundary import UNFORESEEN, Boundary
 from node.offload import Offload
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
-from node.payloads.on_demand import Loss, wait_for_company
+from node.payloads.pulled import MissingAuthor, Pulled, wait_for_company
 from node.training.exchange import Exchange, get_offers
 
 log = logging.getLogger(__name__)
@@ -40,15 +40,6 @@ class _Lost(Exception):
         self.is_fault = is_fault
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """What a local phase is given, why each author in `exchange.gone` is, and how many bytes peers had to send."""
-
-    exchange: Exchange
-    reasons: Mapping[Id, str] = field(default_factory=dict)
-    pulled_bytes: int = 0
-
-
 @dataclass(slots=True)
 class _Set:
     """What a block says of one digest. `chunks` is the blob with the digests of its chunks, and that one's size."""
@@ -60,7 +51,7 @@ class _Set:
     authors: list[Id] = field(default_factory=list)
 
 
-class Standing:
+class SharedSets:
     """`disk` is the store's thread; `offload` hashes and checks what is used for the first time. `is_alone` says
     whether this node sees too few others to take any of them for gone. `on_loss` hears of every author that a local
     phase goes on without."""
@@ -76,7 +67,7 @@ class Standing:
         *,
         collect_s: float,
         is_alone: Callable[[], bool],
-        on_loss: Callable[[Loss], None],
+        on_loss: Callable[[MissingAuthor], None],
         boundary: Boundary | None = None,
     ) -> None:
         self._spec = spec
@@ -91,11 +82,11 @@ class Standing:
         self._boundary = boundary or Boundary()
         self._checked: set[Digest] = set()
 
-    async def gather(self, height: int, head: Block) -> Gathered:
+    async def gather(self, height: int, head: Block) -> Pulled:
         """All that the local phase for `height`, on `head`, wants of the standing block, as far as it can be had."""
         at = self._spec.get_standing(height)
         if at is None:
-            return Gathered(Exchange(head.id, self._me))
+            return Pulled(Exchange(head.id, self._me))
         block = await self._disk.run(self._read_block, at)
         offers, sets = get_offers(block), self._list_sets(block)
         files: dict[Digest, Path] = {}
@@ -116,10 +107,10 @@ class Standing:
                     continue
                 for author in sets[digest].authors:
                     gone[author] = str(got)
-                    self._on_loss(Loss(height, author, str(got), got.is_fault))
+                    self._on_loss(MissingAuthor(height, author, str(got), got.is_fault))
         chosen = {digest: files[digest] for digest in wanted}
         exchange = Exchange(head.id, self._me, offers, frozenset(gone), files=chosen)
-        return Gathered(exchange, gone, pulled_bytes)
+        return Pulled(exchange, gone, pulled_bytes)
 
     def _read_block(self, height: int) -> Block:
         """Runs on the store's thread."""

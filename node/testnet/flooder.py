@@ -37,7 +37,7 @@ from node.addresses import parse_address
 from node.config.genesis_file import load_genesis
 from node.config.node_config import load_config
 from node.config.unlock import open_identity
-from node.p2p.null_handler import Ears
+from node.p2p.null_handler import NullHandler
 from node.p2p.status import Status, status_from_bytes, status_to_bytes
 from node.p2p.tls import MutualTls
 from node.p2p.transport.base import CHUNK_BYTES, MAX_MESSAGE_BYTES, Message, MessageKind
@@ -76,7 +76,7 @@ class Tally:
         self.num_bytes += len(data)
 
 
-class _Ears(Ears):
+class _Ears(NullHandler):
     """Where the others are, and what they have signed."""
 
     def __init__(self, genesis: Genesis) -> None:

@@ -30,14 +30,14 @@ from node.offload import InlineOffload, ThreadOffload
 from node.p2p.transport.memory import MemoryNetwork
 from node.testnet.synthetic_genesis import INITIAL_MODEL, make_genesis
 from node.training.exchange import Exchange
-from node.training.no_trainer import NoTrainer
+from node.training.no_trainer import ObserverTrainer
 from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
 
 LATENCY_S = (0.0005, 0.002)  # one way, as in a network of one building
 POLL_S = 0.02
 
 
-class IdleTrainer(NoTrainer):
+class IdleTrainer(ObserverTrainer):
     """Has nothing to learn: a local phase of method `local` that is over at once."""
 
     async def train(
@@ -53,7 +53,7 @@ class IdleTrainer(NoTrainer):
 
 
 @dataclass(frozen=True, slots=True)
-class IdleFederation:
+class InProcessFederation:
     """Its members in the order of their keys, as services that run."""
 
     services: tuple[RoundService, ...]
@@ -99,7 +99,7 @@ def _read_rounds(store: SqliteStore, first: int, last: int) -> list[Mapping[str,
 @asynccontextmanager
 async def idle_federation(
     directory: Path, num_nodes: int, *, rounds: int, difficulty: int, seed: int = 1
-) -> AsyncIterator[IdleFederation]:
+) -> AsyncIterator[InProcessFederation]:
     """Members with stores below `directory`, running until the context is left. What ends one of them ends it."""
     keys = sorted((SigningKey.generate() for _ in range(num_nodes)), key=lambda key: key.id)
     genesis = make_genesis(keys, rounds=rounds, difficulty=difficulty, target_ms=50)
@@ -109,7 +109,7 @@ async def idle_federation(
         services = tuple(RoundService(context) for context in contexts)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(service.run()) for service in services]
-            yield IdleFederation(services, contexts)
+            yield InProcessFederation(services, contexts)
             for task in tasks:
                 task.cancel()
 

@@ -76,7 +76,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RoundInput:
     """What a final block gives the worker: its aggregate, None where the method has none, and what was taken of single
     peers."""
 
@@ -110,7 +110,7 @@ class Learner:
     def __init__(
         self,
         trainer: Trainer,
-        gather: Callable[[Block], Coroutine[Any, Any, Given]],
+        gather: Callable[[Block], Coroutine[Any, Any, RoundInput]],
         listener: Listener,
         *,
         prepare: Callable[[int, Block], Coroutine[Any, Any, Exchange]] = prepare_nothing,
@@ -130,8 +130,10 @@ class Learner:
         self._listener = listener
         self._boundary = boundary or Boundary()
         self._target: Target | None = None
-        self._given: tuple[Block, Given] | None = None  # what is being applied: the same again if the worker dies of it
-        self._standing: tuple[Block, Exchange] | None = None  # what is trained with, likewise
+        self._given: tuple[Block, RoundInput] | None = (
+            None  # what is being applied: the same again if the worker dies of it
+        )
+        self._shared_sets: tuple[Block, Exchange] | None = None  # what is trained with, likewise
         self._changed = asyncio.Event()
         self.applied = -1  # height of the last aggregate that this worker process has dealt with
         self.metrics: Metrics = {}  # as measured then
@@ -192,7 +194,7 @@ class Learner:
                 await self._train(target)
                 self.trouble = None
         except TrainingFailed as error:
-            self._standing = None
+            self._shared_sets = None
             await self._on_failed(target, str(error))
         except WorkerDied as error:
             self.applied = -1
@@ -232,7 +234,7 @@ class Learner:
         self._listener.on_applied(head.height, self.metrics)
         return True
 
-    async def _take_in(self, head: Block, given: Given) -> Metrics:
+    async def _take_in(self, head: Block, given: RoundInput) -> Metrics:
         """What is measured once the aggregate is in the client's model, or was passed over."""
         if self._deaths is not None and self._deaths[0] is head and self._deaths[1] >= DEADLY:
             self._on_spoiled(head.height, f"{self._deaths[1]} workers have died over it")
@@ -277,12 +279,12 @@ class Learner:
 
     async def _get_ready(self, head: Block) -> bool:
         """Whether there is what training on `head` reads: not if the target changed first."""
-        if self._standing is None or self._standing[0] is not head:
-            self._standing = None
+        if self._shared_sets is None or self._shared_sets[0] is not head:
+            self._shared_sets = None
             preparing = asyncio.create_task(self._prepare(head.height + 1, head))
             if not await self._unless_changed(preparing):
                 return False
-            self._standing = head, preparing.result()
+            self._shared_sets = head, preparing.result()
         return True
 
     async def _train(self, target: Target) -> None:
@@ -293,7 +295,7 @@ class Learner:
                     height,
                     head.id,
                     num_iterations=target.num_iterations,
-                    standing=NOTHING_TAKEN if self._standing is None else self._standing[1],
+                    standing=NOTHING_TAKEN if self._shared_sets is None else self._shared_sets[1],
                     on_progress=self._on_progress,
                 )
             )

@@ -34,7 +34,7 @@ class Choice:
     problem: str | None = None
 
 
-class Pace:
+class LocalWork:
     """What this node has measured of its last rounds, and the E that follows from it.
 
     Until an iteration was measured E is the method's own number; mining that was never measured counts as nothing.
@@ -46,12 +46,12 @@ class Pace:
         self._betas: deque[float] = deque(maxlen=BETA_ROUNDS)
 
     @classmethod
-    def from_records(cls, budget_s: float | None, records: Iterable[Mapping[str, Any]]) -> Pace:
+    def from_records(cls, budget_s: float | None, records: Iterable[Mapping[str, Any]]) -> LocalWork:
         """As a node left it whose rounds these are (`RoundRecord.to_mapping`), oldest first."""
-        pace = cls(budget_s)
+        local_work = cls(budget_s)
         for record in records:
-            pace.add(record.get("train", {}).get("alpha_s"), record.get("beta_s"))
-        return pace
+            local_work.add(record.get("train", {}).get("alpha_s"), record.get("beta_s"))
+        return local_work
 
     @property
     def alpha_s(self) -> float | None:

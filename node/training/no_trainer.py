@@ -18,7 +18,7 @@ from node.training.trainer import (
 )
 
 
-class NoTrainer:
+class ObserverTrainer:
     """A `Trainer` without data, a model or a process."""
 
     async def start(self) -> TrainerInfo:

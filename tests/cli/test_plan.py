@@ -14,7 +14,7 @@ import typer
 from chain.store.rows import DATABASE
 from node.cli import main
 from node.cli.plan import parse_duration
-from node.training.local_work import Pace
+from node.training.local_work import LocalWork
 from support.federation.ledgers import make_ledgers
 
 Captured = pytest.CaptureFixture[str]
@@ -104,12 +104,12 @@ def test_a_stopped_nodes_measurements_are_used_where_none_are_given(capsys: Capt
     data_dir = tmp_path / "nodes" / "node1"
     main(["rounds", "list", "--data-dir", str(data_dir), "--json"])
     records = json.loads(capsys.readouterr().out)["rounds"]
-    pace = Pace.from_records(None, reversed(records))
-    assert pace.alpha_s == pytest.approx(0.001)
+    local_work = LocalWork.from_records(None, reversed(records))
+    assert local_work.alpha_s == pytest.approx(0.001)
     shown = run_json(capsys, "--budget", "10s", "--rounds", 2, "--data-dir", data_dir)
-    assert (shown["alpha_s"], shown["beta_s"]) == (pace.alpha_s, pace.beta_s)
+    assert (shown["alpha_s"], shown["beta_s"]) == (local_work.alpha_s, local_work.beta_s)
     given = run_json(capsys, "--budget", "10s", "--rounds", 2, "--alpha", "2s", "--data-dir", data_dir)
-    assert (given["alpha_s"], given["beta_s"], given["plans"][0]["local_iterations"]) == (2.0, pace.beta_s, 2)
+    assert (given["alpha_s"], given["beta_s"], given["plans"][0]["local_iterations"]) == (2.0, local_work.beta_s, 2)
     code, out, _ = run(capsys, "--budget", "100s", "--data-dir", data_dir)
     assert code == 0
     assert [line.split()[0] for line in out.splitlines() if line.endswith("as genesis sets")] == ["3"]

@@ -134,7 +134,7 @@ def test_no_process_of_a_node_has_rights_or_could_get_them(machine: Machine) -> 
 
 
 def test_the_journal_has_what_a_node_says_and_how_grave_it_is(machine: Machine) -> None:
-    blocks = find_messages(machine, "fednode@node0", r"INFO +node\.round_service: block \d+")
+    blocks = find_messages(machine, "fednode@node0", r"INFO +node\.consensus\.service: block \d+")
     assert {entry["PRIORITY"] for entry in blocks} == {INFO}
     entries = [json.loads(entry["MESSAGE"]) for entry in find_messages(machine, "fednode@node1", r"^\{")]
     assert any(entry["node"] == "node1" and entry["height"] > 0 for entry in entries)

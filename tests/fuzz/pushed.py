@@ -21,7 +21,7 @@ from node.boundary import Boundary
 from node.consensus import actions
 from node.consensus.context import NodeContext
 from node.consensus.gossip import Gossip, Position
-from node.consensus.handler import Reception
+from node.consensus.handler import PeerHandler
 from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.sync import Sync
@@ -61,7 +61,7 @@ class Door:
         gossip = Gossip(GENESIS, cast(Any, self), peers, clock, self._get_position)
         sync = Sync(GENESIS, cast(Any, self), peers, lambda: self.tip, cast(Any, None))
         transfers = Transfers(clock, bytes.hex)
-        self.reception = Reception(
+        self.handler = PeerHandler(
             context,
             self,
             peers=peers,
@@ -141,9 +141,9 @@ def check_push(data: bytes) -> bool:
                 envelope.block = mend_block(envelope.block)
     door = Door()
     with believing() if flags & 1 else nullcontext():
-        taken = passes(lambda: door.intake.take(batch, door.reception), PeerFault)
+        taken = passes(lambda: door.intake.take(batch, door.handler), PeerFault)
         if taken:
-            door.reception.release()
+            door.handler.release()
     for kind in (door.machine.contributions, door.machine.candidates, door.accused):
         assert len(kind) <= 2 * GENESIS.n
     return taken

@@ -142,7 +142,7 @@ class Attacked:
         n = self.one.net.genesis.n
         assert len(service.machine.contributions) <= n
         assert len(service.machine.candidates) <= 2 * n
-        assert all(len(opened) <= MAX_KNOWN for opened in service.reception.inbox._opened.values())
+        assert all(len(opened) <= MAX_KNOWN for opened in service.handler.authenticator._opened.values())
         assert len(service.gossip._held_since_s) <= MAX_HELD
         assert len(asyncio.all_tasks()) < 100
         self.forgive()
@@ -176,8 +176,8 @@ async def attack(runner: asyncio.Runner, path: Path) -> AsyncIterator[Attacked]:
         bans = Bans(clock)
         boundary = OpenBoundary()
         intake = Intake(liar.key.id, LIMITS, bans, TrafficCounters(), only_status=False, boundary=boundary, clock=clock)
-        reception = node.service.reception
-        service = PeerService(reception, {liar.key.id: intake}, {}, bans, None, boundary, failures.append)
+        handler = node.service.handler
+        service = PeerService(handler, {liar.key.id: intake}, {}, bans, None, boundary, failures.append)
         server = make_server(service, 64, 3, 5.0, max_connections=16)
         serve_calls(service, server)
         port = server.add_insecure_port("127.0.0.1:0")

@@ -193,18 +193,18 @@ def test_a_flood_costs_no_more_signatures_than_its_authors_share(
             flood = make_flood(liar, what)
             monkeypatch.setattr("chain.validation.verify", count)
             for message in flood:
-                service.reception.on_message(liar.key.id, message)
+                service.handler.on_message(liar.key.id, message)
                 await asyncio.sleep(0)
             assert 0 < checked <= most
             assert service._queue.qsize() < 2
             vote = liar.make_vote(Phase.PREVOTE, ZERO, key=net["node1"].key)  # nobody else pays for it
-            service.reception.on_message(liar.key.id, make_message(vote))
+            service.handler.on_message(liar.key.id, make_message(vote))
             assert service.machine is not None
             await net.wait_for(lambda: vote in service.machine.voting.get_votes(), "another member's vote")  # type: ignore[union-attr]  # as above
             if what == "votes":  # and its own share grows again
                 await asyncio.sleep(5.0)
                 late = liar.make_vote(Phase.PREVOTE, ZERO, view=3000)
-                service.reception.on_message(liar.key.id, make_message(late))
+                service.handler.on_message(liar.key.id, make_message(late))
                 await net.wait_for(lambda: late in service.machine.voting.get_votes(), "its own, later")  # type: ignore[union-attr]  # as above
 
     run_virtual(story())

@@ -65,7 +65,7 @@ def test_without_a_budget_everybody_trains_the_methods_own_number(tmp_path: Path
             assert all(set(trainer.iterations.values()) == {USUAL_ITERATIONS} for trainer in trainers)
             service = net["node1"].service
             assert service is not None
-            assert service.pace.alpha_s == pytest.approx(0.02)
+            assert service.local_work.alpha_s == pytest.approx(0.02)
 
     run_virtual(story())
 

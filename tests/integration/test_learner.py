@@ -13,7 +13,7 @@ import pytest
 from chain.block import Block, Id
 from ml.guard import OnRefused
 from node.training.exchange import Exchange
-from node.training.learner import MAX_RECALLED, RETRY_S, Given, Learner, SpoiledAggregate, Target
+from node.training.learner import MAX_RECALLED, RETRY_S, Learner, RoundInput, SpoiledAggregate, Target
 from node.training.trainer import (
     NOTHING_TAKEN,
     AggregateSpoiled,
@@ -110,8 +110,8 @@ class Silent:
         raise AssertionError
 
 
-async def gather_nothing(block: Block) -> Given:
-    return Given(None)
+async def gather_nothing(block: Block) -> RoundInput:
+    return RoundInput(None)
 
 
 async def run_through(trainer: SlowTrainer, *targets: Target) -> list[str]:

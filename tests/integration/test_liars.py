@@ -66,10 +66,10 @@ async def go_on(net: Cluster, blocks: int = 3, names: Sequence[str] = HONEST) ->
 def check_bounded(net: Cluster, name: str) -> None:
     """I6, with the numbers of PROTOCOL §4 and §5."""
     service, n = get_service(net, name), net.genesis.n
-    inbox = service.reception.inbox._opened
-    assert set(inbox) == set(net.genesis.member_ids)
-    assert max(len(known) for known in inbox.values()) <= MAX_KNOWN
-    assert len(service.reception._next) <= n * (2 + 2 * 9)
+    authenticator = service.handler.authenticator._opened
+    assert set(authenticator) == set(net.genesis.member_ids)
+    assert max(len(known) for known in authenticator.values()) <= MAX_KNOWN
+    assert len(service.handler._next) <= n * (2 + 2 * 9)
     assert len(service._records) <= 4
     assert len(service.blobs.wanted) <= 2 * n * n + n + 1
     assert service._queue.qsize() < 1000
@@ -183,13 +183,13 @@ def test_no_object_with_a_flipped_bit_is_taken_in(tmp_path: Path, what: str) -> 
             faults = 0
             for bit in bits:
                 try:
-                    service.reception.on_message(liar.key.id, Message(message.kind, flip(message.data, bit)))
+                    service.handler.on_message(liar.key.id, Message(message.kind, flip(message.data, bit)))
                 except PeerFault:
                     faults += 1
             assert service._queue.qsize() == before
-            assert not service.reception._next
+            assert not service.handler._next
             assert faults > 0.8 * len(bits)  # the others say that they are of another height
-            service.reception.on_message(liar.key.id, message)
+            service.handler.on_message(liar.key.id, message)
             assert service._queue.qsize() == before + 1
 
     run_virtual(story())
@@ -828,7 +828,7 @@ def test_a_candidate_kept_for_the_next_height_cannot_bring_a_node_down(tmp_path:
                 net, block, [replace(contributions[0], signature=bytes(64)), *contributions[1:]], liar.key
             )
             liar.send(poisoned)
-            await net.wait_for(lambda: bool(get_service(net, "node0").reception._next), "node0 to keep it")
+            await net.wait_for(lambda: bool(get_service(net, "node0").handler._next), "node0 to keep it")
             liar.send(block)
             for key in keys[1:]:
                 liar.send(liar.make_vote(Phase.PRECOMMIT, block.id, key=key))

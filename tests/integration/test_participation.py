@@ -16,7 +16,7 @@ import pytest
 from chain.signing import encode_id
 from chain.store.interface import StoredBlock
 from node.admin.round_control import Control
-from node.admin.shutdown import Deadline, Ending
+from node.admin.shutdown import Deadline, Shutdown
 from node.admin.view import NodeView
 from node.consensus.context import NodeContext
 from node.consensus.participation import PAUSED
@@ -213,7 +213,7 @@ def test_a_node_ends_once_the_round_is_final_with_everybody_and_contributes_to_n
             net = there.net
             await net.wait_for_height(2)
             service, stopped = there.get_service("node3"), asyncio.Event()
-            ending = asyncio.create_task(Ending(service, stopped, Deadline(), lambda: None).run())
+            ending = asyncio.create_task(Shutdown(service, stopped, Deadline(), lambda: None).run())
             control = there.control("node3", stopped)
             assert (await control.stop_after(99)).stops_after == 99
             withdrawn = await control.withdraw_stop()
@@ -241,7 +241,9 @@ def test_when_all_end_after_one_round_all_have_it(tmp_path: Path) -> None:
             async def end(name: str) -> None:
                 stopped = asyncio.Event()
                 await there.control(name, stopped).stop_after(5)
-                watching = asyncio.create_task(Ending(there.get_service(name), stopped, Deadline(), lambda: None).run())
+                watching = asyncio.create_task(
+                    Shutdown(there.get_service(name), stopped, Deadline(), lambda: None).run()
+                )
                 await stopped.wait()
                 watching.cancel()
                 heights[name] = net[name].height
@@ -265,7 +267,7 @@ def test_a_round_that_is_over_or_never_comes_is_none_to_end_after(tmp_path: Path
                 await control.stop_after(2)
             with pytest.raises(InvalidRequest, match="round 4: expected at most 3"):
                 await control.stop_after(4)
-            ending = asyncio.create_task(Ending(there.get_service("node0"), stopped, Deadline(), lambda: None).run())
+            ending = asyncio.create_task(Shutdown(there.get_service("node0"), stopped, Deadline(), lambda: None).run())
             await asyncio.sleep(60)
             assert not stopped.is_set()
             await control.stop_after(0)  # the set rounds are done

@@ -31,7 +31,7 @@ from node.events import Events
 from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message, MessageKind
-from node.payloads.checks import Payloads
+from node.payloads.checks import RoundPayloads
 from node.telemetry.metrics import CallTimes, NodeMetrics
 from node.telemetry.monitor import Monitor
 from support.faults.liar import lying
@@ -114,27 +114,27 @@ def at(what: str, *path: str) -> Fault:
 
 def at_opening(kind: MessageKind) -> Fault:
     def arm(patch: pytest.MonkeyPatch, service: RoundService) -> None:
-        inbox = service.reception.inbox
-        opened = inbox.open
+        authenticator = service.handler.authenticator
+        opened = authenticator.open
 
         def open_(message: Message, **options: Any) -> object:
             return fail() if message.kind is kind else opened(message, **options)
 
-        patch.setattr(inbox, "open", open_)
+        patch.setattr(authenticator, "open", open_)
 
     return Fault(arm, frozenset({kind.name.lower()}))
 
 
 def at_payloads(step: str, error: type[Exception], *what: str) -> Fault:
     def arm(patch: pytest.MonkeyPatch, service: RoundService) -> None:
-        done = getattr(Payloads, step)
+        done = getattr(RoundPayloads, step)
 
-        async def do(payloads: Payloads, *arguments: Any) -> Any:
+        async def do(payloads: RoundPayloads, *arguments: Any) -> Any:
             if payloads._blobs is service.blobs:
                 raise error
             return await done(payloads, *arguments)
 
-        patch.setattr(Payloads, step, do)
+        patch.setattr(RoundPayloads, step, do)
 
     return Fault(arm, frozenset(what))
 
@@ -242,7 +242,7 @@ def test_one_that_comes_late_is_served_by_those_that_could_not_at_first(
         async with cluster(tmp_path, 4, may_fail=True, start=("node0", "node1", "node2")) as net:
             await net.wait_for_height(4, "node0", "node1", "node2")
             for other in ("node0", "node1", "node2"):
-                fail_at_first(monkeypatch, get_service(net, other).reception, [name])
+                fail_at_first(monkeypatch, get_service(net, other).handler, [name])
             net.start("node3")
             await net.wait_for_height(6)
             what = "blocks" if name == "on_blocks_request" else "blob"
@@ -312,7 +312,7 @@ def test_an_aggregate_that_fails_at_every_node_is_tried_again_until_it_does_not(
         async with cluster(tmp_path, 4, may_fail=True) as net:
             await net.wait_for_height(2)
             with monkeypatch.context() as patch:
-                patch.setattr(Payloads, "_compute", fail)
+                patch.setattr(RoundPayloads, "_compute", fail)
                 await net.wait_for(
                     lambda: all(get_boundary(net, name).failures["own aggregate"] > 3 for name in FOUR),
                     "failures at every node",
@@ -359,14 +359,14 @@ def test_who_causes_an_error_is_counted_and_shown(tmp_path: Path, monkeypatch: p
     async def story() -> None:
         async with waiting(tmp_path) as net, lying(net, LIAR) as liar:
             service = get_service(net)
-            ensure = Payloads.ensure
+            ensure = RoundPayloads.ensure
 
-            async def ensure_(payloads: Payloads, contribution: Any) -> None:
+            async def ensure_(payloads: RoundPayloads, contribution: Any) -> None:
                 if contribution.author == liar.key.id:
                     fail()
                 await ensure(payloads, contribution)
 
-            monkeypatch.setattr(Payloads, "ensure", ensure_)
+            monkeypatch.setattr(RoundPayloads, "ensure", ensure_)
             height = liar.height
             liar.send(liar.make_contribution())
             await net.wait_for(lambda: bool(get_boundary(net).failures), "the failure")
@@ -403,13 +403,13 @@ def test_evidence_and_what_is_kept_that_fail_leave_the_node_running(
                 for value in (b"a" * 32, b"b" * 32):
                     liar.send(liar.make_vote(Phase.PREVOTE, value), VICTIM)
                 await net.wait_for(lambda: get_boundary(net).failures["accusation"] == 1, "the accusation")
-            accept = service.reception._accept
+            accept = service.handler._accept
 
             def accept_(thing: Any) -> bool:
                 is_kept = thing.height == service.tip.height + 1 and get_signer(thing) == liar.key.id
                 return fail() if is_kept else accept(thing)
 
-            monkeypatch.setattr(service.reception, "_accept", accept_)
+            monkeypatch.setattr(service.handler, "_accept", accept_)
             liar.send(liar.make_contribution(height=liar.height + 1), VICTIM)
             await net.wait_for(lambda: get_boundary(net).failures["kept"] == 1, "what was kept")
             assert get_boundary(net).by_peer == {liar.key.id: 2}
@@ -421,7 +421,7 @@ def test_evidence_and_what_is_kept_that_fail_leave_the_node_running(
 def test_evidence_that_cannot_be_opened_is_its_senders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with waiting(tmp_path) as net, lying(net, LIAR) as liar:
-            monkeypatch.setattr(get_service(net).reception, "_on_evidence", fail)
+            monkeypatch.setattr(get_service(net).handler, "_on_evidence", fail)
             for value in (b"a" * 32, b"b" * 32):
                 liar.send(liar.make_vote(Phase.PREVOTE, value), "node1")  # which tells the others
             await net.wait_for(lambda: get_boundary(net).failures["evidence"] > 0, "the evidence")
@@ -441,7 +441,7 @@ def test_the_nodes_own_trouble_ends_it_wherever_it_shows(
             def fill_up(*_: object) -> NoReturn:
                 raise StoreFull("the disk is full")
 
-            monkeypatch.setattr(get_service(net).reception, step, fill_up)
+            monkeypatch.setattr(get_service(net).handler, step, fill_up)
             task = net[VICTIM].task
             assert task is not None
             await asyncio.wait({task}, timeout=60)
@@ -483,7 +483,7 @@ def test_shared_sets_that_fail_are_trained_without(
 ) -> None:
     async def story() -> None:
         async with sharing(tmp_path, 4, num_samples=2000, may_fail=True) as net:
-            break_(monkeypatch, get_service(net)._standing, [step])
+            break_(monkeypatch, get_service(net)._shared_sets, [step])
             await net.wait_for_height(4)
             assert get_boundary(net).failures[what] > 0
             given: Mapping[int, Any] = get_trainer(net, VICTIM).standing

@@ -16,7 +16,7 @@ from ml.payload import CHUNK_BYTES
 from node.clock import SystemClock
 from node.offload import ThreadOffload
 from node.payloads.fetcher import BlobFetcher
-from node.payloads.partial_files import Partials
+from node.payloads.partial_files import PartialFiles
 from node.payloads.transfers import Transfers
 from support.data.chains import make_genesis, make_keys
 from support.federation.transports import rpc_net
@@ -73,7 +73,7 @@ async def test_a_blob_of_129_mb_passes_with_little_memory_and_without_a_pause(tm
         alice, bob = net.nodes
         alice.recorder.on_blob_request = serve  # type: ignore[method-assign, assignment]  # from a file
         fetcher = BlobFetcher(
-            bob.transport, store, disk, Partials(store, bulk), Transfers(SystemClock(), lambda peer: peer.hex()[:8])
+            bob.transport, store, disk, PartialFiles(store, bulk), Transfers(SystemClock(), lambda peer: peer.hex()[:8])
         )
         before = get_resident_bytes()
         watching = asyncio.create_task(watch())

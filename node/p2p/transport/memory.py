@@ -152,7 +152,7 @@ class MemoryTransport:
         self._me = me
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handler: Handler | None = None
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._authenticator: deque[Callable[[], None]] = deque()
         self._wake = asyncio.Event()
         self._up: dict[Id, MemoryTransport] = {}
         self._outboxes: dict[Id, Outbox] = {}
@@ -184,11 +184,11 @@ class MemoryTransport:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._inbox:
-                    self._inbox.popleft()()
+                while self._authenticator:
+                    self._authenticator.popleft()()
         finally:
             self._handler = None
-            self._inbox.clear()
+            self._authenticator.clear()
             self._up.clear()
             self._outboxes.clear()
             self._network.settle()
@@ -291,7 +291,7 @@ class MemoryTransport:
 
     def _enqueue(self, call: Callable[[], None]) -> None:
         if self._handler is not None:
-            self._inbox.append(call)
+            self._authenticator.append(call)
             self._wake.set()
 
     # Pulling

@@ -75,7 +75,7 @@ class Outbox:
         self._queue: deque[Message] = deque()
         self._bytes = 0
         self._status: Message | None = None
-        self._pace = TokenBucket(status_per_s, status_burst, now)
+        self._local_work = TokenBucket(status_per_s, status_burst, now)
 
     def __len__(self) -> int:
         return len(self._queue) + (self._status is not None)
@@ -98,7 +98,7 @@ class Outbox:
             message = self._queue.popleft()
             self._bytes -= len(message.data)
             return message
-        if self._status is not None and self._pace.take(now):
+        if self._status is not None and self._local_work.take(now):
             message, self._status = self._status, None
             return message
         return None
@@ -107,7 +107,7 @@ class Outbox:
         """Seconds until `pop` gives something; None while nothing waits."""
         if self._queue:
             return 0.0
-        return None if self._status is None else self._pace.get_wait_s(now)
+        return None if self._status is None else self._local_work.get_wait_s(now)
 
     def clear(self) -> int:
         """Forgets everything that waits. Returns how many messages that were."""

@@ -21,7 +21,7 @@ from node.clock import SystemClock
 from node.consensus import actions, mining
 from node.consensus import service as round_service
 from node.consensus.gossip import Gossip
-from node.consensus.handler import Reception
+from node.consensus.handler import PeerHandler
 from node.consensus.machine import EARLY_MS
 from node.consensus.service import RoundService
 from node.p2p.status import Status, status_to_bytes
@@ -173,24 +173,24 @@ def promises_and_says_nothing() -> None:
 
 @trick
 def keeps_its_payloads_to_itself() -> None:
-    async def on_blob_request(self: Reception, peer: bytes, digest: Digest, offset: int) -> Any:
+    async def on_blob_request(self: PeerHandler, peer: bytes, digest: Digest, offset: int) -> Any:
         raise BlobNotFound(digest.hex())
         yield b""
 
-    put(Reception, on_blob_request=on_blob_request)
+    put(PeerHandler, on_blob_request=on_blob_request)
 
 
 @trick
 def gives_its_payloads_to_one() -> None:
-    honest = Reception.on_blob_request
+    honest = PeerHandler.on_blob_request
 
-    async def on_blob_request(self: Reception, peer: bytes, digest: Digest, offset: int) -> Any:
+    async def on_blob_request(self: PeerHandler, peer: bytes, digest: Digest, offset: int) -> Any:
         if peer != min(key for key in self._genesis.member_ids if key != self._c.me):
             raise BlobNotFound(digest.hex())
         async for chunk in honest(self, peer, digest, offset):
             yield chunk
 
-    put(Reception, on_blob_request=on_blob_request)
+    put(PeerHandler, on_blob_request=on_blob_request)
 
 
 @trick

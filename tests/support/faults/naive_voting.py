@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from chain.block import Certificate, Id, Phase, Vote
 from chain.finality import Action, Cast, Finalise, StartTimer, Timer, TimerKind
-from chain.timeouts import Waits
+from chain.waits import Waits
 
 
 class VoteOnce:

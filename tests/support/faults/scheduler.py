@@ -21,7 +21,7 @@ from typing import Protocol
 
 from chain.block import Id, Phase, Vote
 from chain.finality import Voting
-from chain.timeouts import Waits
+from chain.waits import Waits
 from support.faults.liars import make_liars
 from support.faults.voters import EARLY_S, FUTURE_S, MakeVoting, Member, Message, TimeRule
 from support.federation.invariants import Checker, InvariantBroken
@@ -143,7 +143,7 @@ class World:
         self._power_failure = 0.0 if self._is_calm else rng.choice((0.0, 0.02, 0.15))
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._standing: dict[tuple[int, Id], tuple[bool, bool]] = {}
+        self._shared_sets: dict[tuple[int, Id], tuple[bool, bool]] = {}
         self._needed: list[Member] = []  # once the network has settled: those who are there
         liars = sorted(rng.sample(range(n), f))
         honest = [index for index in range(n) if index not in liars]
@@ -184,7 +184,7 @@ class World:
         block_id = self.rng.randbytes(32)
         self.all_blocks.append(block_id)
         self._times[block_id] = self.get_time_s(miner) if time_s is None else time_s
-        self._standing[miner, block_id] = (True, True)
+        self._shared_sets[miner, block_id] = (True, True)
         return block_id
 
     def get_time_s(self, index: int) -> float:
@@ -198,9 +198,9 @@ class World:
     def get_standing(self, index: int, block_id: Id) -> tuple[bool, bool]:
         """Whether it is acceptable to the member in view 0, by its time and by the authors, and whether it is full."""
         key = (index, block_id)
-        if key not in self._standing:
-            self._standing[key] = (self.rng.random() < self._harmony, self.rng.random() < self._fullness)
-        agreeable, full = self._standing[key]
+        if key not in self._shared_sets:
+            self._shared_sets[key] = (self.rng.random() < self._harmony, self.rng.random() < self._fullness)
+        agreeable, full = self._shared_sets[key]
         return agreeable and self._times[block_id] <= self.get_time_s(index) + FUTURE_S, full
 
     def is_power_failing(self) -> bool:

@@ -21,7 +21,7 @@ from node.admin.predictor import Predictor
 from node.admin.reload import Load, Reloading
 from node.admin.round_control import Control
 from node.admin.server import AdminServer
-from node.admin.shutdown import Deadline, Ending
+from node.admin.shutdown import Deadline, Shutdown
 from node.admin.view import NodeView
 from node.config.node_config import NodeConfig
 from node.consensus.context import NodeContext
@@ -95,7 +95,7 @@ def make_control(
 
     config = make_config(Path("nowhere")) if load is None else load()
     reloading = Reloading(config, load, context, service, book, redial=redial, http=None, on_config=view.on_config)
-    ending = Ending(service, stopped or asyncio.Event(), Deadline(), lambda: None)
+    ending = Shutdown(service, stopped or asyncio.Event(), Deadline(), lambda: None)
     return Control(service, context, ending, reloading, config.node.name)
 
 

@@ -191,8 +191,8 @@ class Stingy(RoundService):
         super().__init__(context)
         self.offered: set[Digest] = set()
         self.asked: list[Digest] = []
-        self._be_honest = self.reception.on_blob_request
-        self.reception.on_blob_request = self._on_blob_request  # type: ignore[method-assign]  # it lies
+        self._be_honest = self.handler.on_blob_request
+        self.handler.on_blob_request = self._on_blob_request  # type: ignore[method-assign]  # it lies
 
     async def serve(self, data: bytes) -> AsyncIterator[bytes]:
         yield data

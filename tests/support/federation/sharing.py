@@ -112,8 +112,8 @@ class Slow(RoundService):
         self.rest_s = rest_s
         self.asked: list[tuple[Id, Digest, int]] = []
         self.spoil: Callable[[Id, int, bytes], bytes] = lambda peer, position, chunk: chunk
-        self._serve = self.reception.on_blob_request
-        self.reception.on_blob_request = self._on_blob_request  # type: ignore[method-assign]  # it takes its time
+        self._serve = self.handler.on_blob_request
+        self.handler.on_blob_request = self._on_blob_request  # type: ignore[method-assign]  # it takes its time
 
     async def _on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncIterator[bytes]:
         self.asked.append((peer, digest, offset))

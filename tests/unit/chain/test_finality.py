@@ -22,8 +22,8 @@ from chain.finality import (
     TimerKind,
     Voting,
 )
-from chain.timeouts import PROFILES
 from chain.votes import VIEW_WINDOW
+from chain.waits import PROFILES
 
 ALICE, BOB, CAROL, DAVE, EVE = (bytes([i]) * 32 for i in range(1, 6))
 MEMBERS = (ALICE, BOB, CAROL, DAVE)

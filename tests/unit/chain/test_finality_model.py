@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from chain.block import ZERO, Certificate, Id, Phase, Vote
 from chain.finality import Action, Cast, Equivocation, Finalise, StartTimer, Timer, TimerKind, Voting
-from chain.timeouts import PROFILES
+from chain.waits import PROFILES
 from support.federation.invariants import Checker, sign
 
 MEMBERS = tuple(bytes([i + 1]) * 32 for i in range(4))

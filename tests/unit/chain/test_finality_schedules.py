@@ -10,8 +10,8 @@ import pytest
 
 from chain.block import Id, Phase
 from chain.finality import Voting
-from chain.timeouts import Waits
-from chain.votes import VoteBook
+from chain.votes import VoteSet
+from chain.waits import Waits
 from support.faults.naive_voting import VoteAgain, VoteOnce
 from support.faults.scheduler import World, compute_bft_quorum, compute_majority_quorum, run_schedule
 from support.faults.voters import MakeVoting, TimeRule
@@ -153,7 +153,7 @@ def test_refusing_for_good_what_is_too_early_gets_stuck_under_one_liar(seed: int
     find_breach(seed, n, f, quorum=compute_bft_quorum(n), calm=True, time_rule=rule, invariant="I10")
 
 
-class StrictBook(VoteBook):
+class StrictBook(VoteSet):
     def count_heard(self, view: int, phase: Phase) -> int:
         return len({vote.voter for vote in self.get_votes(view, phase)})
 

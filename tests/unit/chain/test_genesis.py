@@ -21,7 +21,7 @@ from chain.errors import GenesisError
 from chain.genesis import GENESIS_TAG, MIB, Genesis, Member, PowRules, compute_quorum
 from chain.schema import format_time
 from chain.signing import encode_id
-from chain.timeouts import PROFILES
+from chain.waits import PROFILES
 from support.data.chains import make_digest, make_genesis, make_genesis_mapping, make_keys
 
 KEYS = make_keys(4)

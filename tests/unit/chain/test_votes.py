@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from chain.block import ZERO, Phase, Vote
 from chain.finality import Voting
-from chain.timeouts import PROFILES
-from chain.votes import VoteBook
+from chain.votes import VoteSet
+from chain.waits import PROFILES
 
 MEMBERS = tuple(bytes([i + 1]) * 32 for i in range(64))
 BLOCKS = (ZERO, b"\xaa" * 32, b"\xbb" * 32)
@@ -33,7 +33,7 @@ votes = st.builds(
 
 @given(st.lists(votes | VIEWS, max_size=60))
 def test_what_is_counted_is_what_all_votes_come_to(steps: list[Vote | int]) -> None:
-    book = VoteBook()
+    book = VoteSet()
     for step in steps:
         if isinstance(step, Vote):
             book.add(step)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from ml.data.base import Shape
-from ml.data.inference_files import Asked, read_asked, validate_asked, validate_kind
+from ml.data.inference_files import InferenceFile, read_asked, validate_asked, validate_kind
 from ml.errors import DataError
 
 GREY: Shape = (1, 4, 5)
@@ -26,7 +26,7 @@ def save(path: Path, **arrays: Any) -> Path:
     return path
 
 
-def read(path: Path, shape: Shape = GREY, label: str | None = None) -> Asked:
+def read(path: Path, shape: Shape = GREY, label: str | None = None) -> InferenceFile:
     return read_asked(path, shape, CLASSES, label)
 
 

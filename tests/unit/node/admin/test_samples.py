@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.data.inference_files import Asked
+from ml.data.inference_files import InferenceFile
 from ml.payload import encode_arrays
 from node.admin import samples
 from node.admin.samples import decode_samples, encode_batch, get_max_samples, get_top, make_batches
@@ -19,11 +19,11 @@ GREY = (1, 4, 5)
 BATCHES = list[list[tuple[str, int, int]]]
 
 
-def make_file(name: str, count: int, shape: tuple[int, int, int] = GREY, dtype: Any = np.uint8) -> Asked:
-    return Asked(Path(name), np.zeros((count, *shape), dtype), tuple(range(count)))
+def make_file(name: str, count: int, shape: tuple[int, int, int] = GREY, dtype: Any = np.uint8) -> InferenceFile:
+    return InferenceFile(Path(name), np.zeros((count, *shape), dtype), tuple(range(count)))
 
 
-def cut(files: list[Asked], max_samples: int) -> BATCHES:
+def cut(files: list[InferenceFile], max_samples: int) -> BATCHES:
     batches = make_batches(files, GREY, max_samples)
     return [[(str(piece.asked.path), piece.start, piece.stop) for piece in batch] for batch in batches]
 
@@ -52,7 +52,7 @@ def test_an_image_too_large_to_send_is_fitted_before(monkeypatch: pytest.MonkeyP
 
 def test_what_was_encoded_is_decoded() -> None:
     x = np.arange(40, dtype=np.uint8).reshape(2, *GREY)
-    [batch] = make_batches([Asked(Path("a"), x[:1]), Asked(Path("b"), x[1:])], GREY, 5)
+    [batch] = make_batches([InferenceFile(Path("a"), x[:1]), InferenceFile(Path("b"), x[1:])], GREY, 5)
     assert np.array_equal(decode_samples(encode_batch(batch), GREY, 2), x)
 
 

@@ -24,7 +24,7 @@ from node.offload import InlineOffload
 from node.p2p.transport.base import BlobNotFound, BlobTooLong, PeerUnavailable, Transport
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.payloads.fetcher import PATIENCE_S, BlobFetcher, BlobUnavailable
-from node.payloads.partial_files import Partials
+from node.payloads.partial_files import PartialFiles
 from node.payloads.transfers import Transfers
 from support.data.chains import make_genesis, make_keys
 from support.federation.cluster import VirtualClock
@@ -100,7 +100,7 @@ class Home:
         self.store = SqliteStore.open(path, GENESIS)
         self.peers = peers
         self.transfers = Transfers(VirtualClock(), lambda peer: NAMES[peer])
-        self.partials = Partials(self.store, InlineOffload())
+        self.partials = PartialFiles(self.store, InlineOffload())
         self.fetcher = self.make_fetcher()
 
     def make_fetcher(self) -> BlobFetcher:

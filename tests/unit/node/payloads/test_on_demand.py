@@ -18,7 +18,8 @@ from ml.specs import Hyperparameters, MethodSpec, Offer, Task
 from node.consensus.credit import PER_HEIGHT
 from node.offload import InlineOffload
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
-from node.payloads.on_demand import LATE_SHARE, Loss, OnDemand, Taken
+from node.payloads.on_demand import LATE_SHARE, OnDemand
+from node.payloads.pulled import MissingAuthor, Pulled
 from node.training.exchange import Exchange, FileUnusable
 from node.training.frames import FrameError
 from support.data.chains import make_candidate, make_contribution, make_genesis, make_keys
@@ -94,7 +95,7 @@ class Table:
     """A block of all four with g and h of each, and whoever takes from it."""
 
     fetcher: FakeFetcher = field(default_factory=FakeFetcher)
-    losses: list[Loss] = field(default_factory=list)
+    losses: list[MissingAuthor] = field(default_factory=list)
     payloads: dict[Id, list[PayloadRef]] = field(default_factory=dict)
     is_alone: bool = False
     overdrawn: frozenset[Id] = frozenset()
@@ -125,10 +126,10 @@ class Table:
         ]
         return make_candidate(GENESIS, GENESIS.block0, KEYS, contributions=contributions, aggregate=bytes(32))
 
-    def take(self) -> tuple[Taken, float]:
+    def take(self) -> tuple[Pulled, float]:
         """What came of it, and the seconds it took."""
 
-        async def story() -> tuple[Taken, float]:
+        async def story() -> tuple[Pulled, float]:
             loop = asyncio.get_running_loop()
             on_demand = OnDemand(
                 SPEC,
@@ -145,7 +146,7 @@ class Table:
             taken = await on_demand.take(self.make_block(), None)
             return taken, loop.time() - began_s
 
-        return cast(tuple[Taken, float], run_virtual(cast(Coroutine[Any, Any, Any], story())))
+        return cast(tuple[Pulled, float], run_virtual(cast(Coroutine[Any, Any, Any], story())))
 
     def get_blobs(self, *which: tuple[Id, str]) -> dict[Digest, bytes]:
         digests = [self.get_digest(author, kind) for author, kind in which]

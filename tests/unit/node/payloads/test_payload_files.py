@@ -19,7 +19,7 @@ from chain.codec import encode_contribution
 from chain.store.sqlite import SqliteStore
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from node.offload import InlineOffload
-from node.payloads.checks import PayloadRefused, Payloads
+from node.payloads.checks import PayloadRefused, RoundPayloads
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.payloads.fetcher import BlobFetcher
 from support.data.chains import make_contribution, make_genesis, make_keys
@@ -61,7 +61,7 @@ class Table:
 
     def __init__(self, store: SqliteStore) -> None:
         self.fetcher = FakeFetcher(store)
-        self.payloads = Payloads(
+        self.payloads = RoundPayloads(
             SPEC,
             height=1,
             parent=self.get_parent,

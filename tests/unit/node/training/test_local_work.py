@@ -9,30 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.training.local_work import ALPHA_ROUNDS, BETA_ROUNDS, MAX_ITERATIONS, Choice, Pace
+from node.training.local_work import ALPHA_ROUNDS, BETA_ROUNDS, MAX_ITERATIONS, Choice, LocalWork
 from node.training.trainer import PROGRESS_S, Progress, ProgressMeter
 
 
-def make_pace(budget_s: float | None, *rounds: tuple[float | None, float | None]) -> Pace:
-    pace = Pace(budget_s)
+def make_pace(budget_s: float | None, *rounds: tuple[float | None, float | None]) -> LocalWork:
+    local_work = LocalWork(budget_s)
     for alpha_s, beta_s in rounds:
-        pace.add(alpha_s, beta_s)
-    return pace
+        local_work.add(alpha_s, beta_s)
+    return local_work
 
 
 def test_without_a_budget_e_is_the_methods_own_but_all_is_measured() -> None:
-    pace = make_pace(None, (0.5, 2.0))
-    assert pace.choose() == Choice(None)
-    assert (pace.alpha_s, pace.beta_s) == (0.5, 2.0)
+    local_work = make_pace(None, (0.5, 2.0))
+    assert local_work.choose() == Choice(None)
+    assert (local_work.alpha_s, local_work.beta_s) == (0.5, 2.0)
 
 
 def test_the_first_round_probes() -> None:
-    pace = make_pace(10.0)
-    assert (pace.choose(), pace.alpha_s, pace.beta_s) == (Choice(None), None, None)
-    pace.add(None, 4.0)
-    assert pace.choose() == Choice(None)
-    pace.add(1.0, None)
-    assert pace.choose() == Choice(6)
+    local_work = make_pace(10.0)
+    assert (local_work.choose(), local_work.alpha_s, local_work.beta_s) == (Choice(None), None, None)
+    local_work.add(None, 4.0)
+    assert local_work.choose() == Choice(None)
+    local_work.add(1.0, None)
+    assert local_work.choose() == Choice(6)
 
 
 def test_a_round_of_the_papers_table_gets_its_e() -> None:
@@ -45,9 +45,9 @@ def test_mining_that_was_never_measured_counts_as_nothing() -> None:
 
 
 def test_alpha_is_a_median_and_beta_a_mean() -> None:
-    pace = make_pace(10.0, (1.0, 1.0), (1.0, 3.0), (100.0, 5.0))
-    assert (pace.alpha_s, pace.beta_s) == (1.0, 3.0)
-    assert pace.choose() == Choice(7)
+    local_work = make_pace(10.0, (1.0, 1.0), (1.0, 3.0), (100.0, 5.0))
+    assert (local_work.alpha_s, local_work.beta_s) == (1.0, 3.0)
+    assert local_work.choose() == Choice(7)
 
 
 def test_a_slow_first_phase_is_outweighed_by_the_next() -> None:
@@ -56,8 +56,8 @@ def test_a_slow_first_phase_is_outweighed_by_the_next() -> None:
 
 
 def test_only_the_last_rounds_count() -> None:
-    pace = make_pace(10.0, *[(9.0, 9.0)] * 50, *[(1.0, 2.0)] * max(ALPHA_ROUNDS, BETA_ROUNDS))
-    assert pace.choose() == Choice(8)
+    local_work = make_pace(10.0, *[(9.0, 9.0)] * 50, *[(1.0, 2.0)] * max(ALPHA_ROUNDS, BETA_ROUNDS))
+    assert local_work.choose() == Choice(8)
 
 
 def test_when_not_even_one_iteration_fits_a_round_has_one_and_says_why() -> None:
@@ -78,16 +78,16 @@ def test_a_node_that_starts_again_goes_on_from_its_records() -> None:
         {"round": 8, "train": {}, "beta_s": None},
         {"round": 9, "train": {"alpha_s": 3.0}},  # of a version that did not keep beta
     ]
-    pace = Pace.from_records(10.0, records)
-    assert (pace.alpha_s, pace.beta_s, pace.choose()) == (1.0, 2.0, Choice(8))
+    local_work = LocalWork.from_records(10.0, records)
+    assert (local_work.alpha_s, local_work.beta_s, local_work.choose()) == (1.0, 2.0, Choice(8))
 
 
 @given(st.floats(0.01, 100), st.lists(st.tuples(st.floats(1e-3, 10), st.floats(0, 10)), min_size=1, max_size=12))
 def test_e_fills_the_budget_and_never_exceeds_it_unless_it_is_one(
     budget_s: float, rounds: list[tuple[float, float]]
 ) -> None:
-    pace = make_pace(budget_s, *rounds)
-    alpha_s, beta_s, iterations = pace.alpha_s, pace.beta_s, pace.choose().num_iterations
+    local_work = make_pace(budget_s, *rounds)
+    alpha_s, beta_s, iterations = local_work.alpha_s, local_work.beta_s, local_work.choose().num_iterations
     assert alpha_s is not None
     assert beta_s is not None
     assert iterations is not None
