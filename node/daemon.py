@@ -44,18 +44,17 @@ from node.admin.tokens import Tokens
 from node.admin.view import NodeView
 from node.clock import SystemClock
 from node.config.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
-from node.config.membership import validate_membership
+from node.config.genesis_members import validate_membership
+from node.config.identity import open_identity
 from node.config.node_config import NetworkSection, NodeConfig
-from node.config.unlock import open_identity
 from node.consensus.auditor import Halted
 from node.consensus.context import NodeContext
 from node.consensus.miner import MinerProcess
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.service import RoundService
 from node.errors import ConfigError, NodeError, PermissionRefused
-from node.host.hangup import has_terminal
-from node.host.notify import Notifier
-from node.host.open_files import make_room
+from node.host.process import has_terminal, make_room
+from node.host.systemd import Notifier
 from node.log import logging_values
 from node.offload import ThreadOffload
 from node.p2p.address_book import AddressBook
@@ -67,7 +66,7 @@ from node.payloads.fetcher import Slowness
 from node.telemetry.monitor import Monitor, make_call_times, make_metrics
 from node.telemetry.sinks.opening import open_sinks, validate_sinks
 from node.training.checkpoint import CHECKPOINTS
-from node.training.no_trainer import ObserverTrainer
+from node.training.observer_trainer import ObserverTrainer
 from node.training.trainer import Trainer
 from node.training.worker import WorkerConfig, WorkerProcess
 

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from ml.data.array_layout import to_labels, to_samples
 from ml.data.base import Labels, Samples, Shape
-from ml.data.extras import require_extra
 from ml.data.fit_input import validate_finite, validate_fit
 from ml.data.labels import number_labels
 from ml.data.readers.csv_table import Table, read_features
 from ml.data.readers.images import SUFFIXES, decode_image
 from ml.data.readers.npz import NpzFile, read_classes
-from ml.data.source import Locate, Part, RawLabels
+from ml.data.source import Locate, Part, RawLabels, require_extra
 from ml.errors import DataError
 
 TABLE, ARCHIVE = ".csv", ".npz"

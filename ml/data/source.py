@@ -6,6 +6,7 @@ A format module has `open_parts(source) -> Parts`. Labels are read when a part i
 
 from __future__ import annotations
 
+import importlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -224,3 +225,11 @@ def _get_names(data: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
         twice = next(name for name in value if value.count(name) > 1)
         raise DataError(f"data.{key}: expected different names, got {twice!r} twice")
     return tuple(value)
+
+
+def require_extra(module: str, distribution: str) -> None:
+    """Import `module`, or raise DataError with the line that installs it."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise DataError(f"expected {distribution} to be installed: pip install 'fednode[data]'") from error

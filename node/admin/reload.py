@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from chain.block import Id
-from node.config.membership import validate_membership
+from node.config.genesis_members import validate_membership
 from node.config.node_config import NodeConfig, Section
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService

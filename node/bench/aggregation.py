@@ -18,7 +18,7 @@ from ml.specs.fednova import make_numbers
 from node.bench.figures import Report
 from node.bench.paired import Call, compare_calls
 from node.host.machine import get_machine
-from node.host.process_usage import MB
+from node.host.procfs import MB
 
 BASELINE = "weighted_mean"
 TIMED = (BASELINE, "uniform_mean", "nova", "median", "trimmed_mean", "clipped_mean", "multi_krum")

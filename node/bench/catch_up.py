@@ -25,17 +25,15 @@ from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from node.admin.client import AdminClient
 from node.bench.figures import Report
-from node.bench.place import DIFFICULTY
-from node.bench.testnet import temporary_testnet
+from node.bench.fixtures import DIFFICULTY, temporary_testnet
 from node.config.identity import create_identity
 from node.config.yaml_source import dump_yaml, read_yaml
 from node.errors import NodeUnreachable
 from node.host.machine import get_machine
-from node.host.process_usage import read_cpu_s
+from node.host.procfs import read_cpu_s
 from node.pb import admin_pb2 as pb
 from node.testnet.cluster import NodeProcess
-from node.testnet.free_ports import LOOPBACK, find_free_ports
-from node.testnet.layout import Testnet, TestnetNode, TestnetSpec
+from node.testnet.layout import LOOPBACK, Testnet, TestnetNode, TestnetSpec, find_free_ports
 from node.testnet.synthetic import make_chain
 
 NUM_NODES = 4

@@ -33,18 +33,17 @@ from chain.block import Block, Certificate
 from chain.genesis import Genesis
 from chain.store.rows import DATABASE
 from chain.store.sqlite import SqliteStore
+from node.bench.crypto import list_candidate, list_certificate, make_bare_check
 from node.bench.figures import Report, describe_tail
+from node.bench.fixtures import DIFFICULTY, temporary_directory
 from node.bench.paired import Call, compare_calls
-from node.bench.place import DIFFICULTY, temporary_directory
-from node.bench.signed import list_candidate, list_certificate, make_bare_check
 from node.consensus.sync import SLICE
 from node.errors import NodeError, VerificationFailed
 from node.host.machine import get_machine
-from node.host.process_usage import MB, measure_directory
+from node.host.procfs import MB, measure_directory
 from node.ledger.importing import import_chain
 from node.ledger.offline import OfflineNode, verify_data_dir
-from node.testnet.synthetic import extend_chain
-from node.testnet.synthetic_genesis import INITIAL_MODEL, make_prototype_genesis
+from node.testnet.synthetic import INITIAL_MODEL, extend_chain, make_prototype_genesis
 
 VARIETY = 8  # different payloads of each member: what is measured is the chain, not so many blobs
 FSYNCS = 100

@@ -16,35 +16,34 @@ import hashlib
 import os
 import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from chain import codec, validation
 from chain.block import Block, Certificate, Contribution, Id, PayloadRef, Vote
 from chain.genesis import Genesis
-from chain.signing import SigningKey
+from chain.signing import SigningKey, compute_sign_bytes
 from chain.store.rows import compute_row_digest
 from chain.store.sqlite import SqliteStore
 from ml import specs
 from ml.payload import Arrays, decode_arrays, kind_name
 from node.bench.figures import Report
+from node.bench.fixtures import DIFFICULTY, temporary_directory
 from node.bench.paired import Call, compare_calls
-from node.bench.place import DIFFICULTY, temporary_directory
-from node.bench.signed import Signed, list_candidate, list_certificate, make_bare_check
 from node.config.genesis_file import get_genesis_spec
 from node.host.machine import get_machine
-from node.host.process_usage import MB
+from node.host.procfs import MB
 from node.p2p.bans import Bans
 from node.p2p.null_handler import NullHandler
 from node.p2p.transport.base import Message, MessageKind, TrafficCounters
 from node.p2p.transport.rate_limits import Intake, RateLimits, to_pb
 from node.pb import peer_pb2 as pb
-from node.testnet.synthetic import KIND, extend_chain
-from node.testnet.synthetic_genesis import make_prototype_genesis
+from node.testnet.synthetic import KIND, extend_chain, make_prototype_genesis
 
 HEIGHT = 2  # of the block that is looked at: one with a parent that is not genesis
 BLOB_BYTES = 1 << 24
@@ -291,3 +290,49 @@ def _pair_encoding(ours: Call, value: object, data: bytes) -> Pair:
 
 def _pair_decoding(ours: Call, value: object, data: bytes) -> Pair:
     return Pair(ours, partial(pickle.loads, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)), len(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    signer: Id
+    signature: bytes
+    data: bytes
+
+    @classmethod
+    def of_block(cls, genesis: Genesis, block: Block) -> Signed:
+        data = compute_sign_bytes(codec.BLOCK_TAG, genesis.chain_id, block.id)
+        return cls(block.header.miner, block.signature, data)
+
+    @classmethod
+    def of_contribution(cls, genesis: Genesis, contribution: Contribution) -> Signed:
+        fields = codec.contribution_fields(contribution)
+        data = compute_sign_bytes(codec.CONTRIBUTION_TAG, genesis.chain_id, fields)
+        return cls(contribution.author, contribution.signature, data)
+
+    @classmethod
+    def of_vote(cls, genesis: Genesis, vote: Vote) -> Signed:
+        data = compute_sign_bytes(codec.VOTE_TAG, genesis.chain_id, codec.vote_fields(vote))
+        return cls(vote.voter, vote.signature, data)
+
+
+def list_candidate(genesis: Genesis, block: Block) -> list[Signed]:
+    """The miner's and the contributors'."""
+    contributions = (Signed.of_contribution(genesis, contribution) for contribution in block.contributions)
+    return [Signed.of_block(genesis, block), *contributions]
+
+
+def list_certificate(genesis: Genesis, block: Block, certificate: Certificate) -> list[Signed]:
+    votes = validation.get_precommits(genesis, block.id, block.height, certificate)
+    return [Signed.of_vote(genesis, vote) for vote in votes]
+
+
+def make_bare_check(signed: Iterable[Signed]) -> Callable[[], None]:
+    """Verifies all of them and does nothing else. Keys are read beforehand, as a node keeps its members'."""
+    held = list(signed)
+    public = {signer: Ed25519PublicKey.from_public_bytes(signer) for signer in {one.signer for one in held}}
+
+    def check() -> None:
+        for one in held:
+            public[one.signer].verify(one.signature, one.data)
+
+    return check

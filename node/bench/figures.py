@@ -1,14 +1,19 @@
-"""How the benchmarks say what they have seen: many values of one thing in a few."""
+"""Figures of the benchmarks: many values of one thing in a few, and how late an event loop is with what is due."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from node.errors import NodeError
 
 Report = Callable[[str], None]  # is told what is being measured
+
+LOOKS_PER_S = 100.0
 
 
 def describe_spread(values: Sequence[float]) -> dict[str, float]:
@@ -30,3 +35,11 @@ def describe_tail(values: Sequence[float]) -> dict[str, float]:
 def get_quantile(values: Sequence[float], share: float) -> float:
     """The smallest of `values` that so large a share of them is not above."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+async def watch_loop(lags: list[float]) -> NoReturn:
+    """Until cancelled; `lags` are seconds."""
+    while True:
+        began_s = time.monotonic()
+        await asyncio.sleep(1 / LOOKS_PER_S)
+        lags.append(max(0.0, time.monotonic() - began_s - 1 / LOOKS_PER_S))

@@ -26,10 +26,10 @@ from typing import Any
 from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.bench.figures import Report, get_quantile
-from node.bench.testnet import make_untrained_spec, temporary_testnet
+from node.bench.fixtures import make_untrained_spec, temporary_testnet
 from node.errors import NodeError
 from node.host.machine import get_machine
-from node.host.process_usage import MB, read_cpu_s, read_memory
+from node.host.procfs import MB, read_cpu_s, read_memory
 from node.testnet.cluster import LocalCluster, NodeProcess
 from node.testnet.flooder import KINDS
 from node.testnet.layout import Testnet

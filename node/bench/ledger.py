@@ -24,11 +24,10 @@ from typing import Any
 
 from node.admin.client import AdminClient
 from node.bench.figures import Report, describe_spread
-from node.bench.place import temporary_directory
+from node.bench.fixtures import make_untrained_spec, temporary_directory, temporary_testnet
 from node.bench.round import PHASES, TIMEOUT_S, WARM_UP, mean_by_kind
-from node.bench.testnet import make_untrained_spec, temporary_testnet
 from node.host.machine import get_machine
-from node.host.process_usage import read_cpu_s
+from node.host.procfs import read_cpu_s
 from node.testnet.cluster import LocalCluster, NodeProcess
 from node.testnet.in_process import InProcessFederation, idle_federation
 from node.testnet.layout import Testnet

@@ -24,7 +24,7 @@ from node.bench.figures import Report, describe_spread, describe_tail
 from node.bench.net_peer import BARE, End
 from node.errors import NodeError
 from node.host.machine import get_machine
-from node.host.process_usage import MB
+from node.host.procfs import MB
 from node.p2p.null_handler import NullHandler
 from node.p2p.tls import MutualTls, get_server_name
 from node.p2p.transport.base import Message, MessageKind
@@ -32,7 +32,7 @@ from node.p2p.transport.calls import SERVICE
 from node.p2p.transport.channel import Caller
 from node.p2p.transport.rate_limits import RateLimits
 from node.pb import peer_pb2 as pb
-from node.testnet.free_ports import LOOPBACK, find_free_ports
+from node.testnet.layout import LOOPBACK, find_free_ports
 
 WINDOW = 64  # messages under way at once, where their number counts
 TIMEOUT_S = 120.0

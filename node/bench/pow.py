@@ -17,8 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from node.bench.figures import Report, describe_spread, describe_tail
-from node.bench.lag import watch_loop
+from node.bench.figures import Report, describe_spread, describe_tail, watch_loop
 from node.consensus.miner import MinerProcess
 from node.host.machine import get_machine
 

@@ -18,11 +18,10 @@ from dataclasses import replace
 from typing import Any
 
 from node.bench.figures import Report, describe_spread
-from node.bench.place import DIFFICULTY
-from node.bench.testnet import temporary_testnet
+from node.bench.fixtures import DIFFICULTY, temporary_testnet
 from node.errors import NodeError
 from node.host.machine import get_machine
-from node.host.process_usage import get_pss_mb
+from node.host.procfs import get_pss_mb
 from node.testnet.cluster import LocalCluster, NodeProcess
 from node.testnet.layout import Testnet, TestnetSpec
 

@@ -27,11 +27,10 @@ from typing import Any
 from ml.data import get_classes, open_dataset
 from node.admin.client import AdminClient
 from node.bench.figures import Report
-from node.bench.place import DIFFICULTY
-from node.bench.testnet import temporary_testnet
+from node.bench.fixtures import DIFFICULTY, temporary_testnet
 from node.errors import ConfigError, NodeUnreachable
 from node.host.machine import get_machine
-from node.host.process_usage import MB, read_memory
+from node.host.procfs import MB, read_memory
 from node.testnet.cluster import LocalCluster, NodeProcess
 from node.testnet.layout import Testnet, TestnetSpec
 

@@ -23,11 +23,10 @@ from random import Random
 from typing import Any
 
 from node.bench.figures import Report
-from node.bench.place import DIFFICULTY
-from node.bench.testnet import temporary_testnet
+from node.bench.fixtures import DIFFICULTY, temporary_testnet
 from node.errors import NodeError
 from node.host.machine import get_machine
-from node.host.process_usage import MB, Usage, get_usage, measure_directory
+from node.host.procfs import MB, Usage, get_usage, measure_directory
 from node.ledger.offline import verify_data_dir
 from node.testnet.cluster import LocalCluster, NodeProcess
 from node.testnet.layout import Testnet, TestnetSpec

@@ -35,15 +35,14 @@ from chain.store.blob_files import BlobFiles
 from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES
 from node.admin.client import AdminClient
-from node.bench.figures import Report, describe_tail
-from node.bench.lag import watch_loop
-from node.bench.testnet import make_untrained_spec, temporary_testnet
+from node.bench.figures import Report, describe_tail, watch_loop
+from node.bench.fixtures import make_untrained_spec, temporary_testnet
 from node.clock import SystemClock
+from node.config.identity import open_identity
 from node.config.node_config import load_config
-from node.config.unlock import open_identity
 from node.errors import NodeError
 from node.host.machine import get_machine
-from node.host.process_usage import MB
+from node.host.procfs import MB
 from node.offload import ThreadOffload
 from node.p2p.null_handler import NullHandler
 from node.p2p.tls import MutualTls

@@ -35,8 +35,7 @@ def generate_key(
     Example: fednode keygen -o keys/hospital-a.key --passphrase-file /run/secrets/passphrase
     """
     from chain.signing import encode_id
-    from node.config.identity import create_identity
-    from node.config.unlock import read_passphrase
+    from node.config.identity import create_identity, read_passphrase
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     text = encode_id(create_identity(out, passphrase).id)
@@ -58,8 +57,8 @@ def show_id(
     Examples: fednode id --config node.yaml --peer, or fednode id --key keys/hospital-a.key --short
     """
     from chain.signing import encode_id
+    from node.config.identity import open_identity, open_key
     from node.config.node_config import load_config
-    from node.config.unlock import open_identity, open_key
 
     name = address = None
     if config is not None and key is None:

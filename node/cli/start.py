@@ -84,7 +84,7 @@ def start(
         check_node(loaded, config)
         return
     from node.daemon import run_daemon
-    from node.host.notify import Notifier
+    from node.host.systemd import Notifier
     from node.log import setup_logging
 
     setup_logging(loaded.log.level, loaded.log.format, loaded.log.file, env=os.environ)
@@ -107,8 +107,8 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.errors import DataError
     from ml.specs.architectures import is_user_model
     from node.config.genesis_file import load_genesis, validate_sharing, validate_user_model
-    from node.config.membership import validate_membership
-    from node.config.unlock import open_identity
+    from node.config.genesis_members import validate_membership
+    from node.config.identity import open_identity
     from node.telemetry.sinks.opening import validate_sinks
 
     identity = open_identity(config)

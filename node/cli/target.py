@@ -175,7 +175,7 @@ def _read_own_address(config: NodeConfig, address: str) -> AdminAddress:
     from chain.signing import encode_id
     from node.addresses import is_on_loopback
     from node.admin.address import RemoteAddress
-    from node.config.unlock import open_identity
+    from node.config.identity import open_identity
 
     if is_on_loopback(address):
         return RemoteAddress.parse(address, _get_environment())

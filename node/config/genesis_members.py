@@ -1,4 +1,6 @@
-"""Members by hand: as an operator writes them down, and one more in a genesis that nobody has started from yet."""
+"""The members of a genesis: as an operator writes them down, one more before anybody has started, and whether a node
+is what its configuration says, a member that genesis names or an observer that it does not.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chain.block import Id
 from chain.errors import ChainError, GenesisError, InvalidKey
 from chain.genesis import Genesis, compute_quorum
-from chain.signing import decode_id
+from chain.signing import decode_id, encode_id
 from chain.store.sqlite import SqliteStore
 from node.addresses import parse_address
 from node.config.genesis_file import GENESIS_HEADER, load_genesis
-from node.config.node_config import load_config
+from node.config.node_config import NodeConfig, load_config
 from node.config.yaml_source import dump_yaml
 from node.errors import ConfigError, NodeError
 
@@ -91,3 +94,19 @@ def _replace(path: Path, text: str) -> None:
         raise NodeError(f"{path}: cannot be written ({error.strerror})") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def validate_membership(config: NodeConfig, genesis: Genesis, key: Id, place: str = "network.peers") -> None:
+    """Raises ConfigError for a key that genesis does not name, unless it observes, and for peers that nobody knows.
+    `place` is where those are named."""
+    members = f"{config.genesis_file}: members"
+    shown = f"{encode_id(key)} ({config.node.identity_key_file})"
+    is_member = genesis.index_of(key) is not None
+    if not is_member and not config.node.observer:
+        raise ConfigError(
+            f"{members}: expected this node's key {shown}; one that only observes says node.observer: true"
+        )
+    if is_member and config.node.observer:
+        raise ConfigError(f"node.observer: expected a key that is no member's (got {shown})")
+    for peer in config.network.find_strangers(genesis):
+        raise ConfigError(f"{members}: expected {encode_id(peer)}, which {place} names and network.observers does not")

@@ -17,12 +17,11 @@ from pydantic import ValidationError
 
 from chain.signing import encode_id
 from node.config.genesis_file import load_genesis
-from node.config.identity import create_identity
+from node.config.identity import create_identity, open_key, read_passphrase
 from node.config.node_config import NodeConfig
 from node.config.problems import describe_error
 from node.config.schema import SCHEMA_HINT, make_schema
 from node.config.settings import complete_data, make_data
-from node.config.unlock import open_key, read_passphrase
 from node.config.yaml_source import Keys, YamlSource, dump_yaml
 from node.errors import ConfigError, NodeError
 

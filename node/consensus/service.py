@@ -35,10 +35,9 @@ from node.consensus.handler import PeerHandler
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.mining import mine_block
 from node.consensus.participation import Participation
-from node.consensus.quiet import StallDetector, StallInput
 from node.consensus.record import RoundRecord, show_measure
 from node.consensus.restored import RESTORED, Restored
-from node.consensus.stall import StallWatch
+from node.consensus.stall import StallDetector, StallInput, StallWatch
 from node.consensus.sync import ChainsDiverge, FinalBlock, Sync
 from node.events import Events
 from node.p2p.peers import Peers

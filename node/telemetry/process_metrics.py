@@ -13,7 +13,7 @@ from chain.store.rows import DATABASE
 from node.consensus.context import NodeContext
 from node.consensus.miner import MinerProcess
 from node.errors import NodeError
-from node.host.process_usage import read_cpu_s, read_memory
+from node.host.procfs import read_cpu_s, read_memory
 from node.training.worker import WorkerProcess
 
 

@@ -35,8 +35,8 @@ from chain.genesis import Genesis
 from chain.signing import SIGNATURE_BYTES, SigningKey
 from node.addresses import parse_address
 from node.config.genesis_file import load_genesis
+from node.config.identity import open_identity
 from node.config.node_config import load_config
-from node.config.unlock import open_identity
 from node.p2p.null_handler import NullHandler
 from node.p2p.status import Status, status_from_bytes, status_to_bytes
 from node.p2p.tls import MutualTls

@@ -28,9 +28,9 @@ from node.consensus.service import RoundService
 from node.errors import NodeUnreachable
 from node.offload import InlineOffload, ThreadOffload
 from node.p2p.transport.memory import MemoryNetwork
-from node.testnet.synthetic_genesis import INITIAL_MODEL, make_genesis
+from node.testnet.synthetic import INITIAL_MODEL, make_genesis
 from node.training.exchange import Exchange
-from node.training.no_trainer import ObserverTrainer
+from node.training.observer_trainer import ObserverTrainer
 from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
 
 LATENCY_S = (0.0005, 0.002)  # one way, as in a network of one building

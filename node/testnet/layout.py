@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -35,13 +36,13 @@ from node.config.identity import create_identity
 from node.config.node_config import MAX_SOCKET_PATH_BYTES, load_config
 from node.config.yaml_source import YamlSource, dump_yaml
 from node.errors import ConfigError
-from node.testnet.free_ports import LOOPBACK, find_free_ports
 from node.testnet.targets import DATA_DIR, KEY_FILE, SOCKET_DIR, TARGETS, Target
 from node.testnet.targets.compose import write_compose
 from node.testnet.targets.kubernetes import write_kustomization
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 (a node dialled by name listens on every interface; TLS admits members only)
 BASE_PORT = 7050
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,3 +318,12 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
         **({} if spec.http_port is None else {"http": {"listen": f"127.0.0.1:{spec.http_port + i}"}}),
         "log": {"level": "info", "format": "text"},
     }
+
+
+def find_free_ports(count: int) -> list[int]:
+    """So many of this machine's, free a moment ago."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for free in sockets:
+            free.bind((LOOPBACK, 0))
+        return [free.getsockname()[1] for free in sockets]

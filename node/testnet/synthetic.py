@@ -1,4 +1,5 @@
-"""A valid chain that nobody trained for: what a node that comes late finds, made in seconds instead of rounds.
+"""Synthetic chains and geneses: a valid chain that nobody trained for, as a node finds it that comes late, made in
+seconds instead of rounds; and a genesis without files, for federations in one process.
 
 One process signs for all members of a test network. Payloads are prototypes of noise, everything else is as real
 rounds leave it: contributions with their blobs, work, aggregates, certificates. `chain verify --deep` finds it sound.
@@ -22,15 +23,21 @@ from chain.tip import Tip
 from ml import specs
 from ml.payload import Arrays, encode_arrays, kind_code
 from node.config.genesis_file import get_genesis_spec, load_genesis
+from node.config.identity import open_identity
 from node.config.node_config import load_config
-from node.config.unlock import open_identity
 from node.errors import ConfigError
 
 if TYPE_CHECKING:
     from node.testnet.layout import Testnet, TestnetNode  # which loads torch
 
+import hashlib
+from typing import Any
+
+from chain.signing import encode_id
+
 KIND = "prototypes"
 BLOCK_MS = 1  # between two blocks: the chain must have ended before it is gone on with
+INITIAL_MODEL = b"nothing is trained"
 
 
 class _Maker:
@@ -136,3 +143,42 @@ def extend_chain(
     maker, tip = _Maker(genesis, keys, store, variety), Tip.at(genesis, [genesis.block0])
     for _ in range(rounds):
         tip = maker.extend(tip)
+
+
+def make_genesis(keys: Sequence[SigningKey], *, difficulty: int, target_ms: int, **overrides: Any) -> Genesis:
+    """Its members are `keys`, its initial model is INITIAL_MODEL, and its difficulty stays. An override replaces a
+    whole field of genesis.yaml. Raises GenesisError."""
+    mapping = {
+        "protocol": 1,
+        "chain_name": "idle",
+        "created_at": "2026-01-01T00:00:00Z",
+        "members": [{"key": encode_id(key.id), "name": f"node{i}"} for i, key in enumerate(keys)],
+        "method": {"name": "local"},
+        "model": {"name": "mlp", "hidden": [1]},
+        "classes": ["0", "1"],
+        "input": {"shape": [1, 1, 1], "resize": None, "mean": [0.0], "std": [1.0]},
+        "initial_model": hashlib.sha256(INITIAL_MODEL).hexdigest(),
+        "rounds": 0,
+        "quorum": "bft",
+        "profile": "local",
+        "pow": {"difficulty": difficulty, "min": difficulty, "max": difficulty, "target_ms": target_ms},
+        "limits": {"max_weight": 1, "payload_mib": 1},
+    }
+    return Genesis.from_mapping(mapping | overrides)
+
+
+def make_prototype_genesis(num_members: int, *, seed: int, difficulty: int) -> tuple[Genesis, list[SigningKey]]:
+    """Of members who share prototypes of digits with dfpl, and their keys in the order of their ids: all of it the
+    same for the same seed."""
+    private = [hashlib.sha256(f"member {i} of seed {seed}".encode()).digest() for i in range(num_members)]
+    keys = sorted((SigningKey.from_private_bytes(raw) for raw in private), key=lambda key: key.id)
+    genesis = make_genesis(
+        keys,
+        difficulty=difficulty,
+        target_ms=50,
+        method={"name": "dfpl"},
+        model={"name": "mlp", "hidden": [64, 32]},
+        classes=[str(digit) for digit in range(10)],
+        input={"shape": [1, 8, 8], "resize": None, "mean": [0.0], "std": [1.0]},
+    )
+    return genesis, keys

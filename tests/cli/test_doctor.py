@@ -20,11 +20,11 @@ from node.cli import main
 from node.cli.doctor import checks as doctor
 from node.cli.output import paint
 from node.config.genesis_file import load_genesis
-from node.config.unlock import open_key
+from node.config.identity import open_key
 from node.p2p.probe import Greeting, NotReached, ProbeFailed, WrongPeer
 from node.p2p.tls import MutualTls
 from node.pb import admin_pb2 as pb
-from node.testnet.free_ports import find_free_ports
+from node.testnet.layout import find_free_ports
 from node.version import get_version
 
 Captured = pytest.CaptureFixture[str]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from node.bench.place import DIFFICULTY
+from node.bench.fixtures import DIFFICULTY
 from node.bench.round import measure_cold_starts
 from node.testnet.layout import TestnetSpec
 

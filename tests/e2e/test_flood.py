@@ -12,7 +12,7 @@ import pytest
 from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.bench.flood import flooding, stop_flood
-from node.host.process_usage import read_memory
+from node.host.procfs import read_memory
 from support.federation.real_nodes import POLL_S, WAIT_S, Federation, make_federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from node.config.identity import open_identity
 from node.config.node_config import load_config
-from node.config.unlock import open_identity
 from node.p2p.address_book import AddressBook
 from support.federation.ports import find_free_ports
 from support.federation.real_nodes import Federation, make_federation, run_command

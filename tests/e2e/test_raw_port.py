@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from node.config.identity import open_identity
 from node.config.node_config import load_config
-from node.config.unlock import open_identity
 from support.faults.raw_port import INSIDE, OUTSIDE, Attack, Target, make_target
 from support.federation.real_nodes import Federation, make_federation
 

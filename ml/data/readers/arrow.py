@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Samples
-from ml.data.extras import require_extra
-from ml.data.source import DataSource, Locate, Part, missing_label
+from ml.data.source import DataSource, Locate, Part, missing_label, require_extra
 from ml.errors import DataError
 
 _IMAGES = ("image", "img")

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Images
-from ml.data.extras import require_extra
 from ml.data.readers.images import SUFFIXES
-from ml.data.source import ALL, DataSource, Part, Parts, missing_label
+from ml.data.source import ALL, DataSource, Part, Parts, missing_label, require_extra
 from ml.errors import DataError
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ml.data.extras import require_extra
 from ml.data.readers.images import SUFFIXES
-from ml.data.source import ALL, DataSource, Part, Parts
+from ml.data.source import ALL, DataSource, Part, Parts, require_extra
 from ml.errors import DataError
 
 

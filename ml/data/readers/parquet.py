@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ml.data.extras import require_extra
 from ml.data.readers.arrow import Columns, get_types, read_features, read_index
-from ml.data.source import ALL, DataSource, Part, Parts, make_locate
+from ml.data.source import ALL, DataSource, Part, Parts, make_locate, require_extra
 from ml.errors import DataError
 
 

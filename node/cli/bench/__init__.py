@@ -75,7 +75,7 @@ def bench_round(
 
     Example: fednode bench round -n 4 --rounds 60 --json
     """
-    from node.bench.place import DIFFICULTY
+    from node.bench.fixtures import DIFFICULTY
     from node.bench.round import run_round_bench
     from node.testnet.layout import TestnetSpec
 

@@ -23,10 +23,10 @@ from chain.store.sqlite import SqliteStore
 from node.cli.doctor.findings import Finding, Verdict, fail, ok, warn
 from node.cli.doctor.listeners import check_admin, check_http, check_port, find_existing
 from node.config.genesis_file import GenesisFile, check_initial_model, read_genesis, validate_user_model
+from node.config.identity import open_identity
 from node.config.node_config import NodeConfig, load_config
-from node.config.unlock import open_identity
 from node.errors import ConfigError, NodeError
-from node.host.holders import describe_process, find_lock_holder
+from node.host.procfs import describe_process, find_lock_holder
 from node.p2p.clock_skew import ENOUGH_TO_TELL, MAX_SKEW_S, compute_skews_s, describe_skew, is_wrong
 from node.p2p.probe import Greeting, NotReached, ProbeFailed, Refused, find_twin, probe_peer
 from node.p2p.transport.rpc import validate_free

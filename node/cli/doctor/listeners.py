@@ -14,7 +14,7 @@ from node.admin.tokens import Tokens
 from node.cli.doctor.findings import Finding, fail, ok, warn
 from node.config.node_config import HttpSection, NodeConfig
 from node.errors import ConfigError, NodeError
-from node.host.holders import describe_process, find_listeners
+from node.host.procfs import describe_process, find_listeners
 from node.p2p.probe import NotReached, identify_server
 from node.p2p.transport.base import AddressInUse
 from node.p2p.transport.rpc import validate_free

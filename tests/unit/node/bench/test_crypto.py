@@ -10,12 +10,11 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 
 from chain.store.sqlite import SqliteStore
+from node.bench.crypto import Signed, list_candidate, list_certificate, make_bare_check
 from node.bench.paired import compare_calls
-from node.bench.signed import Signed, list_candidate, list_certificate, make_bare_check
 from node.cli import main
 from node.cli.bench.crypto import _show
-from node.testnet.synthetic import extend_chain
-from node.testnet.synthetic_genesis import make_prototype_genesis
+from node.testnet.synthetic import extend_chain, make_prototype_genesis
 
 GROUPS = {
     "signatures": {"sign_contribution", "sign_vote", "verify_contribution", "verify_vote", "verify_block"},

@@ -11,7 +11,7 @@ from node.bench.figures import get_quantile
 from node.bench.flood import describe_finality
 from node.cli import main
 from node.errors import NodeError
-from node.host.process_usage import read_cpu_s, read_memory
+from node.host.procfs import read_cpu_s, read_memory
 
 
 def test_blocks_count_from_the_beginning_to_the_end_and_no_others() -> None:

@@ -15,7 +15,7 @@ from node.bench import share as bench_share
 from node.bench.share import JUDGED_MB, _Answers, _judge, _Pull, _read_pulls, _Watched, run_share_bench
 from node.cli import main
 from node.errors import ConfigError
-from node.host.process_usage import MB
+from node.host.procfs import MB
 
 LOG = """\
 2026-11-22T10:00:00.000Z INFO node.payloads.transfers: encrypted set of node1 from node1  began at 0.0 of 5.5 MB

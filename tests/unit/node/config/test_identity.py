@@ -10,8 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from node.config.identity import _validate_access, create_identity, load_identity
-from node.config.unlock import open_key
+from node.config.identity import _validate_access, create_identity, load_identity, open_key
 from node.errors import KeyFileError
 
 

@@ -18,8 +18,8 @@ from ml.data import load_dataset
 from ml.data.partition import split_from_mapping
 from ml.payload import decode_arrays
 from node.config.genesis_file import load_genesis
+from node.config.identity import open_identity
 from node.config.node_config import MAX_SOCKET_PATH_BYTES, NodeConfig, load_config
-from node.config.unlock import open_identity
 from node.errors import ConfigError
 from node.testnet import layout as testnet
 from node.testnet.layout import Testnet, TestnetSpec, make_testnet

@@ -1,9 +1,16 @@
-"""How many files this process may have open: each connection is one, and without any left nothing can be stored."""
+"""This process's own limits and terminal: how many files it may have open, and whether a terminal still holds it.
+
+Each connection is a file, and without any left nothing can be stored. SIGHUP means two things: read the configuration
+again, or the terminal is gone. A node in the foreground of a terminal that was closed has nobody left to end it, so it
+ends; any other reads its configuration.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import resource
+from contextlib import suppress
 
 log = logging.getLogger(__name__)
 
@@ -26,3 +33,11 @@ def make_room(max_connections: int) -> int:
         "network.limits.max_connections: %d of %d, as this process may have %d files open", room, max_connections, soft
     )
     return room
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal, and that is still there."""
+    with suppress(OSError):
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+        return True
+    return False

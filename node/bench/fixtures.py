@@ -1,13 +1,23 @@
-"""The federations of real nodes that benchmarks measure: on digits, on this machine, and gone afterwards."""
+"""What benchmarks stand on: a directory of their own, and federations of real nodes on digits, gone afterwards."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
-from node.bench.place import DIFFICULTY, temporary_directory
 from node.testnet.layout import Testnet, TestnetSpec, make_testnet
+
+DIFFICULTY = 16  # trivial: mining costs its messages and nothing else
+
+
+@contextmanager
+def temporary_directory(parent: Path | None = None) -> Iterator[Path]:
+    """Below `parent`, by default where temporary files go."""
+    with tempfile.TemporaryDirectory(prefix="fednode-bench-", dir=parent) as directory:
+        yield Path(directory)
 
 
 @contextmanager
