@@ -53,8 +53,8 @@ from node.consensus.miner import MinerProcess
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.service import RoundService
 from node.errors import ConfigError, NodeError, PermissionRefused
+from node.host.notify import Notifier
 from node.host.process import has_terminal, make_room
-from node.host.systemd import Notifier
 from node.log import logging_values
 from node.offload import ThreadOffload
 from node.p2p.address_book import AddressBook

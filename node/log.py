@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Literal, TextIO
 
 from node.errors import ConfigError
-from node.host.systemd import JournalFormatter, is_journal
+from node.host.journal import JournalFormatter, is_journal
 
 LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")

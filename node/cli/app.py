@@ -19,7 +19,7 @@ from node.cli.options import make_group
 from node.cli.output import RED, paint
 from node.cli.target import offer_token_file
 from node.errors import NodeError
-from node.host.systemd import is_journal, mark_lines
+from node.host.journal import is_journal, mark_lines
 
 MODULES = (
     "node.cli.start",

@@ -12,7 +12,7 @@ import typer
 
 from node.cli.options import MAX_HEIGHT, AsJson
 from node.cli.target import DataDir, NodeConfigFile, Socket
-from node.ledger.metrics_query import COUNTS, DEFAULT_SERIES, flatten, get_names
+from node.ledger.series import COUNTS, DEFAULT_SERIES, flatten, get_names
 
 if TYPE_CHECKING:
     pass

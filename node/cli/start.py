@@ -84,7 +84,7 @@ def start(
         check_node(loaded, config)
         return
     from node.daemon import run_daemon
-    from node.host.systemd import Notifier
+    from node.host.notify import Notifier
     from node.log import setup_logging
 
     setup_logging(loaded.log.level, loaded.log.format, loaded.log.file, env=os.environ)

@@ -1,4 +1,4 @@
-"""Rounds as rows of named numbers, and what was measured over many of them in few: for a chart, or a table to read.
+"""What was measured over many rounds, in few of them: for a chart, or a table that somebody reads.
 
 Rounds are read in pages and fed in one after the other; no more are held than the answer may have, and one. While there
 are at most `max_points` all remain. Beyond that the heights that were asked for are cut into equal spans, and of each
@@ -12,21 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from node.errors import InvalidRequest, NotFound
+from node.ledger.series import DEFAULT_SERIES, flatten, get_names
 from node.pb import admin_pb2 as pb
-
-if TYPE_CHECKING:
-    from node.pb import admin_pb2 as pb
 
 PAGE = 64  # rounds read at once, with the store's thread free for votes in between
 USUAL_POINTS = 1000
 MAX_POINTS = 10_000
 MAX_VALUES = 50_000  # of one answer, which stays below gRPC's 4 MiB
 MAX_NAME_CHARS = 64
-DEFAULT_SERIES = ("accuracy", "local_accuracy", "loss", "seconds.wall", "bytes_sent")
-COUNTS = ("contributors", "votes", "payload_bytes", "bytes_sent")  # whole numbers
 
 _Row = dict[str, Any]
 
@@ -133,23 +129,3 @@ class MetricsQuery:
             values = {name: float(row[name]) for name in self._series if name in row}
             answer.rounds.add(round=row["round"], time=row["time"], values=values)
         return answer
-
-
-def flatten(record: pb.Round) -> dict[str, Any]:
-    """One measured round: `round`, `time` and its numbers by series; what it has not is not there."""
-    row: dict[str, Any] = {"round": record.round, "time": record.time}
-    for name in ("accuracy", "local_accuracy", "beta_s"):
-        if record.HasField(name):
-            row[name] = getattr(record, name)
-    if "loss" in record.train:
-        row["loss"] = record.train["loss"]
-    row |= {"contributors": len(record.contributors), "votes": record.votes, "payload_bytes": record.payload_bytes}
-    row["bytes_sent"] = sum(record.bytes_sent.values())
-    for group in ("seconds", "train", "apply"):
-        row |= {f"{group}.{name}": value for name, value in sorted(getattr(record, group).items())}
-    return row
-
-
-def get_names(row: Iterable[str]) -> Iterable[str]:
-    """The series of a row."""
-    return (name for name in row if name not in ("round", "time"))

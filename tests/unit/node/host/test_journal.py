@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.cli.app import run
-from node.host.systemd import JournalFormatter, is_journal, mark_lines
+from node.host.journal import JournalFormatter, is_journal, mark_lines
 
 
 def get_stream(path: Path) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from node.host import systemd as notify
-from node.host.systemd import Notifier
+from node.host import notify
+from node.host.notify import Notifier
 
 
 @pytest.fixture

@@ -1,49 +1,17 @@
-"""systemd's two ends: lines for its journal, which reads from the start of each how grave it is (sd-daemon(3)), and
-notices of how the node is (sd_notify(3)): ready once it listens, its height meanwhile, alive, stopping.
+"""Telling systemd how the node is (sd_notify(3)): ready once it listens, its height meanwhile, alive, stopping.
 
-Each notice is a datagram to the socket that systemd names in the environment. Without one there is nobody to tell, and
-a lost notice is not worth a node: what cannot be sent is dropped.
+Each message is a datagram to the socket that systemd names in the environment. Without one there is nobody to tell, and
+a lost message is not worth a node: what cannot be sent is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TextIO
 
-# From syslog(3).
-_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-_DEBUG = 7
 STATUS_S = 5.0  # between two looks at what is to be told
-
-
-def is_journal(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Whether what is written to `stream` ends in the journal: it is the file that systemd names in JOURNAL_STREAM."""
-    with suppress(OSError, ValueError):  # no file at all, or closed
-        status = os.fstat(stream.fileno())
-        return env.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
-    return False
-
-
-def mark_lines(text: str, level: int) -> str:
-    """Every line of `text` with its priority before it: each is an entry of its own. `level` is one of `logging`."""
-    priority = next((priority for least, priority in _PRIORITIES if level >= least), _DEBUG)
-    return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
-
-
-class JournalFormatter(logging.Formatter):
-    """What `inner` makes of a record, with its priority."""
-
-    def __init__(self, inner: logging.Formatter) -> None:
-        super().__init__()
-        self._inner = inner
-
-    def format(self, record: logging.LogRecord) -> str:
-        return mark_lines(self._inner.format(record), record.levelno)
 
 
 class Notifier:

@@ -1,0 +1,32 @@
+"""Rounds as rows of named numbers: what `fednode metrics` shows, and charts are drawn of. Light to import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from node.pb import admin_pb2 as pb
+
+DEFAULT_SERIES = ("accuracy", "local_accuracy", "loss", "seconds.wall", "bytes_sent")
+COUNTS = ("contributors", "votes", "payload_bytes", "bytes_sent")  # whole numbers
+
+
+def flatten(record: pb.Round) -> dict[str, Any]:
+    """One measured round: `round`, `time` and its numbers by series; what it has not is not there."""
+    row: dict[str, Any] = {"round": record.round, "time": record.time}
+    for name in ("accuracy", "local_accuracy", "beta_s"):
+        if record.HasField(name):
+            row[name] = getattr(record, name)
+    if "loss" in record.train:
+        row["loss"] = record.train["loss"]
+    row |= {"contributors": len(record.contributors), "votes": record.votes, "payload_bytes": record.payload_bytes}
+    row["bytes_sent"] = sum(record.bytes_sent.values())
+    for group in ("seconds", "train", "apply"):
+        row |= {f"{group}.{name}": value for name, value in sorted(getattr(record, group).items())}
+    return row
+
+
+def get_names(row: Iterable[str]) -> Iterable[str]:
+    """The series of a row."""
+    return (name for name in row if name not in ("round", "time"))
