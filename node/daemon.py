@@ -52,6 +52,7 @@ from node.consensus.context import NodeContext
 from node.consensus.miner import MinerProcess
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.errors import ConfigError, NodeError, PermissionRefused
 from node.host.notify import Notifier
 from node.host.process import has_terminal, make_room
@@ -209,7 +210,7 @@ async def _run(
             boundary=transport.boundary,
             slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
         )
-        service = RoundService(context)
+        service = make_round_service(context)
         ending = Shutdown(service, stopped, deadline, partial(_cut_off, trainer, miner))
         stack.enter_context(logging_values(partial(_describe_position, service)))
         metrics = make_metrics(calls, service, context, config)

@@ -90,7 +90,7 @@ class Reloading:
         if "log.level" in applied:
             logging.getLogger().setLevel(new.log.level.upper())
         if "consensus.mine" in applied:
-            self._service.mines = new.consensus.mine
+            self._service.opener.mines = new.consensus.mine
         if "network.peers" in applied:
             await self._move_peers(new)
         self.config = _take_over(old, new, applied)

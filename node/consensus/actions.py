@@ -301,3 +301,17 @@ Action = (
     | Finalise
     | Halt
 )
+
+
+def get_source(event: Event) -> Id | None:
+    """Whose bytes an event is about; None where it is about nobody's."""
+    match event:
+        case ContributionSeen(contribution) | PayloadsVerified(contribution) | PayloadsRefused(contribution):
+            return contribution.author
+        case CandidateSeen(block) | CandidateValidated(block) | CandidateRefused(block):
+            return block.header.miner
+        case VoteSeen(vote):
+            return vote.voter
+        case MemberAlive(member) | MemberAbstains(member) | Accused(member):
+            return member
+    return None

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from itertools import pairwise
 
 from chain import validation
 from chain.block import Block, Digest
 from chain.errors import InvalidAggregate
 from chain.genesis import Genesis
+from chain.store.interface import IMPORTED
+from chain.store.sqlite import SqliteStore
 from ml import specs
 from ml.payload import kind_code
 from node.boundary import UNFORESEEN, Boundary
@@ -27,6 +30,7 @@ from node.payloads.retention import LARGE_BYTES
 
 log = logging.getLogger(__name__)
 
+IMPORT_BATCH = 64  # heights read at once of what was imported
 MAX_WAITING = 4096  # heights; of a longer catch-up the oldest stay unaudited, and `chain verify --deep` lists them
 
 
@@ -35,7 +39,8 @@ class Halted(NodeError):
 
 
 class Auditor:
-    """Works through followed heights one at a time, behind everything else this node does."""
+    """Works through followed heights one at a time, behind everything else this node does. `disk` is the store's
+    thread, `arithmetic` the one for arrays."""
 
     def __init__(
         self,
@@ -43,11 +48,16 @@ class Auditor:
         spec: specs.MethodSpec,
         blobs: BlobFetcher,
         aggregates: Aggregates,
+        store: SqliteStore,
+        *,
+        disk: Offload,
         arithmetic: Offload,
         boundary: Boundary | None = None,
     ) -> None:
         self._genesis = genesis
         self._spec = spec
+        self._store = store
+        self._disk = disk
         self._blobs = blobs
         self._aggregates = aggregates
         self._arithmetic = arithmetic
@@ -62,6 +72,24 @@ class Auditor:
         self._waiting.append((block, parent))
         self._added.set()
         self._idle.clear()
+
+    async def audit_imported(self, head: int) -> None:
+        """What was imported while this node was stopped, up to height `head`, is recomputed like what it catches up
+        with."""
+        noted = await self._disk.run(self._store.get_meta, IMPORTED)
+        if noted is None:
+            return
+        last = min(noted["last"], head)
+        for first in range(max(noted["first"], last - MAX_WAITING + 1), last + 1, IMPORT_BATCH):
+            blocks = await self._disk.run(self._read_blocks, first - 1, min(first + IMPORT_BATCH - 1, last))
+            for parent, block in pairwise(blocks):
+                self.add(block, parent)
+        await self.wait_until_idle()
+        await self._disk.run(self._store.put_meta, IMPORTED, None)
+
+    def _read_blocks(self, first: int, last: int) -> list[Block]:
+        """Runs on the disk's thread."""
+        return [stored.block for stored in self._store.blocks(first, last)]
 
     async def wait_until_idle(self) -> None:
         """Until all that was added has been looked at."""

@@ -1,4 +1,4 @@
-"""Takes in what peers push and serves what they ask for: the transport's handler (PROTOCOL §5-§7).
+"""Peer handler: takes in what peers push, and has served what they ask for (PROTOCOL §5-§7).
 
 What is bad on its face is refused here, with the peer that sent it; what is authentic goes into the round in hand, or
 waits for the next. Nothing here decides anything, and no handler calls out.
@@ -7,55 +7,35 @@ waits for the next. Nothing here decides anything, and no handler calls out.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import suppress
 from typing import Protocol
 
 from chain import validation
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
 from chain.errors import ChainError, InvalidEvidence, InvalidSignature
-from chain.tip import Tip
+from chain.genesis import Genesis
+from node.boundary import Boundary
 from node.consensus import actions
-from node.consensus import machine as rounds
 from node.consensus.authenticator import Authenticator, get_signer
-from node.consensus.context import NodeContext
+from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
 from node.consensus.member_clocks import MemberClocks
+from node.consensus.serving import StoreServer
 from node.consensus.sync import Sync
 from node.events import Events
-from node.offload import run_sized
 from node.p2p.peers import Peer, Peers
 from node.p2p.refusals import Reason, get_reason
 from node.p2p.status import Status, StatusError, status_from_bytes
-from node.p2p.transport.base import (
-    CHUNK_BYTES,
-    MAX_BLOB_BYTES,
-    MAX_BLOCKS_REPLY_BYTES,
-    BlobNotFound,
-    Message,
-    MessageKind,
-    PeerFault,
-)
-from node.payloads.transfers import Transfers
+from node.p2p.transport.base import Message, MessageKind, PeerFault
 
 log = logging.getLogger(__name__)
 
 MAX_BUFFERED_VIEW = 8  # votes for the next height are kept up to this view
-BLOCK_FRAMING_BYTES = 16  # around each block of a reply, at most
 
 
-class CurrentRound(Protocol):
-    """Where what came in goes: the round in hand."""
-
-    @property
-    def tip(self) -> Tip: ...
-
-    @property
-    def machine(self) -> rounds.RoundMachine | None: ...
-
-    def post(self, height: int, event: actions.Event) -> None:
-        """Hands an event to the round at `height`, if that is the one in hand when its turn comes."""
+class Accusations(Protocol):
+    """Where evidence goes (`node.consensus.evidence`)."""
 
     def is_accused(self, author: Id, height: int) -> bool:
         """Whether there is evidence against `author` of this height, or a later one."""
@@ -69,41 +49,50 @@ class PeerHandler:
 
     def __init__(
         self,
-        context: NodeContext,
-        floor: CurrentRound,
+        genesis: Genesis,
+        current: CurrentRound,
+        authenticator: Authenticator,
+        evidence: Accusations,
+        server: StoreServer,
         *,
         peers: Peers,
         clocks: MemberClocks,
         gossip: Gossip,
         sync: Sync,
         events: Events,
-        transfers: Transfers,
+        boundary: Boundary,
     ) -> None:
-        self.authenticator = Authenticator(context.genesis, context.clock.monotonic)
-        self._c = context
-        self._genesis = context.genesis
-        self._floor = floor
+        self._genesis = genesis
+        self._current = current
+        self._authenticator = authenticator
+        self._evidence = evidence
+        self._server = server
         self._peers = peers
         self._clocks = clocks
         self._gossip = gossip
         self._sync = sync
         self._events = events
-        self._transfers = transfers
+        self._boundary = boundary
         self._next: dict[Hashable, Contribution | Block | Vote] = {}
         self._heard: set[tuple[Id, bool]] = set()  # who has said of this height that it contributes, or does not
+
+    @property
+    def num_kept(self) -> int:
+        """Objects that wait for the next height."""
+        return len(self._next)
 
     # ---- a height begins
 
     def on_height(self, height: int) -> None:
         """Objects below `height` no longer matter, nor who was seen at work on the one before."""
-        self.authenticator.on_height(height)
+        self._authenticator.on_height(height)
         self._heard.clear()
 
     def release(self) -> None:
         """What was kept for this height goes into it now."""
         kept, self._next = self._next, {}
         for thing in kept.values():
-            boundary = self._c.boundary.around("kept", get_signer(thing), passing=(ChainError,))
+            boundary = self._boundary.around("kept", get_signer(thing), passing=(ChainError,))
             with suppress(ChainError), boundary:  # made on another parent, or signed over what is not
                 self._accept(thing)
 
@@ -150,7 +139,7 @@ class PeerHandler:
         self._clocks.on_status(peer, status.time_ms)
         self._gossip.on_status(peer, status)
         self._sync.on_status()
-        height = self._floor.tip.height + 1
+        height = self._current.tip.height + 1
         if status.height != height or not (status.contributes or status.abstains):
             return
         said = (peer, status.contributes)
@@ -158,11 +147,11 @@ class PeerHandler:
             self._heard.add(said)
             contributes = status.contributes  # at work on our height: worth awaiting
             event = actions.MemberAlive(peer) if contributes else actions.MemberAbstains(peer)
-            self._floor.post(height, event)
+            self._current.post(height, event)
 
     def _on_signed(self, sender: Peer, message: Message) -> None:
-        height = self._floor.tip.height + 1
-        opened = self.authenticator.open(message, first=height, last=height + 1, has_room=self._has_room)
+        height = self._current.tip.height + 1
+        opened = self._authenticator.open(message, first=height, last=height + 1, has_room=self._has_room)
         if isinstance(opened, Evidence):
             self._on_evidence(sender, opened)
         elif isinstance(opened, Reason):
@@ -178,24 +167,24 @@ class PeerHandler:
                 return
             if not is_taken:
                 sender.refusals[Reason.NO_ROOM] += 1
-                self.authenticator.forget(opened)
+                self._authenticator.forget(opened)
 
     def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
         """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. Whether it
         is news is seen before its signatures are looked at."""
         author, height = validation.read_accusation(evidence)
-        if abs(height - self._floor.tip.height) > self._genesis.evidence_heights:
+        if abs(height - self._current.tip.height) > self._genesis.evidence_heights:
             sender.refusals[Reason.OTHER_HEIGHT] += 1
-        elif not self._floor.is_accused(author, height):
+        elif not self._evidence.is_accused(author, height):
             author, height = validation.validate_evidence(self._genesis, evidence)
-            self._floor.on_evidence(evidence, author, height)
+            self._evidence.on_evidence(evidence, author, height)
 
     def _accept(self, thing: Contribution | Block | Vote) -> bool:
-        """Takes what the inbox found authentic into this height, or keeps it for the next. False when there is no room.
+        """Takes what is authentic into this height, or keeps it for the next. False when there is no room.
 
         Raises ValidationError for what breaks a rule of the ledger.
         """
-        tip, machine = self._floor.tip, self._floor.machine
+        tip, machine = self._current.tip, self._current.machine
         height = tip.height + 1
         if thing.height == height + 1:
             return self._keep(thing)
@@ -204,9 +193,9 @@ class PeerHandler:
         match thing:
             case Contribution():
                 validation.validate_contribution(self._genesis, thing, height=height, prev=tip.id, is_verified=True)
-                self._floor.post(height, actions.ContributionSeen(thing))
+                self._current.post(height, actions.ContributionSeen(thing))
             case Vote():
-                self._floor.post(height, actions.VoteSeen(thing))
+                self._current.post(height, actions.VoteSeen(thing))
             case Block():
                 validation.validate_candidate(
                     self._genesis,
@@ -214,20 +203,20 @@ class PeerHandler:
                     parent=tip.header,
                     parent_id=tip.id,
                     difficulty=tip.next_difficulty,
-                    known=self.authenticator.is_known,
+                    known=self._authenticator.is_known,
                     is_verified=True,
                 )
                 if not machine.has_room(thing):
                     return False
-                self._floor.post(height, actions.CandidateSeen(thing))
+                self._current.post(height, actions.CandidateSeen(thing))
         return True
 
     def _has_room(self, thing: Contribution | Block | Vote) -> bool:
         """Whether `thing` could be taken in, as far as that can be seen before it is authentic."""
-        if thing.height == self._floor.tip.height + 2:
+        if thing.height == self._current.tip.height + 2:
             slot = _get_next_slot(thing)
             return slot is not None and slot not in self._next
-        machine = self._floor.machine
+        machine = self._current.machine
         return machine is not None and machine.has_room(thing)
 
     def _keep(self, thing: Contribution | Block | Vote) -> bool:
@@ -238,40 +227,10 @@ class PeerHandler:
     # ---- what is asked for
 
     async def on_blocks_request(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
-        return await self._c.disk.run(self._read_blocks, first, count)
+        return await self._server.get_blocks(first, count)
 
-    def _read_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
-        """What is held of these heights and fits into a reply. Runs on the disk's thread. Raises StoreCorrupted."""
-        replies: list[tuple[bytes, bytes]] = []
-        total = 0
-        for row in self._c.store.read_rows(max(1, first), first + count - 1):
-            if row.damage is not None:
-                self._c.store.get_block_bytes(row.height)  # says what is wrong with it
-            if row.height != max(1, first) + len(replies):
-                break
-            total += len(row.block) + len(row.certificate) + BLOCK_FRAMING_BYTES
-            if total > MAX_BLOCKS_REPLY_BYTES:
-                break
-            replies.append((row.block, row.certificate))
-        return replies
-
-    async def on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncIterator[bytes]:
-        if offset > MAX_BLOB_BYTES:
-            raise BlobNotFound(f"{digest.hex()} from {offset}")
-        try:
-            with self._c.store.blob_path(digest).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                left = size - file.seek(offset)
-                with self._transfers.follow(
-                    peer, digest, is_incoming=False, resumed=min(offset, size), total=size
-                ) as on_passed:
-                    while left > 0:
-                        chunk = await run_sized(self._c.bulk, left, file.read, CHUNK_BYTES)
-                        left -= len(chunk)
-                        yield chunk
-                        on_passed(len(chunk))
-        except FileNotFoundError as error:
-            raise BlobNotFound(digest.hex()) from error
+    def on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
+        return self._server.read_blob(peer, digest, offset)
 
 
 def _get_next_slot(thing: Contribution | Block | Vote) -> Hashable | None:

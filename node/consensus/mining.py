@@ -6,12 +6,11 @@ searches are a fraction of what mining should take: a block found in the first o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from chain import codec
-from chain.block import HEADER_VERSION, Block, Contribution, Digest, Header
-from chain.signing import SigningKey
+from chain.block import HEADER_VERSION, Block, Contribution, Digest, Header, Id
 from chain.tip import Tip
 from node.clock import Clock
 from node.consensus.miner import Miner
@@ -21,18 +20,21 @@ SLICES = 16  # of the time that mining should take, where difficulty follows it
 FIRST_COUNT = 1 << 12  # hashes in the first search; later ones are sized to last until the next seal
 MAX_COUNT = 1 << 32
 
+Sign = Callable[[Header, int, tuple[Contribution, ...]], Awaitable[Block]]  # of a header, the nonce found, and a body
+
 
 async def mine_block(
-    miner: Miner,
-    key: SigningKey,
     tip: Tip,
     contributions: Sequence[Contribution],
-    *,
     aggregate: Digest,
+    *,
+    miner: Miner,
+    me: Id,
+    sign: Sign,
     clock: Clock,
     random: Random,
 ) -> Block:
-    """A block on `tip` that meets the next difficulty. Takes as long as it takes; cancel it to stop.
+    """A block on `tip` that meets the next difficulty, signed. Takes as long as it takes; cancel it to stop.
 
     `random` says where the search begins.
     """
@@ -53,7 +55,7 @@ async def mine_block(
             body=body_digest,
             aggregate=aggregate,
             members_next=genesis.members_digest,
-            miner=key.id,
+            miner=me,
             start_ms=start_ms,
             time_ms=max(clock.now_ms(), start_ms),
             difficulty=tip.next_difficulty,
@@ -61,7 +63,7 @@ async def mine_block(
         began_s = clock.monotonic()
         found = await miner.mine(codec.compute_seal(genesis.chain_id, header), header.difficulty, nonce, count)
         if found is not None:
-            return codec.make_block(genesis.chain_id, header, found, body, key)
+            return await sign(header, found, body)
         nonce = (nonce + count) % (1 << 63)
         elapsed_s = clock.monotonic() - began_s
         if elapsed_s > 0:

@@ -1,17 +1,29 @@
-"""What one round was like on this node: who took part, how long each phase took, what it did to the accuracy."""
+"""Records of rounds on this node: who took part, how long each phase took, what it did to the accuracy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from chain.block import Block, Certificate, EvidenceKind, Id
 from chain.signing import encode_id
+from chain.store.sqlite import SqliteStore
+from node.boundary import Boundary
+from node.clock import Clock
 from node.consensus.actions import Objection
+from node.consensus.current import Step
 from node.consensus.machine import RoundMachine
+from node.events import Events
 from node.finite import to_finite
-from node.p2p.refusals import Refusals
+from node.offload import Offload
+from node.p2p.peers import Peers
+from node.p2p.refusals import Reason, Refusals
+from node.p2p.transport.base import Transport
+
+log = logging.getLogger(__name__)
 
 # A candidate counts from when it was found acceptable here, not from when it came.
 PHASE_ENDS = {"train": "contributed", "exchange": "cutoff", "mine": "candidate", "vote": "final", "apply": "applied"}
@@ -136,3 +148,105 @@ class RoundRecord:
 def show_measure(value: float | None) -> str:
     """Three digits, or a dash for what was not measured."""
     return "-" if value is None else f"{value:.3f}"
+
+
+class Records:
+    """The record of the round in hand, and those of rounds that are committed but not applied yet.
+
+    A round's record is written down when the worker has applied it, `call` giving that its turn."""
+
+    def __init__(
+        self,
+        call: Callable[[Step], None],
+        transport: Transport,
+        peers: Peers,
+        store: SqliteStore,
+        disk: Offload,
+        *,
+        clock: Clock,
+        events: Events,
+        boundary: Boundary,
+    ) -> None:
+        self.current: RoundRecord | None = None
+        self._call = call
+        self._transport = transport
+        self._peers = peers
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        self._events = events
+        self._boundary = boundary
+        self._committed: dict[int, RoundRecord] = {}
+
+    def __len__(self) -> int:
+        return len(self._committed)
+
+    def get(self, height: int) -> RoundRecord | None:
+        """The record of a round that is committed and not applied."""
+        return self._committed.get(height)
+
+    def begin(self, height: int) -> None:
+        """A round begins."""
+        self.current = RoundRecord(height, self._clock.monotonic(), self._count_bytes_sent(), self.get_refusals())
+
+    def end(self) -> None:
+        """No round is in hand."""
+        self.current = None
+
+    def keep(self, record: RoundRecord) -> None:
+        """Its round is committed. Only those are kept that the worker may still apply."""
+        self._committed = {at: kept for at, kept in self._committed.items() if at >= record.height - 2}
+        self._committed[record.height] = record
+
+    def get_refusals(self) -> dict[Id, Refusals]:
+        """What was not taken since the node started, of each peer of which there is such."""
+        counters, failed = self._transport.counters(), self._boundary.by_peer
+        found = {
+            peer.id: peer.refusals
+            + (counters[peer.id].refusals if peer.id in counters else Refusals())
+            + Refusals({Reason.FAILED: failed[peer.id]})
+            for peer in self._peers
+        }
+        return {peer: refusals for peer, refusals in found.items() if refusals}
+
+    def _count_bytes_sent(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for counters in self._transport.counters().values():
+            for kind, traffic in counters.kinds.items():
+                counts[kind] = counts.get(kind, 0) + traffic.bytes_sent
+        return counts
+
+    def on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
+        """The worker has applied the aggregate of `height`: the round is over, its record can be written."""
+        with self._boundary.around("record"):
+            self._on_applied(height, metrics)
+
+    def _on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
+        record = self._committed.pop(height, None)
+        if record is None:
+            return
+        sent = self._count_bytes_sent()
+        refusals = self.get_refusals()
+        record.on_applied(self._clock.monotonic(), dict(metrics), sent, refusals)
+        if self.current is not None and self.current.height == height + 1:
+            self.current.bytes_before = sent  # it has begun already, and what was sent since is counted here
+            self.current.refusals_before = refusals
+        told = record.to_mapping()
+        log.info(
+            "round %d  accuracy %s  loss %s  %.2f s, of which training %.2f",
+            height,
+            show_measure(told["accuracy"]),
+            show_measure(told["train"].get("loss")),
+            told["seconds"]["wall"],
+            told["seconds"]["train"],
+        )
+        self._call(partial(self._write, height, told))
+
+    async def _write(self, height: int, record: Mapping[str, Any]) -> None:
+        with self._boundary.around("record"):
+            await self._disk.run(self._store.put_round, height, record)
+            self._events.publish("training", **record)
+
+    def __repr__(self) -> str:
+        current = None if self.current is None else self.current.height
+        return f"<Records of round {current}, and {len(self)} not applied yet>"

@@ -40,6 +40,7 @@ class Peers:
 
     def __init__(self, genesis: Genesis, me: Id, observers: tuple[Id, ...], clock: Clock) -> None:
         self._genesis = genesis
+        self._names = {member.key: member.name for member in genesis.members}
         self._clock = clock
         self._peers = {
             member.key: Peer(member.key, member.name, is_member=True) for member in genesis.members if member.key != me
@@ -52,6 +53,10 @@ class Peers:
 
     def get(self, peer: Id) -> Peer | None:
         return self._peers.get(peer)
+
+    def get_name(self, key: Id) -> str:
+        """What people call a member, this one included; the start of a stranger's key."""
+        return self._names.get(key) or key.hex()[:8]
 
     def find(self, text: str) -> Peer:
         """The peer of this id, name, or beginning of an id. Raises NotFound, or InvalidRequest if there are several."""

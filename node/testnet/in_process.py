@@ -25,6 +25,7 @@ from node.config.genesis_file import get_genesis_spec
 from node.consensus.context import NodeContext
 from node.consensus.miner import InlineMiner
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.errors import NodeUnreachable
 from node.offload import InlineOffload, ThreadOffload
 from node.p2p.transport.memory import MemoryNetwork
@@ -106,7 +107,7 @@ async def idle_federation(
     network = MemoryNetwork(seed, latency_s=LATENCY_S)
     with ExitStack() as stack:
         contexts = tuple(_make_context(directory / key.id.hex()[:16], genesis, key, network, stack) for key in keys)
-        services = tuple(RoundService(context) for context in contexts)
+        services = tuple(make_round_service(context) for context in contexts)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(service.run()) for service in services]
             yield InProcessFederation(services, contexts)

@@ -12,6 +12,7 @@ evaluation) neither the paper nor this counts.
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,9 @@ from typing import Any
 
 from ml.budget import compute_plan
 from ml.errors import BudgetError
+from node.training.trainer import Progress
+
+log = logging.getLogger(__name__)
 
 ALPHA_ROUNDS = 5
 BETA_ROUNDS = 10
@@ -44,6 +48,7 @@ class LocalWork:
         self.budget_s = budget_s
         self._alphas: deque[float] = deque(maxlen=ALPHA_ROUNDS)
         self._betas: deque[float] = deque(maxlen=BETA_ROUNDS)
+        self._lacks_time = False  # the time that genesis sets is too short for one iteration
 
     @classmethod
     def from_records(cls, budget_s: float | None, records: Iterable[Mapping[str, Any]]) -> LocalWork:
@@ -69,6 +74,27 @@ class LocalWork:
             self._alphas.append(alpha_s)
         if beta_s is not None:
             self._betas.append(beta_s)
+
+    def add_round(
+        self, train: Mapping[str, float], beta_s: float | None, progress: Progress | None, num_iterations: int
+    ) -> None:
+        """What a round of `num_iterations` has shown, also if it ended before this node's training did: `progress` is
+        how far that had come."""
+        alpha_s = train.get("alpha_s")
+        if alpha_s is None and progress is not None:
+            alpha_s = progress.seconds / progress.step * progress.steps / num_iterations
+        self.add(alpha_s, beta_s)
+
+    def choose_iterations(self) -> int | None:
+        """E of the next round, None for the method's own number. Says it once when the time is too short."""
+        choice = self.choose()
+        if (choice.problem is not None) != self._lacks_time:
+            self._lacks_time = choice.problem is not None
+            if choice.problem is not None:
+                log.warning("method.budget_s: %s; a round trains one", choice.problem)
+            else:
+                log.info("method.budget_s: local iterations fit into it again")
+        return choice.num_iterations
 
     def choose(self) -> Choice:
         """E of the next round."""

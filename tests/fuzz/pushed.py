@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from google.protobuf.message import DecodeError as NotProtobuf
@@ -11,26 +11,25 @@ from google.protobuf.message import DecodeError as NotProtobuf
 from chain import codec, validation
 from chain.block import Block, Id, Phase
 from chain.errors import ChainError, DecodeError
-from chain.genesis import Genesis
 from chain.tip import Tip
 from fuzz.chain_bytes import make_blocks, make_contributions, make_evidences, make_votes
 from fuzz.claims import Seeds, attempt, passes
 from fuzz.federation import CANDIDATE, GENESIS, KEYS, LIAR, ME, PARENT, believing, sign_vote
 from fuzz.wire_bytes import make_statuses
-from node.boundary import Boundary
 from node.consensus import actions
-from node.consensus.context import NodeContext
+from node.consensus.authenticator import Authenticator
+from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip, Position
 from node.consensus.handler import PeerHandler
 from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
+from node.consensus.serving import StoreServer
 from node.consensus.sync import Sync
 from node.events import Events
 from node.p2p.bans import Bans
 from node.p2p.peers import Peers
 from node.p2p.transport.base import PeerFault, TrafficCounters
 from node.p2p.transport.rate_limits import Intake, RateLimits
-from node.payloads.transfers import Transfers
 from node.pb import peer_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from support.data.chains import make_chain
@@ -57,19 +56,21 @@ class Door:
         clock = Clock()
         self.machine.on(actions.Started(), self._now())
         peers = Peers(GENESIS, ME, (), clock)
-        context = cast(NodeContext, _Context(GENESIS, ME, clock))
+        boundary = OpenBoundary()
         gossip = Gossip(GENESIS, cast(Any, self), peers, clock, self._get_position)
         sync = Sync(GENESIS, cast(Any, self), peers, lambda: self.tip, cast(Any, None))
-        transfers = Transfers(clock, bytes.hex)
         self.handler = PeerHandler(
-            context,
+            GENESIS,
+            cast(CurrentRound, self),
+            Authenticator(GENESIS, clock.monotonic),
             self,
+            cast(StoreServer, None),
             peers=peers,
             clocks=MemberClocks(GENESIS, ME, clock),
             gossip=gossip,
             sync=sync,
             events=Events(clock),
-            transfers=transfers,
+            boundary=boundary,
         )
         counters = TrafficCounters()
         self.intake = Intake(
@@ -78,7 +79,7 @@ class Door:
             Bans(clock.monotonic),
             counters,
             only_status=False,
-            boundary=context.boundary,
+            boundary=boundary,
             clock=clock.monotonic,
         )
 
@@ -101,17 +102,6 @@ class Door:
 
     def _now(self) -> actions.Now:
         return actions.Now(0.0, Clock().now_ms())
-
-
-@dataclass(frozen=True, slots=True)
-class _Context:
-    genesis: Genesis
-    me: Id
-    clock: Clock
-    boundary: Boundary = field(default_factory=OpenBoundary)
-
-    def get_name(self, key: Id) -> str:
-        return key.hex()[:8]
 
 
 def make_pushes() -> Seeds:

@@ -142,7 +142,7 @@ class Attacked:
         n = self.one.net.genesis.n
         assert len(service.machine.contributions) <= n
         assert len(service.machine.candidates) <= 2 * n
-        assert all(len(opened) <= MAX_KNOWN for opened in service.handler.authenticator._opened.values())
+        assert all(len(opened) <= MAX_KNOWN for opened in service.handler._authenticator._opened.values())
         assert len(service.gossip._held_since_s) <= MAX_HELD
         assert len(asyncio.all_tasks()) < 100
         self.forgive()

@@ -95,7 +95,7 @@ def show_peer(net: Cluster, path: Path) -> pb.PeerView:
     """The liar as node0 shows it."""
     service = net["node0"].service
     assert service is not None
-    peers = NodeView(service, service._c, make_config(path), make_book()).list_peers().peers
+    peers = NodeView(service, net["node0"].get_context(), make_config(path), make_book()).list_peers().peers
     return next(peer for peer in peers if peer.name == "node3")
 
 
@@ -196,7 +196,7 @@ def test_a_flood_costs_no_more_signatures_than_its_authors_share(
                 service.handler.on_message(liar.key.id, message)
                 await asyncio.sleep(0)
             assert 0 < checked <= most
-            assert service._queue.qsize() < 2
+            assert service.current.num_waiting < 2
             vote = liar.make_vote(Phase.PREVOTE, ZERO, key=net["node1"].key)  # nobody else pays for it
             service.handler.on_message(liar.key.id, make_message(vote))
             assert service.machine is not None

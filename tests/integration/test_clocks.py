@@ -12,8 +12,9 @@ import pytest
 from chain.block import HEADER_VERSION, ZERO, Block, Contribution, Digest, Header, Phase
 from chain.codec import compute_body_digest
 from chain.tip import Tip
-from node.consensus import actions
+from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_parts
 from support.data.chains import mine
 from support.faults.liar import Liar, lying
 from support.federation.cluster import Cluster, cluster
@@ -87,8 +88,13 @@ class Claimer(RoundService):
 
     claim_ms = 0
 
-    async def _mine(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
-        time_ms = max(self._c.clock.now_ms(), tip.header.time_ms + 1 + self.claim_ms)
+    def __init__(self, context: NodeContext) -> None:
+        super().__init__(make_round_parts(context))
+        self.context = context
+        self.tasks._mine = self._claim
+
+    async def _claim(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> Block:
+        time_ms = max(self.context.clock.now_ms(), tip.header.time_ms + 1 + self.claim_ms)
         header = Header(
             version=HEADER_VERSION,
             height=tip.height + 1,
@@ -96,14 +102,12 @@ class Claimer(RoundService):
             body=compute_body_digest(contributions),
             aggregate=aggregate,
             members_next=self._genesis.members_digest,
-            miner=self._me,
+            miner=self.context.me,
             start_ms=time_ms - self.claim_ms,
             time_ms=time_ms,
             difficulty=tip.next_difficulty,
         )
-        block = mine(self._genesis, header, contributions, self._c.key)
-        self.gossip.push_block(block)
-        self.post(block.height, actions.Mined(block))
+        return mine(self._genesis, header, contributions, self.context.key)
 
 
 @pytest.mark.parametrize("claim_ms", [0, 1])

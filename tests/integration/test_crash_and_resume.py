@@ -146,7 +146,7 @@ def own_votes(service: RoundService) -> list[Phase]:
     machine = service.machine
     if machine is None:
         return []
-    return [vote.phase for vote in machine.voting.get_votes() if vote.voter == service._me]
+    return [vote.phase for vote in machine.voting.get_votes() if vote.voter == service.signer.id]
 
 
 INSTANTS: dict[str, Callable[[RoundService], bool]] = {

@@ -24,6 +24,7 @@ from chain.store.sqlite import SqliteStore
 from node.consensus import sync
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.errors import NodeError
 from node.p2p.refusals import Reason
 from node.testnet.synthetic import extend_chain
@@ -317,7 +318,7 @@ def test_an_observer_that_came_late_serves_a_member_that_comes_later(tmp_path: P
     (key,) = make_keys(1, "observer")
 
     def welcome(context: NodeContext) -> RoundService:
-        return RoundService(replace(context, observers=(key.id,)))
+        return make_round_service(replace(context, observers=(key.id,)))
 
     async def story() -> None:
         async with observed(tmp_path, ledger, key, welcome) as net:

@@ -24,6 +24,7 @@ from node.consensus.auditor import Halted
 from node.consensus.authenticator import MAX_KNOWN
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_parts
 from node.p2p.transport.base import BlobNotFound, Message, MessageKind, PeerFault
 from support.data.chains import make_certificate, make_digest
 from support.faults.liar import Liar, Signed, flip, lying, make_arrays, make_message
@@ -66,19 +67,18 @@ async def go_on(net: Cluster, blocks: int = 3, names: Sequence[str] = HONEST) ->
 def check_bounded(net: Cluster, name: str) -> None:
     """I6, with the numbers of PROTOCOL §4 and §5."""
     service, n = get_service(net, name), net.genesis.n
-    authenticator = service.handler.authenticator._opened
+    authenticator = service.handler._authenticator._opened
     assert set(authenticator) == set(net.genesis.member_ids)
     assert max(len(known) for known in authenticator.values()) <= MAX_KNOWN
-    assert len(service.handler._next) <= n * (2 + 2 * 9)
-    assert len(service._records) <= 4
+    assert service.handler.num_kept <= n * (2 + 2 * 9)
+    assert len(service.records) <= 4
     assert len(service.blobs.wanted) <= 2 * n * n + n + 1
-    assert service._queue.qsize() < 1000
+    assert service.current.num_waiting < 1000
     if service.machine is not None:
         assert len(service.machine.contributions) <= n
         assert len(service.machine.candidates) <= 2 * n
         assert len(service.machine.voting.get_votes()) <= 2 * 2 * 17 * n + 3 * n
-        assert service._round is not None
-        assert len(service._round.tasks) < 10 * n
+        assert len(service.tasks) < 10 * n
 
 
 async def wait_for_contributions(net: Cluster, liar: Liar, least: int = 3) -> list[Contribution]:
@@ -178,7 +178,7 @@ def test_no_object_with_a_flipped_bit_is_taken_in(tmp_path: Path, what: str) -> 
             else:
                 contributions = [liar.make_contribution(key=net[name].key) for name in net.nodes]
                 message = make_message(liar.make_candidate(contributions, aggregate=make_digest("a")))
-            before = service._queue.qsize()
+            before = service.current.num_waiting
             bits = range(0, 8 * len(message.data), 1 if what != "block" else 7)
             faults = 0
             for bit in bits:
@@ -186,11 +186,11 @@ def test_no_object_with_a_flipped_bit_is_taken_in(tmp_path: Path, what: str) -> 
                     service.handler.on_message(liar.key.id, Message(message.kind, flip(message.data, bit)))
                 except PeerFault:
                     faults += 1
-            assert service._queue.qsize() == before
-            assert not service.handler._next
+            assert service.current.num_waiting == before
+            assert service.handler.num_kept == 0
             assert faults > 0.8 * len(bits)  # the others say that they are of another height
             service.handler.on_message(liar.key.id, message)
-            assert service._queue.qsize() == before + 1
+            assert service.current.num_waiting == before + 1
 
     run_virtual(story())
 
@@ -572,7 +572,7 @@ class Idle(RoundService):
     """Mines nothing."""
 
     def __init__(self, context: NodeContext) -> None:
-        super().__init__(replace(context, mines=False))
+        super().__init__(make_round_parts(replace(context, mines=False)))
 
 
 def test_evidence_outlives_a_restart_and_reaches_who_was_away(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from chain.block import Phase
 from chain.signing import encode_id
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.telemetry.metrics import SETTLED_EVERY, CallTimes, NodeMetrics
 from node.telemetry.monitor import Monitor
 from node.telemetry.sinks.base import SinkThread
@@ -39,7 +40,7 @@ class Observed:
         return Scraped.read(self.metrics.encode("")[0].decode())
 
     def count_records(self) -> int:
-        return len(list(self.service._c.store.rounds(1, self.service.tip.height)))
+        return len(list(self.net["node0"].get_context().store.rounds(1, self.service.tip.height)))
 
 
 @asynccontextmanager
@@ -50,7 +51,7 @@ async def observed(
 
     def make_service(context: NodeContext) -> RoundService:
         contexts.append(context)
-        return RoundService(context)
+        return make_round_service(context)
 
     async with cluster(path, 4, start=(), **options) as net:
         for name in names or net.nodes:
@@ -119,8 +120,10 @@ def test_a_restart_goes_on_from_what_is_stored(tmp_path: Path) -> None:
     async def story() -> None:
         async with observed(tmp_path, rounds=2) as one:
             await one.net.wait_for(lambda: one.count_records() == 2, "both records")
-            context = one.service._c
-            scraped = Scraped.read(NodeMetrics(CallTimes(), RoundService(context), context, "x").encode("")[0].decode())
+            context = one.net["node0"].get_context()
+            scraped = Scraped.read(
+                NodeMetrics(CallTimes(), make_round_service(context), context, "x").encode("")[0].decode()
+            )
             assert scraped.get("fednode_chain_height") == 2
             assert scraped.get("fednode_train_loss") == 0
             assert scraped.get("fednode_eval_accuracy", split="test") == 0.5

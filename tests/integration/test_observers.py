@@ -11,6 +11,7 @@ from pathlib import Path
 from chain.block import ZERO, Id, Phase
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from support.data.chains import make_keys
 from support.faults.liar import lying
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
@@ -25,7 +26,7 @@ async def observed(path: Path, **options: object) -> AsyncIterator[Cluster]:
     (key,) = make_keys(1, "observer")
 
     def welcome(context: NodeContext) -> RoundService:
-        return RoundService(replace(context, observers=(key.id,)))
+        return make_round_service(replace(context, observers=(key.id,)))
 
     async with cluster(path, 4, start=(), **options) as net:  # type: ignore[arg-type]  # passed on
         net.nodes["observer"] = Node("observer", key, path / "observer", ScriptedTrainer(9))

@@ -21,6 +21,7 @@ from node.admin.view import NodeView
 from node.consensus.context import NodeContext
 from node.consensus.participation import PAUSED
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.errors import InvalidRequest
 from support.federation.asked import make_book, make_config, make_control
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
@@ -40,7 +41,7 @@ class Controlled:
     def start(self, name: str) -> None:
         def make_service(context: NodeContext) -> RoundService:
             self.contexts[name] = context
-            return RoundService(context)
+            return make_round_service(context)
 
         self.net.start(name, make_service)
 

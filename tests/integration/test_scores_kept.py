@@ -12,6 +12,7 @@ import pytest
 from node.admin.view import NodeView
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.errors import InvalidRequest
 from node.ledger.scores import NOT_HELD, STOPPED
 from node.pb import admin_pb2 as pb
@@ -102,7 +103,7 @@ def test_a_round_that_was_only_caught_up_with_is_scored_and_stays_unmeasured(tmp
 
         def make_service(context: NodeContext) -> RoundService:
             contexts.append(context)
-            return RoundService(context)
+            return make_round_service(context)
 
         others = ("node1", "node2", "node3")
         async with cluster(tmp_path, 4, start=others, rounds=6, trainers=make_trainers(trainer)) as net:
@@ -159,7 +160,7 @@ def test_one_round_is_scored_at_a_time_however_many_ask_and_rounds_go_on(tmp_pat
 
         def make_service(context: NodeContext) -> RoundService:
             contexts.append(context)
-            return RoundService(context)
+            return make_round_service(context)
 
         async with cluster(tmp_path, 4, start=(), trainers=make_trainers(trainer)) as net:
             for name in net.nodes:

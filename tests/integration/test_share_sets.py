@@ -49,7 +49,7 @@ def get_slow(net: Cluster, name: str) -> Slow:
 
 async def show_status(net: Cluster, name: str, path: Path) -> pb.NodeStatus:
     service = get_service(net, name)
-    return await NodeView(service, service._c, make_config(path), make_book()).get_status()
+    return await NodeView(service, net[name].get_context(), make_config(path), make_book()).get_status()
 
 
 def audit(genesis: Genesis, store: SqliteStore | None) -> pb.VerifyReport:

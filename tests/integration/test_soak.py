@@ -115,7 +115,7 @@ def test_what_was_pulled_on_demand_is_not_remembered_for_ever(tmp_path: Path) ->
                 await fed.wait_for_round(height)
                 service = fed.net["node0"].service
                 assert service is not None
-                found.append(take_census(service, beyond=(fed.net.network, service._c.trainer)))
+                found.append(take_census(service, beyond=(fed.net.network, fed.net["node0"].trainer)))
             return found[0], found[1]
 
     early, late = run_virtual(story())

@@ -257,8 +257,8 @@ def test_an_aggregate_that_spoils_everybody_is_taken_over_by_nobody_and_the_next
 def test_while_a_node_goes_on_from_its_own_model_its_status_and_its_metrics_say_so(tmp_path: Path) -> None:
     async def story(net: Cluster) -> None:
         service = get_service(net, "node0")
-        metrics = NodeMetrics(CallTimes(), service, service._c, "node0")
-        view = NodeView(service, service._c, make_config(tmp_path), make_book())
+        metrics = NodeMetrics(CallTimes(), service, net["node0"].get_context(), "node0")
+        view = NodeView(service, net["node0"].get_context(), make_config(tmp_path), make_book())
         told = read_metrics(metrics)
         assert (told["fednode_spoiled_aggregates_total"], told["fednode_on_own_model"]) == (0, 0)
         await wait_for_records(net, AT, "node0")
@@ -397,8 +397,8 @@ def test_a_learning_rate_that_diverges_everywhere_is_told_and_ends_nobody(tmp_pa
 
     async def story(net: Cluster) -> None:
         service = get_service(net, "node0")
-        view = NodeView(service, service._c, make_config(tmp_path), make_book())
-        metrics = NodeMetrics(CallTimes(), service, service._c, "node0")
+        view = NodeView(service, net["node0"].get_context(), make_config(tmp_path), make_book())
+        metrics = NodeMetrics(CallTimes(), service, net["node0"].get_context(), "node0")
         await net.wait_for(lambda: service.learner.trouble is not None, "node0 to say that its training diverges")
         await asyncio.sleep(300.0)
         assert all(net[name].failure is None for name in net.nodes)

@@ -174,7 +174,7 @@ def test_what_comes_when_the_height_is_over_does_not_stay(tmp_path: Path) -> Non
             fed.net.start("node0")
             service = fed.net["node0"].service
             assert service is not None
-            put, store = service._put_contribution, fed.net["node0"].store
+            put, store = service.signer._put_contribution, fed.net["node0"].store
             assert store is not None
 
             def put_late(tip: Any, *rest: Any) -> Any:
@@ -183,7 +183,7 @@ def test_what_comes_when_the_height_is_over_does_not_stay(tmp_path: Path) -> Non
                     patch.setattr(type(store), "head_height", tip.height + 1)
                     return put(tip, *rest)
 
-            service._put_contribution = put_late  # type: ignore[assignment,method-assign]
+            service.signer._put_contribution = put_late  # type: ignore[assignment,method-assign]
             await fed.wait_for_training(1)
             await fed.net.wait_for(lambda: fed.net["node0"].height >= 1, "the block without node0")
             assert fed.trainers["node0"].left
@@ -287,8 +287,8 @@ def test_a_set_that_is_lost_is_fetched_again_before_training(tmp_path: Path, har
             assert fed.get_path("node1", "node0").read_bytes() == fed.trainers["node0"].made.data
             service = fed.net["node1"].service
             assert service is not None
-            assert service._round is not None
-            assert service._round.record.pulled_bytes == len(fed.trainers["node0"].made.data)
+            assert service.records.current is not None
+            assert service.records.current.pulled_bytes == len(fed.trainers["node0"].made.data)
 
     run(story)
 

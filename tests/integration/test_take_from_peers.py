@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from node.admin.view import NodeView
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.ledger.audit import run_audit
 from node.ledger.offline import OfflineNode
 from node.p2p.refusals import Reason
@@ -111,7 +112,7 @@ def test_what_is_on_demand_is_pulled_by_nobody_before_the_block_is_final(tmp_pat
         heights: list[tuple[int, int]] = []
 
         class Watching(Stingy):
-            async def serve(self, data: bytes) -> AsyncIterator[bytes]:
+            async def serve(self, data: bytes) -> AsyncGenerator[bytes, None]:
                 machine = fed.net["node1"].service
                 assert machine is not None
                 heights.append((len(self.offered) // 2, max(node.height for node in fed.net.nodes.values())))
@@ -162,7 +163,7 @@ def test_who_does_harm_is_left_out_of_the_draw_for_as_long_as_blobs_are_kept(tmp
 class Hanging(Stingy):
     """Takes the question and never answers."""
 
-    async def serve(self, data: bytes) -> AsyncIterator[bytes]:
+    async def serve(self, data: bytes) -> AsyncGenerator[bytes, None]:
         await asyncio.Event().wait()
         yield data
 
@@ -170,14 +171,14 @@ class Hanging(Stingy):
 class Flipping(Stingy):
     """Serves other bytes than it has signed."""
 
-    async def serve(self, data: bytes) -> AsyncIterator[bytes]:
+    async def serve(self, data: bytes) -> AsyncGenerator[bytes, None]:
         yield bytes([data[0] ^ 1]) + data[1:]
 
 
 class Overflowing(Stingy):
     """Serves without end."""
 
-    async def serve(self, data: bytes) -> AsyncIterator[bytes]:
+    async def serve(self, data: bytes) -> AsyncGenerator[bytes, None]:
         while True:
             yield data
 
@@ -185,7 +186,7 @@ class Overflowing(Stingy):
 class Dribbling(Stingy):
     """Serves a byte now and then."""
 
-    async def serve(self, data: bytes) -> AsyncIterator[bytes]:
+    async def serve(self, data: bytes) -> AsyncGenerator[bytes, None]:
         for at in range(len(data)):
             await asyncio.sleep(0.4)
             yield data[at : at + 1]
@@ -262,8 +263,8 @@ def test_a_peer_that_dies_between_its_contribution_and_the_pull_is_not_waited_fo
         class Dying(Stingy):
             """Gone as soon as anyone asks for what it has offered."""
 
-            async def serve(self, data: bytes) -> AsyncIterator[bytes]:
-                fed.net.network.set_down(self._me)
+            async def serve(self, data: bytes) -> AsyncGenerator[bytes, None]:
+                fed.net.network.set_down(self.signer.id)
                 await asyncio.sleep(fed.net.network.notice_s)
                 raise PeerUnavailable("the connection broke off")
                 yield data
@@ -291,7 +292,7 @@ def test_what_an_author_cannot_serve_is_pulled_from_those_who_have_it(tmp_path: 
 
     async def story() -> None:
         class ServesOnce(Stingy):
-            async def serve(self, data: bytes) -> AsyncIterator[bytes]:
+            async def serve(self, data: bytes) -> AsyncGenerator[bytes, None]:
                 if self.asked.count(self.asked[-1]) > 1:
                     await asyncio.sleep(0.1)
                     raise PeerUnavailable("busy")
@@ -398,7 +399,7 @@ def test_a_running_node_explains_a_round_as_its_directory_does(tmp_path: Path) -
 
         def make_service(context: NodeContext) -> RoundService:
             contexts.append(context)
-            return RoundService(context)
+            return make_round_service(context)
 
         async with taking(tmp_path, 4, UAPDFL, rounds=2, start=["node1", "node2", "node3"]) as fed:
             fed.net.start("node0", make_service)

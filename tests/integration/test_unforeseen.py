@@ -43,6 +43,7 @@ from support.federation.virtual_time import run_virtual
 
 FOUR = ("node0", "node1", "node2", "node3")
 VICTIM, LIAR = "node0", "node3"
+INPUTS = ("learner", "_gather", "__self__")  # what the learner gathers with
 
 Arm = Callable[[pytest.MonkeyPatch, RoundService], None]
 
@@ -60,7 +61,7 @@ def get_service(net: Cluster, name: str = VICTIM) -> RoundService:
 
 
 def get_boundary(net: Cluster, name: str = VICTIM) -> Boundary:
-    return get_service(net, name)._c.boundary
+    return net[name].get_context().boundary
 
 
 def fail(*_: object, **__: object) -> NoReturn:
@@ -114,7 +115,7 @@ def at(what: str, *path: str) -> Fault:
 
 def at_opening(kind: MessageKind) -> Fault:
     def arm(patch: pytest.MonkeyPatch, service: RoundService) -> None:
-        authenticator = service.handler.authenticator
+        authenticator = service.handler._authenticator
         opened = authenticator.open
 
         def open_(message: Message, **options: Any) -> object:
@@ -144,7 +145,7 @@ def at_event(kind: type[actions.Event]) -> Fault:
         on = RoundMachine.on
 
         def on_event(machine: RoundMachine, event: actions.Event, now: actions.Now) -> Any:
-            assert machine._me != service._me or not isinstance(event, kind), "a machine that is mistaken"
+            assert machine._me != service.signer.id or not isinstance(event, kind), "a machine that is mistaken"
             return on(machine, event, now)
 
         patch.setattr(RoundMachine, "on", on_event)
@@ -165,27 +166,27 @@ EVENTS: list[type[actions.Event]] = [
 FAULTS = {
     **{f"opening a {kind.name.lower()}": at_opening(kind) for kind in (MessageKind.CONTRIBUTION, MessageKind.BLOCK)},
     "opening a vote": at_opening(MessageKind.VOTE),
-    "opening a status": at("status", "reception", "_open_status"),
-    "what a status says": at("status", "reception", "_on_status"),
+    "opening a status": at("status", "handler", "_open_status"),
+    "what a status says": at("status", "handler", "_on_status"),
     "repair": at("status", "gossip", "on_status"),
     "its own status": at("status", "gossip", "get_status"),
-    "taking a thing in": Fault(at("", "reception", "_accept").arm, frozenset({"contribution", "block", "vote"})),
+    "taking a thing in": Fault(at("", "handler", "_accept").arm, frozenset({"contribution", "block", "vote"})),
     "fetching payloads": at_payloads("ensure", MemoryError, "payloads"),
     "naming transfers": at("payloads", "transfers", "name"),
     "aggregating": at_payloads("aggregate", MemoryError, "own aggregate", "candidate"),
-    "checking a candidate": at("candidate", "_try_check_candidate"),
+    "checking a candidate": at("candidate", "tasks", "_try_check_candidate"),
     "pulling a blob": at("transfer", "blobs", "_pull_from"),
     "noting an event": at("record", "_note"),
     **{f"the round at {kind.__name__}": at_event(kind) for kind in EVENTS},
-    "deleting what is old": at("retention", "_retention", "on_block"),
+    "deleting what is old": at("retention", "_committer", "_retention", "on_block"),
     "telling of a block": at("record", "_publish_block"),
-    "writing a round down": at("record", "_c", "store", "put_round"),
-    "ending a record": at("record", "_end_record"),
-    "taking in an aggregate": at("training", "_c", "trainer", "apply"),
-    "training": at("training", "_c", "trainer", "train"),
-    "gathering shared sets": at("shared sets", "_standing", "gather"),
-    "gathering what is on demand": at("blobs on demand", "_on_demand", "take"),
-    "saying why it waits": at("stall", "_stall", "_quiet", "describe"),
+    "writing a round down": at("record", "records", "_store", "put_round"),
+    "ending a record": at("record", "records", "_on_applied"),
+    "taking in an aggregate": at("training", "learner", "_trainer", "apply"),
+    "training": at("training", "learner", "_trainer", "train"),
+    "gathering shared sets": at("shared sets", *INPUTS, "_shared_sets", "gather"),
+    "gathering what is on demand": at("blobs on demand", *INPUTS, "_on_demand", "take"),
+    "saying why it waits": at("stall", "_stall", "_detector", "describe"),
 }
 
 
@@ -263,10 +264,10 @@ def test_one_that_comes_late_is_served_by_those_that_could_not_at_first(
         (("_auditor", "add"), "audit", 2),
         (("_auditor", "_audit"), "audit", 2),
         (("_auditor", "_is_worth_asking_for"), "audit", 2),
-        (("_aggregates", "_compute"), "aggregate", 1),
+        (("_committer", "_aggregates", "_compute"), "aggregate", 1),
         (("blobs", "_pull_from"), "transfer", 2),
-        (("_retention", "on_block"), "retention", 2),
-        (("reception", "on_peer_up"), "connection", 2),
+        (("_committer", "_retention", "on_block"), "retention", 2),
+        (("handler", "on_peer_up"), "connection", 2),
     ],
     ids=lambda value: value[-1] if isinstance(value, tuple) else str(value),
 )
@@ -377,7 +378,7 @@ def test_who_causes_an_error_is_counted_and_shown(tmp_path: Path, monkeypatch: p
             assert get_boundary(net).by_peer == {liar.key.id: 1}
             assert service.get_refusals()[liar.key.id] == {Reason.FAILED: 1}
 
-            context, book = service._c, make_book()
+            context, book = net[VICTIM].get_context(), make_book()
             view = NodeView(service, context, make_config(tmp_path), book)
             shown = next(peer for peer in view.list_peers().peers if peer.id == encode_id(liar.key.id))
             assert shown.rejected == 1
@@ -483,7 +484,7 @@ def test_shared_sets_that_fail_are_trained_without(
 ) -> None:
     async def story() -> None:
         async with sharing(tmp_path, 4, num_samples=2000, may_fail=True) as net:
-            break_(monkeypatch, get_service(net)._shared_sets, [step])
+            break_(monkeypatch, get_service(net), [*INPUTS, "_shared_sets", step])
             await net.wait_for_height(4)
             assert get_boundary(net).failures[what] > 0
             given: Mapping[int, Any] = get_trainer(net, VICTIM).standing
@@ -499,7 +500,7 @@ def test_what_is_on_demand_and_fails_is_gone_without(
 ) -> None:
     async def story() -> None:
         async with taking(tmp_path, 4, UAPDFL, may_fail=True) as fed:
-            break_(monkeypatch, get_service(fed.net)._on_demand, [step])
+            break_(monkeypatch, get_service(fed.net), [*INPUTS, "_on_demand", step])
             await fed.wait_for_round(4)
             assert get_boundary(fed.net).failures[what] > 0
             for height in range(1, 5):

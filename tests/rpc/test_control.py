@@ -166,7 +166,7 @@ async def test_a_reload_applies_what_it_can_and_names_what_needs_a_restart(tmp_p
         assert logging.getLogger().level == logging.DEBUG
         node0 = one.net["node0"].service
         assert node0 is not None
-        assert node0.mines is False
+        assert node0.opener.mines is False
         shown = {peer.name: peer for peer in await one.ask(lambda node: node.list_peers())}
         assert (shown["node1"].address, shown["node1"].added) == ("node1:7063", False)
         config = json.loads(one.view.get_config().json)

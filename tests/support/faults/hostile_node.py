@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 
 from chain import codec
-from chain.block import ZERO, Block, Digest, PayloadRef, Phase
+from chain.block import ZERO, Block, Digest, PayloadRef, Phase, Vote
 from ml.payload import Array, decode_arrays, encode_arrays
 from node import cli
 from node.clock import SystemClock
-from node.consensus import actions, mining
-from node.consensus import service as round_service
+from node.consensus import actions, mining, wiring
+from node.consensus.contributor import Contributor
 from node.consensus.gossip import Gossip
 from node.consensus.handler import PeerHandler
 from node.consensus.machine import EARLY_MS
+from node.consensus.round_tasks import RoundTasks
 from node.consensus.service import RoundService
+from node.consensus.signer import Signer
 from node.p2p.status import Status, status_to_bytes
 from node.p2p.transport.base import BlobNotFound, Message, MessageKind
 from node.training.trainer import Trained
@@ -50,13 +52,13 @@ def put(owner: object, **attributes: object) -> None:
 
 def spoil_payloads(spoil: Spoil, weight: int | None = None) -> None:
     """Every number it sends goes through `spoil`."""
-    honest = RoundService.on_trained
+    honest = Contributor.on_trained
 
-    async def on_trained(self: RoundService, height: int, trained: Trained) -> None:
+    async def on_trained(self: Contributor, height: int, trained: Trained) -> None:
         payloads = {kind: _spoil(data, spoil) for kind, data in trained.payloads.items()}
         await honest(self, height, replace(trained, payloads=payloads, weight=weight or trained.weight))
 
-    put(RoundService, on_trained=on_trained)
+    put(Contributor, on_trained=on_trained)
 
 
 def _spoil(data: bytes, spoil: Spoil) -> bytes:
@@ -136,7 +138,7 @@ def seal_ahead(ahead_ms: int) -> None:
         for peer in others:
             loop.call_later(0.025, self._transport.post, peer, message)
 
-    put(round_service, mine_block=mine_block)
+    put(wiring, mine_block=mine_block)
     put(Gossip, push_block=push_block)
 
 
@@ -165,10 +167,10 @@ def says_that_its_mining_takes_no_time() -> None:
 
 @trick
 def promises_and_says_nothing() -> None:
-    async def on_trained(self: RoundService, height: int, trained: Trained) -> None:
+    async def on_trained(self: Contributor, height: int, trained: Trained) -> None:
         pass
 
-    put(RoundService, on_trained=on_trained)
+    put(Contributor, on_trained=on_trained)
 
 
 @trick
@@ -185,23 +187,24 @@ def gives_its_payloads_to_one() -> None:
     honest = PeerHandler.on_blob_request
 
     async def on_blob_request(self: PeerHandler, peer: bytes, digest: Digest, offset: int) -> Any:
-        if peer != min(key for key in self._genesis.member_ids if key != self._c.me):
+        if peer != min(key for key in self._genesis.member_ids if key != _services[0].signer.id):
             raise BlobNotFound(digest.hex())
         async for chunk in honest(self, peer, digest, offset):
             yield chunk
 
+    _remember_services()
     put(PeerHandler, on_blob_request=on_blob_request)
 
 
 @trick
 def contributes_too_late() -> None:
-    honest = RoundService.on_trained
+    honest = Contributor.on_trained
 
-    async def on_trained(self: RoundService, height: int, trained: Trained) -> None:
-        await asyncio.sleep(1.05 * self._genesis.waits.collect_s)
+    async def on_trained(self: Contributor, height: int, trained: Trained) -> None:
+        await asyncio.sleep(1.05 * self._current.tip.genesis.waits.collect_s)
         await honest(self, height, trained)
 
-    put(RoundService, on_trained=on_trained)
+    put(Contributor, on_trained=on_trained)
 
 
 # ---- votes and blocks
@@ -213,11 +216,11 @@ def votes_for_one_thing_here_and_for_another_there() -> None:
 
     def push_vote(self: Gossip, vote: Any) -> None:
         service = _services[0]
-        if vote.voter != service._me:
+        if vote.voter != service.signer.id:
             honest(self, vote)
             return
         other = codec.sign_vote(
-            service._c.key,
+            service.signer._key,
             service._genesis.chain_id,
             phase=vote.phase,
             height=vote.height,
@@ -234,36 +237,39 @@ def votes_for_one_thing_here_and_for_another_there() -> None:
 
 @trick
 def votes_for_nothing_ever() -> None:
-    honest = RoundService._cast
+    honest = Signer.sign_vote
 
-    async def cast(self: RoundService, action: actions.CastVote) -> None:
+    async def sign_vote(self: Signer, height: int, action: actions.CastVote) -> Vote:
         nothing = replace(action, cast=replace(action.cast, block_id=ZERO, justification=()), block=None)
-        await honest(self, nothing)
+        return await honest(self, height, nothing)
 
-    put(RoundService, _cast=cast)
+    put(Signer, sign_vote=sign_vote)
 
 
 @trick
 def mines_with_an_aggregate_of_its_own() -> None:
-    honest = RoundService._mine
+    honest = RoundTasks.start_mining
 
-    async def mine(self: RoundService, tip: Any, contributions: Any, aggregate: Digest) -> None:
-        await honest(self, tip, contributions, bytes(reversed(aggregate)))
+    def start_mining(self: RoundTasks, tip: Any, contributions: Any, aggregate: Digest) -> None:
+        honest(self, tip, contributions, bytes(reversed(aggregate)))
 
-    put(RoundService, _mine=mine)
+    put(RoundTasks, start_mining=start_mining)
 
 
 @trick
 def leaves_somebody_out_of_its_blocks() -> None:
-    honest = RoundService._compute_aggregate
+    honest = RoundTasks.compute_aggregate
 
-    async def compute(self: RoundService, current: Any, contributions: Any) -> None:
-        least = tuple(sorted(contributions, key=lambda each: each.author != self._me)[: self._genesis.q])
+    def compute_aggregate(self: RoundTasks, contributions: Any) -> None:
+        service = _services[0]
+        least = sorted(contributions, key=lambda each: each.author != service.signer.id)[: service.tip.genesis.q]
         body = tuple(sorted(least, key=lambda each: each.author))
-        current.machine._body = body
-        await honest(self, current, body)
+        assert service.machine is not None
+        service.machine._body = body
+        honest(self, body)
 
-    put(RoundService, _compute_aggregate=compute)
+    _remember_services()
+    put(RoundTasks, compute_aggregate=compute_aggregate)
 
 
 # ---- what it says of itself
@@ -288,7 +294,7 @@ def sends_garbage_and_forged_votes() -> None:
     def status_message(self: Gossip) -> Message:
         service = _services[0]
         forged = codec.sign_vote(
-            service._c.key,
+            service.signer._key,
             service._genesis.chain_id,
             phase=Phase.PREVOTE,
             height=service.tip.height + 1,
@@ -310,8 +316,8 @@ _services: list[RoundService] = []
 def _remember_services() -> None:
     honest = RoundService.__init__
 
-    def init(self: RoundService, context: Any) -> None:
-        honest(self, context)
+    def init(self: RoundService, parts: Any) -> None:
+        honest(self, parts)
         _services.append(self)
 
     put(RoundService, __init__=init)

@@ -365,7 +365,7 @@ class Soak:
         blocks = sys.getallocatedblocks()
         files, temporary, size = (sum(found) for found in zip(*map(_measure, self.net.nodes.values()), strict=True))
         wal = self.net[STEADY].path / "chain.db-wal"
-        context = service._c
+        context = self.net[STEADY].get_context()
         rows = context.store._rows
         return Sample(
             round=self.net[STEADY].height,

@@ -26,6 +26,7 @@ from node.admin.view import NodeView
 from node.config.node_config import NodeConfig
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.p2p.address_book import ADDRESSES, AddressBook
 from node.training.trainer import Trainer
 from support.federation.cluster import Cluster, cluster
@@ -112,7 +113,7 @@ async def running(
 
     def make_service(context: NodeContext) -> RoundService:
         contexts.append(context)
-        return RoundService(context)
+        return make_round_service(context)
 
     async with cluster(
         tmp_path / "nodes",

@@ -33,6 +33,7 @@ from node.boundary import UNFORESEEN, Boundary
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.offload import InlineOffload, Offload
 from node.p2p.transport.memory import MemoryNetwork
 from node.training.exchange import Exchange
@@ -180,8 +181,14 @@ class Node:
         self.store: SqliteStore | None = None
         self.disk: Offload = InlineOffload()
         self.service: RoundService | None = None
+        self.context: NodeContext | None = None
         self.task: asyncio.Task[None] | None = None
         self.failure: BaseException | None = None
+
+    def get_context(self) -> NodeContext:
+        """What the service that runs, or ran last, was made of."""
+        assert self.context is not None
+        return self.context
 
     @property
     def height(self) -> int:
@@ -229,7 +236,7 @@ class Cluster:
         self.boundaries: list[tuple[str, Boundary]] = []  # of each start of a node
         self.may_fail = False
         self.make_disk: Callable[[], Offload] = InlineOffload
-        self.service_class: type[RoundService] | Callable[[NodeContext], RoundService] = RoundService
+        self.service_class: Callable[[NodeContext], RoundService] = make_round_service
 
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]
@@ -268,7 +275,8 @@ class Cluster:
             boundary=transport.boundary,
         )
         node.failure = None
-        node.service = (service_class or RoundService)(context)
+        node.context = context
+        node.service = (service_class or make_round_service)(context)
         node.task = asyncio.create_task(node.service.run(), name=name)
         node.task.add_done_callback(lambda task: self._on_end(node, task))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +25,7 @@ from ml.payload import Array, ArraySpec, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer, get_spec
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_parts
 from node.p2p.transport.memory import MemoryTransport
 from node.payloads.on_demand import get_kinds
 from node.training.exchange import Exchange, get_offers
@@ -188,26 +189,29 @@ class Stingy(RoundService):
     """A member that is not honest about what it has on demand: `serve` is what it does when it is asked for some."""
 
     def __init__(self, context: NodeContext) -> None:
-        super().__init__(context)
+        super().__init__(make_round_parts(context))
+        self.context = context
         self.offered: set[Digest] = set()
         self.asked: list[Digest] = []
         self._be_honest = self.handler.on_blob_request
         self.handler.on_blob_request = self._on_blob_request  # type: ignore[method-assign]  # it lies
+        self._sign = self.signer.sign_contribution
+        self.signer.sign_contribution = self._sign_contribution  # type: ignore[method-assign]  # and remembers
 
-    async def serve(self, data: bytes) -> AsyncIterator[bytes]:
+    async def serve(self, data: bytes) -> AsyncGenerator[bytes, None]:
         yield data
 
-    def _put_contribution(
+    async def _sign_contribution(
         self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = ()
     ) -> Contribution | None:
-        kinds = get_kinds(self._c.spec, tip.height + 1)
+        kinds = get_kinds(self.context.spec, tip.height + 1)
         self.offered |= {sha256(data).digest() for kind, data in trained.payloads.items() if kind in kinds}
-        return super()._put_contribution(tip, trained, adopted)
+        return await self._sign(tip, trained, adopted)
 
-    async def _on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncIterator[bytes]:
+    async def _on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
         chunks = self._be_honest(peer, digest, offset)
         if digest in self.offered:
             self.asked.append(digest)
-            chunks = self.serve(self._c.store.get_blob(digest))
+            chunks = self.serve(self.context.store.get_blob(digest))
         async for chunk in chunks:
             yield chunk

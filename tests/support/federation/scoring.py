@@ -19,6 +19,7 @@ from node.admin.json_view import to_json
 from node.admin.view import NodeView
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.ledger.offline import OfflineNode
 from node.pb import admin_pb2 as pb
 from node.training.trainer import Trainer, TrainerInfo
@@ -51,7 +52,7 @@ async def asking(path: Path, n: int = 4, *, rounds: int = 2, **settings: Any) ->
 
     def make_service(context: NodeContext) -> RoundService:
         contexts.append(context)
-        return RoundService(context)
+        return make_round_service(context)
 
     async with cluster(path, n, rounds=rounds, start=(), **settings) as net:
         for name in net.nodes:

@@ -7,7 +7,7 @@ made.data, made.digest, made.list_data        # its encoding, its digest, and th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +22,7 @@ from ml.payload import KINDS, Array, compute_chunk_digests, encode_arrays
 from ml.specs import MethodSpec, get_spec
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_parts
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
 from support.federation.cluster import Cluster, cluster
@@ -108,16 +109,17 @@ class Slow(RoundService):
     from which byte on."""
 
     def __init__(self, context: NodeContext, rest_s: float = 1.0) -> None:
-        super().__init__(context)
+        super().__init__(make_round_parts(context))
+        self.context = context
         self.rest_s = rest_s
         self.asked: list[tuple[Id, Digest, int]] = []
         self.spoil: Callable[[Id, int, bytes], bytes] = lambda peer, position, chunk: chunk
         self._serve = self.handler.on_blob_request
         self.handler.on_blob_request = self._on_blob_request  # type: ignore[method-assign]  # it takes its time
 
-    async def _on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncIterator[bytes]:
+    async def _on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
         self.asked.append((peer, digest, offset))
-        is_large = (self._c.store.blob_size(digest) or 0) > 1 << 20
+        is_large = (self.context.store.blob_size(digest) or 0) > 1 << 20
         async for chunk in self._serve(peer, digest, offset):
             if is_large:
                 await asyncio.sleep(self.rest_s)

@@ -6,6 +6,8 @@ from random import Random
 
 import pytest
 
+from chain.block import Block, Contribution, Header
+from chain.codec import make_block
 from chain.pow import is_valid_work
 from chain.tip import Tip
 from node.consensus.mining import FIRST_COUNT, RESEAL_S, SLICES, mine_block
@@ -36,16 +38,20 @@ def test_a_header_says_how_long_mining_took_where_difficulty_follows_it(high: in
     rules = {"difficulty": 100_000, "min": 100_000, "max": high, "target_ms": 800}
     genesis = make_genesis(KEYS, pow=rules)
 
+    async def sign(header: Header, nonce: int, body: tuple[Contribution, ...]) -> Block:
+        return make_block(genesis.chain_id, header, nonce, body, KEYS[0])
+
     async def story() -> None:
         clock, miner = VirtualClock(), CountingMiner()
         for seed in range(3):
             began_ms = clock.now_ms()
             block = await mine_block(
-                miner,
-                KEYS[0],
                 Tip.at(genesis, [genesis.block0]),
                 [],
-                aggregate=make_digest("a"),
+                make_digest("a"),
+                miner=miner,
+                me=KEYS[0].id,
+                sign=sign,
                 clock=clock,
                 random=Random(seed),
             )

@@ -1,0 +1,133 @@
+"""Commits final blocks: blobs, blocks, certificates and head in one transaction, then the tip moves.
+
+A second block that was certified at a height that is final here is not committed: both are written down, and nothing is
+signed on top of that any more (PROTOCOL §9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from chain import codec
+from chain.block import ZERO, Contribution, Digest
+from chain.store.signed_slots import get_block_digests
+from chain.store.sqlite import SqliteStore
+from ml.specs import MethodSpec
+from node.boundary import Boundary
+from node.consensus.auditor import Halted
+from node.consensus.current import CurrentRound
+from node.consensus.sync import ChainsDiverge, FinalBlock
+from node.offload import Offload
+from node.payloads.aggregates import Aggregates
+from node.payloads.checks import Aggregate
+from node.payloads.fetcher import BlobFetcher
+from node.payloads.retention import Retention
+from node.payloads.transfers import Transfers
+
+DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
+
+
+class Committer:
+    """The only one that moves the tip. `blobs` pulls for the vote of the height in hand, and those in `behind` pull of
+    blocks that are final: retention is told of either."""
+
+    def __init__(
+        self,
+        current: CurrentRound,
+        spec: MethodSpec,
+        store: SqliteStore,
+        disk: Offload,
+        *,
+        aggregates: Aggregates,
+        retention: Retention,
+        blobs: BlobFetcher,
+        behind: Sequence[BlobFetcher],
+        transfers: Transfers,
+        boundary: Boundary,
+    ) -> None:
+        self._current = current
+        self._spec = spec
+        self._store = store
+        self._disk = disk
+        self._aggregates = aggregates
+        self._retention = retention
+        self._blobs = blobs
+        self._behind = tuple(behind)
+        self._transfers = transfers
+        self._boundary = boundary
+        self._just_named: set[Digest] = get_block_digests(current.tip.block)  # by the blocks that were appended last
+
+    def choose_next(self, blocks: Sequence[FinalBlock]) -> list[FinalBlock]:
+        """Those of `blocks` that follow the tip, one on the other."""
+        tip, chosen = self._current.tip, list[FinalBlock]()
+        for final in blocks:
+            if final.block.height == tip.height + 1 and final.block.header.prev == tip.id:
+                chosen.append(final)
+                tip = tip.extend(final.block)
+        return chosen
+
+    async def append(
+        self, blocks: Sequence[FinalBlock], aggregate: Aggregate | None = None, seen: Collection[Contribution] = ()
+    ) -> None:
+        """Durable when it returns. `blocks` follow the tip; `aggregate` is the last one's, if it was computed here, and
+        `seen` are the contributions that were for the first.
+
+        What came from peers while the blocks before these were written is those blocks', and stays, if they name it.
+        """
+        pulled = self._blobs.take_pulled() - self._just_named
+        late = frozenset[Digest]().union(*(blobs.take_pulled() for blobs in self._behind))
+        await self._disk.run(self._put_blocks, blocks, aggregate, tuple(seen), pulled, late)
+        self._just_named = set[Digest]().union(*(get_block_digests(final.block) for final in blocks))
+        if aggregate is not None:
+            self._aggregates.on_new(aggregate)
+        for final in blocks:
+            self._current.tip = self._current.tip.extend(final.block)
+            with self._boundary.around("record"):
+                self._transfers.name(final.block.contributions, self._spec.get_streamed(final.block.height))
+
+    def _put_blocks(
+        self,
+        blocks: Sequence[FinalBlock],
+        aggregate: Aggregate | None,
+        seen: tuple[Contribution, ...],
+        pulled: frozenset[Digest],
+        late: frozenset[Digest],
+    ) -> None:
+        """Runs on the disk's thread. What was `seen` and `pulled` was for the first of the blocks."""
+        if aggregate is not None and aggregate.digest != ZERO:
+            self._store.put_blob(aggregate.data)
+        self._store.append_all([(final.block, final.certificate) for final in blocks])
+        first, *others = blocks
+        with self._boundary.around("retention"):
+            self._retention.on_block(first.block, seen, pulled, late)
+            for final in others:
+                self._retention.on_block(final.block)
+
+    def abandon(self) -> None:
+        """Nothing is committed any more: what is still being pulled is not wanted."""
+        for blobs in self._behind:
+            blobs.abandon()
+
+    # ---- when two blocks were certified at one height
+
+    async def raise_if_diverged(self) -> None:
+        """Raises Halted where that was written down."""
+        divergence = await self._disk.run(self._store.get_meta, DIVERGENCE)
+        if divergence is not None:
+            raise Halted(
+                f"two blocks were certified at height {divergence['height']}; nothing is signed on top of that"
+            )
+
+    async def halt(self, error: ChainsDiverge) -> None:
+        """Writes both blocks down and raises Halted."""
+        noted = {
+            "height": error.ours.height,
+            "ours": codec.encode_block(error.ours).hex(),
+            "theirs": codec.encode_block(error.theirs).hex(),
+            "their_certificate": codec.encode_certificate(error.certificate).hex(),
+        }
+        await self._disk.run(self._store.put_meta, DIVERGENCE, noted)
+        raise Halted(str(error)) from error
+
+    def __repr__(self) -> str:
+        return f"<Committer at {self._current.tip.height}>"

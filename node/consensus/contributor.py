@@ -1,0 +1,99 @@
+"""Contributor: signs and sends what the worker has learned, and hears what came of the rounds it applied.
+
+A contribution's blobs are durable first, then the contribution, then it is sent. Where training fails, or the disk is
+full, the round goes on without this node's contribution.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from chain.block import Id
+from chain.errors import StoreFull
+from node.consensus.actions import ContributionSeen, TrainingFailed
+from node.consensus.authenticator import Authenticator
+from node.consensus.current import CurrentRound
+from node.consensus.gossip import Gossip
+from node.consensus.record import Records
+from node.consensus.signer import Signer
+from node.events import Events
+from node.p2p.peers import Peers
+from node.p2p.refusals import Reason
+from node.payloads.on_demand import OnDemand
+from node.training.learner import Metrics
+from node.training.trainer import Trained
+
+log = logging.getLogger(__name__)
+
+
+class Contributor:
+    """The learner's listener."""
+
+    def __init__(
+        self,
+        current: CurrentRound,
+        signer: Signer,
+        authenticator: Authenticator,
+        gossip: Gossip,
+        records: Records,
+        *,
+        on_demand: OnDemand,
+        peers: Peers,
+        events: Events,
+    ) -> None:
+        self._current = current
+        self._signer = signer
+        self._authenticator = authenticator
+        self._gossip = gossip
+        self._records = records
+        self._on_demand = on_demand
+        self._peers = peers
+        self._events = events
+
+    async def on_trained(self, height: int, trained: Trained) -> None:
+        """The worker's local phase is done: make its blobs durable, then the contribution, then send it."""
+        tip, record = self._current.tip, self._records.current
+        if record is None or tip.height + 1 != height:
+            return
+        record.train, record.went_back, record.failure = dict(trained.metrics), trained.went_back, None
+        try:
+            adopted = await self._signer.adopt_files(trained)
+        except StoreFull as error:
+            log.error("round %d goes on without this node's contribution, the disk is full: %s", height, error)
+            await self.on_training_failed(height, f"the disk is full: {error}")
+            return
+        contribution = await self._signer.sign_contribution(tip, trained, adopted)
+        if contribution is None or self._current.tip is not tip:
+            return
+        self._authenticator.add_own(contribution)
+        self._gossip.push_contribution(contribution)
+        self._current.post(height, ContributionSeen(contribution))
+
+    async def on_training_failed(self, height: int, reason: str) -> None:
+        """The round at `height` goes on without this node's contribution."""
+        if (record := self._records.current) is not None and record.height == height:
+            record.failure = reason
+        me = self._signer.id.hex()
+        self._events.publish("rejected", height=height, author=me, reason=f"training failed: {reason}")
+        self._current.post(height, TrainingFailed())
+
+    def on_applied(self, height: int, metrics: Metrics) -> None:
+        """The worker has applied the aggregate of `height`."""
+        self._records.on_applied(height, metrics)
+
+    def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
+        """What this peer offered would have harmed the client, and was not taken."""
+        name = self._peers.get_name(peer)
+        log.warning("round %d: what %s offered is not taken here, as it does harm: %s", height, name, reason)
+        self._peers.refuse(peer, Reason.HARM)
+        self._on_demand.leave_out(peer, height, reason)
+        if (record := self._records.get(height)) is not None:
+            record.gone[peer] = f"does harm here: {reason}"
+        self._events.publish("rejected", height=height, author=peer.hex(), reason=reason)
+
+    def on_spoiled(self, height: int, reason: str) -> None:
+        """The aggregate of this height is not in the client's model."""
+        log.warning("round %d: its aggregate is spoiled, and this node goes on from its own model: %s", height, reason)
+        if (record := self._records.get(height)) is not None:
+            record.spoiled = reason
+        self._events.publish("spoiled", height=height, reason=reason)

@@ -1,0 +1,80 @@
+"""Opens a round: whom it waits for and how long, and whether this node speaks, mines and contributes in it.
+
+A node does not speak at a height of which it may have signed something that its disk does not know any more: after a
+loss of rows, and after its data was put back from a backup.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from chain.genesis import Genesis
+from chain.store.sqlite import SqliteStore
+from chain.tip import Tip
+from node.consensus.awaiting import Awaiting
+from node.consensus.crossing import Crossing
+from node.consensus.evidence import EvidencePool
+from node.consensus.machine import RoundMachine
+from node.consensus.participation import Participation
+from node.consensus.restored import RESTORED, Restored
+from node.consensus.signer import Signer
+from node.offload import Offload
+from node.p2p.peers import Peers
+
+log = logging.getLogger(__name__)
+
+
+class RoundOpener:
+    """One node's. `mines` may be changed, from the next round on."""
+
+    def __init__(
+        self,
+        genesis: Genesis,
+        signer: Signer,
+        store: SqliteStore,
+        disk: Offload,
+        *,
+        peers: Peers,
+        awaiting: Awaiting,
+        evidence: EvidencePool,
+        crossing: Crossing,
+        participation: Participation,
+        mines: bool,
+    ) -> None:
+        self.mines = mines
+        self.restored = Restored(store.get_meta(RESTORED))
+        self.participation = participation
+        self.crossing = crossing
+        self._genesis = genesis
+        self._signer = signer
+        self._store = store
+        self._disk = disk
+        self._peers = peers
+        self._awaiting = awaiting
+        self._evidence = evidence
+
+    async def open(self, tip: Tip, collect_s: float, *, is_behind: bool) -> RoundMachine:
+        """The machine of the height after `tip`. `is_behind`: there are final blocks that are not here yet."""
+        height = tip.height + 1
+        await self._note_tip(tip.height, is_behind=is_behind)
+        speaks = self._signer.may_sign(height) and not self.restored.is_silent_at(height)
+        parent_authors = {contribution.author for contribution in tip.block.contributions}
+        return RoundMachine(
+            self._genesis,
+            me=self._signer.id if speaks else None,
+            height=height,
+            parent_ms=tip.header.time_ms,
+            awaited=parent_authors if tip.height else self._genesis.member_ids,
+            overdrawn=self._awaiting.get_overdrawn(),
+            accused=self._evidence.get_accused(height),
+            mine=self.mines,
+            contributes=self.participation.contributes_to(height),
+            collect_s=collect_s,
+            crossing_s=self.crossing.wait_s,
+        )
+
+    async def _note_tip(self, height: int, *, is_behind: bool) -> None:
+        is_caught_up = self._peers.describe_stall() is None and not is_behind
+        if self.restored.on_tip(height, is_caught_up=is_caught_up):
+            await self._disk.run(self._store.put_meta, RESTORED, self.restored.to_meta())
+            log.warning("%s", self.restored.describe() or "put back from a backup, and signs again: two heights passed")

@@ -1,0 +1,233 @@
+"""The slow work of the height in hand: blobs, aggregates, candidates, mining, and timers.
+
+Each task reports back by an event; what goes wrong unforeseen with a peer's bytes refuses those bytes. When the height
+is over everything is cancelled with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from chain import validation
+from chain.block import Block, Contribution, Digest
+from chain.errors import ValidationError
+from chain.tip import Tip
+from ml.specs import MethodSpec
+from node.boundary import UNFORESEEN, Boundary
+from node.consensus import actions
+from node.consensus.current import CurrentRound
+from node.consensus.gossip import Gossip
+from node.events import Events
+from node.p2p.peers import Peers
+from node.p2p.refusals import Reason, get_reason
+from node.payloads.checks import Aggregate, PayloadRefused, RoundPayloads
+from node.payloads.fetcher import BlobFetcher
+from node.payloads.transfers import Transfers
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 1.0  # between two attempts at what failed for an error that nobody foresaw
+
+Mine = Callable[[Tip, tuple[Contribution, ...], Digest], Awaitable[Block]]
+
+
+async def _raise(error: BaseException) -> None:
+    """What went wrong in a task of its own ends the service, where it is heard."""
+    raise error
+
+
+class RoundTasks:
+    """One node's. `make_payloads` gives what is to be known of the payloads of a height on a tip, `mine` a signed and
+    durable candidate. `collect_s` is for how long payloads are usually waited for, `blobs` what pulls them."""
+
+    def __init__(
+        self,
+        current: CurrentRound,
+        spec: MethodSpec,
+        *,
+        collect_s: float,
+        make_payloads: Callable[[Tip], RoundPayloads],
+        mine: Mine,
+        blobs: BlobFetcher,
+        gossip: Gossip,
+        transfers: Transfers,
+        peers: Peers,
+        events: Events,
+        boundary: Boundary,
+    ) -> None:
+        self._current = current
+        self._spec = spec
+        self._collect_s = collect_s
+        self._make_payloads = make_payloads
+        self._mine = mine
+        self._blobs = blobs
+        self._gossip = gossip
+        self._transfers = transfers
+        self._peers = peers
+        self._events = events
+        self._boundary = boundary
+        self._height = 0
+        self._payloads: RoundPayloads | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._mining: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """Tasks that are running."""
+        return len(self._tasks)
+
+    # ---- a height begins, and ends
+
+    def begin(self, tip: Tip) -> None:
+        """Work is for the height after `tip` from now on."""
+        self.cancel()
+        self._height = tip.height + 1
+        self._payloads = self._make_payloads(tip)
+
+    def cancel(self) -> None:
+        """The height is over."""
+        for timer in self._timers:
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._timers, self._tasks, self._mining, self._payloads = [], set(), None, None
+        self._blobs.abandon()
+
+    def get_aggregate(self, digest: Digest) -> Aggregate | None:
+        """The aggregate of this digest, if it was computed here for this height."""
+        return None if self._payloads is None else self._payloads.get(digest)
+
+    def get_collect_s(self, height: int) -> float:
+        """For how long contributions of this height, and what they commit to, are waited for."""
+        return self._spec.get_collect_s(height, self._collect_s)
+
+    # ---- work that begins
+
+    def fetch_payloads(self, contribution: Contribution) -> None:
+        """Has the payloads of a contribution fetched and checked."""
+        self._spawn(self._fetch_payloads(self._height, self._get_payloads(), contribution))
+
+    def compute_aggregate(self, contributions: tuple[Contribution, ...]) -> None:
+        """Has the aggregate of a candidate of this node computed."""
+        self._spawn(self._compute_aggregate(self._height, self._get_payloads(), contributions))
+
+    def start_mining(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
+        """Has a candidate of this node mined."""
+        self._mining = self._spawn(self._mine_and_push(tip, contributions, aggregate))
+
+    def stop_mining(self) -> None:
+        """Nobody waits for a candidate of this node any more."""
+        if self._mining is not None:
+            self._mining.cancel()
+
+    def check_candidate(self, block: Block) -> None:
+        """Has a candidate recomputed."""
+        self._spawn(self._check_candidate(self._get_payloads(), block))
+
+    def start_timer(self, timer: actions.Timer, after_s: float) -> None:
+        """Reports that the timer has fired, once it has."""
+        loop, height = asyncio.get_running_loop(), self._height
+        self._timers = [handle for handle in self._timers if handle.when() >= loop.time()]  # still to fire
+        self._timers.append(loop.call_later(after_s, self._current.post, height, actions.TimerFired(timer)))
+
+    def _get_payloads(self) -> RoundPayloads:
+        assert self._payloads is not None  # noqa: S101 - work is asked for while a round is in hand
+        return self._payloads
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._current.call(partial(_raise, error))
+
+    # ---- payloads
+
+    async def _fetch_payloads(self, height: int, payloads: RoundPayloads, contribution: Contribution) -> None:
+        with self._boundary.around("payloads", contribution.author) as crossing:
+            await self._try_fetch_payloads(height, payloads, contribution)
+        if crossing.failure is not None:
+            self._current.post(height, actions.PayloadsRefused(contribution, UNFORESEEN))
+
+    async def _try_fetch_payloads(self, height: int, payloads: RoundPayloads, contribution: Contribution) -> None:
+        self._transfers.name([contribution], self._spec.get_streamed(height))
+        try:
+            await payloads.ensure(contribution)
+        except PayloadRefused as error:
+            log.warning("contribution of %s refused: %s", self._peers.get_name(contribution.author), error)
+            self._peers.refuse(contribution.author, Reason.PAYLOAD)
+            self._events.publish("rejected", height=height, author=contribution.author.hex(), reason=str(error))
+            self._current.post(height, actions.PayloadsRefused(contribution, str(error)))
+        else:
+            self._current.post(height, actions.PayloadsVerified(contribution))
+
+    # ---- a candidate of this node
+
+    async def _compute_aggregate(
+        self, height: int, payloads: RoundPayloads, contributions: tuple[Contribution, ...]
+    ) -> None:
+        """For a candidate of this node. Where that fails, whose fault it is nobody can say: it is tried again for as
+        long as the round lasts."""
+        has_failed = False
+        while True:
+            with self._boundary.around("own aggregate"):
+                aggregate = await payloads.aggregate(contributions)
+                self._current.post(height, actions.AggregateComputed(aggregate.digest))
+                return
+            if not has_failed:
+                log.warning("round %d goes on without a candidate of this node: %s", height, UNFORESEEN)
+            has_failed = True
+            await asyncio.sleep(AGAIN_S)
+
+    async def _mine_and_push(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
+        block = await self._mine(tip, contributions, aggregate)
+        self._gossip.push_block(block)
+        self._current.post(block.height, actions.Mined(block))
+
+    # ---- candidates
+
+    async def _check_candidate(self, payloads: RoundPayloads, block: Block) -> None:
+        """A candidate that cannot be judged here is not voted for, and followed if others make it final."""
+        with self._boundary.around("candidate", block.header.miner) as crossing:
+            await self._try_check_candidate(payloads, block)
+        if crossing.failure is not None:
+            self._current.post(block.height, actions.CandidateRefused(block, UNFORESEEN, wrong=False))
+
+    async def _try_check_candidate(self, payloads: RoundPayloads, block: Block) -> None:
+        """Recompute. While the blobs are not to be had say so once, and go on looking for them."""
+        height, post = block.height, self._current.post
+        looking = asyncio.create_task(_recompute(payloads, block))
+        try:
+            try:
+                async with asyncio.timeout(self.get_collect_s(height)):
+                    await asyncio.shield(looking)
+            except TimeoutError:
+                post(height, actions.CandidateRefused(block, "its blobs are not to be had", wrong=False))
+                await looking
+        except (PayloadRefused, ValidationError) as error:
+            name = self._peers.get_name(block.header.miner)
+            log.warning("candidate %s of %s refused: %s", block.id.hex()[:8], name, error)
+            self._events.publish("rejected", height=height, block=block.id.hex(), reason=str(error))
+            kind = Reason.PAYLOAD if isinstance(error, PayloadRefused) else get_reason(error)
+            post(height, actions.CandidateRefused(block, str(error), wrong=True, kind=kind))
+        else:
+            post(height, actions.CandidateValidated(block))
+        finally:
+            looking.cancel()
+
+    def __repr__(self) -> str:
+        return f"<RoundTasks of {self._height}: {len(self)} running>"
+
+
+async def _recompute(payloads: RoundPayloads, block: Block) -> None:
+    await payloads.ensure_all(block.contributions)
+    aggregate = await payloads.aggregate(block.contributions)
+    validation.validate_aggregate(block, aggregate.digest)

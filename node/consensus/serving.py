@@ -1,0 +1,62 @@
+"""Serves blocks and blobs of the store to peers that ask for them (PROTOCOL §6, §7)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+
+from chain.block import Digest, Id
+from chain.store.sqlite import SqliteStore
+from node.offload import Offload, run_sized
+from node.p2p.transport.base import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_BLOCKS_REPLY_BYTES, BlobNotFound
+from node.payloads.transfers import Transfers
+
+BLOCK_FRAMING_BYTES = 16  # around each block of a reply, at most
+
+
+class StoreServer:
+    """One node's. `disk` is the store's thread; `bulk` reads blobs, so that votes do not wait for them."""
+
+    def __init__(self, store: SqliteStore, disk: Offload, bulk: Offload, transfers: Transfers) -> None:
+        self._store = store
+        self._disk = disk
+        self._bulk = bulk
+        self._transfers = transfers
+
+    async def get_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
+        """Blocks with their certificates, as many as are here and fit into a reply. Raises StoreCorrupted."""
+        return await self._disk.run(self._read_blocks, first, count)
+
+    def _read_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
+        """Runs on the disk's thread."""
+        replies: list[tuple[bytes, bytes]] = []
+        total = 0
+        for row in self._store.read_rows(max(1, first), first + count - 1):
+            if row.damage is not None:
+                self._store.get_block_bytes(row.height)  # says what is wrong with it
+            if row.height != max(1, first) + len(replies):
+                break
+            total += len(row.block) + len(row.certificate) + BLOCK_FRAMING_BYTES
+            if total > MAX_BLOCKS_REPLY_BYTES:
+                break
+            replies.append((row.block, row.certificate))
+        return replies
+
+    async def read_blob(self, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
+        """A blob from `offset` on, in chunks. Raises BlobNotFound."""
+        if offset > MAX_BLOB_BYTES:
+            raise BlobNotFound(f"{digest.hex()} from {offset}")
+        try:
+            with self._store.blob_path(digest).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                left = size - file.seek(offset)
+                with self._transfers.follow(
+                    peer, digest, is_incoming=False, resumed=min(offset, size), total=size
+                ) as on_passed:
+                    while left > 0:
+                        chunk = await run_sized(self._bulk, left, file.read, CHUNK_BYTES)
+                        left -= len(chunk)
+                        yield chunk
+                        on_passed(len(chunk))
+        except FileNotFoundError as error:
+            raise BlobNotFound(digest.hex()) from error

@@ -1,0 +1,173 @@
+"""The one door that signs contributions, candidates and votes: durable before they are sent, and never two of a slot
+(I4).
+
+Nothing else in a round holds the key. The store keeps one object for each slot; where there is one already, from an
+earlier life, that one is given back and sent again. Before a lock is signed, what it is on and the prevotes that
+justify it are durable (PROTOCOL §4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from chain import codec
+from chain.block import Block, Contribution, Header, Id, PayloadRef, Phase, Vote
+from chain.errors import SlotTaken
+from chain.genesis import Genesis
+from chain.signing import SigningKey
+from chain.store.sqlite import SqliteStore
+from chain.tip import Tip
+from ml import payload
+from node.consensus.actions import CastVote, Started
+from node.offload import Offload
+from node.training.trainer import Trained
+
+ITERATIONS = "iterations"  # the meta value that holds what the newest contribution signed here was trained with
+
+
+@dataclass(frozen=True, slots=True)
+class SignedBefore:
+    """What this node signed for a height in an earlier life, the blocks it was locked on, and all it has to resend.
+
+    `num_iterations` is what its contribution was trained with, where that was chosen by measurements.
+    """
+
+    started: Started = field(default_factory=Started)
+    locked: tuple[Block, ...] = ()
+    own: tuple[Contribution | Block | Vote, ...] = ()
+    num_iterations: int | None = None
+
+
+class Signer:
+    """One member's key and the slots it has signed. `disk` is the store's thread, on which votes wait for nothing but
+    each other; `bulk` takes in large files. With `notes_iterations` it is kept what a contribution was trained with."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        genesis: Genesis,
+        store: SqliteStore,
+        disk: Offload,
+        bulk: Offload,
+        *,
+        notes_iterations: bool,
+    ) -> None:
+        self._key = key
+        self._chain_id = genesis.chain_id
+        self._is_member = genesis.index_of(key.id) is not None
+        self._store = store
+        self._disk = disk
+        self._bulk = bulk
+        self._notes_iterations = notes_iterations
+        self._signed_height = store.get_signed_height()  # in an earlier life
+
+    @property
+    def id(self) -> Id:
+        """Who signs."""
+        return self._key.id
+
+    def may_sign(self, height: int) -> bool:
+        """Whether it is certain what was signed for this height: where rows were lost it is not, and nothing is."""
+        return self._is_member and height > self._store.silent_until
+
+    # ---- what was signed before
+
+    async def load_before(self, height: int) -> SignedBefore:
+        """What an earlier life has left of this height."""
+        if height > self._signed_height:
+            return SignedBefore()
+        return await self._disk.run(self._load_before, height)
+
+    def _load_before(self, height: int) -> SignedBefore:
+        """Runs on the disk's thread: it touches nothing but the store."""
+        store = self._store
+        contribution, candidate = store.get_contribution(height), store.get_candidate(height)
+        votes = store.get_votes(height)
+        locked, justification = store.get_justification(height)
+        own = [thing for thing in (contribution, candidate, *justification, *votes) if thing is not None]
+        trained = store.get_meta(ITERATIONS) if contribution is not None else None
+        num_iterations = trained["iterations"] if trained is not None and trained["height"] == height else None
+        started = Started(contribution, candidate, votes, justification)
+        return SignedBefore(started, locked, tuple(own), num_iterations)
+
+    # ---- contributions
+
+    async def adopt_files(self, trained: Trained) -> tuple[PayloadRef, ...]:
+        """Makes blobs of the files that the trainer has left, where they are too large to pass through here. Whoever
+        votes waits for the disk's thread, so this is done on another. Raises StoreFull."""
+        refs: list[PayloadRef] = []
+        for kind, path in trained.files.items():
+            digest, size = await self._bulk.run(self._store.adopt_blob, path)
+            refs.append(PayloadRef(payload.kind_code(kind), digest, size))
+        return tuple(refs)
+
+    async def sign_contribution(
+        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = ()
+    ) -> Contribution | None:
+        """The durable contribution on `tip`, its blobs first: this one, or the one signed for it before. None when the
+        height was finalised meanwhile: there is nothing to sign for it any more."""
+        return await self._disk.run(self._put_contribution, tip, trained, adopted)
+
+    def _put_contribution(self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...]) -> Contribution | None:
+        """Runs on the disk's thread."""
+        if self._store.head_height > tip.height:
+            kept = self._store.referenced_blobs(tip.height + 1)
+            for ref in adopted:
+                if ref.digest not in kept:
+                    self._store.delete_blob(ref.digest)
+            return None
+        refs = [
+            PayloadRef(payload.kind_code(kind), self._store.put_blob(data), len(data))
+            for kind, data in trained.payloads.items()
+        ]
+        refs += adopted
+        contribution = codec.sign_contribution(
+            self._key,
+            self._chain_id,
+            height=tip.height + 1,
+            prev=tip.id,
+            weight=trained.weight,
+            payloads=tuple(sorted(refs, key=lambda ref: ref.kind)),
+        )
+        if self._notes_iterations:  # before it is signed for good: a repetition has to give the same bytes
+            iterations = int(trained.metrics["iterations"])
+            self._store.put_meta(ITERATIONS, {"height": contribution.height, "iterations": iterations})
+        try:
+            self._store.put_contribution(contribution)
+        except SlotTaken as taken:
+            return codec.decode_contribution(taken.stored)
+        return contribution
+
+    # ---- candidates
+
+    async def sign_candidate(self, header: Header, nonce: int, body: tuple[Contribution, ...]) -> Block:
+        """The durable candidate of this height: the one of this header, or the one signed before."""
+        block = codec.make_block(self._chain_id, header, nonce, body, self._key)
+        try:
+            await self._disk.run(self._store.put_candidate, block)
+        except SlotTaken as taken:
+            return codec.decode_block(self._chain_id, taken.stored)
+        return block
+
+    # ---- votes
+
+    async def sign_vote(self, height: int, action: CastVote) -> Vote:
+        """The durable vote of this slot: this one, or the one signed in it before."""
+        cast = action.cast
+        vote = codec.sign_vote(
+            self._key, self._chain_id, phase=cast.phase, height=height, view=cast.view, block_id=cast.block_id
+        )
+        return await self._disk.run(self._put_vote, vote, action)
+
+    def _put_vote(self, vote: Vote, action: CastVote) -> Vote:
+        """Runs on the disk's thread."""
+        try:
+            if vote.phase is Phase.PRECOMMIT and action.block is not None:
+                self._store.put_justification(vote.height, action.block, action.cast.justification)
+            self._store.put_vote(vote)
+        except SlotTaken as taken:
+            return codec.decode_vote(taken.stored)
+        return vote
+
+    def __repr__(self) -> str:
+        return f"<Signer {self.id.hex()[:8]}>"
