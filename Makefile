@@ -7,13 +7,14 @@ READY  := $(VENV)/.ready
 SECONDS := 12
 FUZZ    := $(VENV)/.fuzz-ready
 BUILD   := $(VENV)/.build
+DOCS    := $(VENV)/.docs-ready
 SBOM    := $(VENV)/.sbom
 AUDIT   := $(VENV)/.audit
 
 DEVICE      ?= cpu
 ENVIRONMENT ?= $(BIN)/python
 
-.PHONY: setup test test-slow test-long fuzz check format proto lock sbom audit wheel demo clean
+.PHONY: setup test test-slow test-long fuzz check format proto docs reference lock sbom audit wheel demo clean
 
 setup: $(READY)
 
@@ -56,6 +57,18 @@ format: $(READY)
 
 proto: $(READY)
 	PATH="$(abspath $(BIN)):$$PATH" sh proto/generate.sh
+
+# docs/_build/index.html; a link within that leads nowhere is an error.
+docs: $(DOCS)
+	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
+
+# The pages of docs/reference, from the code; a test holds them to it.
+reference: $(READY)
+	PYTHONPATH=. $(BIN)/python docs/generate.py
+
+$(DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $(DOCS)
 
 # Needs pip-tools on the path. torch for the CPU, since the one for CUDA stands on gigabytes more; the first lines stay.
 lock:
@@ -107,4 +120,4 @@ demo: $(READY)
 	$(BIN)/fednode demo
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist docs/_build

@@ -111,7 +111,7 @@ def main(locked: str, installed: str, out: str) -> None:
     try:
         bom = merge(json.loads(Path(locked).read_bytes()), json.loads(Path(installed).read_bytes()))
     except EnvironmentDiffers as error:
-        sys.exit(f"the environment is not as locked (ENVIRONMENT, and deploy/README.md): {error}")
+        sys.exit(f"the environment is not as locked (ENVIRONMENT, and docs/deploy/image.md): {error}")
     data = encode(bom)
     validate(data)
     Path(out).write_bytes(data)

@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
     from node.cli.chain_compare import diff, list_evidence
     from node.cli.chain_import import import_file
 
-    group = make_group("Show, check, compare, follow, export and import the finalised chain.")
+    group = make_group("Show, check, compare, follow, export and import the chain.")
     group.command("list")(list_some)
     group.command("show")(show)
     group.command("verify")(verify)
@@ -183,7 +183,8 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check links, work, signatures, certificates and every stored byte; exit 5 at the first fault.
+    """Verify the stored chain; exit code 5 at the first fault. It checks links, proof of work, signatures, certificates
+    and every stored byte.
 
     Examples: fednode chain verify --deep --config node.yaml, or fednode chain verify --data-dir data --json
     """
@@ -331,7 +332,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write finalised blocks and their certificates to a file, all of it or nothing.
+    """Write finalised blocks and certificates to a file. It writes all of it or nothing.
 
     Example: fednode chain export chain.pb --from 1 --to 100 --config node.yaml
     """

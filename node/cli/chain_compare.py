@@ -27,7 +27,7 @@ def diff(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find where two nodes' chains part: after finality never. Exit code 5 if they do.
+    """Find where two nodes' chains differ. Final blocks never do; exit code 5 if they do.
 
     Examples: fednode chain diff --peer node2 -c node0.yaml; fednode chain diff --data-dir data/node0 --other data/node2
     """
@@ -82,7 +82,8 @@ def describe_comparison(shown: pb.ChainComparison, name: str) -> list[str]:
 def list_evidence(
     socket: Socket = None, config: NodeConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """List what members signed twice, as far as this node knows: its authors are left out of blocks for a while.
+    """List what members signed twice. This is as far as the node knows; such authors are left out of blocks for a
+    while.
 
     Examples: fednode chain evidence -c node0.yaml; fednode chain evidence --data-dir data/node0 --json
     """

@@ -27,7 +27,7 @@ def import_file(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Verify the file and say what would be done.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Verify an exported chain and append what extends a stopped node's store.
+    """Verify an exported chain and add it to a stopped node. It appends what extends the node's store.
 
     Links, proof of work, every signature and every certificate are checked before anything is written: a file that is
     damaged, of another chain, or that leaves a gap changes nothing (exit code 5). With --config the data directory may

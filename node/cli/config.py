@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def check(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Validate a configuration, and that it allows for what the method of its genesis shares, where that is there.
+    """Check a configuration file. Where its genesis is there, also that the site has agreed to what its method shares.
 
     `fednode start --check` also reads the other files it names.
 
@@ -54,7 +54,7 @@ def _validate_sharing(config: NodeConfig) -> None:
 
 
 def show(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Print the effective configuration, secrets redacted, with the origin of each value.
+    """Print the configuration in force and where it comes from. Each value has its origin; secrets are redacted.
 
     What counts is --set, then the environment (FEDNODE__NETWORK__LISTEN=…), then the file, then the default.
 
@@ -69,7 +69,7 @@ def show(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = Fals
 
 
 def diff(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Print what a configuration sets to something else than the default, and what that would be.
+    """Print what a configuration changes from the defaults. Beside each value stands the default.
 
     Example: fednode config diff --config node.yaml
     """
@@ -122,7 +122,7 @@ def _print_lines(lines: list[tuple[str, str]]) -> None:
 
 
 def show_schema() -> None:
-    """Print the JSON Schema of node.yaml, by which editors complete and check it.
+    """Print the JSON Schema of node.yaml, for editors. They complete and check the file by it.
 
     An editor with the YAML language server takes it from the first line of the file:
     # yaml-language-server: $schema=node.schema.json

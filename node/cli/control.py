@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def pause(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
-    """Have a node contribute nothing from the next round on, also after a restart, until fednode resume.
+    """Stop contributing from the next round on, until resumed. A pause outlives restarts; fednode resume ends it.
 
     It goes on voting, mining (unless consensus.mine is off), syncing, and taking in what the others agree on. Rounds go
     on while a quorum of members contributes; with fewer they wait until one resumes.
@@ -37,7 +37,7 @@ def pause(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson 
 
 
 def resume(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
-    """Have a paused node contribute again, to the round in hand if that is not over.
+    """Have a paused node contribute again. It contributes to the current round if that is not over.
 
     Example: fednode resume --config node.yaml
     """
@@ -64,7 +64,8 @@ def stop(
     config: NodeConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a node as SIGTERM does, at once or after a round. It exits with 0, which systemd does not restart.
+    """End a node cleanly, at once or after a round. It ends as on SIGTERM and exits with 0, which systemd does not
+    restart.
 
     A restart forgets --after-round. Where whatever ends is started again, as in Kubernetes, scale to 0 instead.
 
@@ -116,7 +117,7 @@ def set_log_level(
     config: NodeConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a node log more, or less, until it is restarted.
+    """Change how much a node logs, until it is restarted.
 
     Example: fednode log-level debug --config node.yaml
     """
@@ -133,7 +134,7 @@ def set_log_level(
 
 
 def reload(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
-    """Have a node read its configuration again, as it does on SIGHUP, and say what needs a restart.
+    """Have a node read its configuration again. It does so on SIGHUP too. Says which changes need a restart.
 
     log.level, network.peers, consensus.mine, http.token_file and what is in that file change at once. A configuration
     with problems changes nothing: they are printed, and the exit code is 78.

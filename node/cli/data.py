@@ -96,7 +96,7 @@ def show_stats(
     size: _Size = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show mean and deviation of each channel, as genesis takes them.
+    """Show each channel's mean and deviation, for genesis.
 
     They are measured on the training samples in 0..1, and printed as genesis' `input`; of data with domains of their
     own for each of these, too.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     group = make_group(
-        "Run a federation of real processes, on bundled data unless told otherwise, and show what came of it.\n\n"
+        "Run a federation of real processes, and show the result. It uses bundled data unless told otherwise.\n\n"
         "Examples: fednode demo -n 4 --rounds 5 --method mpfedcl, or fednode demo --stay --http-port 8080, or fednode "
         "demo --keep cluster --json; from another terminal fednode demo ps, logs and down"
     )
@@ -68,7 +68,7 @@ def run(
     http_port: HttpPortOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a federation of real processes, on bundled data unless told otherwise, and show what came of it."""
+    """Run a federation of real processes, and show the result. It uses bundled data unless told otherwise."""
     if context.invoked_subcommand is not None:
         sources = (context.get_parameter_source(name) for name in context.params)
         if any(source is not None and source.name == "COMMANDLINE" for source in sources):

@@ -79,7 +79,7 @@ def show_logs(
     directory: _Directory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the logs of a demo's nodes, each line behind the name of its node.
+    """Show the logs of a demo's nodes. Each line begins with the name of its node.
 
     Example: fednode demo logs node2 --follow
     """
@@ -115,7 +115,8 @@ def _print_line(node: DemoNode, line: str, as_json: bool) -> None:
 
 
 def stop(directory: _Directory = None, as_json: AsJson = False) -> None:
-    """Stop a demo and its nodes, as Ctrl-C in its terminal does; also the nodes of one that was killed.
+    """Stop a demo and its nodes. It does as Ctrl-C in the demo's terminal, and also ends the nodes of a demo that was
+    killed.
 
     Example: fednode demo down
     """

@@ -97,7 +97,7 @@ def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `experiment run` has written.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write DIR/report.html, and its tables and figures beside it: also while runs are missing.
+    """Write DIR/report.html with its tables and figures. It works while runs are missing, too.
 
     Example: fednode experiment report results/dfpl-table1-digits
     """

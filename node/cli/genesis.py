@@ -27,7 +27,7 @@ _File = Annotated[Path, typer.Argument(metavar="FILE", help="A genesis.yaml, its
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Make and show the file that all members of a federation share.")
+    group = make_group("Make and show the file that all members share.")
     group.command("new")(make)
     group.command("add-member")(add_member)
     group.command("show")(show)
@@ -82,7 +82,8 @@ def make(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the genesis of a federation out of its members' ids, with the initial model beside it.
+    """Make a federation's genesis and its initial model. It takes the members' ids; the model is written beside the
+    genesis.
 
     Both files go to every member as they are; they are no secret, but all must have the same: fednode genesis hash.
 
@@ -149,7 +150,7 @@ def add_member(
     member: Annotated[str, typer.Argument(metavar="MEMBER", help="[NAME=]ID@HOST:PORT, as fednode init prints it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Put one more member into a genesis, before any node has started from it.
+    """Add a member to a genesis that no node has started from.
 
     It is another chain's genesis then, so whoever has the old file needs the new one. Membership is fixed from the
     first start on: a genesis is refused for which there is a chain under a configuration in the same folder.
@@ -167,7 +168,7 @@ def add_member(
 
 
 def show(file: _File, as_json: AsJson = False) -> None:
-    """Check a genesis file and print it in full, defaults written out.
+    """Check a genesis file and print it in full. Defaults are written out.
 
     Example: fednode genesis show genesis.yaml
     """
@@ -183,7 +184,7 @@ def show(file: _File, as_json: AsJson = False) -> None:
 
 
 def show_hash(file: _File, as_json: AsJson = False) -> None:
-    """Check a genesis file and print its hash, which is the chain id.
+    """Check a genesis file and print its hash, the chain id.
 
     Members who see the same hash have the same file: read it to each other before the first start.
 

@@ -39,7 +39,7 @@ def check(
     ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask whether a node is up, and with --ready whether it can take part: exit 0 if so, 6 if not, 4 without answer.
+    """Ask whether a node is up, or with --ready can take part. Exit code 0 if so, 6 if not, 4 without an answer.
 
     Example: fednode health --ready --config node.yaml
     """

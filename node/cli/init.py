@@ -48,7 +48,7 @@ def init(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a node's identity key and its node.yaml, and print id@host:port, which the others put into genesis.
+    """Make a site's identity key and its node.yaml. Prints id@host:port, which the others put into genesis.
 
     The key (mode 0600) lies in DIR/keys and never leaves the machine. No file that is there is written over.
 

@@ -30,7 +30,7 @@ def generate_key(
     passphrase_file: _PassphraseFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new identity key (Ed25519, PKCS#8 PEM, mode 0600) and print its node id.
+    """Make a new identity key and print its node id. The key is Ed25519, its file PKCS#8 PEM of mode 0600.
 
     Example: fednode keygen -o keys/hospital-a.key --passphrase-file /run/secrets/passphrase
     """

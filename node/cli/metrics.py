@@ -48,7 +48,7 @@ def show(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a node measured in each round it lived through, oldest first.
+    """Print what a node measured, round by round. The oldest round comes first.
 
     accuracy and local_accuracy (before the exchange), loss (mean over the local steps), beta_s (seconds of mining),
     contributors, votes, payload_bytes, bytes_sent, seconds.PHASE, train.NAME and apply.NAME. Rounds that the node only

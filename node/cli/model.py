@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 def show_info(
     socket: Socket = None, config: NodeConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Show what a node's model is: architecture, classes, input, the round it has taken in, its arrays.
+    """Show a node's model: architecture, classes, size, arrays. Also its input, and the newest round that is in it.
 
     It is the node's own, after the newest round whose aggregate it has applied and written down; SHA-256 is that of the
     file that fednode model export would write.
@@ -66,7 +66,7 @@ def export(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a node's model into a safetensors file, which torch loads by load_state_dict(load_file(OUT), strict=False).
+    """Write a node's model to a safetensors file. torch loads it with load_state_dict(load_file(OUT), strict=False).
 
     The arrays have the names of torchvision's models where those have them; what they were trained as stands in the
     file's metadata. The file is held to the SHA-256 that the node gives of it, and is there whole or not at all.

@@ -17,7 +17,7 @@ _Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A peer's id, the
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Show whom a node knows, and how it fares with them.")
+    group = make_group("Show a node's peers; dial, ban and forget them.")
     group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
     group.command("list")(list_all)
     group.command("add")(add)
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def list_by_default(
     context: typer.Context, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False
 ) -> None:
-    """Show whom a node knows, and how it fares with them."""
+    """Show a node's peers; dial, ban and forget them."""
     if context.invoked_subcommand is None:
         list_all(socket, config, as_json)
     elif socket or config is not None or as_json:
@@ -40,7 +40,7 @@ def list_by_default(
 
 
 def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
-    """List the other members, and the observers that may connect.
+    """List the other members, and observers that may connect.
 
     Example: fednode peers list --config node.yaml
     """
@@ -87,7 +87,7 @@ def add(
     config: NodeConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Dial a member at another address, at once and after every restart of this node.
+    """Dial a member at another address from now on. This node does so at once and after every restart.
 
     It counts before what the configuration and genesis say. Who is a member is genesis' alone to say.
 
@@ -101,7 +101,7 @@ def add(
 
 
 def remove(which: _Which, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
-    """Forget the address that was added for a peer, and dial it as configured again, or not at all.
+    """Forget the address that was added for a peer. The node dials the peer as configured again, or not at all.
 
     Example: fednode peers remove node3 -c node0.yaml
     """
@@ -132,7 +132,7 @@ def ban(
     config: NodeConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Refuse a peer's connections for a while, also over restarts of this node.
+    """Refuse a peer's connections for a while. The ban outlives restarts of this node.
 
     What it signed still counts where others relay it: this silences nobody, and cannot stop the federation.
 
@@ -151,7 +151,7 @@ def ban(
 
 
 def unban(which: _Which, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
-    """Let a peer connect again, whether it was refused by hand or for what it sent.
+    """Let a banned peer connect again. It may have been banned by hand or for what it sent.
 
     Example: fednode peers unban node2 -c node0.yaml
     """

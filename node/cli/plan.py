@@ -67,7 +67,7 @@ def show(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan the local iterations of a round for a time budget, from what training and mining take.
+    """Compute the local iterations that fit a time budget. It goes by the time that training and mining take.
 
     Example: fednode plan --budget 100s --rounds 20 --config node.yaml
     """

@@ -54,7 +54,7 @@ def predict(
     config: NodeConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Classify samples by the model of a running node, as it is now.
+    """Classify samples with the model of a running node.
 
     An .npz has an array x: [N, C, H, W], [N, H, W], [N, H, W, C] or, for a model of features, [N, F]; an array of
     exactly one sample's shape is that sample. A .csv has a header and a column of numbers for each feature. Where a

@@ -29,7 +29,8 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a stopped node's chain, rounds, evidence, blobs and model; it fetches the chain from its peers again.
+    """Delete a stopped node's chain and model; keep its key. Rounds, evidence and blobs go too. The node fetches the
+    chain from its peers again.
 
     Kept are the key, the configuration with its addresses, bans and tokens, and every row this node has signed: at a
     height where it signed before it repeats itself and never signs anything else, so a reset is no equivocation. Not a

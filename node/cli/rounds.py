@@ -20,7 +20,7 @@ _Reverse = Annotated[bool, typer.Option("--reverse", help="Oldest first.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Show the rounds of a federation as one node lived them.")
+    group = make_group("Show the rounds of a federation as one node saw them.")
     group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
     group.command("list")(list_some)
     group.command("show")(show)
@@ -37,7 +37,7 @@ def list_by_default(
     reverse: _Reverse = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the rounds of a federation as one node lived them."""
+    """Show the rounds of a federation as one node saw them."""
     if context.invoked_subcommand is None:
         list_some(socket, config, data_dir, first, limit, reverse, as_json)
     elif socket or config is not None or data_dir is not None or first is not None or reverse or as_json:

@@ -92,7 +92,7 @@ def run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a method in one process and print how well its clients come to do.
+    """Run a method with all its clients in one process. Prints how well the clients do.
 
     Example: fednode simulate --method fedavg --data cifar:cifar-10-batches-py --model cnn_cifar --partition
     dirichlet:0.3 --clients 10 --rounds 20

@@ -34,7 +34,7 @@ def show(
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a node stands: height, round, phase, accuracy, peers.
+    """Show where a node stands: height, round, accuracy, peers.
 
     Examples: fednode status --config node.yaml --watch, or fednode status --socket run/node.sock --json
     """

@@ -141,8 +141,8 @@ def make(
     ] = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Write keys, genesis, initial model and configurations of a test network, and a Compose file or a Kustomize
-    directory if those are to run it.
+    """Write all the files of a test network. These are keys, genesis, initial model and configurations, and a Compose
+    file or a Kustomize directory if one of those is to run it.
 
     Example: fednode testnet -n 4 -o cluster --data idx:mnist --model cnn_mnist --partition dirichlet:0.3; then start
     each node by fednode --config cluster/node0.yaml

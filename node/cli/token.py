@@ -28,7 +28,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="What the token is ca
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Make, list and revoke the tokens that admin calls over TCP need (admin.address).")
+    group = make_group("Make, list and revoke the tokens for admin calls over TCP.")
     group.command("new")(make)
     group.command("list")(list_all)
     group.command("revoke")(revoke)
@@ -45,7 +45,8 @@ def make(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and print it, once: the node keeps its hash alone. It holds at once, also while the node runs.
+    """Make a token and print it, once. The node keeps only its hash. The token is valid at once, also while the node
+    runs.
 
     Example: fednode token new grafana --role read -c node3.yaml -o grafana.token; then, where it is used,
     FEDNODE_TOKEN_FILE=grafana.token fednode status --address ID@host:port
@@ -77,7 +78,7 @@ def make(
 
 
 def list_all(config: _Config = None, data_dir: _DataDir = None, as_json: AsJson = False) -> None:
-    """List the tokens that hold: names, roles, when they were made.
+    """List the valid tokens: names, roles, when they were made.
 
     Example: fednode token list -c node3.yaml --json
     """
@@ -91,7 +92,7 @@ def list_all(config: _Config = None, data_dir: _DataDir = None, as_json: AsJson 
 
 
 def revoke(name: _Name, config: _Config = None, data_dir: _DataDir = None, as_json: AsJson = False) -> None:
-    """Revoke a token: it is refused from the next call on, also while the node runs.
+    """Revoke a token. It is refused from the next call on, also while the node runs.
 
     Example: fednode token revoke grafana -c node3.yaml
     """

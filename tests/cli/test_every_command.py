@@ -67,6 +67,19 @@ def test_help_has_an_example(words: str) -> None:
     assert f"fednode {words}" in " ".join(example.split()), example
 
 
+def test_its_line_in_a_list_is_whole() -> None:
+    """Of 80 columns a list of commands leaves 60 to what each of them does; what is longer ends in dots."""
+
+    def find_lines(command: Any) -> Iterator[str]:
+        for child in getattr(command, "commands", {}).values():
+            yield child.get_short_help_str(1000)
+            yield from find_lines(child)
+
+    lines = list(find_lines(typer.main.get_command(make_app())))
+    assert len(lines) > 60
+    assert [line for line in lines if len(line) > 60 or not line.endswith(".")] == []
+
+
 @pytest.mark.parametrize("words", sorted(set(COMMANDS) - set(WITHOUT_JSON)))
 def test_its_answer_can_be_had_as_json(words: str) -> None:
     options = {option for parameter in find_commands()[words].params for option in parameter.opts}

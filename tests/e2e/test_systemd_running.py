@@ -1,4 +1,4 @@
-"""deploy/systemd under a running systemd, by the commands of deploy/README.md: four nodes on one machine.
+"""deploy/systemd under a running systemd, by the commands of docs/deploy/systemd.md: four nodes on one machine.
 
 Every test leaves the four running.
 """
@@ -22,7 +22,7 @@ WARNING, ERROR, INFO = "4", "3", "6"  # the journal's priorities
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(5400)]
 
-# As deploy/README.md has it, for a federation that is made for trying it out.
+# As docs/deploy/systemd.md has it, for a federation that is made for trying it out.
 INSTALL = f"""
 cd /src
 install -m 0644 deploy/systemd/fednode@.service /etc/systemd/system/

@@ -1,4 +1,4 @@
-"""The guide of deploy/README.md as it is written: three organisations begin, run, and one moves to a new machine.
+"""The guide of docs/deploy/organisations.md as it is written: three sites begin, run, and one moves to a new machine.
 
 Each has a host of its own, in a network namespace, and a directory that no other one reads.
 """

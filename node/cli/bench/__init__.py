@@ -71,7 +71,7 @@ def bench_round(
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """A federated round, start-up and memory: real processes against the same arithmetic in one.
+    """A round, start-up and memory of real processes. The baseline is the same arithmetic in one process.
 
     Example: fednode bench round -n 4 --rounds 60 --json
     """
@@ -110,8 +110,8 @@ def bench_train(
     compiled: Annotated[bool, typer.Option("--compile", help="The engine's loss through torch.compile.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Samples per second of the training engine against a plain PyTorch loop over a DataLoader; of head_256, on the
-    features of its frozen encoder against running the encoder in each step.
+    """Training samples a second, against a plain PyTorch loop. The loop uses a DataLoader. For head_256, training on
+    the features of the frozen encoder is set against running the encoder in each step.
 
     Example: fednode bench train --json
     """
@@ -154,7 +154,7 @@ def bench_simulate(
     threads: ThreadsOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """All clients of a simulation in one batched pass against one after the other.
+    """A simulation in one batched pass, against one by one.
 
     Example: fednode bench simulate --json
     """
@@ -202,8 +202,8 @@ def bench_methods(
     threads: ThreadsOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """A local phase of each method against plain training, FedAvg's: what contrasts, prototypes and their clusters
-    cost on top of it. Digits, all clients one after the other.
+    """A local phase of each method, against FedAvg's. It shows what contrasts, prototypes and clusters add to plain
+    training. Digits, all clients one after the other.
 
     Example: fednode bench methods --model mlp_mnist --size 28 --set local_epochs=1
     """
@@ -273,8 +273,8 @@ def bench_reconstruct(
     threads: ThreadsOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """What another site can recover of the samples behind one that fededs shares. A learned transformation of them
-    leaves a node; this trains a decoder that undoes it, from known pairs and from none.
+    """What an attacker recovers from a set that fededs shares. A learned transformation of the samples leaves a node;
+    this trains a decoder that undoes it, from known pairs and from none.
 
     Example: fednode bench reconstruct --data cifar:cifar-10-batches-py --model resnet18_nobn --clients 5 --unet-width
     64 --device cuda --png recovered.png
@@ -322,7 +322,7 @@ def bench_share(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Memory, speed and delays of real processes that share large encrypted sets with fededs, and train on them.
+    """Memory, speed and delays while fededs shares large sets. The processes are real, and train on the sets.
 
     Example: fednode bench share --json
     """

@@ -24,7 +24,8 @@ def bench_aggregation(
     repeats: RepeatsOption = 5,
     as_json: AsJson = False,
 ) -> None:
-    """The rules of aggregation on whole models, against the papers' weighted mean: CPU time and memory.
+    """Aggregation rules on whole models, against the mean. CPU time and memory; the baseline is the papers' weighted
+    mean.
 
     Example: fednode bench aggregation --model resnet18 --members 4,10,30 --json
     """

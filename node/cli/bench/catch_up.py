@@ -27,8 +27,8 @@ def bench_catch_up(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """How fast a node that comes late catches up with real processes that go on: from nothing, after kill -9, from an
-    observer alone, and without its model.
+    """How fast a late node catches up with the others. The others are real processes and go on; it starts from nothing,
+    after kill -9, from an observer alone, and without its model.
 
     Example: fednode bench catch-up --rounds 1000
     """

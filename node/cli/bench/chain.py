@@ -29,8 +29,8 @@ def bench_chain(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """A node's store: appending, reading, verifying, exporting and importing a chain of real blocks, against plain
-    SQLite and bare signatures.
+    """A node's store: append, read, verify, export, import. The chain is of real blocks, the baselines are plain SQLite
+    and bare signatures.
 
     Example: fednode bench chain --blocks 2000 --dir /var/lib/fednode --json
     """

@@ -31,7 +31,8 @@ def bench_crypto(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Signatures, digests, encodings and judging a block, each against the bare library call for the same bytes.
+    """Signatures, digests and block checks, against the library. Each is set against the bare library call for the same
+    bytes.
 
     Example: fednode bench crypto --members 16 --json
     """

@@ -21,7 +21,8 @@ def bench_flood(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Finality of three real processes beside a fourth member that is silent, honest, or floods them.
+    """Finality beside a member that floods the others. Three real processes, beside a fourth that is silent, honest, or
+    floods them.
 
     Example: fednode bench flood --seconds 30 --members silent,valid
     """

@@ -41,8 +41,8 @@ def bench_ledger(
     ] = 65_536,
     as_json: AsJson = False,
 ) -> None:
-    """Finality alone, with nothing trained: seconds, messages and CPU time of a round, and how they grow with the
-    number of members.
+    """Finality alone, with nothing trained, by members. Seconds, messages and CPU time of a round, and how they grow
+    with the number of members.
 
     Example: fednode bench ledger --sizes 4,16 --processes '' --rounds 10
     """

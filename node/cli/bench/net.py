@@ -24,8 +24,8 @@ def bench_net(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """The transport between two processes, over loopback with mutual TLS, against bare gRPC under the same TLS: round
-    trips of a vote, votes a second, a blob, and setting up a connection.
+    """Messages between two processes, against bare gRPC. Both run over loopback with the same mutual TLS: round trips
+    of a vote, votes a second, a blob, and setting up a connection.
 
     Example: fednode bench net --messages 2000 --mb 256 --json
     """

@@ -33,8 +33,8 @@ def bench_pow(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Hashes a second by number of the miner's workers, against a bare loop over hashlib; seconds to a block, against
-    what its difficulty lets expect; and the event loop's lag beside them.
+    """Hashes a second of the miner, against a hashlib loop. By number of workers; also seconds to a block, against what
+    its difficulty lets one expect, and the event loop's lag meanwhile.
 
     Example: fednode bench pow --workers 1,2,4 --difficulty 1048576 --json
     """

@@ -28,7 +28,8 @@ def bench_soak(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Real nodes over hundreds of rounds while some are killed and frozen: do memory, open files, threads or disk grow?
+    """Growth over hundreds of rounds with kills and freezes. It records memory, open files, threads and disk of real
+    nodes.
 
     Exit 1 if in the end not all nodes have the same head, or a chain cannot be verified.
 

@@ -26,7 +26,7 @@ def bench_transfer(
     seed: SeedOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Votes and heartbeats of real processes without and beside the transfer of a large blob.
+    """Votes and heartbeats beside the transfer of a large blob. Of real processes, with the transfer and without.
 
     Example: fednode bench transfer --mb 500 --seconds 60
     """

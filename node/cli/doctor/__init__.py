@@ -21,7 +21,8 @@ def register(app: typer.Typer) -> None:
 
 
 def examine(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Look at all that a node needs: key, genesis, data directory, disk, ports, device, data, peers, clock, versions.
+    """Check everything a node needs, and say what to do. It looks at key, genesis, data directory, disk, ports, device,
+    data, peers, clock and versions.
 
     Changes nothing, and works whether or not the node runs. Exit code 0 when nothing failed, else 6.
 

@@ -17,7 +17,7 @@ _HEAD = f"""\
 # NUMBER nodes that train together, as `fednode testnet --target compose -n NUMBER` writes it:
 #
 #   docker build -t fednode -f deploy/Dockerfile .
-#   fednode testnet --target compose -n NUMBER -o cluster     # keys, configurations, genesis; see deploy/README.md
+#   fednode testnet --target compose -n NUMBER -o cluster     # keys, configurations, genesis: docs/deploy/compose.md
 #   docker compose up -d
 #   docker compose exec node0 fednode status --watch
 #   docker compose --profile observability up -d       # also Prometheus and Grafana, on this machine's 9090 and 3000

@@ -1,4 +1,4 @@
-# A machine that runs systemd, with the program installed as deploy/README.md says where there are no images:
+# A machine that runs systemd, with the program installed as docs/deploy/image.md says where there are no images:
 #   docker build -t fednode-systemd -f tests/support/machines/systemd.Dockerfile .
 
 FROM python:3.11-slim

@@ -1,4 +1,4 @@
-"""A machine of its own that runs systemd, in a container, with the program installed as deploy/README.md says.
+"""A machine of its own that runs systemd, in a container, with the program installed as docs/deploy/image.md says.
 
     with booted("fednode-test") as machine:
         machine.run("systemctl", "start", "fednode@a")

@@ -94,7 +94,9 @@ def test_torch_is_locked_by_version_for_each_device(device: str, build: str) -> 
     assert (ROOT / f"deploy/torch-{device}.txt").read_text() == f"torch=={version}{build}\n"
 
 
-@pytest.mark.parametrize("file", ["deploy/Dockerfile", "deploy/README.md", "tests/support/machines/systemd.Dockerfile"])
+@pytest.mark.parametrize(
+    "file", ["deploy/Dockerfile", "docs/deploy/image.md", "tests/support/machines/systemd.Dockerfile"]
+)
 def test_nothing_is_fetched_for_the_build_itself(file: str) -> None:
     """Wherever the program is installed, it is by the setuptools that is locked and installed before."""
     installs = re.findall(r"pip install (.*--no-deps.* (?:\.|/src))$", (ROOT / file).read_text(), re.MULTILINE)

@@ -15,7 +15,8 @@ from node.experiments.plan import compute_id
 from node.experiments.tables import make_table
 from support.data.experiments import get_run, make_experiment
 
-READY = Path(__file__).parents[4] / "deploy" / "experiments"
+ROOT = Path(__file__).parents[4]
+READY = ROOT / "deploy" / "experiments"
 
 SMALL = """\
 name: small
@@ -465,8 +466,8 @@ def test_fededs_files_have_its_papers_profile() -> None:
             )
 
 
-def test_the_example_beside_them_can_be_run(tmp_path: Path) -> None:
-    example = re.search(r"```yaml\n(.*?)```", (READY / "README.md").read_text(), re.DOTALL)
+def test_the_documented_example_can_be_run(tmp_path: Path) -> None:
+    example = re.search(r"```yaml\n(.*?)```", (ROOT / "docs" / "experiments.md").read_text(), re.DOTALL)
     assert example is not None
     experiment = make_experiment(tmp_path, example[1])
     assert (len(experiment.points), len(experiment.runs)) == (48, 30)  # local has no lambda
