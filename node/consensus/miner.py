@@ -2,7 +2,7 @@
 
 A child is told to stop in band and looks every 1024 hashes, so it is idle again 0.2 ms after a cancellation (0.8 ms
 and a new process for SIGKILL), while `mine` itself returns at once. A child that dies, whoever killed it, is replaced
-and its range begun again; `miner_main` says what goes over the socket between the two.
+and its range begun again; `miner_child` says what goes over the socket between the two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The miner child: searches nonces until it finds one, runs out of range, or is told otherwise (PROTOCOL §1, §10).
 
-Run by its file path as `python -I -S miner_main.py`: it imports a handful of built-in modules and nothing of fednode,
+Run by its file path as `python -I -S miner_child.py`: it imports a handful of built-in modules and nothing of fednode,
 so that it starts in about 15 ms and costs 6 MB. Standard input is a socket that carries both directions:
 
     in    job u64 | seal 32 | limit 32 | start u64 | count u64       a new job replaces the running one; count 0: none

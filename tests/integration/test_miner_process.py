@@ -187,7 +187,7 @@ async def test_a_miner_that_cannot_start_fails_the_search_and_says_so(monkeypatc
     monkeypatch.setattr(miner_module, "BACKOFF_S", 0.001)
     for python in ("/bin/false", "/nonexistent/python"):
         miner = MinerProcess(python=python)
-        with pytest.raises(MinerFailed, match=f"{python} .*miner_main.py died 5 times"):
+        with pytest.raises(MinerFailed, match=f"{python} .*miner_child.py died 5 times"):
             await asyncio.wait_for(miner.mine(SEAL, 1, 0, 1), DEADLINE_S)
         with pytest.raises(MinerFailed):
             await miner.mine(SEAL, 1, 0, 1)

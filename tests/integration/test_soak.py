@@ -43,7 +43,7 @@ WARM_UP = 0.2  # of the rounds, while caches and logs fill up
 # in one collection, and an object with three byte strings: four blocks. The entries are exact; blocks are those of all
 # that runs in the process. RSS is the allocator's too, and says no more than that nothing large is lost sight of.
 MOST_ENTRIES = 0.1
-BOUNDED = {"_tip.headers": LOOKBACK}  # which fill up first
+BOUNDED = {"current.tip.headers": LOOKBACK}  # which fill up first
 MOST_BLOCKS = 3.0
 MOST_RSS_MB = 0.01
 # What a block must leave on disk: each payload and the aggregate; in the database, less than so many bytes.
@@ -119,7 +119,7 @@ def test_what_was_pulled_on_demand_is_not_remembered_for_ever(tmp_path: Path) ->
             return found[0], found[1]
 
     early, late = run_virtual(story())
-    name = "_on_demand._blobs._pulled"
+    name = "_committer._behind[]._pulled"
     assert name in late
     assert late[name] <= early[name] + 2
 

@@ -280,8 +280,8 @@ def check_answer(told: Predicted, client: Client, encoded: bytes, digits: np.nda
 # the worker that a node starts, on a disk that lags so far behind a round that a kill finds it at its worst
 LAGGING = """
 import time
-from node import worker_main
-worker_main.main(faults=lambda step: time.sleep(0.1 if step.endswith(".begin") else 0))
+from node.training import worker_child
+worker_child.main(faults=lambda step: time.sleep(0.1 if step.endswith(".begin") else 0))
 """
 
 

@@ -1,6 +1,6 @@
 """What a node keeps in memory, collection by collection: a leak is one that grows with the rounds, and it has a name.
 
-    take_census(service)["reception.inbox._opened[]"]    # how many entries, over all signers
+    take_census(service)["handler._authenticator._opened[]"]    # how many entries, over all signers
 
 It walks from an object through everything of this project that it holds. Collections inside collections are one line
 of the census: what counts is how many entries there are in all.
@@ -13,6 +13,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from functools import partial
+from types import MethodType
 from typing import Any
 
 OURS = ("node.", "chain.", "ml.")
@@ -39,7 +40,7 @@ def take_census(root: object, *, beyond: Collection[object] = ()) -> Counter[str
 
 
 def _is_entered(thing: object) -> bool:
-    return isinstance(thing, (*COLLECTIONS, partial, asyncio.Queue)) or _is_ours(thing)
+    return isinstance(thing, (*COLLECTIONS, partial, MethodType, asyncio.Queue)) or _is_ours(thing)
 
 
 def _is_ours(thing: object) -> bool:
@@ -51,6 +52,8 @@ def _get_fields(thing: object) -> Mapping[str, Any]:
         return {"queued": thing._queue}  # type: ignore[attr-defined]  # the deque that it is made of
     if isinstance(thing, partial):
         return {"arguments": thing.args}
+    if isinstance(thing, MethodType):
+        return {"self": thing.__self__}
     slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
     fields = {name: getattr(thing, name) for name in slots if hasattr(thing, name)} | getattr(thing, "__dict__", {})
     return {name: value for name, value in fields.items() if _is_entered(value)}

@@ -255,7 +255,7 @@ def test_checking_a_node_builds_the_model_it_would_train(
     path = made.nodes[0].config_file
     check_node(load_config(path), path)
     monkeypatch.setitem(sys.modules, "support.data.user_models", None)
-    with pytest.raises(ConfigError, match=r"genesis\.yaml: model\.name: .*support\.user_models"):
+    with pytest.raises(ConfigError, match=r"genesis\.yaml: model\.name: .*support\.data\.user_models"):
         check_node(load_config(path), path)
 
 
