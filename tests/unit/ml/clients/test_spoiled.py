@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from ml.clients import client as client_module
 from ml.clients.client import Client
 from ml.clients.probe import find_fault
 from ml.errors import Spoiled
 from ml.methods import METHODS
-from ml.clients import client as client_module
 from ml.methods.base import Round
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.simulation import run as simulation_module
