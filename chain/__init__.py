@@ -1,1 +1,1 @@
-"""What is true of blocks and votes: bytes, signatures, proof of work, finality and the store. No socket, no loop."""
+"""The rules of blocks and votes: bytes, signatures, proof of work, finality and the store. No socket, no loop."""

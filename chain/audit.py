@@ -40,7 +40,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What an audit found. It stops at the first fault: `blocks`, `signatures` and `head` are what held until then.
+    """The findings of an audit. It stops at the first fault: `blocks`, `signatures` and `head` are what held until
+    then.
 
     `not_held` are the heights whose aggregate could not be recomputed because a blob is not held.
     """

@@ -45,7 +45,8 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What proof of work is done on. `start_ms` is when mining began, `time_ms` when the header was last sealed."""
+    """The part of a block that proof of work is done on. `start_ms` is when mining began, `time_ms` when the header was
+    last sealed."""
 
     version: int
     height: int
@@ -87,7 +88,7 @@ class Vote:
 
     @property
     def slot(self) -> tuple[int, int, Phase, Id]:
-        """What may be signed only once: (height, view, phase, voter)."""
+        """The slot of a vote, which may be signed only once: (height, view, phase, voter)."""
         return (self.height, self.view, self.phase, self.voter)
 
 

@@ -128,7 +128,7 @@ def _check_contribution(c: Contribution, error: _Error) -> None:
 
 
 def contribution_fields(c: Contribution) -> bytes:
-    """What the author signs: everything but the signature."""
+    """The bytes that the author signs: everything but the signature."""
     _check_contribution(c, EncodeError)
     return _CONTRIBUTION.pack(c.height, c.prev, c.author, c.weight, len(c.payloads)) + b"".join(
         _PAYLOAD.pack(p.kind, p.digest, p.size) for p in c.payloads
@@ -210,7 +210,7 @@ def decode_header(data: bytes) -> Header:
 
 
 def compute_seal(chain_id: bytes, header: Header) -> bytes:
-    """What mining hashes with each nonce: 32 bytes, however long the header."""
+    """The 32 bytes that mining hashes with each nonce, however long the header."""
     _check_size(EncodeError, "chain id", chain_id, 32)
     return hashlib.sha256(SEAL_TAG + chain_id + encode_header(header)).digest()
 
@@ -305,7 +305,7 @@ def _check_vote(vote: Vote, error: _Error) -> None:
 
 
 def vote_fields(vote: Vote) -> bytes:
-    """What the voter signs: everything but the signature."""
+    """The bytes that the voter signs: everything but the signature."""
     _check_vote(vote, EncodeError)
     return _VOTE.pack(vote.phase, vote.height, vote.view, vote.block_id, vote.voter)
 

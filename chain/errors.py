@@ -1,4 +1,4 @@
-"""What can be wrong with a chain, and whose fault it is.
+"""The errors of a chain, each by whose fault it is.
 
 ChainError
  ├ EncodeError          our own object does not fit its layout: a bug here

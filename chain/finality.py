@@ -31,7 +31,7 @@ class TimerKind(Enum):
 
 
 class Step(IntEnum):
-    """What I do next in this view."""
+    """The next step of this member in this view."""
 
     PREVOTE = 1
     PRECOMMIT = 2

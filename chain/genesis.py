@@ -57,7 +57,8 @@ ADAPTIVE_FACTOR = 64  # how far `pow.adaptive` lets difficulty move from where i
 
 
 def compute_quorum(rule: str, n: int) -> int:
-    """How many of `n` members decide: `bft` stands fewer than n/3 liars, `majority` crashes alone (PROTOCOL)."""
+    """The number of members, of `n`, that decide: `bft` stands fewer than n/3 liars, `majority` crashes alone
+    (PROTOCOL)."""
     return 2 * n // 3 + 1 if rule == "bft" else n // 2 + 1
 
 
@@ -92,7 +93,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Genesis:
-    """What defines a chain. Valid once built, whichever way; not slotted, because what it derives is cached.
+    """The definition of a chain. Valid once built, whichever way; not slotted, because what it derives is cached.
 
     `members` are sorted by key: their order gives the member index and the coordinator. Two are equal when their chain
     ids are.
@@ -196,7 +197,7 @@ class Genesis:
 
     @cached_property
     def members_digest(self) -> Digest:
-        """What every header's `members_next` holds while membership is fixed."""
+        """The digest that every header's `members_next` holds while membership is fixed."""
         return compute_members_digest(self.member_ids)
 
     @cached_property

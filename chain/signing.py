@@ -64,7 +64,7 @@ def _load_public_key(key: bytes) -> Ed25519PublicKey:
 
 
 def compute_sign_bytes(tag: bytes, chain_id: bytes, fields: bytes) -> bytes:
-    """What is put under a signature. Both prefixes have a fixed length, so no two kinds can collide."""
+    """The bytes put under a signature. Both prefixes have a fixed length, so no two kinds can collide."""
     if len(tag) != TAG_BYTES or len(chain_id) != KEY_BYTES:
         raise ValueError(
             f"sign bytes: expected a tag of {TAG_BYTES} and a chain id of {KEY_BYTES} bytes, "

@@ -1,4 +1,4 @@
-"""Whether an object obeys the rules of its chain (PROTOCOL §3), cheapest check first (SECURITY §5).
+"""The rules that an object of a chain must obey (PROTOCOL §3), cheapest check first (SECURITY §5).
 
 Pure: each function raises a ChainError that says expected and actual, or returns. A caller that keeps the ids of what
 it verified before passes `known`, and those signatures are not checked again. What only a method can judge, the blobs

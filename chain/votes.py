@@ -1,4 +1,4 @@
-"""The votes a member holds at one height (PROTOCOL §4, §5): what it counts, and what it can send to who lacks it."""
+"""The votes a member holds at one height (PROTOCOL §4, §5): it counts them, and finds those that a peer lacks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class VoteSet:
                 self._file(vote)
 
     def get_slot(self, vote: Vote) -> tuple[Vote, ...]:
-        """What is held of this vote's voter, view and phase."""
+        """The votes held of this vote's voter, view and phase."""
         row = self._get_row(vote)
         loose = (self._strays.get(vote.voter), self.latest.get(vote.voter))
         return row + tuple(v for v in loose if v is not None and v.slot == vote.slot and v not in row)
@@ -101,7 +101,7 @@ class VoteSet:
         return tuple(vote for vote in self.get_votes(view, phase) if vote.block_id == block_id)
 
     def get_tally(self, view: int, phase: Phase) -> Mapping[Id, int]:
-        """How many votes of one phase of one view are for each block, or for nil."""
+        """The number of votes, in one phase of one view, for each block and for nil."""
         if self._is_whole(view):
             row = self._rows.get((view, phase))
             return row.tally if row is not None else Counter()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long a member waits before it settles for less.
+    """The waits of a member before it settles for less.
 
     `delta_s` bounds the usual delay of a message, `collect_s` the wait for contributions after the q-th,
     `status_s` the pause between two statuses. The vote timers grow with the view up to `cap_s`.

@@ -89,7 +89,7 @@ def encode(bom: Bom) -> bytes:
 
 
 def summarise(bom: Bom) -> str:
-    """How many components there are, and which have no hashes or no licence."""
+    """A summary in a line: the number of components, and those without hashes or a licence."""
     components = bom["components"]
     unhashed = [c["name"] for c in components if not any("hashes" in one for one in c["externalReferences"])]
     unlicensed = [c["name"] for c in components if not c.get("licenses")]

@@ -19,7 +19,7 @@ from ml.errors import BudgetError
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a time budget is spent. The paper's tables print `available_s`; `used_s` is what E iterations take."""
+    """The plan for a time budget. The paper's tables print `available_s`; `used_s` is what E iterations take."""
 
     local_iterations: int  # E, per round
     available_s: float  # t_sum - R * beta

@@ -1,4 +1,4 @@
-"""What can go wrong in `ml`, by whose fault it is.
+"""The errors of `ml`, each by whose fault it is.
 
 MlError
  ├ PayloadError        bytes or arrays that are not what they claim to be; whoever sent them is at fault
@@ -59,7 +59,7 @@ class Abandoned(Stopped):
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """What to add to a message about an unknown `word`: the nearest known one, or all of them."""
+    """The end of a message about an unknown `word`: the nearest known one, or all of them."""
     names = sorted(known)
     near = get_close_matches(word, names, n=1)
     if near:

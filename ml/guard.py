@@ -27,7 +27,7 @@ class LeftOut:
         self._refused[peer] = height, why
 
     def get(self, height: int) -> dict[bytes, str]:
-        """Who is not drawn at `height`, and why."""
+        """The peers that are not drawn at `height`, each with the reason."""
         return {
             peer: f"left out of the draw, as what it offered in round {at} does harm here: {why}"
             for peer, (at, why) in self._refused.items()
@@ -37,8 +37,8 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Where a client stands once it has taken over a round: what it measured, its method's own metrics among it, or
-    the `fault` for which it cannot go on from there."""
+    """The state of a client once it has taken over a round: what it measured, its method's own metrics among it, or the
+    `fault` for which it cannot go on from there."""
 
     measured: dict[str, float]
     fault: str | None = None
@@ -51,14 +51,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What harms a client whose loss on its own test samples is `loss` before it takes anything: what leaves it without
-    a finite one, or with one that is more than `max_ratio` times as large."""
+    """The limit of harm to a client whose loss on its own test samples is `loss` before it takes anything: harm is an
+    aggregate that leaves it without a finite loss, or with one more than `max_ratio` times as large."""
 
     loss: float
     max_ratio: float = math.inf
 
     def explain(self, outcome: Outcome) -> str | None:
-        """Why this is harm; None where it is none."""
+        """The reason why this is harm; None where it is none."""
         if outcome.fault is not None:
             return outcome.fault
         if outcome.loss > self.max_ratio * self.loss:
@@ -68,8 +68,9 @@ class Guard:
     def take(
         self, take: Callable[[Collection[bytes]], Outcome], peers: Collection[bytes]
     ) -> tuple[Outcome, dict[bytes, str]]:
-        """What comes of a round, and why some of `peers` were refused in it. `take` takes the round over without those
-        that it is given, and does so from the same state each time; what was asked of it last is what is to stand.
+        """The outcome of a round, and the reasons why some of `peers` were refused in it. `take` takes the round over
+        without those that it is given, and does so from the same state each time; its last call is the one whose result
+        is to stand.
 
         Where harm is done without any peer, it is none of theirs: then nobody is refused.
         """

@@ -89,7 +89,7 @@ def encode_arrays(arrays: Arrays) -> bytes:
 
 
 def iter_encoded(arrays: Arrays) -> Iterator[bytes | memoryview]:
-    """What `encode_arrays` joins, piece by piece: arrays that are little-endian and row-major are not copied."""
+    """The pieces that `encode_arrays` joins, one by one: arrays that are little-endian and row-major are not copied."""
     ordered = {name: np.asarray(arrays[name]) for name in sorted(arrays)}
     layout = {name: (_get_code(name, array.dtype), array.shape) for name, array in ordered.items()}
     header = _encode_header(layout)
@@ -152,7 +152,7 @@ def map_arrays(path: Path, max_bytes: int) -> dict[str, Array]:
 
 
 def count_chunks(num_bytes: int) -> int:
-    """How many chunks an encoding of this length has. All but the last are of CHUNK_BYTES."""
+    """The number of chunks of an encoding of this length. All but the last are of CHUNK_BYTES."""
     return -(-num_bytes // CHUNK_BYTES)
 
 
@@ -175,7 +175,7 @@ def compute_chunk_digests(arrays: Arrays) -> Array:
 
 
 def compute_encoded_bytes(layout: Mapping[str, tuple[str, Shape]]) -> int:
-    """How long the encoding of arrays with these (dtype, shape) is, without making them. Raises PayloadError."""
+    """The length of the encoding of arrays with these (dtype, shape), without making them. Raises PayloadError."""
     coded = {name: (_get_code(name, np.dtype(dtype)), shape) for name, (dtype, shape) in layout.items()}
     return 8 + len(_encode_header(coded)) + sum(_compute_nbytes(name, *entry) for name, entry in coded.items())
 

@@ -1,4 +1,4 @@
-"""Where randomness comes from: every generator is seeded by what it is for (ALGORITHMS §1.4).
+"""The source of all randomness: every generator is seeded by its purpose (ALGORITHMS §1.4).
 
 One run seed fans out by purpose, so that no draw depends on how many draws were made before it:
 

@@ -36,7 +36,7 @@ _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)  # which others can bring about
 
 @dataclass(slots=True)
 class Crossing:
-    """What came of the work: `failure` is what was refused for, None where all went well."""
+    """The outcome of the work: `failure` is what was refused, None where all went well."""
 
     failure: Exception | None = None
 

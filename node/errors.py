@@ -1,4 +1,4 @@
-"""What can go wrong in a node, by whose fault it is; each kind knows the exit code it ends the command with.
+"""The errors of a node, each by whose fault it is, with the exit code that it ends the command with.
 
     NodeError                   1   the operation failed
      ├ InvalidRequest           2   a caller asked a node for something that makes no sense
@@ -26,7 +26,7 @@ class NodeError(Exception):
     exit_code: ClassVar[int] = 1
 
     def describe(self) -> str:
-        """What the command line prints on stderr."""
+        """The text that the command line prints on stderr."""
         return f"fednode: {self}"
 
 

@@ -1,4 +1,4 @@
-"""What happened in this node, in order, for whoever watches: a bounded log that a reader can take up again."""
+"""The log of events in this node, in order and bounded; a reader can resume it where it stopped."""
 
 from __future__ import annotations
 

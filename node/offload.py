@@ -1,4 +1,4 @@
-"""Keeps what blocks (disk, hashing, arithmetic on arrays) off the event loop."""
+"""Keeps blocking work (disk, hashing, arithmetic on arrays) off the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The version of what is installed, read without importing it."""
+"""The installed version, read without importing the program."""
 
 from __future__ import annotations
 

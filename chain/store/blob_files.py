@@ -204,7 +204,7 @@ class BlobFiles:
             partial.unlink(missing_ok=True)
 
     def delete_blob(self, digest: Digest) -> bool:
-        """Whether there was one to delete."""
+        """Deletes a blob; false if there was none."""
         self._refuse_if_readonly()
         path = self.blob_path(digest)
         with translated_os_errors(path):

@@ -1,4 +1,4 @@
-"""What a store holds and what an audit reads of it. `chain.store.sqlite` is the store of a node."""
+"""The interface of a store, and the smaller one that an audit reads. `chain.store.sqlite` is the store of a node."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Damage:
 
 
 class BlockSource(Protocol):
-    """What `verify_chain` reads: a data directory, or an exported file held in memory."""
+    """The blocks that `verify_chain` reads: of a data directory, or of an exported file held in memory."""
 
     @property
     def head_height(self) -> int: ...

@@ -1,4 +1,5 @@
-"""What a node signed, one row per slot, recorded before it leaves (PROTOCOL §4, I4), and what its precommits rest on.
+"""The record of everything a node signed: one row per slot, written before it leaves (PROTOCOL §4, I4), and the
+justifications that its precommits rest on.
 
 A slot is (height) for a contribution and a candidate, (height, view, phase) for a vote. Recording the same bytes again
 is harmless; other bytes raise SlotTaken with the stored row, which is what may be sent. No row is ever deleted: they

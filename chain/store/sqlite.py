@@ -80,7 +80,7 @@ _BATCH_ROWS = 64
 
 
 class SqliteStore(SignedSlots, BlobFiles):
-    """What a node keeps. Build it with `open`; `close` it, or use it as a context manager.
+    """The store of a node. Build it with `open`; `close` it, or use it as a context manager.
 
     Methods that write are durable when they return. A write that fails leaves nothing behind: StoreFull when the disk
     is full, StoreCorrupted naming the place when stored bytes are not what was written.
@@ -274,7 +274,8 @@ class SqliteStore(SignedSlots, BlobFiles):
         return 0 if self._watermark is None else self._watermark.silent_until
 
     def describe_loss(self) -> str | None:
-        """What of this database was lost, as seen when it was opened for writing, and not made up for since."""
+        """Describes what this database had lost when it was opened for writing, and has not made up for since; None for
+        nothing."""
         watermark = self._watermark
         if watermark is None or watermark.lost is None:
             return None

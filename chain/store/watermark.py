@@ -1,4 +1,5 @@
-"""How far a store had come, in a small file beside its database: what shows that the database has lost its end.
+"""The watermark of a store: a small file beside the database that says how far it had come. It shows when the database
+has lost its end.
 
 SQLite drops what is torn at the end of its write-ahead log as if it had never been committed, and an old copy of a
 database opens like any other. Either way the node would sign anew what it has signed already. So after each commit the
@@ -67,7 +68,7 @@ def write_mark(directory: Path, mark: Mark) -> None:
 
 
 def describe_loss(database: Path, kept: Mark, found: Mark) -> str:
-    """What is missing, of a database that is behind what was noted."""
+    """Describes what a database lacks that is behind its watermark."""
     return (
         f"{database}: expected height {kept.height} and {kept.num_signed} signed rows, as {WATERMARK} beside it says, "
         f"got height {found.height} and {found.num_signed}: "

@@ -22,7 +22,7 @@ MAX_WEIGHT = (1 << 29) - 1
 
 @dataclass(frozen=True, slots=True)
 class Contributed:
-    """What one author gave for one payload kind."""
+    """One author's arrays for one payload kind."""
 
     author: bytes
     weight: int
@@ -31,7 +31,7 @@ class Contributed:
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    """What a rule goes by besides contributions: from genesis, and so the same for all.
+    """The settings of a rule besides its contributions: from genesis, and so the same for all.
 
     `max_liars` is f, how many of the members in force may lie, whoever of them contributed. `weight_cap` bounds the
     weights of means: no author counts more than so many times the lower median. `clip` is the distance that

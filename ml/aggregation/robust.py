@@ -297,7 +297,8 @@ def _combine_classes_by_weight(
 
 
 def get_layers(ordered: Sequence[Contributed], parent: Arrays | None) -> dict[str, Layer]:
-    """What distances are taken over, in name order: the arrays that the parent has too, but for running statistics.
+    """The arrays that distances are taken over, in name order: those that the parent has too, but for running
+    statistics.
 
     Raises AggregationError without a parent, and for arrays that are not float32 of one shape.
     """

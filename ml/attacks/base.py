@@ -27,9 +27,9 @@ from ml.specs.base import count, read_value
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """What one liar has before it when it answers a round: the payloads that it would `truly` send and those of the
-    `honest`; the model that its local phase began from, `start`, and the parent's aggregate, `common`; and draws of its
-    own, `rng`."""
+    """The view of one liar when it answers a round: the payloads that it would `truly` send and those of the `honest`;
+    the model that its local phase began from, `start`, and the parent's aggregate, `common`; and draws of its own,
+    `rng`."""
 
     spec: MethodSpec
     height: int
@@ -57,10 +57,10 @@ class Attack(ABC):
 
     @abstractmethod
     def lie(self, scene: Scene) -> Mapping[str, Arrays] | None:
-        """What is sent in place of `scene.truly`; None for nothing at all."""
+        """The payloads sent in place of `scene.truly`; None for nothing at all."""
 
     def change_labels(self, labels_N: Array, num_classes: int) -> Array:
-        """What a liar takes its own samples for."""
+        """The labels under which a liar trains on its own samples."""
         return labels_N
 
     def applies_to(self, spec: MethodSpec) -> bool:

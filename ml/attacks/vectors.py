@@ -32,8 +32,8 @@ PROTOTYPES = frozenset({"prototypes"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vector:
-    """What an attack bends, all of one shape: the liar's x and x_0, and the x of each honest member that has one. There
-    is at least one of those: the liar's own, where no other has any."""
+    """The vectors that an attack bends, all of one shape: the liar's x and x_0, and the x of each honest member that
+    has one. There is at least one of those: the liar's own, where no other has any."""
 
     x: Floats
     start: Floats
@@ -61,7 +61,7 @@ class VectorAttack(Attack):
 
     @abstractmethod
     def bend(self, vector: Vector, num_members: int) -> Floats:
-        """What is sent in place of `vector.x`."""
+        """The vector sent in place of `vector.x`."""
 
     def applies_to(self, spec: MethodSpec) -> bool:
         # The numbers of two of DisPFL's members are of different weights: there is no mean of them.

@@ -1,1 +1,1 @@
-"""Clients: made of a specification and data, trained alone or many at once, asked, and probed."""
+"""Clients: built from a specification and data, trained alone or many at once, asked for predictions, and probed."""

@@ -29,7 +29,7 @@ from ml.training.loop import MAX_GATHERED_BYTES, Batch, ComputeLoss, Progress, S
 
 
 def explain_unbatchable(clients: Sequence[Client]) -> str | None:
-    """Why these clients cannot share a pass and come to the same numbers; None if they can."""
+    """The reason why these clients cannot share a pass and come to the same numbers; None if they can."""
     for client in clients:
         model, engine = client.spec.task.model, client.engine
         if not is_batchable(model):

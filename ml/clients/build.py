@@ -1,4 +1,4 @@
-"""Putting clients together, one way for the simulation and for a node's worker.
+"""Builds clients, in the same way for the simulation and for a node's worker.
 
 What a run of seed S fixes, in both: client i has seed derive_seed(S, "client", i), the samples are dealt by
 derive_seed(S, "partition") % 2^31, and the initial model is drawn by derive_seed(S, "model"). So client i of a
@@ -208,7 +208,7 @@ class _Source:
         return SampleDomains.of(self.train, self.test)
 
     def take(self, split: ClientSplit, seed: int, everyone: Samples, num_classes: int) -> ClientData:
-        """What one client trains and is tested on. `seed` is the one that the samples were dealt by."""
+        """The samples that one client trains and is tested on. `seed` is the one that the samples were dealt by."""
         train = self._place("train", self._show("train", split.train, split.transform, seed), self.train.y[split.train])
         return ClientData(train, everyone.take(split.test), everyone, num_classes)
 

@@ -197,7 +197,7 @@ class Client:
         return Progress(progress.loss, progress.steps + prepared.then_steps, seconds, payloads)
 
     def end(self, phase: Phase, progress: Progress) -> Trained:
-        """What came of a local phase whose steps have been made. Raises Diverged where no loss has shown what the last
+        """The result of a local phase whose steps have been made. Raises Diverged where no loss has shown what the last
         step did."""
         start_s = time.perf_counter()
         last = f"the last of {progress.steps} steps at lr {phase.sgd.lr:g} has left"

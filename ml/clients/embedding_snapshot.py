@@ -1,4 +1,5 @@
-"""What a client's model has learned to tell apart, kept to be drawn: embeddings of some test samples, and prototypes.
+"""The snapshot of a client's embeddings: those of some test samples, with the prototypes, kept to be drawn. It shows
+which classes the model can tell apart.
 
 Legend: N samples, D length of a representation, n prototypes. The embeddings are the vectors that the method compares
 with its prototypes.
@@ -75,7 +76,7 @@ _AUTHORED = ArraySchema({**_PLAIN, "authors": ArraySpec("int64", ("n",))}, _BOUN
 
 @torch.no_grad()
 def take_snapshot(client: Client, seed: int) -> Snapshot:
-    """How `client` stands, on a sample of the global test set that `seed` draws: the same for every method.
+    """The snapshot of `client`, on a sample of the global test set that `seed` draws: the same for every method.
 
     Raises Diverged where the model gives no numbers.
     """

@@ -1,4 +1,5 @@
-"""Samples on the device that trains on them, as far through the model as never changes (ALGORITHMS §3, §6).
+"""The feature cache: samples on the device that trains on them, already passed through the part of the model that never
+changes (ALGORITHMS §3, §6).
 
 What a frozen encoder makes of an image is the same in every step of every round. So it is computed once for each set of
 samples, and a client holds the features [N, E] in place of the images: a step then costs what the head costs. Only

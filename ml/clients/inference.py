@@ -1,4 +1,4 @@
-"""What a client says of samples that it is asked about, pixels or features as they lie in a file.
+"""Inference by a client: classifies samples that it is asked about, pixels or features as they lie in a file.
 
 They go the way of the client's own samples: fitted to genesis' input, normalised, then through its method's inference.
 Nothing of the client changes but that its model is in eval mode, as after any measurement; training sets the mode that

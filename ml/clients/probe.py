@@ -1,5 +1,5 @@
-"""Tells whether a client can go on from where it stands: of one that has taken over a round by one step's work, done
-and thrown away.
+"""The probe of a client: one training step, computed and thrown away. It shows whether a client that has taken over a
+round's aggregate can go on training.
 
 A model may answer its test samples and still be of no use to go on from: prototypes of absurd length pull on training
 alone, and a gradient overflows long before a loss does. One batch shows that before a whole phase is wasted on it.
@@ -21,8 +21,8 @@ from ml.training.loop import Engine, Schedule, compute_gradients, gather_batches
 
 
 def find_fault(method: Method, state: State, round_: Round, engine: Engine) -> str | None:
-    """Why no step can be made from this state: the method's loss of a batch of own samples, or a gradient of it, is no
-    number. None where one can.
+    """The fault for which no step can be made from this state: the method's loss of a batch of own samples, or a
+    gradient of it, is no number. None where one can be made.
 
     What it draws nobody else draws, but for dropout, which is to be seeded around it; it leaves everything as it was.
     """

@@ -74,8 +74,8 @@ def open_dataset(data: Mapping[str, Any], *, shape: Shape | None = None, classes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelSplit:
-    """What `open_dataset` gives but for the samples: enough to deal them out. `shape` is a training sample's own,
-    `domains` those of the data set, None if it has none."""
+    """The labels of a data set, which are all of `open_dataset` but the samples: enough to deal them out. `shape` is a
+    training sample's own, `domains` those of the data set, None if it has none."""
 
     train_y: Labels
     test_y: Labels
@@ -102,7 +102,7 @@ def open_labels(data: Mapping[str, Any], *, classes: Sequence[str] | None = None
 
 
 def get_split_names(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """What `data.train_split` and `data.test_split` can be, sorted. Raises DataError."""
+    """The possible names in `data.train_split` and `data.test_split`, sorted. Raises DataError."""
     return tuple(sorted(set(open_source(DataSource.from_mapping(data)).splits) - {HELD_OUT}))
 
 
@@ -124,7 +124,7 @@ def load_dataset(data: Mapping[str, Any], input_: Mapping[str, Any], classes: Se
 
 
 def get_classes(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """What genesis' `classes` would be for these data alone. Raises DataError."""
+    """The list that genesis' `classes` would be for these data alone. Raises DataError."""
     splits = _open(data)
     return number_labels(splits.parts, splits.classes, None)[1]
 

@@ -1,4 +1,4 @@
-"""What every source of data gives, and the input that genesis asks it to be fitted to.
+"""The form that every source of data gives its samples, and the input that genesis asks them to be fitted to.
 
 Shapes: x_NCHW uint8 or float32, y_N int64; C is channels here, classes elsewhere. Tabular features are channels of one
 pixel, [N, F, 1, 1], so that each has its own mean and deviation.
@@ -86,7 +86,7 @@ class ArrayDataset:
         return digest.hexdigest()
 
     def count_classes(self) -> NDArray[np.int64]:
-        """How many samples each class has."""
+        """The number of samples of each class."""
         return np.bincount(self.y, minlength=len(self.classes))
 
     def list_domains(self) -> list[ArrayDataset]:

@@ -1,4 +1,4 @@
-"""What may be wrong with data that can be read: looked at before anything trains.
+"""Checks of data that can be read but may be wrong; they run before anything trains.
 
 What cannot be trained on is a DataError of whoever reads it. What is found here can be, but its figures may mislead:
 
@@ -40,7 +40,7 @@ class Finding:
 
 
 def check_data(train: ArrayDataset, test: ArrayDataset, *, thorough: bool = True) -> list[Finding]:
-    """What there is to say of a training and a test set. Without `thorough` no sample is looked at, only labels."""
+    """The findings about a training and a test set. Without `thorough` no sample is looked at, only labels."""
     found = [*_check_classes(train, test)]
     if not thorough:
         found.append(Finding("note", "too large to look at every sample on each start: fednode data inspect does"))

@@ -1,4 +1,4 @@
-"""Which format a path holds, by the names that lie there, for whoever names a path alone."""
+"""Format detection: tells the format of a path by the names of the files in it, for users who give a path alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Samples as they lie in a file, made into what a model takes: 0..1, grey or colour, and of its size.
+"""Input fitting: turns samples as they lie in a file into a model's input, with values in 0..1, grey or colour, of its
+size.
 
 Torch is imported only where an image changes its size.
 """

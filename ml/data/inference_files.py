@@ -1,4 +1,4 @@
-"""Samples that a model is asked about: files in which a label is welcome and not needed.
+"""Inference files: samples that a model is asked to classify. A label is welcome and not needed.
 
     .npz        `x`: [N, C, H, W], [N, H, W], [N, H, W, C] or [N, F], or one sample alone; labels in `y`, if it is there
     .csv        a header, and a column of numbers for each feature; labels in the column `label`, or one named otherwise

@@ -1,4 +1,4 @@
-"""What a source calls its classes, made into numbers: its own, or those of genesis' list, which is found by name.
+"""Labels as numbers: a source's own classes, or those of genesis' list, matched by name.
 
 Whole numbers without names stand for the classes of those names where genesis' classes are numbers too ("0", "1", …),
 and are indices into its list otherwise.
@@ -60,8 +60,8 @@ def are_numbers(names: Iterable[object]) -> bool:
 
 
 def choose_held_out(y_N: Labels) -> NDArray[np.bool_]:
-    """Which samples test a source that has no test set: a fifth of each class, at least one of two, the same ones
-    whenever it is read."""
+    """The indices of samples that test a source without a test set: a fifth of each class, at least one of two, the
+    same ones whenever it is read."""
     is_test = np.zeros(len(y_N), np.bool_)
     rng = numpy_rng("held out")
     for label in np.unique(y_N):

@@ -38,7 +38,7 @@ class Splits:
 
 
 def open_source(source: DataSource) -> Parts:
-    """What lies there, as its format opens it. Raises DataError."""
+    """The parts of a source, as its format opens it. Raises DataError."""
     if source.format not in _MODULES:
         raise DataError(f"data.format: unknown format {source.format!r}: {suggest(source.format, _MODULES)}")
     with translated(source.path):
@@ -66,7 +66,7 @@ def open_splits(source: DataSource, *, with_test: bool = True) -> Splits:
 
 @contextmanager
 def translated(place: object) -> Iterator[None]:
-    """What the system refuses, as DataError."""
+    """Translates what the system refuses into DataError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Where a site's samples lie, and what every format gives of them before they are read.
+"""The source of a site's samples: its place, and the form in which every format gives it before samples are read.
 
 A format module has `open_parts(source) -> Parts`. Labels are read when a part is opened; its samples are read later, by
 `Part.read`, so that asking for classes or shape costs no images.
@@ -186,7 +186,7 @@ def get_augment(data: Mapping[str, Any]) -> str:
 
 
 def missing_label(place: object, columns: Iterable[str]) -> str:
-    """What to say of a table in which no column is called as labels are."""
+    """The message about a table in which no column is called as labels are."""
     names = list(columns)
     hint = "; columns are separated by commas" if len(names) == 1 and any(sign in names[0] for sign in ";\t|") else ""
     return (
@@ -196,7 +196,8 @@ def missing_label(place: object, columns: Iterable[str]) -> str:
 
 
 def make_locate(pieces: Sequence[tuple[object, int]], describe: Callable[[int], str]) -> Locate:
-    """Where a sample is among `pieces`, (file, number of samples) in order: the file, then `describe(number in it)`."""
+    """Makes a function that says where a sample is among `pieces`, (file, number of samples) in order: the file, then
+    `describe(number in it)`."""
     ends = list(accumulate(count for _, count in pieces))
 
     def locate(i: int) -> str:

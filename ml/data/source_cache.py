@@ -1,4 +1,4 @@
-"""Sources that stay open while one command asks for their classes, their shape and their samples one after the other.
+"""The source cache: keeps a source open while one command asks for its classes, its shape and its samples in turn.
 
 Opening one may mean reading all of it, as a pickle must be. Only within `open_once` is one remembered: elsewhere every
 call looks at the files as they are now.

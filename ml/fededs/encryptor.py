@@ -115,7 +115,7 @@ def train_encryptor(
 
 
 def count_encryptor_steps(num_samples: int, batch_size: int, epochs: int) -> int:
-    """How many steps `train_encryptor` makes."""
+    """The number of steps that `train_encryptor` makes."""
     return epochs * -(-num_samples // batch_size)
 
 

@@ -1,4 +1,5 @@
-"""How much of the samples behind an encrypted set comes back: an attacker's decoder, and how near its images come.
+"""The reconstruction attack on an encrypted set: an attacker's decoder, and measures of how near its images come to the
+original samples.
 
 FedEDS shares x' = unet(x) of every sample (ALGORITHMS §4.3). Nothing there is a cipher, so what it hides has to be
 measured: a decoder is trained on pairs (x', x) and applied to samples it has not seen. PSNR and SSIM (Wang, Bovik,

@@ -72,13 +72,13 @@ class EncryptedSet:
 
     @property
     def row_bytes(self) -> int:
-        """What one sample takes once it is read."""
+        """The bytes that one sample takes once it is read."""
         return 4 * sum(int(np.prod(self.arrays[name].shape[1:])) for name in ("x", "y"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """What one step sees of others: rows of a set."""
+    """The rows of a set that one step sees of others."""
 
     source: EncryptedSet
     rows: Rows

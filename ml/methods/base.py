@@ -61,7 +61,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a client has to say after a local phase: the arrays of each payload kind, at the weight it will sign.
+    """The result of a client's local phase: the arrays of each payload kind, at the weight it will sign.
 
     `metrics`: loss (mean over the steps), iterations (E), steps, seconds (of the whole phase, since what comes before
     the first step and after the last is time that mining does not have), alpha_s (those for each local iteration), and

@@ -175,7 +175,7 @@ class FedEds(SharesModel[FedEdsSpec]):
         return {"encrypted_set": encrypted_set, "chunk_digests": {"digests": digests}}
 
     def choose_shared(self, labels_N: NDArray[np.int64], round_: Round) -> NDArray[np.int64]:
-        """Which samples are shared, in random order: up to `share_max`, of each class up to `share_per_class`."""
+        """The samples to share, in random order: up to `share_max`, of each class up to `share_per_class`."""
         hyper, rows = self.spec.hyperparameters, round_.rng("share").permutation(len(labels_N))
         if hyper.share_per_class is not None:
             rows = rows[find_first(labels_N[rows], hyper.share_per_class)]
@@ -198,7 +198,7 @@ class FedEds(SharesModel[FedEdsSpec]):
         return None
 
     def find_fault(self, model: Model, set_: EncryptedSet, round_: Round) -> str | None:
-        """What is wrong with the set for this model, as it stands before the first step."""
+        """The fault of the set for this model, as it stands before the first step; None for none."""
         x, y = set_.read(set_.draw(PROBED, round_.rng("probe")))
         model.eval()
         parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)

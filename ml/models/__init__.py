@@ -67,7 +67,7 @@ def initial_parameters(
     pretrained: Path | Pretrained | None = None,
     user_models: bool = False,
 ) -> dict[str, Array]:
-    """What training starts from, by name, float32: parameters, buffers and what is frozen.
+    """The arrays that training starts from, by name, float32: parameters, buffers and frozen ones.
 
     `pretrained` is a file of a published state dict, or what was loaded of one. The rest is drawn from `seed`, once,
     when a federation is made, and travels as a blob, since another torch may draw others; torch's own generator is left

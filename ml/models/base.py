@@ -1,4 +1,4 @@
-"""What every method sees of a model: f = h o g, an embedding and a classifier on it (ALGORITHMS §1.1).
+"""The model as every method sees it: f = h o g, an embedding and a classifier on it (ALGORITHMS §1.1).
 
 Legend: B samples, D length of the embedding, S of what the last Linear takes, C classes. Parameters travel as arrays
 under their `state_dict()` names, with the running statistics of batch norm; integer buffers (`num_batches_tracked`) and
@@ -28,7 +28,7 @@ class Model(nn.Module, ABC):
     frozen_prefix: ClassVar[str] = ""
 
     def precompute(self, x: Tensor) -> Tensor:
-        """What the frozen part makes of a sample, the same in every step of every round: features [B, E] of x_BCHW.
+        """The frozen part's output for samples, the same in every step of every round: features [B, E] of x_BCHW.
         Features stay as they are, and so does x where nothing is frozen."""
         return x
 

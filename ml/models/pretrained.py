@@ -1,4 +1,5 @@
-"""Starting from a published state dict in a local file: torchvision's `resnet18.pth`, a `.safetensors` (INTERFACES §6).
+"""Pretrained weights: a model starts from a published state dict in a local file, torchvision's `resnet18.pth` or a
+`.safetensors` (INTERFACES §6).
 
 What fits by name and shape is taken. The classifier, and a stem for another number of channels or size of kernel, are
 left as they were drawn when theirs differ, each as a whole. Everything else has to be there and to fit. For `head_256`
@@ -31,8 +32,8 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pretrained:
-    """What a file gives a model: the arrays taken, float32 by the model's names; the names of the model that are left
-    as drawn; the names of the file that have no place in it."""
+    """The arrays that a file gives a model, float32 by the model's names; besides, the names of the model that are left
+    as drawn, and the names of the file that have no place in it."""
 
     path: Path
     arrays: Arrays
@@ -50,13 +51,14 @@ class Pretrained:
 
 
 def load_pretrained(path: Path, model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int) -> Pretrained:
-    """What `path` has for genesis' `model`. Raises SpecError at "pretrained", naming the file and the array."""
+    """The arrays that `path` has for genesis' `model`. Raises SpecError at "pretrained", naming the file and the
+    array."""
     layout = get_layout(model, tuple(input_shape), num_classes)
     return match_pretrained(path, _read_file(path), str(model["name"]), layout)
 
 
 def match_pretrained(path: Path, tensors: Mapping[str, Tensor], model_name: str, layout: Layout) -> Pretrained:
-    """Which of the file's tensors go where. Raises SpecError."""
+    """The match of a file's tensors to a model's arrays. Raises SpecError."""
     known = {**layout.parameters, **layout.buffers, **layout.frozen}
     prefix = "" if not layout.frozen or any(name in known for name in tensors) else "encoder."
     given = {prefix + name: tensor for name, tensor in tensors.items() if name.rpartition(".")[2] != _COUNTER}

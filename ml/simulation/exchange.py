@@ -17,7 +17,7 @@ from ml.specs import MethodSpec, Offer
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a payload is: numbers in floating-point arrays, and bytes of its encoding."""
+    """The size of a payload: numbers in floating-point arrays, and bytes of its encoding."""
 
     params: int = 0
     bytes: int = 0

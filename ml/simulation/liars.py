@@ -62,8 +62,8 @@ class Liars:
         self.starts = {i: dump_parameters(self.clients[i].state.model) for i in self.places}
 
     def answer(self, height: int, trained: Sequence[Trained | None], common: Arrays | None) -> list[Trained | None]:
-        """What everyone contributes, given what all have trained and the parent's aggregate: None for who does not, or
-        whose lie validators refuse."""
+        """The contributions of all, given what each has trained and the parent's aggregate: None for a client that
+        sends none, or whose lie validators refuse."""
         honest = [made.payloads for i in self.honest if (made := trained[i]) is not None]
         answers = list(trained)
         for i in self.places:

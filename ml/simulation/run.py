@@ -1,4 +1,5 @@
-"""Any method for N clients in one process, with no network: what a federation should come to, and what it is held to.
+"""The simulation: runs any method for N clients in one process, without a network. A real federation with the same seed
+must come to the same numbers.
 
 Clients train one after the other, or on a GPU all at once (`ml.clients.batched`). Their payloads are checked,
 aggregated and applied by the very functions that validators use, in the order of the authors' ids. Given a federation's

@@ -27,7 +27,7 @@ MAX_ABS = 1e6  # of a payload's floats, unless genesis sets another limit: far a
 
 @dataclass(frozen=True)
 class Task:
-    """What a federation learns: the model, the (channels, height, width) it sees, and how many classes there are.
+    """The task of a federation: the model, the (channels, height, width) it sees, and the number of classes.
 
     `max_weight` is genesis' limit on weights, and on every other number that is used as one. `rounds` is how many are
     planned, 0 if there is no end to them. `num_members` is n, 0 where nothing will be aggregated. `max_abs` is how far
@@ -58,7 +58,7 @@ class Task:
 
     @cached_property
     def model_schema(self) -> ArraySchema:
-        """What travels as a whole model: parameters and buffers."""
+        """The schema of a model that travels whole: parameters and buffers."""
         return model_schema(self.model, self.input_shape, self.num_classes)
 
     @cached_property
@@ -164,7 +164,7 @@ class Hyperparameters:
 
     @property
     def decay_by_step(self) -> float:
-        """What the learning rate is multiplied by after a mini-batch step."""
+        """The factor of the learning rate after a mini-batch step."""
         return self.decay if self.decay_unit == "step" else 1.0
 
     @classmethod
@@ -237,7 +237,7 @@ class AuthorPayloads:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one author's contribution commits to: the digest of each kind's blob."""
+    """The commitments of one author's contribution: the digest of each kind's blob."""
 
     author: bytes
     weight: int
@@ -273,7 +273,7 @@ class MethodSpec(ABC):
 
     @property
     def rule_settings(self) -> RuleSettings:
-        """What the rules go by besides contributions."""
+        """The settings of the rules besides contributions."""
         return PLAIN
 
     @property
@@ -285,7 +285,7 @@ class MethodSpec(ABC):
 
     @property
     def sharing_heights(self) -> int:
-        """How many heights there are before the method's round 1."""
+        """The number of heights before the method's round 1."""
         return 0
 
     def get_round_number(self, height: int) -> int:
@@ -387,7 +387,7 @@ class MethodSpec(ABC):
 
     @property
     def model_bytes(self) -> int:
-        """What sending the whole model would cost: the bytes of its encoding."""
+        """The cost of sending the whole model: the bytes of its encoding."""
         return self.task.model_schema.max_bytes
 
     def to_mapping(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class CriticalFlSpec(PeerSpec):
         return {"unit": "stack"}
 
     def get_num_peers(self, me: bytes, offers: Sequence[Offer], aggregate: Arrays | None) -> int:
-        """What `me` has said, in its row of the aggregate."""
+        """The number of peers that `me` has announced, in its row of the aggregate."""
         if aggregate is None:
             return self.hyperparameters.num_peers
         row = next(i for i, offer in enumerate(offers) if offer.author == me)

@@ -72,7 +72,7 @@ class DFedAvgMSpec(PeerSpec):
         aggregate: Arrays | None = None,
         gone: Collection[bytes] = (),
     ) -> tuple[Offer, ...]:
-        """What the neighbours of `me` offer, in author order."""
+        """The offers of the neighbours of `me`, in author order."""
         graph = self.get_graph(beacon, offers)
         return tuple(offer for offer in offers if offer.author in graph.get(me, ()) and offer.author not in gone)
 

@@ -40,8 +40,8 @@ Shape = tuple[int, ...]
 
 
 def compute_kept(shapes: Mapping[str, Shape], density: float) -> dict[str, int]:
-    """How many entries of each tensor a mask keeps: `density` of them all, dealt by Erdos-Renyi-kernel, but at least
-    one of each. In fractions, since everyone must come to the same numbers."""
+    """The number of entries of each tensor that a mask keeps: `density` of them all, dealt by Erdos-Renyi-kernel, but
+    at least one of each. In fractions, since everyone must come to the same numbers."""
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     sums = {name: sum(shape) for name, shape in shapes.items()}
     budget = Fraction(density) * sum(sizes.values())
@@ -97,7 +97,7 @@ class DisPflSpec(PeerSpec):
 
     @cached_property
     def kept(self) -> Mapping[str, int]:
-        """How many entries of each masked tensor are kept; what is not named is whole."""
+        """The number of entries kept of each masked tensor; a tensor that is not named is whole."""
         trained = self.task.parameter_schema.arrays  # a buffer of a user's own model is not, whatever its shape
         maskable = {name: shape for name, shape in self.shapes.items() if len(shape) > 1 and name in trained}
         kept = compute_kept(maskable, self.hyperparameters.density)

@@ -355,7 +355,7 @@ class FedEdsSpec(ModelSpec):
         return self.get_local_work(height) if self.hyperparameters.unit == "epochs" else None
 
     def make_numbers(self, num_steps: int) -> Arrays:
-        """What a payload has besides the model, with fednova."""
+        """The numbers of a payload besides the model, with fednova."""
         return fednova.make_numbers(num_steps, self.hyperparameters.momentum)
 
 

@@ -76,7 +76,7 @@ class FedNovaSpec(ModelSpec):
         return compute_norm(num_steps, self.hyperparameters.momentum)
 
     def make_numbers(self, num_steps: int) -> Arrays:
-        """What a payload has besides the model."""
+        """The numbers of a payload besides the model."""
         return make_numbers(num_steps, self.hyperparameters.momentum)
 
 

@@ -56,7 +56,7 @@ class MpFedClHyperparameters(ModelHyperparameters):
 
     @property
     def max_prototypes(self) -> int:
-        """How many of a class a client may send."""
+        """The most prototypes of a class that a client may send."""
         return {"kmeans": self.num_prototypes, "mean": 1, "dbscan": self.max_clusters}[self.cluster]
 
 

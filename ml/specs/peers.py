@@ -57,7 +57,7 @@ class PeerSpec(MethodSpec):
 
     @property
     def whole_schema(self) -> ArraySchema:
-        """What may leave a client at all: g and h."""
+        """The arrays that may leave a client at all: g and h."""
         return self.task.model_schema if self.hyperparameters.bn_buffers == "average" else self.task.parameter_schema
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
@@ -82,8 +82,8 @@ class PeerSpec(MethodSpec):
         aggregate: Arrays | None = None,
         gone: Collection[bytes] = (),
     ) -> tuple[Offer, ...]:
-        """What the peers of `me` offer, those in `gone` left out, in the order of the draw. One that is no author of
-        the block itself draws nobody."""
+        """The offers of the peers of `me`, those in `gone` left out, in the order of the draw. A client that is no
+        author of the block itself draws nobody."""
         by_author = {offer.author: offer for offer in offers}
         if me not in by_author:
             return ()

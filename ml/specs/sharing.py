@@ -50,7 +50,7 @@ class AggregationHyperparameters(Hyperparameters):
         return self.aggregation != "mean"
 
     def make_rule_settings(self, num_members: int) -> RuleSettings:
-        """What the method's rules go by. Raises AggregationError where f is needed and nobody said what n is."""
+        """The settings of the method's rules. Raises AggregationError where f is needed and nobody said what n is."""
         if not self.is_robust:
             return RuleSettings(weight_cap=self.weight_cap, momentum=self.momentum)
         if num_members < 1:

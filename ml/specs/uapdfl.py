@@ -69,8 +69,8 @@ class UaPdflHyperparameters(PeerHyperparameters):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a client does with a round: Q in the order of the draw, how far each is, the S of those that are similar,
-    and in the dropout branch the one of Q whose whole model it takes."""
+    """A client's decision in a round: Q in the order of the draw, the distance of each, the S of those that are
+    similar, and in the dropout branch the one of Q whose whole model it takes."""
 
     peers: tuple[Offer, ...]
     divergences: tuple[float, ...]

@@ -77,7 +77,7 @@ class ByStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """What a method's loss needs in a round besides the batch: `context`, the same at every step, `by_sample`, whose
+    """The inputs of a method's loss in a round besides the batch: `context`, the same at every step, `by_sample`, whose
     rows belong to the client's samples and come with each batch, and `by_step`, what else comes with each.
 
     A method that has to see each step's gradients, or to change them before they are used, gives `on_gradients`, and
@@ -96,7 +96,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the steps of a local phase did: the mean of their losses, how many they were, the seconds they took; and the
+    """The outcome of a local phase's steps: the mean of their losses, their number, the seconds they took; and the
     payloads of what came `then`, whose steps and seconds count too."""
 
     loss: float
@@ -107,7 +107,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """How a site trains, whatever the method: a choice of speed, not of mathematics.
+    """The way a site trains, whatever the method: a choice of speed, not of mathematics.
 
     `precision` bf16 runs the forward pass under autocast (weights, losses and prototypes stay float32); auto does so
     where the GPU is made for it. `channels_last` lays images out for convolutions, `compiled` hands the loss to
@@ -122,7 +122,7 @@ class Engine:
     augment: Literal["none", "flip", "crop", "flip_crop"] = "none"
 
     def get_precision(self, device: torch.device) -> Literal["fp32", "bf16"]:
-        """What a forward pass in training is computed in on `device`."""
+        """The precision of a forward pass in training on `device`."""
         if self.precision != "auto":
             return self.precision
         is_made_for_it = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
@@ -273,7 +273,7 @@ class Schedule:
         device: torch.device,
         num_iterations: int | None = None,
     ) -> Schedule:
-        """What the hyper-parameters set, or `num_iterations` in place of their number."""
+        """The batches of a local phase, as many as the hyper-parameters set, or `num_iterations`."""
         count = hyperparameters.local_work if num_iterations is None else num_iterations
         work = {"epochs": count} if hyperparameters.counts_epochs else {"iterations": count}
         batches = draw_batches(

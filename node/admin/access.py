@@ -60,15 +60,15 @@ ROLES: Mapping[str, Role] = {
 
 
 def get_role(method: str) -> Role:
-    """What a caller of a method needs, `/package.Service/Method`. A method of ours that is not listed needs admin;
-    health and reflection tell no more than status does."""
+    """The role that a caller of a method needs, `/package.Service/Method`. A method of ours that is not listed needs
+    admin; health and reflection tell no more than status does."""
     if method.startswith(ADMIN_METHODS):
         return ROLES.get(method.removeprefix(ADMIN_METHODS), Role.ADMIN)
     return Role.READ
 
 
 class RemoteAccess:
-    """Where and to whom a node answers over TCP."""
+    """The terms on which a node answers over TCP: its address, and its callers."""
 
     def __init__(self, address: str, tokens: Tokens, key: SigningKey) -> None:
         self.guard = _Guard(tokens)

@@ -1,4 +1,4 @@
-"""Where a node is asked: at a unix socket, or over TCP with a token.
+"""The address of a node's admin server: a unix socket, or TCP with a token.
 
 Over TCP beyond this machine the address is written `ID@host:port`: the id is what the node must prove, and TLS keeps
 the token from everybody else. Without an id a call goes out in plain, which loopback alone is good for.

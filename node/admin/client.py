@@ -102,7 +102,7 @@ class AdminClient:
             return self._admin.ListPeers(pb.ListPeersRequest(), timeout=CALL_S).peers
 
     def is_serving(self, service: str) -> bool:
-        """What the node's health service says of `service`."""
+        """The word of the node's health service about `service`."""
         request = health_pb2.HealthCheckRequest(service=service)
         with self._translated():
             reply = self._health.Check(request, timeout=CALL_S)
@@ -118,7 +118,7 @@ class AdminClient:
                 events.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
 
     def predict(self, samples: bytes, top: int, wait_s: float) -> pb.PredictReply:
-        """What the node's model makes of encoded samples, once its worker has come to them within `wait_s`."""
+        """The model's predictions for encoded samples, once the node's worker has come to them within `wait_s`."""
         request = pb.PredictRequest(samples=samples, top=top, wait_s=wait_s)
         with self._translated(timeout_s := wait_s + CALL_S):
             return self._admin.Predict(request, timeout=timeout_s)
@@ -181,7 +181,7 @@ class AdminClient:
             return self._admin.RemovePeer(pb.RemovePeerRequest(peer=peer), timeout=CALL_S)
 
     def compare(self, peer: str) -> pb.ChainComparison:
-        """Where the node's chain and its peer's part. NodeUnreachable when the peer has no answer."""
+        """The height where the node's chain and its peer's part. NodeUnreachable when the peer has no answer."""
         with self._translated(COMPARE_S):
             return self._admin.CompareChain(pb.CompareChainRequest(peer=peer), timeout=COMPARE_S)
 
@@ -259,7 +259,7 @@ class AdminClient:
             return self._admin.GetModelInfo(pb.GetModelInfoRequest(), timeout=MODEL_S)
 
     def export_model(self) -> Iterator[pb.ModelChunk]:
-        """What is in the file, then its bytes."""
+        """The description of a model file, then its bytes."""
         with self._translated():
             chunks = self._admin.ExportModel(pb.ExportModelRequest())
             try:

@@ -1,4 +1,4 @@
-"""Bytes on the admin socket that are no message of the type expected there: the caller is told so.
+"""Decodes requests on the admin socket. A caller whose bytes are no message of the expected type is told so.
 
 gRPC by itself would log a traceback for each, and tell the caller of an internal error.
 """

@@ -1,5 +1,5 @@
-"""What an operator may have a running node do: whose connections it refuses, and where it dials whom. The bans are kept
-in `DATA/bans.json`, so that a restart does not let anybody back in."""
+"""The operator's control over peers: bans their connections, and changes the addresses they are dialled at. Bans are
+kept in `DATA/bans.json`, so that a restart does not let anybody back in."""
 
 from __future__ import annotations
 

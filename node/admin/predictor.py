@@ -1,4 +1,4 @@
-"""What a running node says of samples that its operator asks about: the admin service's `Predict`.
+"""Predictions of a running node, for samples that its operator sends: the admin service's `Predict`.
 
 The worker answers when it is free of the rounds, which a prediction neither stops nor overtakes. What it says is put
 into words here: classes by name, and members by the block whose aggregate their prototypes came with.

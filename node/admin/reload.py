@@ -58,7 +58,8 @@ class Reloading:
         self._turn = asyncio.Lock()
 
     async def reload(self) -> pb.ReloadReply:
-        """What was applied and what was not, or why nothing was."""
+        """Reads the configuration again and applies what may change: what was applied and what was not, or why nothing
+        was."""
         async with self._turn:
             try:
                 new, token = await asyncio.to_thread(self._read)

@@ -1,5 +1,5 @@
-"""What an operator may have a running node do about its rounds and itself: pause, resume, end, log more, read its
-configuration again. Everything may be said twice, and returns what holds then."""
+"""The operator's control over rounds and the node itself: pause, resume, end, log more, read the configuration again.
+Each call may be repeated, and returns the state that holds afterwards."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Control:
         self._shutdown.begin(grace_s)
 
     def set_log_level(self, level: str) -> pb.LogLevel:
-        """How much is logged, until the daemon ends. Raises InvalidRequest."""
+        """Sets how much is logged, until the daemon ends. Raises InvalidRequest."""
         if level not in LEVELS:
             raise InvalidRequest(f"level: expected one of {', '.join(LEVELS)} (got {level[:40]!r})")
         root = logging.getLogger()

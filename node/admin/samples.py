@@ -29,12 +29,12 @@ _MAX_RANKED = 1 << 15  # classes in one reply, which is to stay below gRPC's 4 M
 
 
 def get_top(top: int, num_classes: int) -> int:
-    """How many classes are told of each sample, of so many asked for (0: the usual number)."""
+    """The number of classes told of each sample, of so many asked for (0: the usual number)."""
     return min(top or DEFAULT_TOP, num_classes)
 
 
 def get_max_samples(shape: Shape, num_classes: int, top: int) -> int:
-    """How many samples a request may have, for a model that takes `shape`."""
+    """The most samples that a request may have, for a model that takes `shape`."""
     by_work = _MAX_WORK_BYTES // (4 * max(prod(shape), num_classes))
     by_reply = _MAX_RANKED // get_top(top, num_classes)
     return max(1, min(_MAX_SAMPLES, by_work, by_reply))
@@ -83,7 +83,7 @@ Batch = list[Piece]
 
 
 def make_batches(files: Iterable[InferenceFile], shape: Shape, max_samples: int) -> Iterator[Batch]:
-    """What goes into one request each, in the order of the samples: of one type and shape, and not too many.
+    """The batches of samples for one request each, in order: of one type and shape, and not too many.
 
     An image too large to be sent is made what the model takes here already, as the node would.
     """

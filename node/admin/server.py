@@ -1,4 +1,4 @@
-"""The operator's way in: gRPC on a unix socket of mode 0600 in a directory of mode 0700, and over TCP for whoever shows
+"""The admin server: gRPC on a unix socket of mode 0600 in a directory of mode 0700, and over TCP for callers that show
 a token (SECURITY §4).
 
 Python gRPC cannot say who is calling on a socket, so the directory is the control: it is made private, and one that is

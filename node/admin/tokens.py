@@ -1,4 +1,5 @@
-"""Who may ask a node over TCP: named tokens with a role each, in `DATA/tokens.json`, mode 0600 (SECURITY §4).
+"""The tokens that give access to a node over TCP: each has a name and a role, and they are kept in `DATA/tokens.json`,
+mode 0600 (SECURITY §4).
 
 A token is 256 random bits, so its SHA-256 is all that is kept: it cannot be guessed back, and a slow hash would only
 slow down the node. The file is read again whenever it has changed, so that a revoked token ends at the next call.
@@ -40,7 +41,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is kept of one. `sha256` is of the token's text, `created` RFC 3339."""
+    """The record kept of a token. `sha256` is of the token's text, `created` RFC 3339."""
 
     name: str
     role: Role

@@ -1,5 +1,5 @@
-"""What a running node shows of itself. Pure reading: nothing here changes a node, but for what it remembers of scores
-that it was asked for, and nothing waits for one.
+"""The view of a running node: reads its state and changes nothing, except that it remembers scores once they were asked
+for. Nothing waits for it.
 
 The answers are the messages of admin.proto. What is in the store is read on the store's thread; an audit computes on a
 thread of its own and pauses after each block, so that the event loop gets its turn.
@@ -94,7 +94,7 @@ class NodeView:
         return self.describe_unready() is None
 
     def describe_unready(self) -> str | None:
-        """Why this node takes no part in finalising blocks now, or None."""
+        """The reason why this node takes no part in finalising blocks now, or None."""
         learner, height = self._service.learner, self._service.tip.height
         if learner.info is None:
             return learner.failure or "the worker is not ready yet"
@@ -308,7 +308,8 @@ class NodeView:
         return await self._c.disk.run(self._ledger.list_evidence)
 
     async def compare(self, which: str) -> pb.ChainComparison:
-        """Where this chain and a peer's part. Raises NotFound, InvalidRequest, NodeUnreachable, VerificationFailed."""
+        """The height where this chain and a peer's part. Raises NotFound, InvalidRequest, NodeUnreachable,
+        VerificationFailed."""
         peer = self._service.peers.find(which)
         if peer.status is None:
             raise NodeUnreachable(f"{peer.name} has not said yet where its chain ends; is it up?")

@@ -1,4 +1,4 @@
-"""`fednode chain diff` and `fednode chain evidence`: whether all say the same, and who did not."""
+"""`fednode chain diff` and `fednode chain evidence`: compares chains, and names members that signed two things."""
 
 from __future__ import annotations
 

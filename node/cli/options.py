@@ -1,4 +1,4 @@
-"""What several commands share: options under one spelling each, and how a group of commands is made."""
+"""Options that several commands share, under one spelling each, and the helper that makes a group of commands."""
 
 from __future__ import annotations
 

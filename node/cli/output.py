@@ -1,4 +1,4 @@
-"""How results look: JSON as it is, tables aligned and without borders, so that they also read well in a pipe."""
+"""The output of results: JSON unchanged, tables aligned and without borders, so that they also read well in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node a command is about: a running one, by its admin socket or over TCP, or a stopped one's data directory.
+"""The target of a command: a running node, by its admin socket or over TCP, or the data directory of a stopped one.
 
 In this order: `--socket` (or `--address`; `host:port` on this machine, `ID@host:port` on another), FEDNODE_ADDRESS, the
 admin section of `--config`, the only socket in `./run` (of several the only one that is served). Whatever takes

@@ -1,5 +1,5 @@
-"""Genesis out of what is asked for on a command line: a test network's, and that of sites which only have each other's
-ids. Everything but the time it is made at follows from the options."""
+"""Drafts a genesis from the options of a command line: for a test network, or for sites that only have each other's
+ids. Everything but its creation time follows from the options."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ SETTABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenesisSpec:
-    """What genesis is to say. `data` is `digits` or `FORMAT:PATH`, which classes and input are read from; without data
-    `classes` and `input_shape` [channels, height, width] say them. `settings` are `KEY=VALUE` of the method (`lr=0.05`)
-    or of a section (`waits.collect_s=1`).
+    """The options from which a genesis is drafted. `data` is `digits` or `FORMAT:PATH`, which classes and input are
+    read from; without data `classes` and `input_shape` [channels, height, width] say them. `settings` are `KEY=VALUE`
+    of the method (`lr=0.05`) or of a section (`waits.collect_s=1`).
 
     Proof of work begins at `difficulty`, and stays there unless `adaptive`. `pretrained` is a file that the initial
     model is taken from. Only with `i_understand` is there a genesis whose method shares samples in a transformed form.

@@ -37,7 +37,7 @@ GENESIS_HEADER = """\
 
 
 class GenesisFile(NamedTuple):
-    """What was read, and where its initial model lies."""
+    """The content of a genesis file, and the place of its initial model."""
 
     genesis: Genesis
     initial_model: Path
@@ -103,7 +103,7 @@ def check_initial(spec: MethodSpec, aggregate: Arrays) -> Arrays:
 
 
 def get_work_unit(genesis: Genesis) -> str:
-    """What local work is counted in: epoch or iteration. Raises SpecError."""
+    """The unit of local work: epoch or iteration. Raises SpecError."""
     return "epoch" if get_genesis_spec(genesis).hyperparameters.counts_epochs else "iteration"
 
 
@@ -159,7 +159,7 @@ def _validate_initial_model(data: bytes, path: Path, source: YamlSource, genesis
 
 
 def place_error(source: YamlSource, error: GenesisError | SpecError) -> Problem:
-    """What `chain` or `ml` refused, under the place where it was written."""
+    """Puts what `chain` or `ml` refused under the place where it was written."""
     parts = (part for part in re.split(r"[.\[\]]+", error.path) if part)
     keys = tuple(int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in parts)  # "²" is a key's digit
     return Problem.at(source, keys, error.message)

@@ -1,4 +1,5 @@
-"""What an organisation begins with: a directory with its node's identity key and a configuration to go through.
+"""The files an organisation begins with (`fednode init`): a directory with its node's identity key and a configuration
+to go through.
 
 The key is all that has to be kept; everything in the configuration is the site's to change. Nothing that is there is
 ever written over.
@@ -46,8 +47,8 @@ _HEADER = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSpec:
-    """What `node.yaml` is to say. `data` is `digits` or `FORMAT:PATH`; `key_file` an identity there already is, of
-    which `passphrase_file` is the passphrase, or that of the new one."""
+    """The options of a new `node.yaml`. `data` is `digits` or `FORMAT:PATH`; `key_file` an identity there already is,
+    of which `passphrase_file` is the passphrase, or that of the new one."""
 
     name: str
     genesis_file: Path | None = None
@@ -60,7 +61,7 @@ class SiteSpec:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What was made; `peer` is `id@host:port`, for the others' configurations and for genesis."""
+    """The files that were made; `peer` is `id@host:port`, for the others' configurations and for genesis."""
 
     config_file: Path
     key_file: Path

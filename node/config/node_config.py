@@ -181,7 +181,7 @@ class NetworkSection(Section):
         return {decode_id(peer): address for peer, address in pairs}
 
     def get_addresses(self, genesis: Genesis) -> dict[bytes, str]:
-        """Where each member is dialled, by id: as genesis hints, unless `peers` says otherwise."""
+        """The address each member is dialled at, by id: as genesis hints, unless `peers` says otherwise."""
         hints = {member.key: member.address for member in genesis.members if member.address}
         return hints | self.get_peer_addresses()
 

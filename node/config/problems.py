@@ -1,4 +1,4 @@
-"""What is wrong with a file, in this program's words, each problem under the place where the user wrote it.
+"""Problems of a configuration file, in this program's own words, each at the place where the user wrote it.
 
 `bad.yaml:4:3: training.seed: must be at least 0 (got -1)`
 """

@@ -1,4 +1,4 @@
-"""A configuration as it may be shown (SECURITY §4)."""
+"""Redaction: a configuration without its secrets, fit to be shown (SECURITY §4)."""
 
 from __future__ import annotations
 

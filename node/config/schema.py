@@ -1,4 +1,4 @@
-"""What node.yaml may say, for editors and validators: JSON Schema, made of the models that check it."""
+"""The JSON Schema of node.yaml, for editors and validators, made from the models that check it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_schema() -> dict[str, Any]:
 
 
 def get_defaults() -> dict[str, Any]:
-    """What a node has that says only what it must; keys without a default are not there."""
+    """The settings of a node that says only what it must; keys without a default are not there."""
     return _get_defaults(NodeConfig)
 
 

@@ -1,5 +1,5 @@
-"""What a run is asked for on a command line: `--method dfpl --data npz:x.npz --set lr=0.05`, as what it becomes of
-genesis and of the nodes' configurations.
+"""Run settings from a command line: turns `--method dfpl --data npz:x.npz --set lr=0.05` into settings of genesis and
+of the nodes' configurations.
 
 Shared by test networks and simulations, so that one line asks both for the same thing.
 """

@@ -45,7 +45,7 @@ class YamlSource:
     origins: dict[Keys, str] = field(default_factory=dict)
 
     def get_origin(self, keys: Iterable[str | int]) -> str:
-        """Where `keys` were given; for keys that are absent, where the closest thing around them was."""
+        """The place where `keys` were given; for keys that are absent, that of the closest thing around them."""
         keys = tuple(keys)
         while keys and keys not in self.origins:
             keys = keys[:-1]

@@ -43,7 +43,7 @@ _AXIS_NAMES = {
 
 
 def name_axis(axis: str) -> str:
-    """What the axis is called in a heading."""
+    """The name of the axis in a heading."""
     return _AXIS_NAMES.get(axis, axis.removeprefix("method.").removeprefix("model."))
 
 

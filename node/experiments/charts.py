@@ -1,4 +1,4 @@
-"""Figures of lines in ink. Lines are told apart by colour, marker and dashes, so that none of these is needed."""
+"""Line charts, drawn by matplotlib. Lines differ in colour, marker and dashes, so any one of these is enough."""
 
 from __future__ import annotations
 

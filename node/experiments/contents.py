@@ -1,4 +1,5 @@
-"""What a report shows: the file's own tables and figures, or ones that suit its sweep; checked before anything runs."""
+"""The contents of a report: the file's own tables and figures, or ones that suit its sweep. They are checked before
+anything runs."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def needs_received(experiment: Experiment) -> bool:
 
 
 def find_report_problems(experiment: Experiment) -> Found:
-    """What in the file's report cannot be laid out, under the keys it was written at."""
+    """The problems of a file's report: what cannot be laid out, under the keys it was written at."""
     found: Found = []
     given = experiment.file.report
     for i, table in enumerate(given.tables or ()):

@@ -1,6 +1,5 @@
-"""What all drawings by matplotlib have in common: for the page as SVG that takes its colours from the page's style, and
-as files of their own in colours that suit paper.
-"""
+"""The drawing style of all figures by matplotlib: SVG for the page, which takes the colours of the page's style, and
+separate files in colours that suit paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of embeddings as numbers: which run stands in which panel, and where its samples and prototypes lie."""
+"""Figures of embeddings as numbers: the panel of each run, and the positions of its samples and prototypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of results as numbers: which lines stand in which panel, means and spreads over seeds; no ink."""
+"""Figures of results as numbers: the lines of each panel, with means and spreads over seeds. Nothing is drawn here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file gives for one point: `base` and one value of each axis, gathered, with the place where each stood."""
+"""The settings that a file gives for one point: `base` and a value of each axis, each with the place where it stood."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Part:
 
 @dataclass(slots=True)
 class Settings:
-    """What a point is made of, gathered from `base` and one value of each axis."""
+    """The settings of a point, gathered from `base` and one value of each axis."""
 
     values: dict[str, Any]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Unused:
         self._known: set[str] = set()
 
     def note(self, part: Part, known: Iterable[str]) -> None:
-        """What of `part` one that has the settings `known` takes."""
+        """Notes the keys of `part` that a method, or an attack, with the settings `known` takes."""
         known = frozenset(known)
         self._known |= known
         for key, (_, place) in {**part.shared, **part.swept}.items():

@@ -1,6 +1,5 @@
-"""Figures of embeddings in ink: test samples as dots in the colours of their classes, prototypes as large marks in the
-same colours, whose shape says whose they are.
-"""
+"""Charts of embeddings, drawn by matplotlib: test samples are dots in the colours of their classes; prototypes are
+large marks in the same colours, and their shape says whose they are."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ def describe(figure: EmbeddingFigure) -> str:
 
 
 def say_counts(panel: Map) -> list[str]:
-    """What of a panel can be counted."""
+    """The counts of a panel, in words."""
     num = len(panel.labels)
     said = [f"{num} samples", f"{_percent(panel.num_right, num)} classified rightly"]
     if panel.num_nearest is None:

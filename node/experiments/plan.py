@@ -107,7 +107,7 @@ class Experiment:
 
     @cached_property
     def known_axes(self) -> frozenset[str]:
-        """What tables may be laid out by."""
+        """The axes that tables may be laid out by."""
         return frozenset(name for point in self.points for name in point.facts)
 
 

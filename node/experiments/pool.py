@@ -57,7 +57,7 @@ Event = Advanced | Finished | Died
 def work_through(
     pieces: Sequence[Any], work: Work, jobs: int, should_stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Event]:
-    """What happens while `jobs` processes do all of `pieces`, in order. Ends early once `should_stop()`.
+    """The events while `jobs` processes do all of `pieces`, in order. Ends early once `should_stop()`.
 
     However it ends, no process is left.
     """

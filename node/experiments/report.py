@@ -39,7 +39,7 @@ _BUDGET_AXES = ("budget.t_sum", "budget.beta", "rounds", "budget.alpha")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a report has put where."""
+    """The files that a report has written."""
 
     page: Path
     tables: tuple[Path, ...]

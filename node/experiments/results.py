@@ -1,5 +1,5 @@
-"""What a run leaves: one JSON file, written whole or not at all, read only as the answer to the very run it names; and
-beside it the snapshot of a client, where a figure asks for one, named in the JSON by its digest.
+"""The results of a run: one JSON file, written whole or not at all, and accepted only for the very run it names. Where
+a figure asks for one, the snapshot of a client lies beside it, named in the JSON by its digest.
 
 format, fednode, id, config     which run this is; `config` is what the id is a digest of
 rounds, clients                 series over the method's rounds (means over clients), and each client after the last
@@ -75,7 +75,7 @@ class ClientRow(_Part):
 
 
 class SnapshotRow(_Part):
-    """What belongs to a snapshot besides its arrays."""
+    """The facts of a snapshot besides its arrays."""
 
     sha256: str
     classes: tuple[str, ...]
@@ -161,13 +161,13 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """What a write that was cut short has left."""
+    """Removes what a write that was cut short has left."""
     for path in (directory / RUNS).glob(f"*{_TEMPORARY}"):
         path.unlink(missing_ok=True)
 
 
 def read_result(directory: Path, run: Run) -> Result | None:
-    """What came of a run; None where nothing did yet. Raises BrokenResult, naming the file."""
+    """The result of a run; None where there is none yet. Raises BrokenResult, naming the file."""
     path = get_result_path(directory, run.id)
     try:
         result = Result.model_validate_json(path.read_bytes())

@@ -48,7 +48,7 @@ _LAST_FRAMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """What a directory holds of an experiment: its finished and failed runs by id, and why other files are none.
+    """The results of an experiment in a directory: its finished and failed runs by id, and why other files are none.
 
     `lacking` are finished runs without something that the report asks for: a snapshot, the time they trained, or what
     they received.
@@ -61,7 +61,7 @@ class Stock:
     lacking: frozenset[str]
 
     def list_pending(self, experiment: Experiment) -> list[Run]:
-        """What is still to be run, failed, broken and lacking ones included."""
+        """The runs still to be made, failed, broken and lacking ones included."""
         done = self.finished.keys() - self.lacking
         return [run for run in experiment.runs.values() if run.id not in done]
 
@@ -204,7 +204,7 @@ def _is_finished(directory: Path, run: Run) -> bool:
 
 
 def make_config(run: Run, data_root: Path) -> SimulationConfig:
-    """What to simulate, its paths made absolute. Raises DataError."""
+    """The configuration of a simulation, its paths made absolute. Raises DataError."""
     from ml.simulation.run import SimulationConfig
 
     data, pretrained = dict(run.config["data"]), run.config["pretrained"]
@@ -224,7 +224,7 @@ class Piece(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is kept of a run."""
+    """The part of a run that is kept."""
 
     document: Mapping[str, Any]
     kept: Kept | None = None

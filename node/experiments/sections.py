@@ -88,7 +88,7 @@ class MethodItem(NamedItem):
     max_loss_ratio: Ratio | None = None
 
     def get_own(self) -> dict[str, Any]:
-        """What it has in place of what stands in `base`."""
+        """The settings it has in place of those in `base`."""
         own = {name: getattr(self, name) for name in ("rounds", "max_loss_ratio")}
         return {name: value for name, value in own.items() if value is not None}
 
@@ -109,9 +109,9 @@ class DataItem(Item):
 
 
 class BaseSection(Section):
-    """What every run has unless the sweep says otherwise. `method` holds settings that reach each method which has
-    them, `attack` those that reach each attack; `input` is by default what suits data and model. `max_loss_ratio` is
-    how much harm peers may do (`ml.guard`), without end by default."""
+    """The settings of every run unless the sweep says otherwise. `method` holds settings that reach each method which
+    has them, `attack` those that reach each attack; `input` is by default what suits data and model. `max_loss_ratio`
+    is how much harm peers may do (`ml.guard`), without end by default."""
 
     data: DataItem = DataItem(format="digits")
     model: NamedItem = NamedItem(name="mlp")
@@ -241,8 +241,8 @@ AnyFigureSection = Annotated[
 
 
 class ReportSection(Section):
-    """What the page shows; without tables or figures, ones that suit the sweep. `target` is an accuracy in 0..1, or
-    several, for tables that have none of their own."""
+    """The contents of the page; without tables or figures, ones that suit the sweep. `target` is an accuracy in 0..1,
+    or several, for tables that have none of their own."""
 
     target: Targets = ()
     tables: tuple[TableSection, ...] | None = None

@@ -1,4 +1,5 @@
-"""What a table's cell can hold: one number made of one run's rounds (ALGORITHMS §8.2), and how it is written.
+"""The values of a table's cells: each is one number computed from one run's rounds (ALGORITHMS §8.2), with the way it
+is written.
 
 Accuracies and shares are kept in 0..1 and shown in percent.
 """
@@ -21,7 +22,7 @@ PERCENT: tuple[Kind, ...] = ("accuracy", "share")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What some values are read at: the accuracy in 0..1 to reach, the seconds of local training to use."""
+    """The limits that some values are read at: the accuracy in 0..1 to reach, the seconds of local training to use."""
 
     target: float = 0.9
     seconds: float | None = None
@@ -54,8 +55,8 @@ class Value:
         return None if self.of_client is None else self.of_client(result.clients[client])
 
     def read_loss(self, result: Result, baseline: Result, limits: Limits) -> float | None:
-        """How much worse it is than of `baseline`. Where it is kept for each client, it is of those that do not lie in
-        `result` both times, so that nobody's own difficulty counts."""
+        """The loss of accuracy against `baseline`. Where accuracy is kept for each client, it is of those that do not
+        lie in `result` both times, so that nobody's own difficulty counts."""
         if self.of_client is None or not result.liars or baseline.num_clients != result.num_clients:
             own, there = self.compute(result, limits), self.compute(baseline, limits)
             if own is None or there is None:
@@ -141,7 +142,7 @@ def compute_train_seconds(result: Result) -> tuple[float, ...]:
 
 
 def compute_sent_bytes(result: Result) -> tuple[float, ...]:
-    """What a client has sent until the end of each round, from the run's beginning on."""
+    """The bytes that a client has sent until the end of each round, from the run's beginning on."""
     sent = accumulate(row.sent_bytes for row in (*result.sharing, *result.rounds))
     return tuple(count / result.num_clients for count in sent)[len(result.sharing) :]
 

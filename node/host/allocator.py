@@ -1,4 +1,4 @@
-"""Memory between two optimiser steps, in a process that trains."""
+"""Settings of the memory allocator, for a process that trains."""
 
 from __future__ import annotations
 

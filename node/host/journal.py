@@ -28,7 +28,7 @@ def mark_lines(text: str, level: int) -> str:
 
 
 class JournalFormatter(logging.Formatter):
-    """What `inner` makes of a record, with its priority."""
+    """The formatter for the journal: `inner`'s line of a record, with its priority."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What figures were taken on: a number without its machine says little."""
+"""A description of this machine, to go with measured figures: a number without its machine says little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling systemd how the node is (sd_notify(3)): ready once it listens, its height meanwhile, alive, stopping.
+"""Notifications to systemd (sd_notify(3)): ready once the node listens, its height meanwhile, alive, stopping.
 
 Each message is a datagram to the socket that systemd names in the environment. Without one there is nobody to tell, and
 a lost message is not worth a node: what cannot be sent is dropped.

@@ -30,7 +30,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def read_private(path: Path) -> bytes | None:
-    """What `path` holds, None if there is no such file. Raises NodeError."""
+    """The content of `path`, None if there is no such file. Raises NodeError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""This process's own limits and terminal: how many files it may have open, and whether a terminal still holds it.
+"""The limits and the terminal of this process: how many files it may open, and whether a terminal still holds it.
 
 Each connection is a file, and without any left nothing can be stored. SIGHUP means two things: read the configuration
 again, or the terminal is gone. A node in the foreground of a terminal that was closed has nobody left to end it, so it

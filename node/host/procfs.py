@@ -1,4 +1,4 @@
-"""What /proc tells of this machine's processes: what each takes, and which of them holds a lock or a port."""
+"""Readings of /proc about this machine's processes: the resources each uses, and the holder of a lock or a port."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _count(pid: int, name: str) -> int:
 
 
 def measure_directory(path: Path) -> tuple[int, int]:
-    """How many files there are in and below it, and their bytes. What goes meanwhile does not count."""
+    """The number of files in and below a directory, and their bytes. What goes meanwhile does not count."""
     files = size = 0
     for directory, _, names in os.walk(path):
         for name in names:

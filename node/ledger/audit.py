@@ -126,7 +126,7 @@ def _take(rows: Iterator[BlockRow], count: int) -> tuple[list[BlockRow], ChainEr
 
 
 class Inputs(NamedTuple):
-    """What an aggregate is computed from: the payloads, and the parent's aggregate where a rule reads it."""
+    """The inputs of an aggregate: the payloads, and the parent's aggregate where a rule reads it."""
 
     contributions: Sequence[AuthorPayloads]
     parent: Arrays | None
@@ -140,7 +140,8 @@ def read_inputs(
 
 
 class Recomputation:
-    """What the blobs of a block give. Called for one block after the other; see `chain.audit.Recompute`."""
+    """The recomputation of aggregates from the blobs of blocks. Called for one block after the other; see
+    `chain.audit.Recompute`."""
 
     def __init__(self, genesis: Genesis, spec: MethodSpec, source: _Source) -> None:
         self._genesis = genesis
@@ -165,7 +166,7 @@ class Recomputation:
         return ZERO if aggregate is None else hashlib.sha256(aggregate).digest()
 
     def read(self, block: Block) -> Inputs | None:
-        """What the aggregate is computed from, in author order; None when a blob of it is not held.
+        """The payloads that the aggregate is computed from, in author order; None when a blob of it is not held.
 
         Raises MlError and InvalidAggregate for blobs that break the method's rules, StoreCorrupted for a damaged one.
         """

@@ -1,5 +1,5 @@
-"""Where two chains of one genesis part. After finality never: a height at which both are certified and differ proves
-that at least 2q - n members lied.
+"""The comparison of two chains of one genesis: finds the first height where they differ. Final blocks never do; if both
+are certified at that height, at least 2q - n members lied.
 
 Every block names its parent, so two chains that agree at one height agree below it: one look at the height where the
 shorter one ends usually is enough, and a bisection finds the first difference.

@@ -1,5 +1,5 @@
-"""Who took what from whom in a round, and what the method set for it, recomputed from what the chain says, for whoever
-asks about a round.
+"""The explanation of a round: who took what from whom, and what the method set for it, recomputed from the chain when
+somebody asks.
 
 The method's spec explains it from the block, its aggregate and the block whose sets training read
 (`MethodSpec.explain`), in places of the block; here those become members. Numpy, never torch.

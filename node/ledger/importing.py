@@ -30,7 +30,7 @@ MAX_LINE_BYTES = 2 * (MAX_BLOCK_BYTES + MAX_CERTIFICATE_BYTES) + (1 << 16)  # bo
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What a file held and what came of it. `known` blocks were there already; `head` is the store's, afterwards."""
+    """The outcome of an import. `known` blocks were there already; `head` is the store's, afterwards."""
 
     first: int
     last: int

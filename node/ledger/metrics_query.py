@@ -1,4 +1,4 @@
-"""What was measured over many rounds, in few of them: for a chart, or a table that somebody reads.
+"""Metrics over many rounds, reduced to few points for a chart or a table.
 
 Rounds are read in pages and fed in one after the other; no more are held than the answer may have, and one. While there
 are at most `max_points` all remain. Beyond that the heights that were asked for are cut into equal spans, and of each

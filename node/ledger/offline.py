@@ -46,7 +46,7 @@ def _translated(data_dir: Path) -> Iterator[None]:
 
 
 class OfflineNode:
-    """What a stopped node knows. Use it as a context manager.
+    """A stopped node, asked like a running one. Use it as a context manager.
 
     Raises NotFound when no node has run there, NodeError when one is running, VerificationFailed when the directory
     cannot even be opened for what is broken in it.
@@ -177,7 +177,7 @@ class OfflineNode:
 
 
 def compare_data_dirs(data_dir: Path, other: Path) -> pb.ChainComparison:
-    """Where two stopped nodes' chains part. Raises VerificationFailed for chains of two geneses."""
+    """The height where two stopped nodes' chains part. Raises VerificationFailed for chains of two geneses."""
     with OfflineNode(data_dir) as node, OfflineNode(other) as rival:
         if node.genesis != rival.genesis:
             raise VerificationFailed(

@@ -1,4 +1,5 @@
-"""What a store holds, as the messages of admin.proto: the same whether a daemon shows it or a command reads it itself.
+"""The ledger reader: answers questions about a store with the messages of admin.proto. A daemon and a command that
+reads the store itself give the same answers.
 
 Reading is synchronous and belongs to the store's thread. Raises NotFound for what is not there, and StoreCorrupted for
 what is not as it was written.
@@ -34,7 +35,7 @@ NEWEST_ROUNDS = 64  # how far below the head the newest measurements are looked 
 
 
 def get_member_name(genesis: Genesis, key: Id) -> str:
-    """What people call a member; the short id of a stranger."""
+    """The name of a member; the short id of a stranger."""
     index = genesis.index_of(key)
     return genesis.members[index].name if index is not None else encode_id(key)[:8]
 
@@ -242,7 +243,7 @@ class Ledger:
     # ---- evidence
 
     def list_evidence(self) -> pb.ListEvidenceReply:
-        """What members signed twice, as far as this node came to know."""
+        """The evidence this node came to know: what members signed twice."""
         return pb.ListEvidenceReply(evidence=[self._show_evidence(stored) for stored in self._store.get_evidence()])
 
     def _show_evidence(self, stored: StoredEvidence) -> pb.EvidenceView:

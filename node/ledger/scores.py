@@ -1,4 +1,5 @@
-"""What a node makes of each contribution of a round, for people who ask whom to blame. Nothing is ever decided by it.
+"""Scores of the contributions of a round, as this node sees them, for people who look for a faulty member. Nothing is
+ever decided by them.
 
 A score is a distance (`ml.scores`), for which it takes the payloads, and an effect on the loss of the node's own test
 samples, for which it takes a worker too (`node.admin.scorer`). Payloads go after a while (`node.payloads.retention`);
@@ -103,7 +104,7 @@ def measure(
 
 
 def add_scores_of_stopped(shown: pb.Round, genesis: Genesis, spec: MethodSpec, store: SqliteStore) -> None:
-    """What a stopped node's directory says of a round. Raises StoreCorrupted."""
+    """Adds to a round the scores in a stopped node's directory. Raises StoreCorrupted."""
     scores = Scores.from_round(shown, genesis)
     stored = store.get_block(shown.round)
     if stored is not None and measure(scores, genesis, spec, store, stored.block) is not None:

@@ -1,4 +1,5 @@
-"""Rounds as rows of named numbers: what `fednode metrics` shows, and charts are drawn of. Light to import."""
+"""Series: rounds as rows of named numbers. `fednode metrics` shows them, and charts are drawn from them. Light to
+import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where this node dials its peers: as genesis hints, as `network.peers` overrides, and as an operator has said since.
+"""The address book: where this node dials its peers. Genesis gives hints, `network.peers` overrides them, and an
+operator's word overrides both.
 
 What the operator said is kept in `DATA/addresses.json`: a restart does not go back to where a peer no longer is.
 """

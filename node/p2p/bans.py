@@ -1,5 +1,5 @@
-"""Whom this node refuses for now: peers that sent bad bytes under a good identity (PROTOCOL §7), and whom an operator
-has named.
+"""Bans: the peers this node refuses for now, because they sent bad bytes under a good identity (PROTOCOL §7) or because
+an operator named them.
 
 For a fault the refusal lasts 1 minute at first and doubles with each further one up to an hour. A peer that then
 behaves for as long as its last refusal lasted, and an hour more, starts afresh. A ban by hand lasts as long as it was

@@ -1,4 +1,5 @@
-"""How far clocks are apart, and from where on one of them is called wrong. Light: commands that ask a node use it."""
+"""Clock skew: the difference between two clocks, and the limit beyond which one of them is called wrong. Light:
+commands that ask a node use it."""
 
 from __future__ import annotations
 

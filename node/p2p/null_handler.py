@@ -1,4 +1,5 @@
-"""The transport's handler of an end that is no node: it hears what is pushed, and has nothing to give."""
+"""The null handler: the transport's handler for an end that is no node. It hears what is pushed, and has nothing to
+give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this node knows of its peers: who is up, what they last said of themselves, and whether a quorum is in sight."""
+"""The peers as this node knows them: which are up, what each last said of itself, and whether a quorum is in sight."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Peers:
         return self._is_member + sum(peer.is_member and self.is_alive(peer.id) for peer in self)
 
     def describe_stall(self) -> str | None:
-        """Why nothing can be finalised now, or None while a quorum is in sight."""
+        """The reason why nothing can be finalised now, or None while a quorum is in sight."""
         alive, quorum = self.count_alive_members(), self._genesis.q
         if alive >= quorum:
             return None
@@ -111,7 +111,8 @@ class Peers:
         return f"{alive} of {self._genesis.n} members in sight, {quorum} needed; missing {missing}"
 
     def describe_lag(self, height: int) -> str | None:
-        """How far a chain of this height is behind, or None: so many members say so that one of them does not lie.
+        """The lag of a chain of this height, or None: it counts once so many members say so that one of them does not
+        lie.
 
         One block is what comes next anyway.
         """

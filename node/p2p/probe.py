@@ -47,7 +47,7 @@ class Refused(ProbeFailed):
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a peer says of itself. `skew_s`: how far its clock is ahead of ours, give or take half of `rtt_s`."""
+    """A peer's word about itself. `skew_s`: how far its clock is ahead of ours, give or take half of `rtt_s`."""
 
     version: str
     protocol: int
@@ -57,7 +57,7 @@ class Greeting:
 
 
 def probe_peer(key: SigningKey, peer: Id, address: str, *, tls: bool = True) -> Greeting | None:
-    """What `peer` says at `address`; None where it is there and runs a version that does not say. Raises ProbeFailed.
+    """The greeting of `peer` at `address`; None where it is there and runs a version that has none. Raises ProbeFailed.
 
     Without `tls` whoever answers is taken for the peer.
     """

@@ -1,4 +1,4 @@
-"""Why something was not taken, in one word each: what peers and rounds are shown with, counted (SECURITY §5).
+"""The reasons for refusing something, in one word each. They are counted, and shown for peers and rounds (SECURITY §5).
 
 Whose fault it is says against whom it counts. What is bad on its face its sender could have seen: it counts against the
 peer that sent it, whose connection is refused for a while. What breaks a rule counts against the member that signed it,

@@ -1,4 +1,4 @@
-"""The one place that turns our objects into protobuf and back. What a peer sent is checked and refused, never assumed.
+"""The status codec: turns `Status` into protobuf and back. A status from a peer is checked and refused, never trusted.
 
 Only `Status` needs it: everything else travels as canonical chain bytes.
 """
@@ -34,8 +34,8 @@ class VoteBitmap:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a node stands and what it holds at the height it works on (0: none, the set rounds are done). One that
-    neither `contributes` nor `abstains` is not ready yet."""
+    """The position of a node, and the things it holds at the height it works on (0: none, the set rounds are done). One
+    that neither `contributes` nor `abstains` is not ready yet."""
 
     chain_id: bytes
     head_height: int

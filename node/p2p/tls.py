@@ -57,7 +57,7 @@ class Leaf:
 
 
 def get_server_name(peer: Id) -> str:
-    """What a leaf of `peer` is valid for. It resolves nowhere, by RFC 6761."""
+    """The name that a leaf of `peer` is valid for. It resolves nowhere, by RFC 6761."""
     return f"{encode_id(peer)}.{DOMAIN}"
 
 
@@ -118,7 +118,7 @@ def issue_leaf(key: SigningKey, now_s: float) -> Leaf:
 
 
 def identify(certificate: bytes) -> Id:
-    """Who issued this leaf, proved by its signature. Raises UnknownCaller unless it is a leaf of a valid identity.
+    """The issuer of this leaf, proved by its signature. Raises UnknownCaller unless it is a leaf of a valid identity.
 
     The handshake has checked it against the bundle already; this says which of the anchors it was.
     """

@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class Aggregates:
-    """What a block's digest stands for. A certificate vouches for the digest, so any peer may serve the bytes.
+    """The aggregates behind the digests of blocks. A certificate vouches for the digest, so any peer may serve the
+    bytes.
 
     Where all that it was made from is held here it is computed from that, and nobody is needed: members that voted for
     a block have it all, and must not have to wait for the one that was first to see it final.

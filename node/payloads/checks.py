@@ -71,7 +71,7 @@ class RoundPayloads:
         self._working = asyncio.Lock()  # whoever comes while something is decoded or aggregated finds it done
 
     def check_refs(self, contribution: Contribution) -> None:
-        """What can be said without the blobs: kinds, sizes and weight. Raises PayloadRefused."""
+        """Checks what can be judged without the blobs: kinds, sizes and weight. Raises PayloadRefused."""
         schemas = self._spec.schemas(self._height)
         try:
             self._spec.validate_kinds([payload.kind_name(ref.kind) for ref in contribution.payloads], self._height)

@@ -51,7 +51,7 @@ class Chunks:
         return hashlib.sha256(self.size.to_bytes(8, "big") + self.digests).hexdigest()[:16]
 
     def get_offset(self, index: int) -> int:
-        """Where a chunk begins, or for `count` the blob ends."""
+        """The offset of a chunk, or for `count` the end of the blob."""
         return min(index * CHUNK_BYTES, self.size)
 
     def get_length(self, index: int) -> int:
@@ -63,7 +63,7 @@ class Chunks:
         return len(data) == self.get_length(index) and hashlib.sha256(data).digest() == expected
 
     def count_right(self, path: Path, most: int) -> int:
-        """How many of the first `most` chunks a file begins with."""
+        """The number of right chunks, of the first `most`, that a file begins with."""
         with path.open("rb") as file:
             for index in range(most):
                 if not self.is_right(index, file.read(self.get_length(index))):

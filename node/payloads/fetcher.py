@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class BlobMismatch(Exception):
-    """What a peer served does not have the digest it was asked for."""
+    """A peer served a blob without the digest it was asked for."""
 
 
 class BlobUnavailable(Exception):
@@ -121,7 +121,7 @@ class BlobFetcher:
 
     @property
     def wanted(self) -> frozenset[Digest]:
-        """What is being looked for now."""
+        """The digests being looked for now."""
         return frozenset(self._running) | {digest for digest, _ in self._files}
 
     async def fetch(self, digest: Digest, max_bytes: int, sources: Sequence[Id] = ()) -> bytes:
@@ -190,8 +190,8 @@ class BlobFetcher:
     # ---- into a file
 
     async def fetch_file(self, digest: Digest, size: int, chunk_digests: bytes, sources: Sequence[Id] = ()) -> Path:
-        """Where the blob lies, once it is in the store and is what its author signed of it: its digest, its size and
-        the digests of its chunks.
+        """The path of a blob, once it is in the store and is what its author signed of it: its digest, its size and the
+        digests of its chunks.
 
         Goes on asking as `fetch` does, but never again one who served a wrong chunk. Raises ChunksMisfit where no blob
         can be all of that: nobody need be asked for it any more.
@@ -223,7 +223,7 @@ class BlobFetcher:
             raise BlobUnavailable(str(error)) from error
 
     def take_pulled(self) -> frozenset[Digest]:
-        """Which blobs have come from peers since this was last asked."""
+        """The digests of blobs that have come from peers since the last call."""
         pulled, self._pulled = frozenset(self._pulled), set()
         return pulled
 

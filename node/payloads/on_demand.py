@@ -1,4 +1,4 @@
-"""Takes of single peers what a method wants of them, once a block is final: payloads on demand (PROTOCOL §2).
+"""Pulls payloads on demand from single peers, as the method asks for them once a block is final (PROTOCOL §2).
 
 The method's spec says which blobs; each is pulled from its author, or from whoever else has it by now, all at the same
 time. An author whose blob cannot be had, or is not what was signed, is gone: the spec is asked again what is wanted
@@ -69,7 +69,7 @@ class _Taking:
                 self.commitments.setdefault(ref.digest, []).append(commitment)
 
     def get_wanted(self) -> list[Digest]:
-        """What is wanted as things stand, what is here already left in."""
+        """The blobs wanted as things stand, without those that are here already."""
         block = self._block
         wanted = self._spec.wanted(
             block.height, block.header.prev, self._me, self.offers, self._aggregate, frozenset(self.gone)
@@ -119,7 +119,7 @@ class OnDemand:
         self._boundary = boundary or Boundary()
 
     def leave_out(self, author: Id, height: int, why: str) -> None:
-        """What this author offered at `height` did harm: nothing of its is taken for some rounds."""
+        """Leaves out an author whose offer at `height` did harm: nothing of its is taken for some rounds."""
         self._left_out.add(author, height, why)
 
     async def take(self, block: Block, aggregate: bytes | None) -> Pulled:

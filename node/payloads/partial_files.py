@@ -1,4 +1,5 @@
-"""Large blobs as far as they are here: each in a partial file that holds nothing but chunks found right (PROTOCOL §7).
+"""Partial files: large blobs as far as they have come, each in a file that holds nothing but verified chunks (PROTOCOL
+§7).
 
 Whoever pulls one of them, from whichever peer, appends to the same file; what an earlier life of this node left behind
 is read once and cut where it is no longer right.
@@ -41,7 +42,7 @@ class Partial:
         self._good: int | None = None  # how many chunks the file begins with; None: nobody has looked yet
 
     async def resume(self) -> int:
-        """How many chunks are here. What is behind them is cut off."""
+        """Counts the verified chunks that are here. What is behind them is cut off."""
         return await self._offload.run(self._resume)
 
     async def append(self, index: int, data: bytes) -> None:

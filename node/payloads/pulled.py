@@ -14,8 +14,8 @@ LOOK_S = 0.05  # between two looks whether there is anyone to ask
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a method gets of one block, why each author in `exchange.gone` is, and how many bytes of blobs peers had to
-    send for it."""
+    """The result of pulling for one block, with the reason why each author in `exchange.gone` is gone, and the bytes of
+    blobs that peers had to send for it."""
 
     exchange: Exchange
     reasons: Mapping[Id, str] = field(default_factory=dict)

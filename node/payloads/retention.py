@@ -1,4 +1,5 @@
-"""Which blobs a node lets go: of old heights the large ones, what it has pulled of others on demand, and streamed ones.
+"""The retention of blobs. A node lets go of the large ones of old heights, of those it pulled from others on demand,
+and of streamed ones.
 
 Small ones are kept for ever (DESIGN §1), so that a chain can be audited from its beginning. What others have on demand
 no audit needs, whatever its size; it stays as long as a peer may still ask for it. Nor does it need what is streamed,

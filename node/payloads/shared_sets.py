@@ -1,4 +1,5 @@
-"""Gets what a local phase reads of an earlier block: sets that members shared once and later rounds train on.
+"""Shared sets: sets that members share once and later rounds train on. Fetches those that a local phase reads from an
+earlier block.
 
 Whoever voted on that block has pulled and checked them already, and they stay in the store for as long as a round needs
 them (`node.payloads.retention`). What is not there all the same, since this node came late or its disk has lost it, is

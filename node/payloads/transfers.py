@@ -1,4 +1,4 @@
-"""The large blobs on their way, in and out: what `fednode status` shows of them, and a line in the log now and then.
+"""The transfers of large blobs, in and out, as `fednode status` shows them and the log now and then tells.
 
 A blob that a contribution was seen to name is told by its kind and author, any other by its digest. Payloads of
 streamed kinds, which may take minutes, are told from their beginning; other blobs once they have lasted LINE_S.

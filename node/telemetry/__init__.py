@@ -1,1 +1,1 @@
-"""What a node tells the outside: Prometheus metrics, HTTP probes, and sinks for rounds."""
+"""Telemetry: Prometheus metrics, HTTP probes, and sinks for rounds."""

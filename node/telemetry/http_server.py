@@ -42,7 +42,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Encoder(Protocol):
-    """Where the metrics come from: their text, and its content type, for an `Accept` header."""
+    """The source of the metrics: their text, and its content type, for an `Accept` header."""
 
     def encode(self, accept: str) -> tuple[bytes, str]: ...
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told of a running node: one place that looks at what the node keeps, and follows its events.
+"""The Prometheus metrics of a running node: one place that reads the node's state and follows its events.
 
 Gauges and most counters are read off the node when somebody asks; what passes by, such as how long phases took, is
 counted as its event comes. Nothing else in the node knows of this module. Counters start with the process.

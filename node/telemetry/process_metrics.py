@@ -1,4 +1,4 @@
-"""What the processes of a node take of its machine, and what its disk has left, for Prometheus."""
+"""Metrics of a node's processes and of its disk, for Prometheus: what they use of the machine, and what is left."""
 
 from __future__ import annotations
 

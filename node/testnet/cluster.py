@@ -76,7 +76,7 @@ class NodeProcess:
             return await self.process.wait()
 
     async def get_status(self) -> dict[str, Any] | None:
-        """What the node says of itself, or None while it does not answer. Raises NodeExited if it has ended."""
+        """The node's status, or None while it does not answer. Raises NodeExited if it has ended."""
         if not self.is_running:
             code = self.process.returncode if self.process is not None else None
             raise NodeExited(f"{self.name} ended with exit code {code}:\n{self.read_log_tail()}")
@@ -111,7 +111,7 @@ class NodeProcess:
         return await asyncio.to_thread(self._read_rounds)
 
     async def get_block_times(self) -> list[float]:
-        """When each block was sealed, from height 1 on, in Unix seconds by the miners' clocks."""
+        """The times when blocks were sealed, from height 1 on, in Unix seconds by the miners' clocks."""
         return await asyncio.to_thread(self._read_block_times)
 
     def _read_block_times(self) -> list[float]:

@@ -30,7 +30,7 @@ class DemoStalled(NodeError):
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What the demo prints at its end, and its `--json` object.
+    """The result of a demo, printed at its end, and its `--json` object.
 
     Over nodes and rounds, bytes are means and seconds are medians: the first round waits for everybody to start.
     `payload_bytes_per_round` is what one contribution's blobs weigh, `model_bytes` what the whole model would.

@@ -65,7 +65,8 @@ Act = Callable[[grpc.aio.Channel], Awaitable[None]]
 
 @dataclass(slots=True)
 class Tally:
-    """What was sent, and how calls ended: by their name and status. `num_bytes` are of messages, without framing."""
+    """The count of what was sent, and of how calls ended: by their name and status. `num_bytes` are of messages,
+    without framing."""
 
     messages: int = 0
     num_bytes: int = 0

@@ -1,4 +1,5 @@
-"""A federation in one process that trains nothing: what is left of a round is the work of the ledger itself.
+"""The in-process federation: members that train nothing, in one process. All that is left of a round is the work of the
+ledger itself.
 
     async with idle_federation(directory, 16, rounds=20) as federation:
         await federation.wait_for_height(20, timeout_s=60.0)
@@ -62,7 +63,7 @@ class InProcessFederation:
 
     @property
     def height(self) -> int:
-        """What every member has finalised."""
+        """The height that every member has finalised."""
         return min(service.tip.height for service in self.services)
 
     def count_sent(self) -> dict[str, tuple[int, int]]:

@@ -47,7 +47,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestnetSpec(GenesisSpec):
-    """What to make: a genesis, and nodes for it. Settings may also be of every node's `data`
+    """The options of a test network: a genesis, and nodes for it. Settings may also be of every node's `data`
     (`data.columns.label=grade`).
 
     `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
@@ -71,7 +71,7 @@ class TestnetSpec(GenesisSpec):
     target: str = "local"
 
     def get_device(self, i: int) -> str:
-        """What node i trains on: a container has its GPU alone, so there it is the first."""
+        """The device that node i trains on: a container has its GPU alone, so there it is the first."""
         if self.gpus is None:
             return self.device
         return "cuda" if _get_target(self).is_container else f"cuda:{i % self.gpus}"

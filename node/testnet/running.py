@@ -1,4 +1,4 @@
-"""Demos on this machine, also from another terminal: which there are, how their nodes fare, and their end.
+"""Running demos on this machine, also from another terminal: lists them, shows how their nodes fare, and ends them.
 
 A demo holds a lock on a file in its directory as long as it lives, with its process id inside: an id that is read while
 the lock is held is that of a demo and of nobody else. Nodes whose demo was killed answer on their sockets still, and
@@ -39,7 +39,7 @@ class DemoNode:
     http: str | None = None
 
     def get_status(self) -> pb.NodeStatus | None:
-        """What it says of itself, None where nobody answers."""
+        """The node's status, None where nobody answers."""
         try:
             if not is_served(self.socket):
                 return None

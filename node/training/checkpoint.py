@@ -54,7 +54,7 @@ Position = tuple[int, bool]  # (height, whether its aggregate is in): orders sta
 
 
 class Phase(Enum):
-    """What was done last. The value names the file."""
+    """The phase that was done last. The value names the file."""
 
     TRAINED = "trained"
     APPLIED = "applied"
@@ -147,7 +147,7 @@ class Checkpoints:
         return self._directory / f"{phase.value}.safetensors"
 
     def load_newest(self) -> Checkpoint | None:
-        """Where to go on from. A corrupt file is set aside, loudly, and the other one used if it is good."""
+        """The checkpoint to go on from. A corrupt file is set aside, loudly, and the other one used if it is good."""
         found = [checkpoint for phase in Phase if (checkpoint := self.load(phase)) is not None]
         return max(found, key=lambda checkpoint: checkpoint.position, default=None)
 

@@ -1,4 +1,5 @@
-"""What a finalised block gives a client besides its aggregate: who offered what in it, and the blobs taken of that.
+"""The exchange of a finalised block, for a client: who offered what in it besides the aggregate, and the blobs taken of
+that.
 
 Only methods with payloads on demand (PROTOCOL §2), or with sets that later rounds train on, have offers and blobs. In a
 frame to the worker ids and digests are hexadecimal, and each blob is an attachment under its digest; what is too large
@@ -45,7 +46,7 @@ class Exchange:
     # ---- to the worker
 
     def to_header(self) -> dict[str, Any]:
-        """What is not a blob in memory, as JSON has it."""
+        """The part of an exchange that is not a blob in memory, as JSON has it."""
         offers = [
             {
                 "author": offer.author.hex(),
@@ -75,7 +76,7 @@ class Exchange:
 
 
 def get_offers(block: Block) -> tuple[Offer, ...]:
-    """What the block's authors have committed to, in author order, each kind by its name. Raises PayloadError."""
+    """The commitments of a block's authors, in author order, each kind by its name. Raises PayloadError."""
     return tuple(
         Offer(
             contribution.author,

@@ -1,4 +1,4 @@
-"""What the daemon and its worker say to each other: frames over a socket, the same code at both ends.
+"""The frames between the daemon and its worker, over a socket; both ends use this code.
 
     u32 big-endian length of the JSON | JSON object | the attachments' raw bytes, in the order the JSON names them
 
@@ -168,6 +168,6 @@ class _Buffer:
         return self._view[self.filled : self.filled + _PIECE_BYTES]
 
     def take(self) -> bytes:
-        """What was filled. To be called once, at the end."""
+        """The filled buffer. To be called once, at the end."""
         self._view.release()
         return self._file.getvalue()[: self.filled]

@@ -1,5 +1,5 @@
-"""Keeps the worker busy with the right thing: apply what was finalised last, then train for the height in hand, with
-whatever that reads of earlier heights.
+"""Keeps the worker busy with the right thing: applies the last finalised block, then trains for the current height,
+with everything that training reads of earlier heights.
 
 A straggler abandons its training when the height is finalised without it; what it learned stays in its own model. A
 worker that dies is started anew by its handle, and what was asked of it is asked again.
@@ -47,7 +47,8 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the worker should come to: `head` applied and, if `trains`, one local phase for the next height done.
+    """The state that the worker should come to: `head` applied and, if `trains`, one local phase for the next height
+    done.
 
     `has_contributed`: this node's contribution to that height is durable already, from before a restart.
     `num_iterations` is the phase's E, the same however often it is repeated; None is the method's own number.
@@ -67,7 +68,7 @@ class Listener(Protocol):
     def on_applied(self, height: int, metrics: Metrics) -> None: ...
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
-        """What this peer offered at this height would have harmed the client, and was not taken."""
+        """Hears that this peer's offer at this height would have harmed the client, and was not taken."""
 
     def on_spoiled(self, height: int, reason: str) -> None:
         """The aggregate of this height is not in the client's model, or not any more."""
@@ -77,8 +78,8 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoundInput:
-    """What a final block gives the worker: its aggregate, None where the method has none, and what was taken of single
-    peers."""
+    """The input of the worker from a final block: its aggregate, None where the method has none, and what was taken of
+    single peers."""
 
     aggregate: bytes | None
     exchange: Exchange = NOTHING_TAKEN

@@ -1,4 +1,5 @@
-"""How many local iterations a round gets when genesis sets a time for it: DFPL's Eq. (11), by the node's own clock.
+"""Local work: the number of local iterations of a round for which genesis sets a time, by DFPL's Eq. (11) and the
+node's own clock.
 
     E = floor((budget_s - beta) / alpha)        t_sum / R is `budget_s`
 
@@ -39,7 +40,7 @@ class Choice:
 
 
 class LocalWork:
-    """What this node has measured of its last rounds, and the E that follows from it.
+    """This node's measurements of its last rounds, and the E that follows from them.
 
     Until an iteration was measured E is the method's own number; mining that was never measured counts as nothing.
     """
@@ -69,7 +70,8 @@ class LocalWork:
         return statistics.fmean(self._betas) if self._betas else None
 
     def add(self, alpha_s: float | None, beta_s: float | None) -> None:
-        """What a round has shown; None of what it has not. An iteration too short to be timed shows nothing."""
+        """Adds the measurements of a round; None where it has none. An iteration too short to be timed shows
+        nothing."""
         if alpha_s is not None and alpha_s > 0:
             self._alphas.append(alpha_s)
         if beta_s is not None:

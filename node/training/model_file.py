@@ -1,4 +1,5 @@
-"""The model of one node as a file that others open: safetensors, with the names and shapes of torch's `state_dict()`.
+"""The model file: one node's model as safetensors, with the names and shapes of torch's `state_dict()`, for others to
+open.
 
 It is taken from the node's own last checkpoint, so the worker is not asked and training goes on; a stopped node's is as
 good. Reading is synchronous and takes three times the memory of the model.
@@ -32,7 +33,7 @@ class ModelFile:
     data: bytes
 
     def to_messages(self) -> Iterator[pb.ModelChunk]:
-        """What is in it, then the file piece by piece."""
+        """The description of the file, then the file piece by piece."""
         yield pb.ModelChunk(info=self.info)
         for start in range(0, len(self.data), CHUNK_BYTES):
             yield pb.ModelChunk(data=self.data[start : start + CHUNK_BYTES])

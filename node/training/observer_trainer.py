@@ -1,4 +1,5 @@
-"""What an observer has in a worker's place: it asks for what was agreed on, and learns nothing of it."""
+"""The observer trainer: stands in an observer's worker's place. It asks for everything the members agreed on, and
+learns nothing of it."""
 
 from __future__ import annotations
 

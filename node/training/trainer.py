@@ -1,4 +1,4 @@
-"""What training looks like from the daemon, and the trainer that needs no second process.
+"""Training as the daemon sees it, and the trainer that needs no second process.
 
 A trainer is one client of `ml` behind two calls that move it, `train` and `apply`, and two that only ask, `predict` and
 `score`.
@@ -56,7 +56,7 @@ class AnswerRefused(NodeError):
 
 @dataclass(frozen=True, slots=True)
 class TrainerInfo:
-    """What a trainer says of itself when it is ready.
+    """A trainer's word about itself when it is ready.
 
     `model_bytes` is what sending the whole model would cost, `precision` what forward passes in training are computed
     in. The state it starts from has `checkpoint_height` as the height of the last aggregate applied (None: no
@@ -91,8 +91,8 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What a client says of samples: the encoded arrays of `ml.clients.inference`, and the height of the last aggregate
-    in the model that said it (0: none yet)."""
+    """A client's answer about samples: the encoded arrays of `ml.clients.inference`, and the height of the last
+    aggregate in the model that gave it (0: none yet)."""
 
     answer: bytes
     applied_height: int
@@ -100,7 +100,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a local phase is: `step` of `steps`, `seconds` after the first began."""
+    """The progress of a local phase: `step` of `steps`, `seconds` after the first began."""
 
     step: int
     steps: int
@@ -193,7 +193,7 @@ class Trainer(Protocol):
 
 
 class LocalResult(Protocol):
-    """What `Client.train` returns."""
+    """The result of `Client.train`."""
 
     @property
     def weight(self) -> int: ...
@@ -253,7 +253,7 @@ Answer = Callable[[Samples, Callable[[], bool]], Arrays]  # `ml.clients.inferenc
 
 
 def get_info(client: Client, device: str, precision: str = "fp32", resumed: Checkpoint | None = None) -> TrainerInfo:
-    """What a trainer with this client says of itself."""
+    """The info of a trainer with this client."""
     return TrainerInfo(
         num_train=client.num_train,
         num_test=client.num_test,

@@ -1,4 +1,5 @@
-"""What holds of every command there is: found by walking the command tree, so that a new one is held to it too."""
+"""Rules that every command keeps: they are checked by walking the command tree, so that a new command is held to them
+too."""
 
 from __future__ import annotations
 

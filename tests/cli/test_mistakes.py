@@ -1,4 +1,4 @@
-"""What people do wrong, and what they are told: what is the matter, what to do, and nobody's secret."""
+"""Mistakes of users, and the answers they get: what is wrong, what to do, and nobody's secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fednode predict` makes of a node's answers."""
+"""`fednode predict`: how the command shows a node's answers."""
 
 from __future__ import annotations
 

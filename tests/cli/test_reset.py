@@ -1,4 +1,4 @@
-"""`fednode unsafe-reset`: what goes, what stays, and who is asked first."""
+"""`fednode unsafe-reset`: it deletes some things, keeps others, and asks first."""
 
 from __future__ import annotations
 

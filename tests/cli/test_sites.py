@@ -1,4 +1,4 @@
-"""How three organisations begin: each with `fednode init`, one with `fednode genesis new`, all with the same file."""
+"""Three organisations that begin: each with `fednode init`, one with `fednode genesis new`, all with the same file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fednode status` makes of a node's answer."""
+"""`fednode status`: how the command shows a node's answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the tests of network faults stand on: hosts that vanish with the tests, cuts one way, weather as asked for."""
+"""The hosts and links that tests of network faults stand on: hosts vanish with the tests, cuts can be one-way, weather
+is as asked for."""
 
 from __future__ import annotations
 

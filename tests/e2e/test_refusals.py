@@ -1,4 +1,4 @@
-"""What a node cannot be started from: a clear line, the exit code that says whose fault it is, and nothing written."""
+"""Starts that a node refuses: each with a clear line, an exit code that says whose fault it is, and nothing written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is signed or kept of the chain: the objects of `chain.codec`, and the exported form."""
+"""Bytes of the chain that are signed or kept: the objects of `chain.codec`, and the exported form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is claimed of a reader of bytes from outside, whatever the bytes are.
+"""The claims about every reader of bytes from outside, whatever the bytes are.
 
 A target's `check` says whether the bytes were taken, and raises for a finding: any other error than the reader's own,
 something taken that is not written back as it came, a refusal that repeats what it refuses at length.

@@ -1,4 +1,4 @@
-"""What operators write: YAML, genesis, a node's configuration and its options."""
+"""Files that operators write: YAML, genesis, a node's configuration and its options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer pushes, and the blocks it answers with, up to what the round in hand makes of them."""
+"""Messages that a peer pushes, and blocks that it answers with, up to their effect on the current round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fuzzed. The same checks serve the campaign (`python -m tests.fuzz`), the kept corpus and Hypothesis."""
+"""The targets of fuzzing. The campaign (`python -m tests.fuzz`), the kept corpus and Hypothesis share their checks."""
 
 from __future__ import annotations
 

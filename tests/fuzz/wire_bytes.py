@@ -1,4 +1,4 @@
-"""What nodes tell each other of themselves, and what a daemon and its worker say."""
+"""Messages of nodes about themselves, and the frames between a daemon and its worker."""
 
 from __future__ import annotations
 

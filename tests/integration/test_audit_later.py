@@ -1,4 +1,4 @@
-"""What was followed on a quorum's word is recomputed when its blobs arrive (PROTOCOL §9)."""
+"""The late audit: blocks that were followed on a quorum's word are recomputed when their blobs arrive (PROTOCOL §9)."""
 
 from __future__ import annotations
 

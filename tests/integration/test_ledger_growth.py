@@ -1,4 +1,5 @@
-"""How a round's messages and signature checks grow with the number of members: held by counting, not by the clock."""
+"""The growth of a round's messages and signature checks with the number of members: bounded by counting, not by the
+clock."""
 
 from __future__ import annotations
 

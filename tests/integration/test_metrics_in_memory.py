@@ -1,4 +1,4 @@
-"""What a node tells Prometheus agrees with what the node itself holds, whatever its peers do."""
+"""A node's Prometheus metrics agree with its own state, whatever its peers do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a node keeps of large blobs over many rounds: those of the newest heights, whatever happens, and all it needs.
+"""The retention of large blobs over many rounds: a node keeps those of the newest heights, whatever happens, and all it
+needs.
 
 What counts as large is set low, so that every payload is. Memory transport, virtual time.
 """

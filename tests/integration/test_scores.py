@@ -1,5 +1,5 @@
-"""What a node makes of each contribution of a round: a liar stands out, nothing is disturbed, and whatever cannot be
-said has a reason."""
+"""The scores of a round's contributions: a liar stands out, nothing is disturbed, and a score that cannot be given has
+a reason."""
 
 from __future__ import annotations
 

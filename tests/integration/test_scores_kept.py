@@ -1,5 +1,4 @@
-"""What scores cost, and how long they last: nothing is worked out that nobody asks for, nor anything twice, and the
-rounds go on meanwhile."""
+"""The cost and the life of scores: none is computed unasked or twice, and the rounds go on meanwhile."""
 
 from __future__ import annotations
 

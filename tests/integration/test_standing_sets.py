@@ -1,4 +1,4 @@
-"""Federations that share sets once and train on them later: how a set becomes a blob, and comes back to training."""
+"""Federations that share sets once and train on them later: a set becomes a blob, and comes back to training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator hears when the data directory cannot be used: which file, what to do, and an exit code to go by.
+"""The operator's message when the data directory cannot be used: which file, what to do, and an exit code to go by.
 
 The node is the real daemon, which ends while it opens its store; e2e has the same with real disks and workers.
 """

@@ -1,4 +1,4 @@
-"""What aggregates would do to a client, asked of the worker process: never in the rounds' way, and leaving nothing
+"""Scores from the worker process: the effect of aggregates on a client, never in the rounds' way, and leaving nothing
 behind.
 
 Most tests run a worker whose client is a number (`support.federation.fake_worker`), the last ones the real thing.

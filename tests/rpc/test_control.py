@@ -1,4 +1,4 @@
-"""What an operator has a running node do, over its admin socket and from the command line."""
+"""The operator's control of a running node, over its admin socket and from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node over HTTP: who is answered what, and whom it hangs up on."""
+"""The node over HTTP: each request gets its answer, or a closed connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command loads before it answers: `fednode status` is asked every few seconds, by people and by probes."""
+"""The imports of a command before it answers: people and probes run `fednode status` every few seconds."""
 
 from __future__ import annotations
 

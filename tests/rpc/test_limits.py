@@ -1,4 +1,5 @@
-"""What a member that floods, lies about sizes or never stops can do to a node: slow itself down (PROTOCOL §7)."""
+"""The harm that a member can do by flooding, by lying about sizes or by never stopping: it slows itself down (PROTOCOL
+§7)."""
 
 from __future__ import annotations
 

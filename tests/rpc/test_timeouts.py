@@ -1,4 +1,4 @@
-"""What keeps a node from waiting for a peer: deadlines on connections, questions, answers and writes (SECURITY §5)."""
+"""Deadlines on connections, questions, answers and writes: they keep a node from waiting for a peer (SECURITY §5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in, who does not, and that leaves renew themselves: mutual TLS over real sockets (SECURITY §2)."""
+"""Mutual TLS over real sockets: who gets in, who does not, and leaves that renew themselves (SECURITY §2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every transport promises, held to by the same tests: over sockets with mutual TLS, and in memory."""
+"""The contract of every transport, held by the same tests over sockets with mutual TLS and in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets which samples, when one data set rehearses a federation (ALGORITHMS §7, §8.1).
+"""Partitions: one data set dealt out among clients, to rehearse a federation (ALGORITHMS §7, §8.1).
 
     classes:AVG,STD   each client owns AVG-STD to AVG+STD classes (FedProto's scheme, which DFPL uses)       §7.1
         count=normal    their number is drawn by a normal distribution, of which STD is the deviation

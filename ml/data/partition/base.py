@@ -1,4 +1,4 @@
-"""What every way of dealing samples out has in common: its parameters, and what it gives."""
+"""The base of every partition scheme: its parameters and its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How skewed a partition came out: classes by client, and each client's distance from the whole."""
+"""The skew of a partition: the counts of each class at each client, and each client's distance from the whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ml.data.partition.base import Counts, Indices
 
 
 def count_classes(parts: Sequence[Indices], y: Labels, num_classes: int) -> Counts:
-    """How many samples of each class each part holds, [N, C]."""
+    """The number of samples of each class in each part, [N, C]."""
     return np.stack([np.bincount(y[part], minlength=num_classes) for part in parts])
 
 

@@ -156,7 +156,7 @@ def get_types(schema: Any, place: str) -> dict[str, Any]:
 
 
 def read_features(metadata: Mapping[bytes, bytes] | None, place: str) -> dict[str, Any]:
-    """What Hugging Face's `datasets` left in a schema's metadata about the columns. Raises DataError."""
+    """The description of the columns that Hugging Face's `datasets` left in a schema's metadata. Raises DataError."""
     text = (metadata or {}).get(b"huggingface")
     if text is None:
         return {}

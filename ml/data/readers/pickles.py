@@ -38,7 +38,8 @@ _BROKEN = (
 
 
 def load_pickle(path: Path) -> Any:
-    """What the file holds; texts of Python 2 are bytes, arrays are `ndarray` of numbers. Raises DataError, OSError."""
+    """The content of the file; texts of Python 2 are bytes, arrays are `ndarray` of numbers. Raises DataError,
+    OSError."""
     data = path.read_bytes()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd escapes in texts

@@ -1,5 +1,5 @@
-"""What is added to cross-entropy: how far local prototypes are from the global ones (ALGORITHMS §2.2), how far a model
-is from another (§9).
+"""Terms added to cross-entropy: the distance of local prototypes from the global ones (ALGORITHMS §2.2), and of a model
+from another (§9).
 
 Legend: B samples of the mini-batch, D length of the embedding, C classes, P parameters. Gradients flow through z or w
 alone.

@@ -27,8 +27,8 @@ class LocalPrototypes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrototypeRows:
-    """What a client holds of everyone's: classes int64[n], prototypes float32[n, D], and authors int64[n], their places
-    in the block that was applied; None where prototypes are means over authors."""
+    """The prototypes that a client holds of everyone: classes int64[n], prototypes float32[n, D], and authors int64[n],
+    their places in the block that was applied; None where prototypes are means over authors."""
 
     classes: Array
     prototypes: Array

@@ -1,4 +1,4 @@
-"""What most methods do alike, once: plain training, sending a model, sending prototypes.
+"""The parts that most methods share, written once: plain training, sending a model, sending prototypes.
 
 A method that sends its model takes over the mean of all (`SharesModel`), and may remember its own besides
 (`RemembersModel`); one that sends prototypes keeps its weights to itself and remembers the prototypes that came back

@@ -1,4 +1,5 @@
-"""The shapes of each architecture's parameters, without torch: what a validator must know of a model (ALGORITHMS §6).
+"""The shapes of each architecture's parameters, without torch: all that a validator must know of a model (ALGORITHMS
+§6).
 
 Names and order are those of the torch module's `state_dict()`; `ml.models` builds the modules, and a test there holds
 the two together. `input_shape` is (channels, height, width). Each family has its file here, which says what its models
@@ -130,7 +131,7 @@ def frozen_shapes(model: Mapping[str, Any], input_shape: Shape, num_classes: int
 
 
 def num_parameters(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> int:
-    """How many numbers are trained. Raises SpecError."""
+    """The number of trained numbers. Raises SpecError."""
     return sum(math.prod(shape) for shape in parameter_shapes(model, input_shape, num_classes).values())
 
 

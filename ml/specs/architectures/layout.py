@@ -1,4 +1,4 @@
-"""What an architecture's file says of its model, and the small words it says it in."""
+"""The layout of a model, as an architecture's file gives it, and the helpers those files are written with."""
 
 from __future__ import annotations
 

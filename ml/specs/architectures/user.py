@@ -29,7 +29,8 @@ def is_user_model(model: Mapping[str, Any]) -> bool:
 
 
 def describe_user_model(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:
-    """What genesis says. Raises SpecError unless it says everything, and nothing that cannot be."""
+    """The layout of a user's model, as genesis says it. Raises SpecError unless genesis says everything, and nothing
+    that cannot be."""
     check_user_model(model)
     for key in FOUND_KEYS:
         if key not in model:

@@ -1,4 +1,4 @@
-"""What every `fednode bench` prints: what is being measured, on stderr, and the figures under the machine's name."""
+"""The output of every `fednode bench`: what is measured, on stderr, then the figures under the machine's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a node from running, or will: every precondition looked at on its own, each with what to do about it.
+"""The checks of `fednode doctor`: each looks at one precondition of a node on its own, and says what to do about it.
 
 Nothing is changed, and the node may run or not. What a check rests on comes before it; where that has failed, what
 cannot be looked at is left out rather than guessed.

@@ -1,4 +1,4 @@
-"""What a look at a node's preconditions finds: good, worth a warning, or what keeps it from running."""
+"""The findings of `fednode doctor`: a precondition is good, worth a warning, or keeps the node from running."""
 
 from __future__ import annotations
 

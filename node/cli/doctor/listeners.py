@@ -1,4 +1,4 @@
-"""Where a node is to be called: by its peers, by commands, over HTTP. For each whether it can listen there, or does."""
+"""The checks of a node's listeners, for peers, commands and HTTP: each says whether the node listens, or could."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ FRAMING_BYTES = 36  # around each message: gRPC prefix 5, HTTP/2 frame header 9,
 
 
 class MessageKind(IntEnum):
-    """What is pushed. A status is the wire form of `node.p2p.status.Status`, the others are canonical chain bytes."""
+    """The kinds of pushed messages. A status is the wire form of `node.p2p.status.Status`, the others are canonical
+    chain bytes."""
 
     STATUS = 1
     CONTRIBUTION = 2
@@ -160,16 +161,16 @@ BLOB = "blob"
 
 
 class Handler(Protocol):
-    """What a node does with what arrives. All of it runs on the event loop."""
+    """The handler of what arrives at a node. All of it runs on the event loop."""
 
     def on_message(self, peer: Id, message: Message) -> None:
         """Takes a pushed message; quick, only enqueues. Raises PeerFault on bad bytes or a bad signature."""
 
     def on_peer_up(self, peer: Id) -> None:
-        """What is posted to `peer` goes out from now on."""
+        """Hears that messages posted to `peer` go out from now on."""
 
     def on_peer_down(self, peer: Id) -> None:
-        """What is posted to `peer` is dropped until it is up again."""
+        """Hears that messages posted to `peer` are dropped until it is up again."""
 
     async def on_blocks_request(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
         """Blocks with their certificates from height `first` on, at most `count` and 1 MiB in all."""
@@ -214,7 +215,8 @@ class Transport(Protocol):
 
 
 async def read_chunks(handler: Handler, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
-    """What a handler serves of a blob, none of it empty or larger than CHUNK_BYTES. Closes the handler's generator."""
+    """The chunks of a blob that a handler serves, none of them empty or larger than CHUNK_BYTES. Closes the handler's
+    generator."""
     chunks = handler.on_blob_request(peer, digest, offset)
     try:
         async for chunk in chunks:

@@ -26,7 +26,7 @@ class Malformed:
 
 
 class PeerCalls:
-    """What can be called on a peer over `channel`."""
+    """The calls that can be made on a peer over `channel`."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.push = channel.stream_stream(f"/{SERVICE}/Push", pb.Batch.SerializeToString, _parse(pb.Batch))
@@ -37,7 +37,7 @@ class PeerCalls:
 
 
 class PeerServicer(Protocol):
-    """What answers them: methods named as in peer.proto."""
+    """The servicer that answers them: methods named as in peer.proto."""
 
     async def Push(self, request_iterator: Any, context: Any) -> None: ...  # noqa: N802
 

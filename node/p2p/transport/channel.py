@@ -1,4 +1,5 @@
-"""How a channel to a peer is opened, and what gRPC's errors mean. Two channels per peer never share a connection."""
+"""Channels to peers: how they are opened, and the meaning of gRPC's errors. Two channels per peer never share a
+connection."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who we are when we dial. `tls` is None where TLS is off. A connection may take `connect_s` to come about."""
+    """The identity under which this node dials. `tls` is None where TLS is off. A connection may take `connect_s` to
+    come about."""
 
     me: Id
     tls: MutualTls | None

@@ -1,4 +1,4 @@
-"""What waits to be sent to one peer: a bounded first-in-first-out queue, and the newest status.
+"""The outbox of one peer: a bounded first-in-first-out queue of messages to send, and the newest status.
 
 A status makes every older one worthless, so only the newest waits, and it waits until the pace allows: the receiver
 takes no more than its share (PROTOCOL §7). A slow peer loses its own messages, not ours.

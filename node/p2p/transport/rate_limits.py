@@ -1,4 +1,5 @@
-"""What one peer may send us, cheap checks first: refused or not, size, rate, and only then the handler (SECURITY §5).
+"""The rate limits of one peer, cheap checks first: whether it is refused, size, rate, and only then the handler
+(SECURITY §5).
 
 Too fast is not a fault: the peer is read more slowly, and what it sends too often (statuses) is left out. Too large, or
 of a kind it may not send, is bad bytes. Limits per height and signer need the object decoded: they are the services'.
@@ -35,7 +36,7 @@ ENVELOPE_BYTES = 8  # tags and lengths around a message in a batch
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """What a peer may cost us. Rates are per second and peer; honest senders pace themselves below them. The queue is
+    """The limits of one peer. Rates are per second and peer; honest senders pace themselves below them. The queue is
     what may wait to be sent to it."""
 
     status_per_s: float = STATUS_PER_S

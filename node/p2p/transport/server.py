@@ -1,4 +1,5 @@
-"""What peers call on us. Nothing here calls out; nothing runs before the caller is known and not refused."""
+"""The calls that peers make on this node. Nothing here calls out; nothing runs before the caller is known and not
+refused."""
 
 from __future__ import annotations
 

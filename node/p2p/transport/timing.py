@@ -1,4 +1,4 @@
-"""How long the calls take that others make here, for whoever keeps account of it."""
+"""Timing of the calls that peers make here, for a caller that keeps account of it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where what a round was like goes besides the store: files and services that people look at."""
+"""Sinks: files and services, besides the store, that receive the record of each round for people to look at."""

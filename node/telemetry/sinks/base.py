@@ -1,4 +1,4 @@
-"""What all sinks have in common: what they are given, and that none can hold up or end a node.
+"""The base of all sinks: what each is given. No sink can hold up or end a node.
 
 Each sink has a thread of its own, behind a queue that is bounded: what does not fit is dropped and said once. The
 thread ends with the process, whatever it waits for.

@@ -31,7 +31,8 @@ class _Reasons(logging.Handler):
 
 
 class OtlpSink:
-    """What a point holds becomes gauges `fednode.round.seconds.train` and so on; each round is sent as it ends."""
+    """The sink for OpenTelemetry: the values of a point become gauges `fednode.round.seconds.train` and so on; each
+    round is sent as it ends."""
 
     def __init__(self, *, node: str, node_id: str, chain_id: str) -> None:
         resource = Resource.create(

@@ -43,5 +43,5 @@ def list_scalars(point: Point, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 
 def get_time_s(point: Point) -> float:
-    """When the round ended, in Unix seconds: a sink may come to write it much later."""
+    """The time when the round ended, in Unix seconds: a sink may come to write it much later."""
     return datetime.fromisoformat(point["time"]).timestamp()

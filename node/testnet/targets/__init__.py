@@ -1,4 +1,4 @@
-"""Where the nodes of a test network run: as processes here, or in containers by Compose or Kubernetes.
+"""The targets of a test network: its nodes run as processes here, or in containers by Compose or Kubernetes.
 
 All containers see the same paths, whichever engine runs them: configuration, genesis and initial model are mounted on
 `/etc/fednode`, the node's key and the metrics' token on `/run/secrets`, and a volume of its own is its `/data`.
@@ -18,7 +18,8 @@ SOCKET_DIR = "/data/run"  # beside which `fednode status` looks, in a container 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How nodes are named and dialled; `{i}` stands for a node's number. Without `host` that is the caller's to say."""
+    """The way nodes are named and dialled; `{i}` stands for a node's number. Without `host` that is the caller's to
+    say."""
 
     node: str
     host: str | None = None

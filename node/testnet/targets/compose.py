@@ -138,7 +138,7 @@ def render_compose(nodes: Sequence[str], data: Path | None = None) -> str:
 
 
 def render_gpu_override(nodes: Sequence[str], gpus: int | None = None) -> str:
-    """What is laid over the Compose file of `nodes`: each of them sees all of the machine's GPUs, or its own of so many
+    """The override of the Compose file of `nodes`: each of them sees all of the machine's GPUs, or its own of so many
     that are dealt out in turn."""
     if gpus is None:
         return _GPU_HEAD + "".join(f"  {name}: *gpu\n" for name in nodes)

@@ -1,4 +1,4 @@
-"""Where arrays begin in memory: put where it is worst, and products that are told apart by it."""
+"""The placement of arrays in memory: the worst place for one to begin, and products that differ by it."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def mix(values: Sequence[float], weights: Sequence[int] | None) -> float:
 
 
 def compute(rule: str, given: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings) -> dict[str, Array]:
-    """What `RULES[rule]` has to give."""
+    """The aggregate that `RULES[rule]` has to give."""
     ordered = sorted(given, key=lambda c: c.author)
     if rule.startswith("class_"):
         return _compute_by_class(rule.removeprefix("class_"), ordered, settings)
@@ -269,7 +269,7 @@ def load_vectors() -> dict[str, Any]:
 
 
 def read_vector(vector: Mapping[str, Any]) -> tuple[list[Contributed], Arrays | None, RuleSettings]:
-    """What the vector's rule is given."""
+    """The input of the vector's rule."""
     inputs = load_vectors()["inputs"][vector["input"]]
     given = [Contributed(bytes.fromhex(c["author"]), c["weight"], decode_hex(c["payload"])) for c in inputs]
     parent = decode_hex(vector["parent"]) if "parent" in vector else None

@@ -1,4 +1,4 @@
-"""What a hostile member can do with what the protocol lets it say, one attack each, and what has to come of it.
+"""The attacks of a hostile member within the protocol, one by one, and the outcome each must have.
 
 for name, attack in ATTACKS.items():
     await attack.act(net, liar)        # node3 lies to node0, or to all

@@ -122,7 +122,8 @@ class Killable(Federation):
         return max(heights)
 
     async def bring_back(self, name: str) -> float:
-        """What a dead node left is whole; started as an operator would, it contributes. The seconds until then."""
+        """Brings a dead node back: what it left is whole; started as an operator would, it contributes. The seconds
+        until then."""
         height = self.check_dead(name)
         began_s = time.monotonic()
         await self.start_plain(name)
@@ -183,7 +184,7 @@ class Killable(Federation):
 
 
 def check_stored(store: SqliteStore, genesis: Genesis, message: Message) -> None:
-    """What a node sent of its own is what its store has in that slot."""
+    """Checks that what a node sent of its own is what its store has in that slot."""
     match message.kind:
         case MessageKind.CONTRIBUTION:
             contribution = codec.decode_contribution(message.data)

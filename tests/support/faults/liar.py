@@ -104,7 +104,7 @@ class Liar:
         return self.tip.height + 1
 
     def get_contributions(self, height: int | None = None) -> dict[Id, Contribution]:
-        """What it has heard of a height, by author."""
+        """The contributions it has heard of a height, by author."""
         height = self.height if height is None else height
         heard = (message for _, message in self.heard if message.kind is MessageKind.CONTRIBUTION)
         found = (codec.decode_contribution(message.data) for message in heard)
@@ -184,7 +184,7 @@ class Liar:
         )
 
     def compute_aggregate(self, contributions: Sequence[Contribution]) -> Aggregate:
-        """What these contributions give, from the blobs of whoever holds them."""
+        """The aggregate of these contributions, from the blobs of whoever holds them."""
         spec = get_genesis_spec(self.net.genesis)
         authors = [
             specs.AuthorPayloads(
@@ -219,7 +219,7 @@ class Liar:
         )
 
     def make_status(self, **changes: object) -> Status:
-        """What an honest member with nothing in hand would say, but for the changes."""
+        """The status of an honest member with nothing in hand, but for the changes."""
         status = Status(self.net.genesis.chain_id, self.tip.height, self.tip.id, height=self.height, contributes=True)
         return replace(status, **changes)  # type: ignore[arg-type]  # fields of Status
 

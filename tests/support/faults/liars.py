@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """What the liars of a world have agreed on."""
+    """The plot that the liars of a world have agreed on."""
 
     friends: frozenset[int]  # these are to finalise, the others are not
     flatters: bool

@@ -1,4 +1,5 @@
-"""The two rules one thinks of first, under the same world as `chain.finality.Voting` (PROTOCOL's first table).
+"""The two rules of voting that come to mind first, in the same world as `chain.finality.Voting` (PROTOCOL's first
+table).
 
 They are here to be caught: a checker that lets them pass checks nothing. Both finalise what a majority votes for.
 """

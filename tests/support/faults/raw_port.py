@@ -1,4 +1,4 @@
-"""What can be done to a peer port without gRPC: bytes, broken handshakes, and HTTP/2 frames made by hand.
+"""Attacks on a peer port without gRPC: bytes, broken handshakes, and HTTP/2 frames made by hand.
 
 An attack is a function of a `Target` that is called again and again in a thread until the test has seen enough. It
 returns how many connections or frames it made, and what it leaves open in `target.held` is closed afterwards.

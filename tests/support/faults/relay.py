@@ -1,4 +1,4 @@
-"""A way to a server on loopback that is as slow as a test wants it.
+"""A relay to a server on loopback, as slow as a test wants it.
 
     async with relaying([("127.0.0.1", 7050)], bytes_per_s=200_000) as (relay,):
         ...                            # dial relay.address instead of the server

@@ -69,7 +69,7 @@ def draw_skews_s(rng: Random, n: int) -> list[float]:
 
 
 class Network:
-    """Who hears whom, how late and how often. Until `healed_s` anything goes."""
+    """The network of a schedule: who hears whom, how late and how often. Until `healed_s` anything goes."""
 
     def __init__(self, rng: Random, healed_s: float, sides: Sequence[Sequence[int]]) -> None:
         self.healed_s = healed_s

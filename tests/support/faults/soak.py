@@ -105,7 +105,7 @@ def _get_height(slot: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What all nodes of this process took in a calm after `round`; what is per node is the `STEADY` one's.
+    """The figures of all nodes of this process in a calm after `round`; those of one node are the `STEADY` one's.
 
     `blocks` are those of Python's allocator that are in use, which is exact, as RSS is not; `entries` is the steady
     node's census; `files` and `disk_mb` are of all data directories, `db_bytes` of the steady node's database, and of

@@ -23,14 +23,14 @@ FUTURE_S = FUTURE_MS / 1000  # and of one that is acceptable in view 0
 
 
 class TimeRule(Enum):
-    """What becomes of a block whose time is too far ahead of a member's clock."""
+    """The fate of a block whose time is too far ahead of a member's clock."""
 
     HOLD = "looked at again until its time has come"  # PROTOCOL §3
     REFUSE = "refused for good"
 
 
 class VotingRule(Protocol):
-    """What the world needs of a voting core: `chain.finality.Voting`, or a naive rule."""
+    """The voting core as the world needs it: `chain.finality.Voting`, or a naive rule."""
 
     view: int
     lock: tuple[int, Id] | None
@@ -77,7 +77,7 @@ Message = Vote | Id | Status | Wanted | Decided  # an Id is a block: one nobody 
 
 @dataclass
 class Disk:
-    """What a member has left after a crash."""
+    """The things a member has left after a crash."""
 
     rows: dict[tuple[int, Phase], Vote] = field(default_factory=dict)
     justification: tuple[Vote, ...] = ()

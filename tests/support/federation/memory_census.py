@@ -1,4 +1,4 @@
-"""What a node keeps in memory, collection by collection: a leak is one that grows with the rounds, and it has a name.
+"""A census of a node's memory, collection by collection: a leak is one that grows with the rounds, and it has a name.
 
     take_census(service)["handler._authenticator._opened[]"]    # how many entries, over all signers
 

@@ -38,7 +38,7 @@ def make_peer_clients(
 
 @dataclass(frozen=True)
 class Block:
-    """What a round has come to: the offers of its authors, their blobs by digest, and the aggregate."""
+    """The outcome of a round: the offers of its authors, their blobs by digest, and the aggregate."""
 
     height: int
     beacon: bytes

@@ -47,7 +47,7 @@ def get_shape(spec: ArraySpec) -> tuple[int, ...]:
 
 
 def count_numbers(spec: MethodSpec, kind: str) -> int:
-    """How many numbers a payload of a kind holds."""
+    """The number of numbers in a payload of a kind."""
     return sum(math.prod(get_shape(array)) for array in spec.schemas(1)[kind].arrays.values())
 
 
@@ -129,11 +129,11 @@ class TakingCluster:
         await self.net.wait_for(lambda: self.has_applied(height, *names), f"round {height} to be applied")
 
     def get_exchange(self, name: str, height: int) -> Exchange:
-        """What the node was given last."""
+        """The exchange that the node was given last."""
         return self.trainers[name].taken[height][-1]
 
     def get_wanted(self, name: str, height: int, gone: frozenset[Id] = frozenset()) -> set[Digest]:
-        """What the spec says that the node wants of a round."""
+        """The blobs that the node wants of a round, by the spec."""
         node = self.net["node0"]
         assert node.store is not None
         block = node.get_block(height)
@@ -150,7 +150,7 @@ class TakingCluster:
         return {ref.digest: ref.size for contribution in block.contributions for ref in contribution.payloads}
 
     def get_offer(self, name: str, height: int) -> Offer | None:
-        """What the node offered in a block, None if it is no author of it."""
+        """The node's offer in a block, None if it is no author of it."""
         offers = get_offers(self.net["node0"].get_block(height))
         return next((offer for offer in offers if offer.author == self.net.id(name)), None)
 

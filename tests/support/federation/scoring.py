@@ -39,7 +39,7 @@ class Asked:
     view: NodeView
 
     async def score(self, number: int, within_s: float = LONG_S) -> pb.Round:
-        """What is shown of a round, which JSON can say."""
+        """The shown scores of a round, which JSON can say."""
         shown = await self.view.get_round(number, within_s)
         json.dumps(to_json(shown), allow_nan=False)
         return shown

@@ -48,7 +48,7 @@ class Made:
     list_data: bytes
 
     def get_refs(self, *, size: int | None = None, list_data: bytes | None = None) -> list[PayloadRef]:
-        """What a contribution commits to."""
+        """The payloads that a contribution commits to."""
         listed = self.list_data if list_data is None else list_data
         return [
             PayloadRef(KINDS["encrypted_set"], self.digest, len(self.data) if size is None else size),

@@ -1,4 +1,4 @@
-"""What a node's `/metrics` says, and what of it the rules and the dashboard in deploy/monitoring ask for."""
+"""A scrape of a node's `/metrics`, and the metrics that the rules and the dashboard in deploy/monitoring ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The book of votes counts as votes come in. What it has counted is what going through all votes would give."""
+"""The votes of a height, counted as they come in: the counts are those that going through all votes would give."""
 
 from __future__ import annotations
 

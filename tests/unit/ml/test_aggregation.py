@@ -1,3 +1,5 @@
+"""The rules of aggregation: values by hand, bit-for-bit agreement between machines, golden vectors, and refusals."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What a client takes of single peers, where some of them would do it harm."""
+"""The guard of a client that takes models of single peers, some of which would do it harm."""
 
 from __future__ import annotations
 

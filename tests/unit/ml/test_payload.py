@@ -1,3 +1,5 @@
+"""Named arrays and their one encoding: its layout, round trips, and bytes that are refused."""
+
 from __future__ import annotations
 
 import hashlib

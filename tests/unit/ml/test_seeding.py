@@ -1,3 +1,5 @@
+"""Seeds by purpose: they never change, never collide, and take numbers, text and bytes only."""
+
 from __future__ import annotations
 
 import pytest

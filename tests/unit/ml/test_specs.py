@@ -1,3 +1,5 @@
+"""Specs of methods: defaults of the papers, settings refused by their place, and what a validator asks of each."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,4 +1,4 @@
-"""What the boundary around others' bytes refuses, what it lets through, and what it says."""
+"""The boundary around others' bytes: what it refuses, what it lets through, and what it says."""
 
 from __future__ import annotations
 

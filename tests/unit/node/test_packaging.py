@@ -1,4 +1,4 @@
-"""What `pip install` gets: the wheel's contents, and the locked versions of what it stands on."""
+"""The wheel that `pip install` gets: its contents, and the locked versions of its dependencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node is made of: the two files that `cyclonedx-py` writes, as one (`make sbom`)."""
+"""The bill of materials of a node: the two files that `cyclonedx-py` writes, as one (`make sbom`)."""
 
 from __future__ import annotations
 

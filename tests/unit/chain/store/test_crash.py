@@ -1,4 +1,5 @@
-"""Whatever moment a node dies at, and whatever is torn, its store is a prefix of what it did (PROTOCOL §11.5)."""
+"""Crashes of a store: at whatever moment a node dies, and whatever is torn, its store is a prefix of its past (PROTOCOL
+§11.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a model to be drawn: which samples, which vectors, and nothing where nobody asked."""
+"""Embedding snapshots: the right samples and vectors, and none where nobody asked for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a frozen encoder makes of samples: computed once, held in their place, and the same for all who hold them."""
+"""The feature cache: a frozen encoder's features are computed once, held in place of the samples, and the same for all
+holders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client answers: the way of its own samples, in chunks, leaving nothing changed."""
+"""A client's answers: the way of its own samples, in chunks, leaving nothing changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client makes of an aggregate that leaves it without a finite loss, and of one that it cannot train from."""
+"""Spoiled aggregates: one that leaves a client without a finite loss, and one that it cannot train from."""
 
 from __future__ import annotations
 

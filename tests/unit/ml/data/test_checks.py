@@ -1,4 +1,4 @@
-"""What is said of data before anything trains on them."""
+"""Checks of data: their findings before anything trains."""
 
 from __future__ import annotations
 

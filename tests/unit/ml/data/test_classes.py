@@ -1,4 +1,4 @@
-"""Whose classes count: genesis' list decides, by name, whatever a site calls or lacks."""
+"""The list of classes: that of genesis decides, by name, whatever a site calls or lacks."""
 
 from __future__ import annotations
 

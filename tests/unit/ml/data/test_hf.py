@@ -1,4 +1,4 @@
-"""What Hugging Face's own library saves, read without it."""
+"""Data sets saved by Hugging Face's own library, read without it."""
 
 from __future__ import annotations
 

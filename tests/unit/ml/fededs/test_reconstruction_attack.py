@@ -1,5 +1,5 @@
-"""What comes back of encrypted samples: the measures against their definitions, the decoder where it must succeed and
-where it cannot, and the benchmark."""
+"""The reconstruction attack: measures against their definitions, a decoder where it must succeed and where it cannot,
+and the benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of a simulation take from each other, and what it costs them."""
+"""The exchange between clients of a simulation: what each takes from others, and its cost."""
 
 from __future__ import annotations
 

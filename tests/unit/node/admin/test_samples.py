@@ -1,4 +1,4 @@
-"""What goes into one request for predictions, and what a node refuses of it."""
+"""The samples of one request for predictions, and those that a node refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node shows: JSON that keeps its promises, and nothing that must stay hidden."""
+"""The view of a node: JSON that keeps its promises, and nothing that must stay hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the soak of real nodes draws and computes; the run itself is a long test."""
+"""The soak of real nodes: its drawings and figures; the run itself is a long test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mined header says of how long it took, by a miner that takes virtual time."""
+"""The mining time in a mined header, by a miner that takes virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node may sign after its data directory was put back: nothing until two heights have passed without it."""
+"""Signing after a data directory was put back from a backup: none until two heights have passed without this node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file comes to: which runs, under which names, and what is refused, at its place."""
+"""The plan of an experiment's file: its runs, their names, and mistakes refused at their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What systemd's journal is told of how grave a line is: only where it reads, and of every line."""
+"""Priorities of log lines for systemd's journal: given where the journal reads, and for every line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What systemd is told, over a real datagram socket."""
+"""Notifications to systemd, over a real datagram socket."""
 
 from __future__ import annotations
 

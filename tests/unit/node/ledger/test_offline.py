@@ -1,4 +1,4 @@
-"""What a stopped node has left can be read and audited from its directory alone, and one flipped byte is found."""
+"""The directory of a stopped node: read and audited from it alone, and one flipped byte is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gives a peer what it lacks: not everybody who has it, and in the end everybody."""
+"""Gossip: a peer gets what it lacks, not from everybody who has it, and in the end from everybody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a node's chain is behind the others', which as many as may lie cannot make it believe."""
+"""The lag of a node's chain behind the others': as many members as may lie cannot make a node believe in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node takes of single peers: which blobs it asks for, when, and who is at fault when they are not right."""
+"""Payloads on demand: which blobs a node asks single peers for, when, and whose fault it is when they are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where rounds are written besides the store: what, how far it goes, and that it never holds a node up."""
+"""Sinks of rounds besides the store: their contents, their limits, and that none holds a node up."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Checkpoints of a client: their bytes, damage that is noticed, and deaths at every step of a save."""
+
 from __future__ import annotations
 
 import logging

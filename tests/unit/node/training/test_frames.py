@@ -1,3 +1,5 @@
+"""Frames between a daemon and its worker: their layout, both ends, and bytes that are refused."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a node makes of its measurements: the local iterations of its next round."""
+"""Local work: a node's measurements decide the local iterations of its next round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets which samples: supports, disjointness, sizes and matched tests (ALGORITHMS §7, §8.1, §13)."""
+"""Partition schemes: supports, disjointness, sizes and matched tests (ALGORITHMS §7, §8.1, §13)."""
 
 from __future__ import annotations
 
