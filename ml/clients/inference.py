@@ -16,7 +16,7 @@ from torch import Tensor
 from ml.clients.client import Client
 from ml.data.base import InputFormat, Samples
 from ml.data.fit_input import fit
-from ml.data.inference_files import validate_asked
+from ml.data.inference_files import validate_samples
 from ml.errors import MlError, Stopped
 from ml.payload import Array
 from ml.training.metrics import Prediction
@@ -34,7 +34,7 @@ def answer(
     the place in the applied block of whose that was. Raises DataError for samples that are none of this input's,
     MlError for a model that gives no numbers, and Stopped where `should_stop` says so between two chunks.
     """
-    validate_asked(x_NCHW, input_format.shape)
+    validate_samples(x_NCHW, input_format.shape)
     parts: dict[str, list[Tensor]] = {}
     for start in range(0, len(x_NCHW), CHUNK):
         if should_stop():

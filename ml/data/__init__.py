@@ -16,7 +16,7 @@ from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import choose_held_out, number_labels
 from ml.data.registry import FORMATS, Splits, open_source, open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, get_augment
-from ml.data.source_cache import forget_opened, open_once
+from ml.data.source_cache import forget_sources, open_once
 from ml.errors import DataError, SpecError
 from ml.specs.architectures import fit_input_shape
 
@@ -28,7 +28,7 @@ __all__ = [
     "HELD_OUT",
     "LabelSplit",
     "Split",
-    "forget_opened",
+    "forget_sources",
     "get_augment",
     "get_classes",
     "get_default_input",

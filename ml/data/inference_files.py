@@ -54,7 +54,7 @@ def validate_kind(path: Path) -> None:
         raise DataError(f"{path}: {'expected a file, got a directory' if path.is_dir() else 'no such file'}")
 
 
-def read_asked(path: Path, shape: Shape, classes: tuple[str, ...], label: str | None = None) -> InferenceFile:
+def read_inference_file(path: Path, shape: Shape, classes: tuple[str, ...], label: str | None = None) -> InferenceFile:
     """The samples in `path`, for a model that takes `shape` and knows `classes`.
 
     `label` names the column of a table's labels. Raises DataError naming the place of what is broken or unfit.
@@ -63,21 +63,21 @@ def read_asked(path: Path, shape: Shape, classes: tuple[str, ...], label: str | 
     try:
         match path.suffix.lower():
             case ".npz":
-                asked = _read_archive(path, shape, classes)
+                file = _read_archive(path, shape, classes)
             case ".csv":
-                asked = _read_table(path, shape, classes, label)
+                file = _read_table(path, shape, classes, label)
             case _:
                 require_extra("PIL", "pillow")
-                asked = InferenceFile(path, decode_image(path, str(path))[None])
+                file = InferenceFile(path, decode_image(path, str(path))[None])
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except MemoryError as error:
         raise DataError(f"{path}: does not fit into memory") from error
-    validate_asked(asked.x, shape, str(path))
-    return asked
+    validate_samples(file.x, shape, str(path))
+    return file
 
 
-def validate_asked(x_NCHW: Samples, shape: Shape, place: str = "samples") -> None:
+def validate_samples(x_NCHW: Samples, shape: Shape, place: str = "samples") -> None:
     """Raise DataError unless these are numbers that can be fitted to `shape`."""
     if x_NCHW.dtype not in (np.uint8, np.float32) or x_NCHW.ndim != 4:
         raise DataError(f"{place}: expected uint8 or float32 [N, C, H, W], got {x_NCHW.dtype} {list(x_NCHW.shape)}")

@@ -20,7 +20,7 @@ _opened: ContextVar[_Opened | None] = ContextVar("opened sources", default=None)
 
 @contextmanager
 def open_once() -> Iterator[None]:
-    """Within, each source is opened once, whoever asks. It is forgotten at the end, or by `forget_opened`."""
+    """Within, each source is opened once, whoever asks. It is forgotten at the end, or by `forget_sources`."""
     if _opened.get() is not None:
         yield  # the outer one remembers
         return
@@ -31,7 +31,7 @@ def open_once() -> Iterator[None]:
         _opened.reset(token)
 
 
-def forget_opened() -> None:
+def forget_sources() -> None:
     """Let go of what is remembered, since nobody will ask again."""
     opened = _opened.get()
     if opened is not None:

@@ -29,7 +29,7 @@ from ml.clients.batched import explain_unbatchable, train_batched
 from ml.clients.build import make_clients, make_initial_aggregate
 from ml.clients.client import Client
 from ml.clients.embedding_snapshot import Snapshot, take_snapshot
-from ml.data import forget_opened, get_classes, get_default_input, open_once
+from ml.data import forget_sources, get_classes, get_default_input, open_once
 from ml.errors import DataError, Spoiled
 from ml.guard import KEEP_HEIGHTS, LeftOut
 from ml.methods.base import Blobs, Metrics, Trained
@@ -223,9 +223,9 @@ def simulate(
         trained: list[Trained | None] = [None] * config.clients
         for height in range(1, config.rounds + 1):
             beacon = beacons(height) if beacons else _make_beacon(config.seed, height)
-            standing = kept.get(spec.get_standing(height) or 0)
-            offers = standing.offers if standing else ()
-            blobs = [standing.take_for_training(height, beacon, me) if standing else {} for me in ids]
+            shared = kept.get(spec.get_standing(height) or 0)
+            offers = shared.offers if shared else ()
+            blobs = [shared.take_for_training(height, beacon, me) if shared else {} for me in ids]
             if liars is not None:
                 liars.begin()
             trained = _train(clients, height, beacon, ids, offers, blobs, batched=batched, tolerant=liars is not None)
@@ -320,7 +320,7 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
             rounds=config.rounds,
             max_loss_ratio=config.max_loss_ratio,
         )
-        forget_opened()  # also where somebody further out has it remembered
+        forget_sources()  # also where somebody further out has it remembered
     return clients, initial, pretrained
 
 

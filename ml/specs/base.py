@@ -355,10 +355,10 @@ class MethodSpec(ABC):
         offers: Sequence[Offer],
         aggregate: Arrays | None,
         *,
-        standing: Sequence[Offer] = (),
+        shared: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
         """Who took what from whom in a round and why, as JSON, from what everyone knows; None where there is nothing
-        of the kind to say. `standing` are the offers of the block at `get_standing(height)`."""
+        of the kind to say. `shared` are the offers of the block at `get_standing(height)`."""
         return None
 
     # ---- what a contribution has to be

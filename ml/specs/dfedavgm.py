@@ -86,7 +86,7 @@ class DFedAvgMSpec(PeerSpec):
         offers: Sequence[Offer],
         aggregate: Arrays | None,
         *,
-        standing: Sequence[Offer] = (),
+        shared: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
         """Besides each author's `peers`, W as `weights`, its rows and columns in author order."""
         graph = self.get_graph(beacon, offers)

@@ -291,19 +291,19 @@ class FedEdsSpec(ModelSpec):
         offers: Sequence[Offer],
         aggregate: Arrays | None,
         *,
-        standing: Sequence[Offer] = (),
+        shared: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
-        """`epochs` is E_t; `lambda_c` and `lambda_dis`; and with `standing`, for each author in author order, `peers`:
+        """`epochs` is E_t; `lambda_c` and `lambda_dis`; and with `shared`, for each author in author order, `peers`:
         those it was to draw that are authors of this block too, as places in it. Sets that could not be had are the
         author's own affair, and not known here."""
         if self.is_sharing(height):
             return None
         lambda_c, lambda_dis = self.compute_lambdas(height)
         told = {"epochs": self.get_local_work(height), "lambda_c": lambda_c, "lambda_dis": lambda_dis}
-        if not standing:
+        if not shared:
             return told
         place = {offer.author: i for i, offer in enumerate(offers)}
-        drawn = [self.get_drawn(height, beacon, offer.author, standing) for offer in offers]
+        drawn = [self.get_drawn(height, beacon, offer.author, shared) for offer in offers]
         nodes = [{"peers": [place[peer.author] for peer in peers if peer.author in place]} for peers in drawn]
         return {**told, "nodes": nodes}
 

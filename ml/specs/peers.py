@@ -110,7 +110,7 @@ class PeerSpec(MethodSpec):
         offers: Sequence[Offer],
         aggregate: Arrays | None,
         *,
-        standing: Sequence[Offer] = (),
+        shared: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
         """For each author in author order its `peers`, as places in the block."""
         place = {offer.author: i for i, offer in enumerate(offers)}

@@ -164,7 +164,7 @@ class UaPdflSpec(PeerSpec):
         offers: Sequence[Offer],
         aggregate: Arrays | None,
         *,
-        standing: Sequence[Offer] = (),
+        shared: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
         """`threshold`; `divergences`, a row of numbers for each author in author order; and for each author `peers`,
         `similar` and `donor` as places in the block, and its `branch`. Peers that could not be reached are the

@@ -14,7 +14,7 @@ import numpy as np
 
 from ml.data.base import Samples, Shape
 from ml.data.fit_input import fit
-from ml.data.inference_files import InferenceFile, validate_asked
+from ml.data.inference_files import InferenceFile, validate_samples
 from ml.errors import DataError, PayloadError
 from ml.payload import decode_arrays, encode_arrays
 from node.errors import InvalidRequest
@@ -52,7 +52,7 @@ def decode_samples(data: bytes, shape: Shape, max_samples: int) -> Samples:
         x: Samples = arrays[NAME]
         if len(x.shape) == 4 and len(x) > max_samples:
             raise InvalidRequest(f"samples: expected at most {max_samples} in one request, got {len(x)}")
-        validate_asked(x, shape)
+        validate_samples(x, shape)
     except PayloadError as error:
         raise InvalidRequest(f"samples: {error}") from error
     except DataError as error:
@@ -67,7 +67,7 @@ def decode_samples(data: bytes, shape: Shape, max_samples: int) -> Samples:
 class Piece:
     """The samples `start` to `stop` of a file."""
 
-    asked: InferenceFile
+    file: InferenceFile
     start: int
     stop: int
 
@@ -76,7 +76,7 @@ class Piece:
 
     @property
     def x(self) -> Samples:
-        return self.asked.x[self.start : self.stop]
+        return self.file.x[self.start : self.stop]
 
 
 Batch = list[Piece]
@@ -104,21 +104,21 @@ def encode_batch(batch: Batch) -> bytes:
 
 def _cut(files: Iterable[InferenceFile], shape: Shape, max_samples: int) -> Iterator[Piece]:
     for file in files:
-        asked = file
+        sent = file
         if file.x[0].nbytes > MAX_BYTES - _HEADER_BYTES:
-            asked = InferenceFile(file.path, fit(file.x, shape), file.rows, file.labels)
-        step = min(max_samples, max(1, _get_room(asked)))
-        for start in range(0, len(asked), step):
-            yield Piece(asked, start, min(start + step, len(asked)))
+            sent = InferenceFile(file.path, fit(file.x, shape), file.rows, file.labels)
+        step = min(max_samples, max(1, _get_room(sent)))
+        for start in range(0, len(sent), step):
+            yield Piece(sent, start, min(start + step, len(sent)))
 
 
-def _get_room(asked: InferenceFile) -> int:
+def _get_room(file: InferenceFile) -> int:
     """How many such samples a request can hold by their bytes."""
-    sample_bytes: int = asked.x[0].nbytes
+    sample_bytes: int = file.x[0].nbytes
     return (MAX_BYTES - _HEADER_BYTES) // sample_bytes
 
 
 def _goes_with(batch: Batch, piece: Piece, max_samples: int) -> bool:
-    first, count = batch[0].asked, sum(map(len, batch)) + len(piece)
-    is_alike = (first.x.dtype, first.x.shape[1:]) == (piece.asked.x.dtype, piece.asked.x.shape[1:])
-    return is_alike and count <= min(max_samples, _get_room(piece.asked))
+    first, count = batch[0].file, sum(map(len, batch)) + len(piece)
+    is_alike = (first.x.dtype, first.x.shape[1:]) == (piece.file.x.dtype, piece.file.x.shape[1:])
+    return is_alike and count <= min(max_samples, _get_room(piece.file))

@@ -105,19 +105,19 @@ def _ask(
 
 def _read(inputs: Sequence[Path], genesis: Genesis, label: str | None) -> Iterator[InferenceFile]:
     from ml.data.base import InputFormat
-    from ml.data.inference_files import read_asked
+    from ml.data.inference_files import read_inference_file
 
     shape = InputFormat.from_mapping(genesis.input).shape
     for path in inputs:
-        yield read_asked(path, shape, genesis.classes, label)
+        yield read_inference_file(path, shape, genesis.classes, label)
 
 
 def _match(genesis: Genesis, batch: Batch, reply: pb.PredictReply) -> Iterator[Answered]:
     """Each prediction with the sample it is of."""
-    asked = [(piece.asked, i) for piece in batch for i in range(piece.start, piece.stop)]
-    if len(asked) != len(reply.predictions):
-        raise NodeError(f"expected {len(asked)} predictions of the node, got {len(reply.predictions)}")
-    for (file, i), prediction in zip(asked, reply.predictions, strict=True):
+    samples = [(piece.file, i) for piece in batch for i in range(piece.start, piece.stop)]
+    if len(samples) != len(reply.predictions):
+        raise NodeError(f"expected {len(samples)} predictions of the node, got {len(reply.predictions)}")
+    for (file, i), prediction in zip(samples, reply.predictions, strict=True):
         row = None if file.rows is None else file.rows[i]
         expected = None if file.labels is None else genesis.classes[int(file.labels[i])]
         yield Answered(file.path, row, expected, prediction, reply.applied_round)

@@ -26,15 +26,15 @@ def is_explained(spec: MethodSpec, height: int) -> bool:
 
 
 def explain_round(
-    genesis: Genesis, spec: MethodSpec, block: Block, aggregate: bytes | None, standing: Block | None = None
+    genesis: Genesis, spec: MethodSpec, block: Block, aggregate: bytes | None, shared: Block | None = None
 ) -> pb.Round:
     """A round with nothing but its `peering` and `schedule`, each where there is one. `aggregate` is the block's, None
-    when it is not held or there is none; `standing` is the block at `spec.get_standing`."""
+    when it is not held or there is none; `shared` is the block at `spec.get_standing`."""
     if aggregate is None and get_kinds(spec, block.height) and spec.rules(block.height):
         return pb.Round(peering=pb.Peering(held=False))
     arrays = None if aggregate is None else decode_arrays(aggregate, len(aggregate))
-    read = () if standing is None else get_offers(standing)
-    told = spec.explain(block.height, block.header.prev, get_offers(block), arrays, standing=read) or {"nodes": ()}
+    read = () if shared is None else get_offers(shared)
+    told = spec.explain(block.height, block.header.prev, get_offers(block), arrays, shared=read) or {"nodes": ()}
     shown = pb.Round()
     if "epochs" in told:
         shown.schedule.CopyFrom(pb.Schedule(**{key: told[key] for key in ("epochs", "lambda_c", "lambda_dis")}))

@@ -175,13 +175,13 @@ class Ledger:
         self._check_height(height, what="round")
         return self.read_rounds(height, height)[0]
 
-    def read_agreed(self, height: int, standing: int | None = None) -> tuple[Block, bytes | None, Block | None]:
-        """A block and its aggregate, None when that is not held or there is none; and the block at `standing`."""
+    def read_agreed(self, height: int, shared: int | None = None) -> tuple[Block, bytes | None, Block | None]:
+        """A block and its aggregate, None when that is not held or there is none; and the block at `shared`."""
         block = self._read_block(height)
         digest = block.header.aggregate
         is_held = digest != ZERO and self._store.has_blob(digest)
         aggregate = self._store.get_blob(digest) if is_held else None
-        return block, aggregate, None if standing is None else self._read_block(standing)
+        return block, aggregate, None if shared is None else self._read_block(shared)
 
     def _read_block(self, height: int) -> Block:
         stored = self._store.get_block(height)

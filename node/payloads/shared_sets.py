@@ -84,7 +84,7 @@ class SharedSets:
         self._checked: set[Digest] = set()
 
     async def gather(self, height: int, head: Block) -> Pulled:
-        """All that the local phase for `height`, on `head`, wants of the standing block, as far as it can be had."""
+        """The sets that the local phase for `height`, on `head`, reads, as far as they can be had."""
         at = self._spec.get_standing(height)
         if at is None:
             return Pulled(Exchange(head.id, self._me))

@@ -77,8 +77,8 @@ class Tally:
         self.num_bytes += len(data)
 
 
-class _Ears(NullHandler):
-    """Where the others are, and what they have signed."""
+class _Recorder(NullHandler):
+    """Records the others' height, and the messages they have signed."""
 
     def __init__(self, genesis: Genesis) -> None:
         self._genesis = genesis
@@ -106,7 +106,7 @@ class Flood:
 
     def __init__(self, key: SigningKey, genesis: Genesis, listen: str, victims: Mapping[Id, str]) -> None:
         self.tally = Tally()
-        self.ears = _Ears(genesis)
+        self.recorder = _Recorder(genesis)
         self._transport = RpcTransport(key, listen, {}, members=victims)  # dials nobody, so that all calls are ours
         self._key = key
         self._genesis = genesis
@@ -118,7 +118,7 @@ class Flood:
         """Until cancelled. It listens as the member itself would, so that the others push to it."""
         on_open, on_new = {"valid": self._list_valid, "invalid": self._list_invalid}[kind]()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._transport.run(self.ears))
+            group.create_task(self._transport.run(self.recorder))
             if kind == "valid":
                 group.create_task(self._answer())
             for victim, address in self._victims.items():
@@ -237,20 +237,20 @@ class Flood:
     def _make_valid_batches(self) -> Iterator[tuple[bytes, int]]:
         while True:
             envelopes = [to_pb(self._make_status())] * STATUSES
-            said = [to_pb(message) for message in [self._make_contribution(), *self.ears.heard]]
+            said = [to_pb(message) for message in [self._make_contribution(), *self.recorder.heard]]
             envelopes += itertools.islice(itertools.cycle(said), MAX_BATCH_MESSAGES - len(envelopes))
             yield pb.Batch(messages=_fit(envelopes)).SerializeToString(), len(envelopes)
 
     def _make_blob_requests(self) -> Iterator[bytes]:
         while True:
-            for digest in [*self.ears.blobs]:
+            for digest in [*self.recorder.blobs]:
                 yield pb.BlobRequest(digest=digest).SerializeToString()
             yield pb.BlobRequest(digest=os.urandom(32)).SerializeToString()  # which nobody has
 
     def _make_status(self) -> Message:
         """It does not say that it contributes: it would be waited for, as any slow member is."""
-        ears = self.ears
-        status = Status(self._genesis.chain_id, ears.height - 1, ears.prev, height=ears.height)
+        recorder = self.recorder
+        status = Status(self._genesis.chain_id, recorder.height - 1, recorder.prev, height=recorder.height)
         return Message(MessageKind.STATUS, status_to_bytes(status))
 
     def _make_vote(self) -> Message:
@@ -260,7 +260,7 @@ class Flood:
 
     def _sign_vote(self, phase: Phase, view: int) -> Vote:
         return codec.sign_vote(
-            self._key, self._genesis.chain_id, phase=phase, height=self.ears.height, view=view, block_id=ZERO
+            self._key, self._genesis.chain_id, phase=phase, height=self.recorder.height, view=view, block_id=ZERO
         )
 
     def _make_contribution(self) -> Message:
@@ -268,8 +268,8 @@ class Flood:
         signed = codec.sign_contribution(
             self._key,
             self._genesis.chain_id,
-            height=self.ears.height,
-            prev=self.ears.prev,
+            height=self.recorder.height,
+            prev=self.recorder.prev,
             weight=1,
             payloads=(PayloadRef(1, hashlib.sha256(b"nobody has it").digest(), 1000),),
         )

@@ -48,7 +48,7 @@ class IdleTrainer(ObserverTrainer):
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
         return Trained(1, {}, {})

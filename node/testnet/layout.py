@@ -110,11 +110,11 @@ class Testnet:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the files are written from: one entry of each per node. `asked` is genesis but for its members, under the
-    settings, `data` what every node reads."""
+    """The plan of the files: one entry of each per node. `draft` is genesis but for its members, under the settings,
+    `data` what every node reads."""
 
     spec: TestnetSpec
-    asked: YamlSource
+    draft: YamlSource
     data: dict[str, Any]
     names: tuple[str, ...]
     keys: tuple[SigningKey, ...]
@@ -134,14 +134,14 @@ class _Plan:
         if spec.http_port is not None:
             same_host = () if "{i}" in spec.host else addresses
             _validate_http_ports(range(spec.http_port, spec.http_port + n), same_host)
-        asked, data = draft_genesis(spec)
+        draft, data = draft_genesis(spec)
         if spec.target == "k8s" and data.get("path") is not None:
             raise ConfigError(f"--data: expected digits, which the image brings, with --target k8s (got {spec.data!r})")
-        known = asked.value["classes"]
+        known = draft.value["classes"]
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
             raise ConfigError(f"--set classes: expected a list of names (got {known!r})")
         try:
-            shape = InputFormat.from_mapping(asked.value["input"]).shape
+            shape = InputFormat.from_mapping(draft.value["input"]).shape
             train, test = open_dataset(data, shape=shape, classes=known)
             log_findings(check_data(train, test, thorough=is_quick(train, test)))
             seed, domains = get_partition_seed(spec.seed), SampleDomains.of(train, test)
@@ -152,7 +152,7 @@ class _Plan:
             raise ConfigError(str(error)) from error
         return cls(
             spec=spec,
-            asked=asked,
+            draft=draft,
             data=data,
             names=names,
             keys=tuple(create_identity(directory / f"{name}.key") for name in names),
@@ -183,7 +183,7 @@ def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
             (temp / "keys").mkdir(mode=0o700)
             with open_once():
                 plan = _Plan.make(spec, temp / "keys")
-            genesis, initial_model, pretrained = complete_genesis(plan.asked, plan.get_members(), spec)
+            genesis, initial_model, pretrained = complete_genesis(plan.draft, plan.get_members(), spec)
             write_genesis(temp / "genesis.yaml", genesis, initial_model)
             is_container = _get_target(spec).is_container
             socket_dir = Path(SOCKET_DIR) if is_container else _choose_socket_dir(out, plan.names, undo)

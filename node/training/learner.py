@@ -296,7 +296,7 @@ class Learner:
                     height,
                     head.id,
                     num_iterations=target.num_iterations,
-                    standing=NOTHING_TAKEN if self._shared_sets is None else self._shared_sets[1],
+                    shared=NOTHING_TAKEN if self._shared_sets is None else self._shared_sets[1],
                     on_progress=self._on_progress,
                 )
             )

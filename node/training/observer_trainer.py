@@ -31,7 +31,7 @@ class ObserverTrainer:
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
         raise TrainingFailed("an observer does not train")

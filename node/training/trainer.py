@@ -139,10 +139,10 @@ class Trainer(Protocol):
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
-        """One local phase, of `num_iterations` in place of the method's own number. `standing` is what it reads of an
+        """One local phase, of `num_iterations` in place of the method's own number. `shared` is what it reads of an
         earlier block.
 
         Cancelling stops it after the current step, with the state as it was before. Of a long one `on_progress` hears
@@ -271,7 +271,7 @@ def train_with(
     height: int,
     beacon: bytes,
     num_iterations: int | None,
-    standing: Exchange,
+    shared: Exchange,
     *,
     should_stop: Callable[[], bool] | None = None,
     on_step: Callable[[int, int], None] | None = None,
@@ -282,10 +282,10 @@ def train_with(
         height,
         beacon,
         num_iterations=num_iterations,
-        me=standing.me,
-        offers=standing.offers,
-        blobs=standing.decode_blobs(),
-        gone=standing.gone,
+        me=shared.me,
+        offers=shared.offers,
+        blobs=shared.decode_blobs(),
+        gone=shared.gone,
         should_stop=should_stop,
         on_step=on_step,
         on_back=on_back,
@@ -335,12 +335,12 @@ class InlineTrainer:
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
         on_step = None if on_progress is None else ProgressMeter(on_progress).on_step
         try:
-            result = train_with(self._client, height, beacon, num_iterations, standing, on_step=on_step)
+            result = train_with(self._client, height, beacon, num_iterations, shared, on_step=on_step)
         except (MlError, FileUnusable) as error:
             raise TrainingFailed(f"height {height}: {error}") from error
         payloads = {kind: encode_arrays(arrays) for kind, arrays in result.payloads.items()}

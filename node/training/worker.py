@@ -189,12 +189,12 @@ class WorkerProcess:
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
-        header = {"call": "train", "height": height, "num_iterations": num_iterations, **standing.to_header()}
+        header = {"call": "train", "height": height, "num_iterations": num_iterations, **shared.to_header()}
         header["beacon"] = beacon.hex()
-        reply = await self._request(_Call(header, standing.to_attachments(), (height, False)), on_progress)
+        reply = await self._request(_Call(header, shared.to_attachments(), (height, False)), on_progress)
         result = reply.header["result"]
         files = {kind: Path(path) for kind, path in result["files"].items()}
         return Trained(result["weight"], reply.attachments, result["metrics"], files, result["went_back"])
@@ -480,7 +480,7 @@ class _Child:
     def abandon(self) -> bool:
         """Asks the worker to break the call in hand off and keep what it has done. Whether there is one that does
         anything: what waits for its turn behind a prediction is not in hand."""
-        numbers = [number for number, asked in self._pending.items() if asked.call.position is not None]
+        numbers = [number for number, waiting in self._pending.items() if waiting.call.position is not None]
         for number in numbers:
             self._outgoing.put_nowait(Frame({"call": "abandon", "number": number}))
         return bool(numbers)
@@ -505,13 +505,13 @@ class _Child:
     def _on_frame(self, frame: Frame) -> None:
         """The answer to a call that still waits for it, or how far that call is; anything else says nothing here."""
         number = frame.header.get("number")
-        asked = self._pending.get(number) if type(number) is int else None
-        if asked is None or asked.reply.done():
+        waiting = self._pending.get(number) if type(number) is int else None
+        if waiting is None or waiting.reply.done():
             return
         if "progress" not in frame.header:
-            asked.reply.set_result(frame)
-        elif asked.on_progress is not None and (progress := _read_progress(frame.header["progress"])) is not None:
-            asked.on_progress(progress)
+            waiting.reply.set_result(frame)
+        elif waiting.on_progress is not None and (progress := _read_progress(frame.header["progress"])) is not None:
+            waiting.on_progress(progress)
 
     async def _bury(self, process: Process) -> None:
         """Waits for the end of a process that has stopped talking, and fails what it has not answered."""
@@ -525,10 +525,10 @@ class _Child:
         self.reason = f"exit status {code}"
         self._gone.set()
         self._on_gone()
-        for asked in self._pending.values():
-            if not asked.reply.done():
-                self.is_blamed = self.is_blamed or asked.call.position is not None
-                asked.reply.set_exception(WorkerDied(f"the worker died: {self.reason}"))
+        for waiting in self._pending.values():
+            if not waiting.reply.done():
+                self.is_blamed = self.is_blamed or waiting.call.position is not None
+                waiting.reply.set_exception(WorkerDied(f"the worker died: {self.reason}"))
 
     async def _forward_output(self, process: Process) -> None:
         """Logs each line; one that begins with a level, as the worker's own log does, at that level."""

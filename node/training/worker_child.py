@@ -148,7 +148,7 @@ class Session:
         height: int,
         beacon: bytes,
         num_iterations: int | None,
-        standing: Exchange,
+        shared: Exchange,
         should_stop: Callable[[], bool],
         on_step: Callable[[int, int], None],
     ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
@@ -166,7 +166,7 @@ class Session:
             height,
             beacon,
             num_iterations,
-            standing,
+            shared,
             should_stop=should_stop,
             on_step=on_step,
             on_back=on_back,
@@ -310,10 +310,10 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
         match frame.header["call"]:
             case "train":
                 beacon = bytes.fromhex(frame.header["beacon"])
-                standing = Exchange.from_frame(frame.header, frame.attachments)
+                shared = Exchange.from_frame(frame.header, frame.attachments)
                 meter = ProgressMeter(lambda progress: calls.report(number, progress))
                 result, attachments = session.train(
-                    frame.header["height"], beacon, frame.header["num_iterations"], standing, should_stop, meter.on_step
+                    frame.header["height"], beacon, frame.header["num_iterations"], shared, should_stop, meter.on_step
                 )
             case "apply":
                 exchange = Exchange.from_frame(frame.header, frame.attachments)

@@ -222,7 +222,7 @@ def test_image_runs_as_nobody_and_holds_no_key(engine: Engine) -> None:
 def test_image_holds_all_that_its_libraries_import(engine: Engine) -> None:
     modules = "torch, torch.func, torchgen, pyarrow.parquet, sklearn.datasets, scipy.stats, sympy, networkx, PIL.Image"
     python = ("run", "--rm", "--read-only", "--tmpfs", "/tmp", "--entrypoint", "python", "fednode")
-    engine.run(*python, "-c", f"import {modules}")
+    assert engine.run(*python, "-c", f"import {modules}; print('all')").split() == ["all"]
 
 
 @pytest.mark.parametrize(

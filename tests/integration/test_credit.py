@@ -172,11 +172,11 @@ class SlowTrainer(ScriptedTrainer):
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
         await asyncio.sleep(2.0 * Random(f"{self.seed} {height}").uniform(0.6, 1.0))
-        return await super().train(height, beacon, num_iterations=num_iterations, standing=standing)
+        return await super().train(height, beacon, num_iterations=num_iterations, shared=shared)
 
 
 @pytest.mark.parametrize("n", [4, 7])

@@ -40,7 +40,7 @@ class SlowTrainer:
     def __init__(self, *, can_abandon: bool) -> None:
         self.can_abandon = can_abandon
         self.log: list[str] = []
-        self.standing: list[Exchange] = []
+        self.shared: list[Exchange] = []
         self._abandoned = asyncio.Event()
 
     async def start(self) -> TrainerInfo:
@@ -52,12 +52,12 @@ class SlowTrainer:
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
         self._abandoned.clear()
         self.log.append(f"train {height}")
-        self.standing.append(standing)
+        self.shared.append(shared)
         try:
             await self._abandoned.wait()
         except asyncio.CancelledError:
@@ -160,7 +160,7 @@ async def test_training_gets_what_was_prepared_for_it_and_does_not_begin_before(
     assert trainer.log == ["apply 1"]
     prepared[2].set()
     await wait_until(lambda: "train 2" in trainer.log, "training")
-    assert (asked, trainer.standing) == ([(1, 0), (2, 1)], [Exchange(me=b"\x02")])
+    assert (asked, trainer.shared) == ([(1, 0), (2, 1)], [Exchange(me=b"\x02")])
     running.cancel()
     await asyncio.wait({running})
 

@@ -23,7 +23,7 @@ from node.ledger.scores import NOTHING_COMBINED, TOO_FEW
 from node.training.trainer import AnswerRefused, InlineTrainer, Trained, WorkerDied, WorkerFailed
 from support.data.chains import make_keys
 from support.federation.pulling import FEDPER, UAPDFL, taking
-from support.federation.scoring import LONG_S, Asked, Scoring, get_numbers, make_trainers, read_offline, run
+from support.federation.scoring import LONG_S, Scoring, ViewedFederation, get_numbers, make_trainers, read_offline, run
 from support.federation.simulated import make_digit_federation
 from support.federation.virtual_time import run_virtual
 
@@ -71,11 +71,11 @@ def test_a_liar_is_far_from_the_others_and_does_harm_where_the_mean_follows_it(m
     settings: dict[str, dict[str, Any]] = {"mpfedcl": {"normalize": False}, "fednova": {"local_epochs": 1}}
     trainers, genesis = make_learning({"name": method, **settings.get(method, {})})
 
-    async def story(asked: Asked) -> None:
+    async def story(fed: ViewedFederation) -> None:
         client = trainers[0]._client
         before = {name: array.tobytes() for name, array in client.state_arrays().items()}
         for number in (1, 2):
-            shown = await asked.score(number)
+            shown = await fed.score(number)
             distances, effects = get_numbers(shown, "distance"), get_numbers(shown, "effect")
             assert [*distances] == [*effects] == [*shown.contributor_names]
             print(distances, effects)
@@ -95,8 +95,8 @@ def test_what_a_robust_rule_leaves_out_is_far_and_does_next_to_no_harm(tmp_path:
     for rule in ("mean", "median"):
         _, genesis = make_learning({"name": "fedavg", "aggregation": rule})
 
-        async def story(asked: Asked, rule: str = rule) -> None:
-            shown = await asked.score(1)
+        async def story(fed: ViewedFederation, rule: str = rule) -> None:
+            shown = await fed.score(1)
             assert get_numbers(shown, "distance")[LIAR] > 5
             harm[rule] = get_numbers(shown, "effect")[LIAR]
 
@@ -119,13 +119,13 @@ def test_a_worker_that_fails_costs_the_effects_and_may_be_asked_again(
     trainer = Scoring()
     trainer.answers = lambda count: error if count <= 4 else [2.0, 1.0]
 
-    async def story(asked: Asked) -> None:
-        shown = await asked.score(1)
+    async def story(fed: ViewedFederation) -> None:
+        shown = await fed.score(1)
         assert (shown.no_effect, get_numbers(shown, "effect")) == (str(error), {})
         assert len(get_numbers(shown, "distance")) == 4
         assert len(trainer.asked) == (4 if goes_on else 1)
         for _ in range(4):
-            told = await asked.score(1)
+            told = await fed.score(1)
         assert len(get_numbers(told, "effect")) == (0 if goes_on else 4)
 
     run(tmp_path, story, trainers=make_trainers(trainer))
@@ -135,38 +135,38 @@ def test_a_loss_that_is_no_number_is_none_and_the_reason_says_without_whom_it_wo
     trainer = Scoring()
     trainer.answers = lambda count: [math.nan, 0.5 if count == 2 else math.inf]
 
-    async def story(asked: Asked) -> None:
-        shown = await asked.score(1)
+    async def story(fed: ViewedFederation) -> None:
+        shown = await fed.score(1)
         second = sorted(shown.scores, key=lambda score: -score.distance)[1].name
         assert get_numbers(shown, "effect") == {}
         assert shown.no_effect == f"the aggregate leaves this node no finite loss, and would without {second}"
-        assert await asked.score(1) == shown
+        assert await fed.score(1) == shown
         assert len(trainer.asked) == 4
 
     run(tmp_path, story, trainers=make_trainers(trainer))
 
 
 def test_one_without_test_samples_a_worker_or_a_membership_says_so(tmp_path: Path) -> None:
-    async def story(asked: Asked) -> None:
-        shown = await asked.score(1)
+    async def story(fed: ViewedFederation) -> None:
+        shown = await fed.score(1)
         assert (shown.no_effect, get_numbers(shown, "effect")) == ("this node has no test samples", {})
         assert len(get_numbers(shown, "distance")) == 4
-        learner = asked.view._service.learner
-        key = next(key for key in make_keys(5) if key.id not in asked.net.genesis.member_ids)
-        stranger = Scorer(replace(asked.context, key=key), learner)
-        await stranger.add_scores(shown := await asked.view.get_round(2), LONG_S)
+        learner = fed.view._service.learner
+        key = next(key for key in make_keys(5) if key.id not in fed.net.genesis.member_ids)
+        stranger = Scorer(replace(fed.context, key=key), learner)
+        await stranger.add_scores(shown := await fed.view.get_round(2), LONG_S)
         assert shown.no_effect == "this node observes, and has no test samples"
         learner.info = None
-        assert (await asked.score(1)).no_effect == "the worker is not ready yet; ask again"
+        assert (await fed.score(1)).no_effect == "the worker is not ready yet; ask again"
         learner.failure = "it died"
-        assert (await asked.score(1)).no_effect == "this node has no worker any more: it died"
+        assert (await fed.score(1)).no_effect == "this node has no worker any more: it died"
 
     run(tmp_path, story, trainers=make_trainers(Scoring(num_test=0)))
 
 
 def test_of_a_round_of_one_nothing_can_be_said(tmp_path: Path) -> None:
-    async def story(asked: Asked) -> None:
-        shown = await asked.score(1)
+    async def story(fed: ViewedFederation) -> None:
+        shown = await fed.score(1)
         assert get_numbers(shown, "distance") == get_numbers(shown, "effect") == {}
         assert shown.no_distance == TOO_FEW
         assert shown.no_effect == ("without node0 there is no aggregate: expected at least one contribution, got none")
@@ -193,29 +193,29 @@ def test_an_error_that_nobody_foresaw_is_a_reason_and_no_end(tmp_path: Path, mon
     def fail(*_: object) -> None:
         raise RuntimeError("nobody foresaw it")
 
-    async def story(asked: Asked) -> None:
+    async def story(fed: ViewedFederation) -> None:
         monkeypatch.setattr(scores_module, "compute_distances", fail)
-        shown = await asked.score(1)
+        shown = await fed.score(1)
         assert shown.no_distance == shown.no_effect == UNFORESEEN
-        assert asked.context.boundary.failures["scores"] == 1
+        assert fed.context.boundary.failures["scores"] == 1
         monkeypatch.undo()
-        assert len(get_numbers(await asked.score(1), "distance")) == 4
+        assert len(get_numbers(await fed.score(1), "distance")) == 4
 
     run(tmp_path, story, may_fail=True, trainers=make_trainers(Scoring()))
 
 
 def test_a_payload_that_the_disk_has_changed_is_told_as_such(tmp_path: Path) -> None:
-    async def story(asked: Asked) -> None:
-        store = asked.net["node0"].store
+    async def story(fed: ViewedFederation) -> None:
+        store = fed.net["node0"].store
         assert store is not None
-        path = store.blob_path(asked.net["node0"].get_block(1).contributions[0].payloads[0].digest)
+        path = store.blob_path(fed.net["node0"].get_block(1).contributions[0].payloads[0].digest)
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.chmod(0o600)
         path.write_bytes(data)
         with pytest.raises(StoreCorrupted):
-            await asked.score(1)
-        assert len(get_numbers(await asked.score(2), "distance")) == 4
+            await fed.score(1)
+        assert len(get_numbers(await fed.score(2), "distance")) == 4
 
     run(tmp_path, story, trainers=make_trainers(Scoring()))
 
@@ -223,15 +223,15 @@ def test_a_payload_that_the_disk_has_changed_is_told_as_such(tmp_path: Path) -> 
 def test_whoever_hangs_up_leaves_nothing_behind(tmp_path: Path) -> None:
     trainer = Scoring()
 
-    async def story(asked: Asked) -> None:
+    async def story(fed: ViewedFederation) -> None:
         trainer.may_answer = asyncio.Semaphore(1)
-        task = asyncio.create_task(asked.score(1))
-        await asked.net.wait_for(lambda: trainer.asked != [] and trainer.at_work == 1, "the second to be weighed")
+        task = asyncio.create_task(fed.score(1))
+        await fed.net.wait_for(lambda: trainer.asked != [] and trainer.at_work == 1, "the second to be weighed")
         task.cancel()
         await asyncio.wait({task})
         assert (task.cancelled(), trainer.at_work) == (True, 0)
         trainer.may_answer = asyncio.Semaphore(10)
-        assert len(get_numbers(await asked.score(1), "effect")) == 4
+        assert len(get_numbers(await fed.score(1), "effect")) == 4
         assert len(trainer.asked) == 4
 
     run(tmp_path, story, trainers=make_trainers(trainer))

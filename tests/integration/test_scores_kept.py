@@ -17,7 +17,7 @@ from node.ledger.scores import NOT_HELD, STOPPED
 from node.pb import admin_pb2 as pb
 from support.federation.asked import make_book, make_config
 from support.federation.cluster import Cluster, cluster
-from support.federation.scoring import LONG_S, Asked, Scoring, get_numbers, make_trainers, read_offline, run
+from support.federation.scoring import LONG_S, Scoring, ViewedFederation, get_numbers, make_trainers, read_offline, run
 from support.federation.virtual_time import run_virtual
 
 # ---- what it costs, and what is kept
@@ -26,19 +26,19 @@ from support.federation.virtual_time import run_virtual
 def test_nothing_is_worked_out_that_nobody_asks_for_and_nothing_twice(tmp_path: Path) -> None:
     trainer = Scoring()
 
-    async def story(asked: Asked) -> None:
-        plain = await asked.view.get_round(1)
+    async def story(fed: ViewedFederation) -> None:
+        plain = await fed.view.get_round(1)
         assert (list(plain.scores), plain.HasField("no_effect"), trainer.asked) == ([], False, [])
-        shown = await asked.score(1)
+        shown = await fed.score(1)
         assert trainer.asked == [(1, 2)] * 4
         assert sorted(get_numbers(shown, "effect").values()) == [1, 2, 3, 4]
         assert len(get_numbers(shown, "distance")) == 4
-        assert await asked.score(1) == shown
-        assert await asked.view.get_round(1) == shown  # once known it is shown to whoever asks
-        restarted = NodeView(asked.view._service, asked.context, make_config(tmp_path), make_book())
+        assert await fed.score(1) == shown
+        assert await fed.view.get_round(1) == shown  # once known it is shown to whoever asks
+        restarted = NodeView(fed.view._service, fed.context, make_config(tmp_path), make_book())
         assert await restarted.get_round(1, LONG_S) == shown
         assert trainer.asked == [(1, 2)] * 4
-        await asked.net.crash("node0")
+        await fed.net.crash("node0")
         assert read_offline(tmp_path, 1) == read_offline(tmp_path, 1, LONG_S) == shown
 
     run(tmp_path, story, trainers=make_trainers(trainer))
@@ -47,8 +47,8 @@ def test_nothing_is_worked_out_that_nobody_asks_for_and_nothing_twice(tmp_path: 
 def test_the_farthest_is_weighed_first(tmp_path: Path) -> None:
     trainer = Scoring()
 
-    async def story(asked: Asked) -> None:
-        shown = await asked.score(1)
+    async def story(fed: ViewedFederation) -> None:
+        shown = await fed.score(1)
         by_distance = sorted(shown.scores, key=lambda score: -score.distance)
         assert [score.effect for score in by_distance] == [1, 2, 3, 4]
 
@@ -56,18 +56,18 @@ def test_the_farthest_is_weighed_first(tmp_path: Path) -> None:
 
 
 def test_what_was_known_outlives_the_payloads_and_what_was_not_is_gone(tmp_path: Path) -> None:
-    async def story(asked: Asked) -> None:
-        known = await asked.score(1)
-        store = asked.net["node0"].store
+    async def story(fed: ViewedFederation) -> None:
+        known = await fed.score(1)
+        store = fed.net["node0"].store
         assert store is not None
         for number in (1, 2):
-            for contribution in asked.net["node0"].get_block(number).contributions:
+            for contribution in fed.net["node0"].get_block(number).contributions:
                 store.delete_blob(contribution.payloads[0].digest)
-        assert await asked.score(1) == known
-        gone = await asked.score(2)
+        assert await fed.score(1) == known
+        gone = await fed.score(2)
         assert get_numbers(gone, "distance") == get_numbers(gone, "effect") == {}
         assert gone.no_distance == gone.no_effect == NOT_HELD
-        await asked.net.crash("node0")
+        await fed.net.crash("node0")
         assert read_offline(tmp_path, 1, LONG_S) == known
         assert read_offline(tmp_path, 2, LONG_S) == gone
 
@@ -77,8 +77,8 @@ def test_what_was_known_outlives_the_payloads_and_what_was_not_is_gone(tmp_path:
 def test_a_stopped_node_measures_distances_of_what_it_holds_and_evaluates_nothing(tmp_path: Path) -> None:
     shown: list[pb.Round] = []
 
-    async def story(asked: Asked) -> None:
-        shown.append(await asked.score(2))
+    async def story(fed: ViewedFederation) -> None:
+        shown.append(await fed.score(2))
 
     run(tmp_path, story, trainers=make_trainers(Scoring()))
     assert list(read_offline(tmp_path, 1).scores) == []
@@ -129,11 +129,11 @@ def test_a_round_that_was_only_caught_up_with_is_scored_and_stays_unmeasured(tmp
 def test_time_is_up_when_it_is_up_and_the_next_one_who_asks_goes_on_from_there(tmp_path: Path) -> None:
     trainer = Scoring()
 
-    async def story(asked: Asked) -> None:
+    async def story(fed: ViewedFederation) -> None:
         trainer.may_answer = asyncio.Semaphore(2)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        shown = await asked.score(1, 3.0)
+        shown = await fed.score(1, 3.0)
         assert loop.time() - began_s == pytest.approx(3.0, abs=0.1)
         assert shown.no_effect == "not worked out within 3 s; ask again for the rest"
         assert len(get_numbers(shown, "distance")) == 4
@@ -142,7 +142,7 @@ def test_time_is_up_when_it_is_up_and_the_next_one_who_asks_goes_on_from_there(t
         trainer.may_answer.release()
         trainer.may_answer.release()
         trainer.may_answer.release()
-        told = await asked.score(1)
+        told = await fed.score(1)
         assert (len(trainer.asked), told.HasField("no_effect")) == (4, False)
         then = get_numbers(told, "effect")
         assert len(then) == 4
@@ -190,8 +190,8 @@ def test_one_round_is_scored_at_a_time_however_many_ask_and_rounds_go_on(tmp_pat
 
 @pytest.mark.parametrize("within_s", [0.0, -1.0, 3600.1, math.nan, math.inf])
 def test_an_absurd_time_is_refused(within_s: float, tmp_path: Path) -> None:
-    async def story(asked: Asked) -> None:
+    async def story(fed: ViewedFederation) -> None:
         with pytest.raises(InvalidRequest, match="expected more than 0 and at most 3600 seconds"):
-            await asked.score(1, within_s)
+            await fed.score(1, within_s)
 
     run(tmp_path, story, rounds=1)

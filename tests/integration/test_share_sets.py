@@ -67,8 +67,8 @@ def test_sets_are_shared_read_for_as_long_as_rounds_need_them_and_then_go(tmp_pa
         async with sharing(tmp_path, 4, num_samples=SMALL) as net:
             await net.wait_for_height(1)
             assert {name: get_held(net, name) for name in ALL} == dict.fromkeys(ALL, ALL)
-            await net.wait_for(lambda: all(2 in get_trainer(net, name).standing for name in ALL), "training with sets")
-            assert all(get_trainer(net, name).standing[2].files for name in ALL)
+            await net.wait_for(lambda: all(2 in get_trainer(net, name).shared for name in ALL), "training with sets")
+            assert all(get_trainer(net, name).shared[2].files for name in ALL)
             await net.wait_for_height(OVER - 1)
             for name in ALL:
                 if net[name].height < OVER:

@@ -43,7 +43,7 @@ class SharingTrainer(ScriptedTrainer):
         self.made = make_set(seed, num_samples)
         self.times: dict[int, float] = {}
         self.deaths = 0
-        self.standing: dict[int, list[Exchange]] = {}
+        self.shared: dict[int, list[Exchange]] = {}
         self.left: list[tuple[Path, int]] = []  # each file, and its inode
         self._outgoing = outgoing
 
@@ -53,14 +53,14 @@ class SharingTrainer(ScriptedTrainer):
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
-        self.standing.setdefault(height, []).append(standing)
+        self.shared.setdefault(height, []).append(shared)
         await asyncio.sleep(self.times.get(height, self.train_s))
-        for path in standing.files.values():
+        for path in shared.files.values():
             assert path.is_file()
-        if self.deaths and standing.files:
+        if self.deaths and shared.files:
             self.deaths -= 1
             raise WorkerDied("the worker died: exit status -9")
         self.trained.append(height)
@@ -160,7 +160,7 @@ def test_a_node_whose_disk_is_full_shares_nothing_and_goes_on(tmp_path: Path, ca
             authors = [{c.author for c in fed.net["node0"].get_block(height).contributions} for height in range(1, 5)]
             assert fed.net.id("node0") not in authors[0]
             assert fed.net.id("node0") in set.union(*authors[1:])
-            assert fed.trainers["node0"].standing[2][0].files  # it draws from others all the same
+            assert fed.trainers["node0"].shared[2][0].files  # it draws from others all the same
 
     with caplog.at_level(logging.ERROR):
         run(story)
@@ -202,7 +202,7 @@ def test_training_is_given_the_sets_that_were_drawn_for_as_long_as_they_count(tm
             await fed.wait_for_training(4)
             counts = set()
             for name in NODES:
-                given = fed.trainers[name].standing
+                given = fed.trainers[name].shared
                 for height in (2, LAST_READ):
                     (exchange,) = given[height]
                     block = fed.net[name].get_block(1)
@@ -227,8 +227,8 @@ def test_a_worker_that_dies_in_training_is_given_the_same_again(tmp_path: Path) 
         async with sharing(tmp_path, rounds=2) as fed:
             fed.trainers["node2"].deaths = 2
             await fed.net.wait_for_height(2)
-            assert len(fed.trainers["node2"].standing[2]) == 3
-            assert len({id(exchange) for exchange in fed.trainers["node2"].standing[2]}) == 1
+            assert len(fed.trainers["node2"].shared[2]) == 3
+            assert len({id(exchange) for exchange in fed.trainers["node2"].shared[2]}) == 1
 
     run(story)
 
@@ -245,10 +245,10 @@ def test_after_a_restart_the_sets_are_given_from_the_disk(tmp_path: Path) -> Non
             slow_down(fed, 2)
             await fed.net.wait_for_height(1)
             await fed.net.crash("node1")
-            fed.trainers["node1"].standing.clear()
+            fed.trainers["node1"].shared.clear()
             fed.net.start("node1")
-            await fed.net.wait_for(lambda: 2 in fed.trainers["node1"].standing, "training for 2")
-            (exchange,) = fed.trainers["node1"].standing[2]
+            await fed.net.wait_for(lambda: 2 in fed.trainers["node1"].shared, "training for 2")
+            (exchange,) = fed.trainers["node1"].shared[2]
             assert exchange.files.keys() == fed.get_wanted("node1", 2)
             transport = fed.net.network.find(fed.net.id("node1"))
             assert transport is not None
@@ -278,11 +278,11 @@ def test_a_set_that_is_lost_is_fetched_again_before_training(tmp_path: Path, har
             await fed.net.wait_for_height(1)
             await fed.net.crash("node1")
             harm(fed.get_path("node1", "node0"))
-            fed.trainers["node1"].standing.clear()
+            fed.trainers["node1"].shared.clear()
             fed.trainers["node1"].times.clear()
             fed.net.start("node1")
             await fed.wait_for_training(2, "node1")
-            (exchange,) = fed.trainers["node1"].standing[2]
+            (exchange,) = fed.trainers["node1"].shared[2]
             assert (len(exchange.files), exchange.gone) == (3, frozenset())
             assert fed.get_path("node1", "node0").read_bytes() == fed.trainers["node0"].made.data
             service = fed.net["node1"].service
@@ -304,13 +304,13 @@ def test_without_a_set_that_nobody_has_training_goes_on(tmp_path: Path, caplog: 
                 await fed.net.crash(name)
             for name in NODES[:3]:
                 fed.get_path(name, "node3").unlink()
-                fed.trainers[name].standing.clear()
+                fed.trainers[name].shared.clear()
                 fed.trainers[name].times.clear()
                 fed.net.start(name)
             await fed.net.wait_for_height(2, *NODES[:3])
             lost = fed.net.id("node3")
             for name in NODES[:3]:
-                (exchange,) = fed.trainers[name].standing[2]
+                (exchange,) = fed.trainers[name].shared[2]
                 assert exchange.gone == {lost}
                 assert exchange.files.keys() == fed.get_wanted(name, 2, frozenset({lost}))
                 assert len(exchange.files) == 2
@@ -330,8 +330,8 @@ def test_a_member_that_comes_late_fetches_what_it_draws(tmp_path: Path) -> None:
             slow_down(fed, LAST_READ)
             await fed.net.wait_for_height(2, *NODES[:3])
             fed.net.start("node3")
-            await fed.net.wait_for(lambda: LAST_READ in fed.trainers["node3"].standing, "node3 to train")
-            (exchange,) = fed.trainers["node3"].standing[LAST_READ]
+            await fed.net.wait_for(lambda: LAST_READ in fed.trainers["node3"].shared, "node3 to train")
+            (exchange,) = fed.trainers["node3"].shared[LAST_READ]
             assert len(exchange.files) == 3
             assert not exchange.gone
             for name in NODES[:3]:
@@ -396,7 +396,7 @@ def test_a_restart_before_it_is_signed_trains_again(tmp_path: Path) -> None:
     async def story() -> None:
         async with sharing(tmp_path, rounds=2, start=["node0"]) as fed:
             fed.trainers["node0"].times[1] = 10.0
-            await fed.net.wait_for(lambda: 1 in fed.trainers["node0"].standing, "node0 to train")
+            await fed.net.wait_for(lambda: 1 in fed.trainers["node0"].shared, "node0 to train")
             await fed.net.crash("node0")
             fed.trainers["node0"].times.clear()
             for name in NODES:

@@ -487,9 +487,9 @@ def test_shared_sets_that_fail_are_trained_without(
             break_(monkeypatch, get_service(net), [*INPUTS, "_shared_sets", step])
             await net.wait_for_height(4)
             assert get_boundary(net).failures[what] > 0
-            given: Mapping[int, Any] = get_trainer(net, VICTIM).standing
+            given: Mapping[int, Any] = get_trainer(net, VICTIM).shared
             assert not any(exchange.files for height, exchange in given.items() if height > 1)
-            assert any(exchange.files for exchange in get_trainer(net, "node1").standing.values())
+            assert any(exchange.files for exchange in get_trainer(net, "node1").shared.values())
 
     run_virtual(story())
 

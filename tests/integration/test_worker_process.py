@@ -637,7 +637,7 @@ async def test_a_file_that_finds_no_room_fails_the_training_and_nothing_else(tmp
         assert worker.pid == pid
 
 
-def make_standing(tmp_path: Path) -> Exchange:
+def make_shared_sets(tmp_path: Path) -> Exchange:
     """A peer's number, 3, at weight 2, in a file; another's cannot be had."""
     data = encode_arrays({"w": np.array([3.0])})
     path = tmp_path / "set"
@@ -652,22 +652,22 @@ async def test_training_reads_what_stands_on_the_disk(kind: str, tmp_path: Path)
     inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
     trainer: Trainer = WorkerProcess(make_config(tmp_path)) if kind == "process" else inline
     await asyncio.wait_for(trainer.start(), DEADLINE_S)
-    standing = make_standing(tmp_path)
-    assert get_number(await trainer.train(1, TRAIN, standing=standing)) == 1 + 2 * 3
-    (path,) = standing.files.values()
+    shared = make_shared_sets(tmp_path)
+    assert get_number(await trainer.train(1, TRAIN, shared=shared)) == 1 + 2 * 3
+    (path,) = shared.files.values()
     path.unlink()
     with pytest.raises(TrainingFailed, match=f"height 2: {path}: cannot be read"):
-        await trainer.train(2, TRAIN, standing=standing)
+        await trainer.train(2, TRAIN, shared=shared)
     assert get_number(await trainer.train(2, TRAIN)) == 10 * 7 + 2
     await trainer.close()
 
 
 async def test_a_training_that_cannot_be_repeated_is_lost_and_the_worker_is_not(tmp_path: Path) -> None:
     """What it read is gone when the worker dies: the aggregate is applied to what there was before."""
-    standing = make_standing(tmp_path)
+    shared = make_shared_sets(tmp_path)
     async with running(make_config(tmp_path, checkpoint_every=10)) as worker:
-        assert get_number(await worker.train(1, TRAIN, standing=standing)) == 7.0
-        next(iter(standing.files.values())).unlink()
+        assert get_number(await worker.train(1, TRAIN, shared=shared)) == 7.0
+        next(iter(shared.files.values())).unlink()
         kill(get_pid(worker))
         measured = await ask_until_alive(lambda: worker.apply(1, aggregate(4)))
         assert measured["accuracy"] == 4.0

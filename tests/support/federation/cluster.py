@@ -108,7 +108,7 @@ class ScriptedTrainer:
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
         iterations = USUAL_ITERATIONS if num_iterations is None else num_iterations

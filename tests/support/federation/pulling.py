@@ -69,7 +69,7 @@ class TakingTrainer(ScriptedTrainer):
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
         await asyncio.sleep(self.train_s)

@@ -31,7 +31,7 @@ LONG_S = 600.0  # of virtual time
 
 
 @dataclass
-class Asked:
+class ViewedFederation:
     """A federation, and the view of its first member."""
 
     net: Cluster
@@ -46,7 +46,7 @@ class Asked:
 
 
 @asynccontextmanager
-async def asking(path: Path, n: int = 4, *, rounds: int = 2, **settings: Any) -> AsyncIterator[Asked]:
+async def asking(path: Path, n: int = 4, *, rounds: int = 2, **settings: Any) -> AsyncIterator[ViewedFederation]:
     """After the last round, once all have written their records."""
     contexts: list[NodeContext] = []
 
@@ -62,13 +62,15 @@ async def asking(path: Path, n: int = 4, *, rounds: int = 2, **settings: Any) ->
         await net.wait_for(lambda: all(store and store.get_round(rounds) for store in stores), "the last records")
         service = net["node0"].service
         assert service is not None
-        yield Asked(net, contexts[0], NodeView(service, contexts[0], make_config(path), make_book()))
+        yield ViewedFederation(net, contexts[0], NodeView(service, contexts[0], make_config(path), make_book()))
 
 
-def run(path: Path, story: Callable[[Asked], Coroutine[Any, Any, None]], n: int = 4, **settings: Any) -> None:
+def run(
+    path: Path, story: Callable[[ViewedFederation], Coroutine[Any, Any, None]], n: int = 4, **settings: Any
+) -> None:
     async def main() -> None:
-        async with asking(path, n, **settings) as asked:
-            await story(asked)
+        async with asking(path, n, **settings) as fed:
+            await story(fed)
 
     run_virtual(main())
 

@@ -80,7 +80,7 @@ class SharingTrainer(TakingTrainer):
     def __init__(self, seed: int, spec: MethodSpec, outgoing: Path, num_samples: int) -> None:
         super().__init__(seed, spec)
         self.made = make_set(seed, num_samples)
-        self.standing: dict[int, Exchange] = {}
+        self.shared: dict[int, Exchange] = {}
         self._outgoing = outgoing
 
     async def train(
@@ -89,10 +89,10 @@ class SharingTrainer(TakingTrainer):
         beacon: bytes,
         *,
         num_iterations: int | None = None,
-        standing: Exchange = NOTHING_TAKEN,
+        shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
-        self.standing[height] = standing
+        self.shared[height] = shared
         if not self.spec.get_streamed(height):
             return await super().train(height, beacon, num_iterations=num_iterations)
         await asyncio.sleep(self.train_s)

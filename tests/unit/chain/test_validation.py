@@ -109,6 +109,7 @@ def test_a_chain_of_valid_blocks_is_accepted() -> None:
         judge(block, parent=blocks[-1], difficulty=difficulty)
         validate_certificate(GENESIS, block.id, block.height, certificate)
         blocks.append(block)
+    assert [block.height for block in blocks] == [*range(41)]
 
 
 def test_a_chain_retargets_both_ways() -> None:
@@ -149,9 +150,14 @@ def test_another_header_version_is_refused() -> None:
 
 
 def test_times_at_their_edges_are_accepted() -> None:
-    judge(remine(start_ms=BLOCK1.header.time_ms))
-    judge(remine(start_ms=0, time_ms=BLOCK0.header.time_ms + 1))
     judge(remine(time_ms=MAX_TIME_MS))  # only an acceptable candidate must fit the clock
+    for edge, beyond in (
+        ({"start_ms": BLOCK1.header.time_ms}, {"start_ms": BLOCK1.header.time_ms + 1}),
+        ({"start_ms": 0, "time_ms": BLOCK0.header.time_ms + 1}, {"start_ms": 0, "time_ms": BLOCK0.header.time_ms}),
+    ):
+        judge(remine(**edge))
+        with pytest.raises(InvalidTime):
+            judge(remine(**beyond))
 
 
 def test_too_little_work_is_refused() -> None:
@@ -245,6 +251,10 @@ def test_limits_themselves_are_accepted() -> None:
     contribution = make_contribution(GENESIS, KEYS[0], weight=GENESIS.limits.max_weight, payloads=[most])
     validate_contribution(GENESIS, contribution, height=1, prev=BLOCK0.id)
     validate_contribution(GENESIS, make_contribution(GENESIS, KEYS[0], payloads=[]), height=1, prev=BLOCK0.id)
+    over = replace(most, size=most.size + 1)
+    for beyond in (replace(contribution, weight=contribution.weight + 1), replace(contribution, payloads=(over,))):
+        with pytest.raises(InvalidContribution):
+            validate_contribution(GENESIS, beyond, height=1, prev=BLOCK0.id)
 
 
 def test_a_contribution_from_another_round_or_chain_is_refused() -> None:

@@ -221,16 +221,16 @@ def test_where_each_batch_draws_all_others_sets_are_wanted() -> None:
 
 
 def test_a_round_is_explained_by_its_epochs_its_weights_and_its_draws() -> None:
-    spec, standing = spec_of(), offers_of(0, 1, 2, 3)
+    spec, shared = spec_of(), offers_of(0, 1, 2, 3)
     block = [Offer(author(i), 1, {"model": bytes(32)}) for i in (1, 3)]
-    assert spec.explain(1, BEACON, standing, None) is None
+    assert spec.explain(1, BEACON, shared, None) is None
     plain = {"epochs": 5, "lambda_c": 0.5, "lambda_dis": 0.5}
     assert spec.explain(2, BEACON, block, None) == plain
-    told = spec.explain(2, BEACON, block, None, standing=standing)
+    told = spec.explain(2, BEACON, block, None, shared=shared)
     assert told is not None
     place = {author(1): 0, author(3): 1}
     expected = [
-        [place[offer.author] for offer in spec.get_drawn(2, BEACON, me, standing) if offer.author in place]
+        [place[offer.author] for offer in spec.get_drawn(2, BEACON, me, shared) if offer.author in place]
         for me in place
     ]
     assert told == {**plain, "nodes": [{"peers": peers} for peers in expected]}
@@ -335,6 +335,9 @@ def test_a_set_that_nobody_should_train_on_is_refused(dtype: str, name: str, val
 def test_labels_may_be_off_by_as_much_as_rounding_makes() -> None:
     spec = spec_of()
     spec.validate_payload("encrypted_set", set_of(spec) | {"y": np.array([[1, 0, 0], [0.5, 0.5, 9e-4]], np.float32)}, 1)
+    further = set_of(spec) | {"y": np.array([[1, 0, 0], [0.5, 0.5, 2e-3]], np.float32)}
+    with pytest.raises(PayloadError, match=r"rows that sum to 1, got 1\.002"):
+        spec.validate_payload("encrypted_set", further, 1)
 
 
 @pytest.mark.parametrize("where", ["x", "y"])

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from ml.data.base import Shape
-from ml.data.inference_files import InferenceFile, read_asked, validate_asked, validate_kind
+from ml.data.inference_files import InferenceFile, read_inference_file, validate_kind, validate_samples
 from ml.errors import DataError
 
 GREY: Shape = (1, 4, 5)
@@ -27,7 +27,7 @@ def save(path: Path, **arrays: Any) -> Path:
 
 
 def read(path: Path, shape: Shape = GREY, label: str | None = None) -> InferenceFile:
-    return read_asked(path, shape, CLASSES, label)
+    return read_inference_file(path, shape, CLASSES, label)
 
 
 def count_up(*shape: int) -> np.ndarray:
@@ -179,4 +179,4 @@ def test_a_kind_is_seen_without_reading(tmp_path: Path) -> None:
 )
 def test_samples_that_are_none_are_refused(x: Any, shape: Shape, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
-        validate_asked(x, shape)
+        validate_samples(x, shape)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.data import forget_opened, get_classes, get_default_input, open_dataset, open_once
+from ml.data import forget_sources, get_classes, get_default_input, open_dataset, open_once
 from ml.data.readers import npz
 from ml.simulation.run import SimulationConfig, simulate
 from node.testnet.layout import TestnetSpec, make_testnet
@@ -50,12 +50,12 @@ def test_within_it_a_source_is_opened_once(data: dict[str, Any], opened: list[st
 
 
 def test_what_is_forgotten_is_opened_as_it_is_now(data: dict[str, Any], tmp_path: Path) -> None:
-    forget_opened()  # nothing to forget
+    forget_sources()  # nothing to forget
     with open_once():
         assert len(get_classes(data)) == 2
         save(tmp_path / "a.npz", 3)
         assert len(get_classes(data)) == 2
-        forget_opened()
+        forget_sources()
         assert len(get_classes(data)) == 3
     save(tmp_path / "a.npz", 2)
     assert len(get_classes(data)) == 2

@@ -25,7 +25,7 @@ def make_file(name: str, count: int, shape: tuple[int, int, int] = GREY, dtype: 
 
 def cut(files: list[InferenceFile], max_samples: int) -> BATCHES:
     batches = make_batches(files, GREY, max_samples)
-    return [[(str(piece.asked.path), piece.start, piece.stop) for piece in batch] for batch in batches]
+    return [[(str(piece.file.path), piece.start, piece.stop) for piece in batch] for batch in batches]
 
 
 def test_files_share_requests_and_large_ones_are_cut() -> None:

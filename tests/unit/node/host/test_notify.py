@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,16 @@ def test_a_sign_of_life_comes_at_least_twice_within_the_watchdogs_time(env: dict
     assert Notifier.from_env(env).pause_s == pause_s
 
 
-async def test_nobody_to_tell_and_nobody_who_listens_are_no_trouble(tmp_path: Path) -> None:
+async def test_nobody_to_tell_and_nobody_who_listens_are_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ready, heights = asyncio.Event(), iter(range(1000))
+    ready.set()
     for env in ({}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": str(tmp_path / "gone")}):
-        async with Notifier.from_env(env).telling(asyncio.Event().wait, str):
-            pass
+        async with Notifier.from_env(env).telling(ready.wait, lambda: f"height {next(heights)}"):
+            await asyncio.sleep(0.01)
+    assert next(heights) == 1  # it was said once, into the socket that is gone
+    assert caplog.messages == []
 
 
 @pytest.mark.timeout(30)
@@ -77,3 +84,9 @@ def test_a_full_socket_does_not_hold_the_node_up(systemd: socket.socket) -> None
     notifier = Notifier(systemd.getsockname())
     for _ in range(1000):  # nobody reads; a socket holds at most 512
         notifier.send("WATCHDOG=1")
+    systemd.setblocking(False)
+    kept = 0
+    with suppress(BlockingIOError):
+        while systemd.recv(4096) == b"WATCHDOG=1":
+            kept += 1
+    assert 0 < kept < 1000  # the others were dropped, and nothing waited
