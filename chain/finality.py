@@ -113,6 +113,12 @@ class Voting:
         self._asked: set[Id] = set()
         self._actions: list[Action] = []
 
+    def __repr__(self) -> str:
+        return (
+            f"Voting(height={self.height}, view={self.view}, step={self.step.name}, locked={self.lock is not None}, "
+            f"finalised={self.finalised is not None})"
+        )
+
     # Events. Each returns what to do about it; once finalised there is nothing left to do.
 
     def start(self) -> list[Action]:

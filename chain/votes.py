@@ -47,6 +47,12 @@ class VoteSet:
         self._strays: dict[Id, Vote] = {}
         self._reached: Counter[Slot] = Counter()  # of the latest votes
 
+    def __repr__(self) -> str:
+        return (
+            f"VoteSet(view={self._view}, voters={len(self.latest)}, slots={len(self._rows)}, "
+            f"strays={len(self._strays)})"
+        )
+
     def add(self, vote: Vote) -> bool:
         """Keep this vote; False if one that says the same is held."""
         if any(held.block_id == vote.block_id for held in self.get_slot(vote)):

@@ -23,6 +23,9 @@ class LeftOut:
         self._keep_heights = keep_heights
         self._refused: dict[bytes, tuple[int, str]] = {}  # at which height it was last, and why
 
+    def __repr__(self) -> str:
+        return f"LeftOut(peers={len(self._refused)}, keep_heights={self._keep_heights})"
+
     def add(self, peer: bytes, height: int, why: str) -> None:
         self._refused[peer] = height, why
 

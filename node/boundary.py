@@ -49,6 +49,9 @@ class Boundary:
         self.by_peer: Counter[Id] = Counter()
         self._told: set[tuple[object, ...]] = set()
 
+    def __repr__(self) -> str:
+        return f"Boundary(failures={dict(self.failures)}, peers={len(self.by_peer)})"
+
     @contextmanager
     def around(
         self, what: str, peer: Id | None = None, *, passing: tuple[type[Exception], ...] = ()

@@ -32,6 +32,9 @@ class Events:
         self._cursor = 0
         self._published = asyncio.Event()
 
+    def __repr__(self) -> str:
+        return f"Events(cursor={self._cursor}, kept={len(self._kept)})"
+
     def publish(self, kind: str, **data: Any) -> None:
         self._cursor += 1
         self._kept.append(NodeEvent(self._cursor, self._clock.now_ms(), kind, data))

@@ -95,6 +95,10 @@ class SqliteStore(SignedSlots, BlobFiles):
         self._lock = lock
         self._head: StoredBlock | None = None
 
+    def __repr__(self) -> str:
+        head = "unread" if self._head is None else str(self._head.block.height)
+        return f"SqliteStore({str(self.path)!r}, head={head}, readonly={self._readonly})"
+
     @classmethod
     def open(cls, path: Path, genesis: Genesis, *, readonly: bool = False, faults: Faults | None = None) -> Self:
         """Open a data directory, or make it. Raises StoreLocked, StoreMismatch or StoreCorrupted.

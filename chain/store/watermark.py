@@ -90,6 +90,10 @@ class Watermark:
         if self.lost is None and kept != found:
             write_mark(directory, found)
 
+    def __repr__(self) -> str:
+        mark = self._mark
+        return f"Watermark(height={mark.height}, signed_height={mark.signed_height}, lost={self.lost is not None})"
+
     @property
     def found(self) -> Mark:
         return self._mark

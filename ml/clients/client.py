@@ -86,6 +86,9 @@ class Client:
         self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
         method.init(self.state)
 
+    def __repr__(self) -> str:
+        return f"Client({self.spec.name}, seed={self.seed}, train={self.num_train}, arrays={sorted(self.state.arrays)})"
+
     @property
     def spec(self) -> MethodSpec:
         return self.method.spec

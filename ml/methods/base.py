@@ -120,6 +120,10 @@ class State:
     data: ClientData
     arrays: dict[str, Array] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        shapes = {name: array.shape for name, array in sorted(self.arrays.items())}
+        return f"State({type(self.model).__name__}, train={len(self.data.train)}, arrays={shapes})"
+
 
 class Method(Protocol):
     """One paper's training and inference (DESIGN §7); its spec says what validators need to know of it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from chain.block import Id
@@ -27,7 +27,7 @@ class RemoteAddress:
 
     host_port: str
     id: Id | None
-    token: str
+    token: str = field(repr=False)
 
     def __str__(self) -> str:
         return self.host_port if self.id is None else f"{encode_id(self.id)[:8]}@{self.host_port}"

@@ -52,6 +52,9 @@ class Shutdown:
         self._cut_off = cut_off
         self._is_ordered = False
 
+    def __repr__(self) -> str:
+        return f"Shutdown(ordered={self._is_ordered}, stopped={self._stopped.is_set()})"
+
     @property
     def is_under_way(self) -> bool:
         return self._is_ordered or self._stopped.is_set()

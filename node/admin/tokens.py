@@ -57,6 +57,9 @@ class Tokens:
         self._version: tuple[int, int, int] | None = None
         self._known: tuple[Token, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Tokens({str(self._path)!r}, known={len(self._known)})"
+
     # ---- what the command line does
 
     def add(self, name: str, role: Role, created: str) -> str:

@@ -63,6 +63,9 @@ class OfflineNode:
             self._store = SqliteStore.open(data_dir, self.genesis, readonly=True)
         self._ledger = Ledger(self.genesis, self._store)
 
+    def __repr__(self) -> str:
+        return f"OfflineNode({str(self._data_dir)!r})"
+
     def __enter__(self) -> Self:
         return self
 

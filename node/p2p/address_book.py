@@ -28,6 +28,9 @@ class AddressBook:
         self._configured = dict(configured)
         self._added = dict(added)
 
+    def __repr__(self) -> str:
+        return f"AddressBook(configured={len(self._configured)}, added={len(self._added)})"
+
     @classmethod
     def load(cls, data_dir: Path, configured: Mapping[Id, str]) -> AddressBook:
         """Raises ConfigError when what was kept cannot be read."""

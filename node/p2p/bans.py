@@ -35,6 +35,9 @@ class Bans:
         self._records: dict[Id, _Record] = {}
         self._by_hand_until_s: dict[Id, float] = {}
 
+    def __repr__(self) -> str:
+        return f"Bans(refused={len(self.get_banned())}, by_hand={len(self.get_by_hand())}, known={len(self._records)})"
+
     def add_fault(self, peer: Id) -> float:
         """Refuses `peer` from now on. Returns for how many seconds."""
         now = self._clock()

@@ -48,6 +48,10 @@ class Peers:
         self._peers |= {key: Peer(key, "observer", is_member=False) for key in observers if key != me}
         self._is_member = me in genesis.member_ids
 
+    def __repr__(self) -> str:
+        up = sum(peer.connected for peer in self)
+        return f"Peers(known={len(self._peers)}, up={up})"
+
     def __iter__(self) -> Iterator[Peer]:
         return iter(self._peers.values())
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -51,7 +51,7 @@ class Leaf:
     """A certificate for a fresh P-256 key, and that key, in PEM. `renew_at_s` and `expires_at_s` are Unix times."""
 
     certificate: bytes
-    private_key: bytes
+    private_key: bytes = field(repr=False)
     renew_at_s: float
     expires_at_s: float
 

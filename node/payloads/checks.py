@@ -70,6 +70,12 @@ class RoundPayloads:
         self._aggregates: dict[Digest, Aggregate] = {}
         self._working = asyncio.Lock()  # whoever comes while something is decoded or aggregated finds it done
 
+    def __repr__(self) -> str:
+        return (
+            f"RoundPayloads(height={self._height}, checked={len(self._checked)}, "
+            f"files={len(self._checked_files)}, ensured={len(self._ensured)}, aggregates={len(self._aggregates)})"
+        )
+
     def check_refs(self, contribution: Contribution) -> None:
         """Checks what can be judged without the blobs: kinds, sizes and weight. Raises PayloadRefused."""
         schemas = self._spec.schemas(self._height)

@@ -119,6 +119,12 @@ class BlobFetcher:
         self.pulled_bytes = 0  # of whole blobs that came from peers
         self.received_bytes = 0  # from peers, of whatever blob, good or not
 
+    def __repr__(self) -> str:
+        return (
+            f"BlobFetcher(wanted={len(self.wanted)}, pulled_bytes={self.pulled_bytes}, "
+            f"received_bytes={self.received_bytes})"
+        )
+
     @property
     def wanted(self) -> frozenset[Digest]:
         """The digests being looked for now."""

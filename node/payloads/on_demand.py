@@ -118,6 +118,9 @@ class OnDemand:
         self._on_loss = on_loss
         self._boundary = boundary or Boundary()
 
+    def __repr__(self) -> str:
+        return f"OnDemand({self._spec.name}, left_out={self._left_out!r})"
+
     def leave_out(self, author: Id, height: int, why: str) -> None:
         """Leaves out an author whose offer at `height` did harm: nothing of its is taken for some rounds."""
         self._left_out.add(author, height, why)

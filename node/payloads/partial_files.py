@@ -41,6 +41,9 @@ class Partial:
         self._chunks = chunks
         self._good: int | None = None  # how many chunks the file begins with; None: nobody has looked yet
 
+    def __repr__(self) -> str:
+        return f"Partial({self._digest.hex()[:8]}, good={self._good}, chunks={self._chunks.count})"
+
     async def resume(self) -> int:
         """Counts the verified chunks that are here. What is behind them is cut off."""
         return await self._offload.run(self._resume)
@@ -88,6 +91,9 @@ class PartialFiles:
         self._store = store
         self._offload = offload
         self._partials: dict[tuple[Digest, str], Partial] = {}
+
+    def __repr__(self) -> str:
+        return f"PartialFiles({[*self._partials.values()]})"
 
     @asynccontextmanager
     async def hold(self, digest: Digest, chunks: Chunks) -> AsyncIterator[Partial]:

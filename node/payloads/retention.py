@@ -50,6 +50,13 @@ class Retention:
         }
         self._ownerless = self._find_ownerless()
 
+    def __repr__(self) -> str:
+        left_out = sum(len(digests) for noted in self._left_out.values() for digests in noted.values())
+        return (
+            f"Retention(newest={len(self._newest)}, old={len(self._old)}, left_out={left_out}, "
+            f"ownerless={len(self._ownerless)})"
+        )
+
     def on_block(
         self,
         block: Block,

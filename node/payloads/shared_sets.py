@@ -83,6 +83,9 @@ class SharedSets:
         self._boundary = boundary or Boundary()
         self._checked: set[Digest] = set()
 
+    def __repr__(self) -> str:
+        return f"SharedSets({self._spec.name}, checked={len(self._checked)})"
+
     async def gather(self, height: int, head: Block) -> Pulled:
         """The sets that the local phase for `height`, on `head`, reads, as far as they can be had."""
         at = self._spec.get_standing(height)

@@ -60,6 +60,9 @@ class Transfers:
         self._under_way: list[Transfer] = []
         self._named: dict[Digest, Named] = {}
 
+    def __repr__(self) -> str:
+        return f"Transfers(under_way={len(self._under_way)}, named={len(self._named)})"
+
     def __iter__(self) -> Iterator[Transfer]:
         """Those under way, the oldest first."""
         return iter(tuple(self._under_way))

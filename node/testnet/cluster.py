@@ -41,6 +41,9 @@ class NodeProcess:
         self._options = tuple(options)
         self._via = tuple(via)
 
+    def __repr__(self) -> str:
+        return f"NodeProcess({self.name}, running={self.is_running})"
+
     @property
     def name(self) -> str:
         return self.node.name
@@ -148,6 +151,9 @@ class LocalCluster:
     def __init__(self, testnet: Testnet, *, options: Sequence[str] = ()) -> None:
         self.testnet = testnet
         self.processes = tuple(NodeProcess(node, options=options) for node in testnet.nodes)
+
+    def __repr__(self) -> str:
+        return f"LocalCluster({[*self.processes]})"
 
     async def __aenter__(self) -> LocalCluster:
         return self

@@ -143,6 +143,9 @@ class Checkpoints:
         self.saved: Position | None = None  # the newest that is in a file
         directory.mkdir(parents=True, exist_ok=True)
 
+    def __repr__(self) -> str:
+        return f"Checkpoints({str(self._directory)!r}, saved={self.saved})"
+
     def path(self, phase: Phase) -> Path:
         return self._directory / f"{phase.value}.safetensors"
 

@@ -142,6 +142,13 @@ class Learner:
         self._has_model = False  # another than block 0's
         self._deaths: tuple[Block, int] | None = None  # of workers, over a head
 
+    def __repr__(self) -> str:
+        target = None if self._target is None else self._target.head.height
+        return (
+            f"Learner(target={target}, applied={self.applied}, trained={self._trained}, work={self.work!r}, "
+            f"trouble={self.trouble!r}, failure={self.failure!r})"
+        )
+
     def set_target(self, target: Target) -> None:
         if self._target is not None and self._target.head is not target.head:
             self.trouble = None

@@ -51,6 +51,9 @@ class LocalWork:
         self._betas: deque[float] = deque(maxlen=BETA_ROUNDS)
         self._lacks_time = False  # the time that genesis sets is too short for one iteration
 
+    def __repr__(self) -> str:
+        return f"LocalWork(budget_s={self.budget_s}, alpha_s={self.alpha_s}, beta_s={self.beta_s})"
+
     @classmethod
     def from_records(cls, budget_s: float | None, records: Iterable[Mapping[str, Any]]) -> LocalWork:
         """As a node left it whose rounds these are (`RoundRecord.to_mapping`), oldest first."""

@@ -170,6 +170,9 @@ class WorkerProcess:
         self._supervisor: asyncio.Task[None] | None = None
         self._unsaved: dict[Position, _Call] = {}  # the last calls, in their order, until a checkpoint has their effect
 
+    def __repr__(self) -> str:
+        return f"WorkerProcess(pid={self.pid}, deaths={self.deaths}, unsaved={len(self._unsaved)})"
+
     @property
     def pid(self) -> int | None:
         """The worker that is ready now, if there is one."""

@@ -59,6 +59,9 @@ class Bulk:
         self._blob_slots = asyncio.Semaphore(limits.blob_streams)
         self._idle: list[BlobCall] = []  # type: ignore[type-arg]  # generic in the stubs alone
 
+    def __repr__(self) -> str:
+        return f"Bulk({self.peer.hex()[:8]}, address={self._address}, calls={self._num_calls}, idle={len(self._idle)})"
+
     async def close(self) -> None:
         for call in self._idle:
             call.cancel()

@@ -58,6 +58,9 @@ class Link:
         self._boundary = boundary
         self._random = Random()  # noqa: S311  # jitter
 
+    def __repr__(self) -> str:
+        return f"Link({self.peer.hex()[:8]}, address={self._address}, open={self._sender.is_open})"
+
     def move(self, address: str | None) -> None:
         """Ends the connection that is there, and dials at another address, or nobody."""
         self._address = address

@@ -73,6 +73,12 @@ class MemoryNetwork:
         self._cuts: set[tuple[Id, Id]] = set()
         self._down: set[Id] = set()
 
+    def __repr__(self) -> str:
+        return (
+            f"MemoryNetwork(transports={len(self._transports)}, down={len(self._down)}, cuts={len(self._cuts)}, "
+            f"loss={self.loss})"
+        )
+
     def transport(self, me: Id) -> MemoryTransport:
         """A new transport for `me`. One made earlier for the same id (before a restart) is unplugged."""
         transport = MemoryTransport(self, me)
@@ -152,7 +158,7 @@ class MemoryTransport:
         self._me = me
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handler: Handler | None = None
-        self._authenticator: deque[Callable[[], None]] = deque()
+        self._pending_calls: deque[Callable[[], None]] = deque()
         self._wake = asyncio.Event()
         self._up: dict[Id, MemoryTransport] = {}
         self._outboxes: dict[Id, Outbox] = {}
@@ -161,6 +167,9 @@ class MemoryTransport:
         self._counters: dict[Id, TrafficCounters] = {}
         self.bans = Bans(self._get_time_s)
         self.boundary = Boundary()
+
+    def __repr__(self) -> str:
+        return f"MemoryTransport({self._me.hex()[:8]}, running={self.running}, connected={len(self._up)})"
 
     @property
     def me(self) -> Id:
@@ -184,11 +193,11 @@ class MemoryTransport:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._authenticator:
-                    self._authenticator.popleft()()
+                while self._pending_calls:
+                    self._pending_calls.popleft()()
         finally:
             self._handler = None
-            self._authenticator.clear()
+            self._pending_calls.clear()
             self._up.clear()
             self._outboxes.clear()
             self._network.settle()
@@ -291,7 +300,7 @@ class MemoryTransport:
 
     def _enqueue(self, call: Callable[[], None]) -> None:
         if self._handler is not None:
-            self._authenticator.append(call)
+            self._pending_calls.append(call)
             self._wake.set()
 
     # Pulling

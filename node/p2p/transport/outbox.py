@@ -28,6 +28,9 @@ class TokenBucket:
         self._tokens = burst
         self._updated_s = now
 
+    def __repr__(self) -> str:
+        return f"TokenBucket(rate={self._rate}, burst={self._burst}, tokens={self._tokens:.1f})"
+
     def take(self, now: float, amount: float = 1.0) -> bool:
         """Takes `amount` tokens if they are there."""
         self._refill(now)
@@ -75,7 +78,10 @@ class Outbox:
         self._queue: deque[Message] = deque()
         self._bytes = 0
         self._status: Message | None = None
-        self._local_work = TokenBucket(status_per_s, status_burst, now)
+        self._status_rate = TokenBucket(status_per_s, status_burst, now)
+
+    def __repr__(self) -> str:
+        return f"Outbox(messages={len(self._queue)}, bytes={self._bytes}, status={self._status is not None})"
 
     def __len__(self) -> int:
         return len(self._queue) + (self._status is not None)
@@ -98,7 +104,7 @@ class Outbox:
             message = self._queue.popleft()
             self._bytes -= len(message.data)
             return message
-        if self._status is not None and self._local_work.take(now):
+        if self._status is not None and self._status_rate.take(now):
             message, self._status = self._status, None
             return message
         return None
@@ -107,7 +113,7 @@ class Outbox:
         """Seconds until `pop` gives something; None while nothing waits."""
         if self._queue:
             return 0.0
-        return None if self._status is None else self._local_work.get_wait_s(now)
+        return None if self._status is None else self._status_rate.get_wait_s(now)
 
     def clear(self) -> int:
         """Forgets everything that waits. Returns how many messages that were."""

@@ -89,6 +89,12 @@ class Intake:
         self._blocks = TokenBucket(limits.blocks_per_s, limits.blocks_burst, now)
         self._blobs = TokenBucket(limits.blobs_per_s, limits.blobs_burst, now)
 
+    def __repr__(self) -> str:
+        return (
+            f"Intake({self.peer.hex()[:8]}, refused={self.is_refused()}, awaited={self.num_awaited}, "
+            f"blob_streams={self.num_blob_streams})"
+        )
+
     def is_refused(self) -> bool:
         return self._bans.is_banned(self.peer)
 

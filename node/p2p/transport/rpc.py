@@ -127,6 +127,9 @@ class RpcTransport:
         self._listening = asyncio.Event()
         self.port = 0
 
+    def __repr__(self) -> str:
+        return f"RpcTransport({self._me.hex()[:8]}, listen={self._listen}, connected={len(self.connected())})"
+
     @property
     def me(self) -> Id:
         return self._me

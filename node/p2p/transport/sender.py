@@ -24,6 +24,9 @@ class Sender:
         self._outbox: Outbox | None = None
         self._wake = asyncio.Event()
 
+    def __repr__(self) -> str:
+        return f"Sender(open={self.is_open}, waiting={0 if self._outbox is None else len(self._outbox)})"
+
     @property
     def is_open(self) -> bool:
         return self._outbox is not None

@@ -48,6 +48,11 @@ class SinkThread:
         self._thread = threading.Thread(target=self._run, name=f"sink {name}", daemon=True)
         self._thread.start()
 
+    def __repr__(self) -> str:
+        return (
+            f"SinkThread({self.name}, waiting={self._points.qsize()}, failing={self._is_failing}, full={self._is_full})"
+        )
+
     def put(self, point: Point) -> None:
         """Returns at once."""
         try:

@@ -13,7 +13,7 @@ from node.training.local_work import ALPHA_ROUNDS, BETA_ROUNDS, MAX_ITERATIONS, 
 from node.training.trainer import PROGRESS_S, Progress, ProgressMeter
 
 
-def make_pace(budget_s: float | None, *rounds: tuple[float | None, float | None]) -> LocalWork:
+def make_local_work(budget_s: float | None, *rounds: tuple[float | None, float | None]) -> LocalWork:
     local_work = LocalWork(budget_s)
     for alpha_s, beta_s in rounds:
         local_work.add(alpha_s, beta_s)
@@ -21,13 +21,13 @@ def make_pace(budget_s: float | None, *rounds: tuple[float | None, float | None]
 
 
 def test_without_a_budget_e_is_the_methods_own_but_all_is_measured() -> None:
-    local_work = make_pace(None, (0.5, 2.0))
+    local_work = make_local_work(None, (0.5, 2.0))
     assert local_work.choose() == Choice(None)
     assert (local_work.alpha_s, local_work.beta_s) == (0.5, 2.0)
 
 
 def test_the_first_round_probes() -> None:
-    local_work = make_pace(10.0)
+    local_work = make_local_work(10.0)
     assert (local_work.choose(), local_work.alpha_s, local_work.beta_s) == (Choice(None), None, None)
     local_work.add(None, 4.0)
     assert local_work.choose() == Choice(None)
@@ -36,40 +36,40 @@ def test_the_first_round_probes() -> None:
 
 
 def test_a_round_of_the_papers_table_gets_its_e() -> None:
-    assert make_pace(100 / 5, (1.0, 4.0)).choose() == Choice(16)
-    assert make_pace(100 / 4, (2.0, 6.0)).choose() == Choice(9)
+    assert make_local_work(100 / 5, (1.0, 4.0)).choose() == Choice(16)
+    assert make_local_work(100 / 4, (2.0, 6.0)).choose() == Choice(9)
 
 
 def test_mining_that_was_never_measured_counts_as_nothing() -> None:
-    assert make_pace(10.0, (2.0, None)).choose() == Choice(5)
+    assert make_local_work(10.0, (2.0, None)).choose() == Choice(5)
 
 
 def test_alpha_is_a_median_and_beta_a_mean() -> None:
-    local_work = make_pace(10.0, (1.0, 1.0), (1.0, 3.0), (100.0, 5.0))
+    local_work = make_local_work(10.0, (1.0, 1.0), (1.0, 3.0), (100.0, 5.0))
     assert (local_work.alpha_s, local_work.beta_s) == (1.0, 3.0)
     assert local_work.choose() == Choice(7)
 
 
 def test_a_slow_first_phase_is_outweighed_by_the_next() -> None:
-    assert make_pace(10.0, (5.0, None)).alpha_s == 5.0
-    assert make_pace(10.0, (5.0, None), (0.1, None)).alpha_s == 0.1
+    assert make_local_work(10.0, (5.0, None)).alpha_s == 5.0
+    assert make_local_work(10.0, (5.0, None), (0.1, None)).alpha_s == 0.1
 
 
 def test_only_the_last_rounds_count() -> None:
-    local_work = make_pace(10.0, *[(9.0, 9.0)] * 50, *[(1.0, 2.0)] * max(ALPHA_ROUNDS, BETA_ROUNDS))
+    local_work = make_local_work(10.0, *[(9.0, 9.0)] * 50, *[(1.0, 2.0)] * max(ALPHA_ROUNDS, BETA_ROUNDS))
     assert local_work.choose() == Choice(8)
 
 
 def test_when_not_even_one_iteration_fits_a_round_has_one_and_says_why() -> None:
-    choice = make_pace(10.0, (3.0, 8.0)).choose()
+    choice = make_local_work(10.0, (3.0, 8.0)).choose()
     assert choice.num_iterations == 1
     assert choice.problem is not None
     assert choice.problem.startswith("10 s for 1 round leave 2 s of training a round: expected at least one local")
 
 
 def test_what_cannot_be_timed_is_no_measurement() -> None:
-    assert make_pace(10.0, (0.0, None)).choose() == Choice(None)
-    assert make_pace(1e9, (1e-9, None)).choose() == Choice(MAX_ITERATIONS)
+    assert make_local_work(10.0, (0.0, None)).choose() == Choice(None)
+    assert make_local_work(1e9, (1e-9, None)).choose() == Choice(MAX_ITERATIONS)
 
 
 def test_a_node_that_starts_again_goes_on_from_its_records() -> None:
@@ -86,7 +86,7 @@ def test_a_node_that_starts_again_goes_on_from_its_records() -> None:
 def test_e_fills_the_budget_and_never_exceeds_it_unless_it_is_one(
     budget_s: float, rounds: list[tuple[float, float]]
 ) -> None:
-    local_work = make_pace(budget_s, *rounds)
+    local_work = make_local_work(budget_s, *rounds)
     alpha_s, beta_s, iterations = local_work.alpha_s, local_work.beta_s, local_work.choose().num_iterations
     assert alpha_s is not None
     assert beta_s is not None
