@@ -400,7 +400,7 @@ def test_evidence_and_what_is_kept_that_fail_leave_the_node_running(
         async with waiting(tmp_path) as net, lying(net, LIAR) as liar:
             service = get_service(net)
             with monkeypatch.context() as patch:
-                patch.setattr(service, "_keep_evidence", fail_later)
+                patch.setattr(service._evidence, "_keep", fail_later)
                 for value in (b"a" * 32, b"b" * 32):
                     liar.send(liar.make_vote(Phase.PREVOTE, value), VICTIM)
                 await net.wait_for(lambda: get_boundary(net).failures["accusation"] == 1, "the accusation")

@@ -19,10 +19,10 @@ from ml.payload import Array, decode_arrays, encode_arrays
 from node import cli
 from node.clock import SystemClock
 from node.consensus import actions, mining, wiring
+from node.consensus.candidates import EARLY_MS
 from node.consensus.contributor import Contributor
 from node.consensus.gossip import Gossip
 from node.consensus.handler import PeerHandler
-from node.consensus.machine import EARLY_MS
 from node.consensus.round_tasks import RoundTasks
 from node.consensus.service import RoundService
 from node.consensus.signer import Signer

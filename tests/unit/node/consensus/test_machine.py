@@ -12,7 +12,6 @@ from chain.block import ZERO, Block, Certificate, Contribution, Phase, Vote
 from chain.codec import sign_vote
 from chain.finality import Timer, TimerKind
 from node.consensus import actions as round_events
-from node.consensus import machine as rounds
 from node.consensus.actions import (
     ClockTimer,
     CollectTimer,
@@ -23,6 +22,7 @@ from node.consensus.actions import (
     RoundPhase,
     TimerFired,
 )
+from node.consensus.candidates import EARLY_MS
 from node.consensus.machine import RoundMachine
 from node.p2p.refusals import Reason
 from support.data.chains import make_candidate, make_contribution, make_digest, make_genesis, make_keys
@@ -579,7 +579,7 @@ def assert_not_valid(story: Story, block: Block) -> None:
 def test_a_candidate_that_is_too_early_is_held_until_its_time_comes() -> None:
     story = Story()
     story.start()
-    block = make_block(ahead_ms=rounds.EARLY_MS + 700)
+    block = make_block(ahead_ms=EARLY_MS + 700)
     (timer,) = pick(story.validate(block), round_events.StartTimer)
     assert timer == round_events.StartTimer(ClockTimer(), 0.7)
     assert story.machine.objections[block.id].kind is Reason.CLOCK
@@ -616,9 +616,9 @@ def test_a_held_candidate_is_looked_at_in_time_whatever_else_is_held() -> None:
     story = Story()
     story.start()
     story.validate(make_block(miner=1, ahead_ms=3_600_000))
-    soon = make_block(miner=2, ahead_ms=rounds.EARLY_MS + 20)
+    soon = make_block(miner=2, ahead_ms=EARLY_MS + 20)
     assert pick(story.validate(soon), round_events.StartTimer) == [round_events.StartTimer(ClockTimer(), 0.02)]
-    later = make_block(miner=3, ahead_ms=rounds.EARLY_MS + 30)
+    later = make_block(miner=3, ahead_ms=EARLY_MS + 30)
     assert not pick(story.validate(later), round_events.StartTimer)
 
 

@@ -1,0 +1,129 @@
+"""The candidates of one height: which are kept, which are acceptable in view 0, and which are held until their time
+comes (PROTOCOL §3, §4).
+
+A block is never refused for its time: clocks are set, and two members could else lock on a block that a third refuses
+for ever. It is held, and looked at again.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from chain.block import Block, Id
+from chain.genesis import Genesis
+from node.consensus.actions import CandidateRefused, Now, Objection
+from node.consensus.collecting import Collecting
+from node.p2p.refusals import Reason
+
+FUTURE_MS = 2_000  # how far a candidate's time may be ahead of the clock to be acceptable in view 0 (PROTOCOL §3)
+EARLY_MS = 10_000  # and to be valid at all: one that is further ahead is held until its time comes, never refused
+LOOK_S = 1.0  # between two looks at what is held, at most: clocks are set
+MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only where votes name them
+
+
+class Candidates:
+    """One height's, as one member sees it, on a parent of the time `parent_ms`."""
+
+    def __init__(self, genesis: Genesis, parent_ms: int) -> None:
+        self.blocks: dict[Id, Block] = {}
+        self.recomputed: set[Id] = set()  # valid, once their time has come
+        self.early: set[Id] = set()  # of these, those that the clock still speaks against
+        self.refusals: dict[Id, CandidateRefused] = {}
+        self.objections: dict[Id, Objection] = {}  # why one is not to be prevoted in view 0, or at all
+        self._genesis = genesis
+        self._parent_ms = parent_ms
+        self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
+        self._look_at_s = inf  # when those that are early are looked at again
+        self._first_s: float | None = None  # when the first acceptable candidate was here
+        self._last_s = 0.0  # and the newest valid one
+
+    # ---- which are kept
+
+    def has_room_for(self, block: Block) -> bool:
+        """Two of each miner are kept (I6), and whatever the votes have asked for: a miner that made three must not be
+        able to leave its quorum without the one that was locked. Votes ask for a proposal once a view, so this stays
+        small."""
+        if block.id in self._wanted:
+            return True
+        rivals = sum(other.header.miner == block.header.miner for other in self.blocks.values())
+        return rivals < MAX_CANDIDATES_PER_MINER
+
+    def find_rival(self, block: Block) -> Block | None:
+        """Another block of the same miner: both are evidence."""
+        return next((other for other in self.blocks.values() if other.header.miner == block.header.miner), None)
+
+    def want(self, block_id: Id) -> bool:
+        """Votes name a block. Whether it is to be asked for."""
+        self._wanted.add(block_id)
+        return block_id not in self.blocks
+
+    def refuse(self, refusal: CandidateRefused) -> None:
+        """A block was recomputed, and does not fit, or cannot be judged here."""
+        self.objections[refusal.block.id] = Objection(refusal.kind, refusal.reason)
+        self.refusals[refusal.block.id] = refusal
+
+    # ---- which are acceptable
+
+    def judge(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
+        """View 0's subjective rule: no time ahead of the clock, no author left out that was here in good time."""
+        self.objections.pop(block.id, None)  # its blobs have come since, or its time
+        self.early.discard(block.id)
+        objection = self._find_objection(block, collecting, now)
+        if objection is not None:
+            self.objections[block.id] = objection
+            if objection.kind is Reason.CLOCK:
+                self.early.add(block.id)
+        return objection
+
+    def _find_objection(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
+        ahead_ms = block.header.time_ms - max(now.wall_ms, self._parent_ms + 1)
+        if ahead_ms > FUTURE_MS:
+            return Objection(Reason.CLOCK, f"its time is {ahead_ms / 1000:.1f} s ahead of the clock here")
+        missing = collecting.find_left_out(block, now)
+        if not missing:
+            return None
+        names = ", ".join(
+            self._genesis.members[self._genesis.member_ids.index(author)].name for author in sorted(missing)
+        )
+        return Objection(Reason.LEAVES_OUT, f"it leaves out {names}, in time here")
+
+    def is_held(self, block: Block, now: Now) -> bool:
+        """Whether its time is too far ahead for it to be valid yet. A time that the parent forces never is."""
+        time_ms = block.header.time_ms
+        return time_ms > self._parent_ms + 1 and time_ms > now.wall_ms + EARLY_MS
+
+    def plan_look(self, block: Block, now: Now) -> float | None:
+        """In how many seconds to look at an early block again; None where that is done anyway before."""
+        limit_ms = EARLY_MS if self.is_held(block, now) else FUTURE_MS
+        after_s = min(LOOK_S, (block.header.time_ms - limit_ms - now.wall_ms) / 1000)
+        if now.monotonic_s + after_s >= self._look_at_s:
+            return None
+        self._look_at_s = now.monotonic_s + after_s
+        return after_s
+
+    def take_early(self) -> list[Block]:
+        """Those that are to be looked at again now."""
+        self._look_at_s = inf
+        return [self.blocks[block_id] for block_id in sorted(self.early)]
+
+    def get_acceptable(self) -> list[Block]:
+        """Those that nothing speaks against."""
+        return [self.blocks[block_id] for block_id in sorted(self.recomputed) if block_id not in self.objections]
+
+    # ---- how far apart they come
+
+    def note_arrival(self, now: Now, *, acceptable: bool) -> bool:
+        """A valid candidate is here. Whether it is the first acceptable one."""
+        self._last_s = now.monotonic_s
+        if not acceptable or self._first_s is not None:
+            return False
+        self._first_s = now.monotonic_s
+        return True
+
+    @property
+    def apart_s(self) -> float | None:
+        """How long after the first acceptable candidate the newest one was here; None where there was none."""
+        return None if self._first_s is None else max(0.0, self._last_s - self._first_s)
+
+    def __repr__(self) -> str:
+        return f"<Candidates: {len(self.blocks)}, {len(self.recomputed)} valid, {len(self.objections)} objected to>"

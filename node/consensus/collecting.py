@@ -1,0 +1,224 @@
+"""The contributions of one height, and the wait for those that are missing (PROTOCOL §3).
+
+A member is awaited while it may still send a contribution worth waiting for. Once a quorum is verified a timer runs;
+the body of this node's candidate is fixed when everybody awaited is there, or the timer has fired. How long was waited
+for whom in vain is what credit is charged with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from chain import codec
+from chain.block import Block, Contribution, Id
+from chain.genesis import Genesis
+from node.consensus.actions import Absence, Now
+from node.consensus.credit import VainWait
+
+
+class Collecting:
+    """One height's, as one member sees it; `me` is None for an observer.
+
+    `awaited` are the members worth waiting for, `collect_s` at most, but for the `overdrawn`, whose credit is used up.
+    `accused` are left out of the body. `contributes`: whether this node does.
+    """
+
+    def __init__(
+        self,
+        genesis: Genesis,
+        me: Id | None,
+        *,
+        awaited: Collection[Id],
+        overdrawn: Collection[Id],
+        accused: Collection[Id],
+        contributes: bool,
+        collect_s: float,
+    ) -> None:
+        self.contributes = contributes and me is not None
+        self.contributions: dict[Id, Contribution] = {}  # by author, the first seen of each
+        self.refused: dict[Id, str] = {}  # authors whose payloads did not fit, and why
+        self.accused = set(accused)
+        self.collect_s = collect_s
+        self.cutoff_s: float | None = None  # when the body was fixed
+        self._genesis = genesis
+        self._me = me
+        self._overdrawn = frozenset(overdrawn)
+        self._awaited = {
+            member
+            for member in awaited
+            if member in genesis.member_ids and member not in self._overdrawn and (contributes or member != me)
+        }
+        self._abstaining: set[Id] = set()  # others that are not to be waited for, as they say
+        self._verified_at_s: dict[Id, float] = {}
+        self._waiting_s: float | None = None  # since when the q-th contribution is verified, and its timer runs
+        self._waited_s: dict[Id, float] = {}  # in vain, by member, in waits that have ended
+
+    # ---- what is here
+
+    @property
+    def awaited(self) -> frozenset[Id]:
+        """Who is waited for, or was and is here."""
+        return frozenset(self._awaited - self.accused)
+
+    @property
+    def verified(self) -> Collection[Id]:
+        """Authors whose payloads are here, and fit."""
+        return self._verified_at_s.keys()
+
+    @property
+    def eligible(self) -> set[Id]:
+        """Authors whose contribution may go into the body built here."""
+        return self._verified_at_s.keys() - self.accused
+
+    @property
+    def has_all_awaited(self) -> bool:
+        """Whether there is nobody left to wait for, and a quorum is here."""
+        eligible = self.eligible
+        return len(eligible) >= self._genesis.q and eligible >= self._awaited - self.accused
+
+    def add(self, contribution: Contribution) -> bool:
+        """A contribution was seen. Whether it is its author's first."""
+        if contribution.author in self.contributions:
+            return False
+        self.contributions[contribution.author] = contribution
+        return True
+
+    def find_rival(self, contribution: Contribution) -> Contribution | None:
+        """The author's first contribution, if it says something else: both are evidence."""
+        known = self.contributions.get(contribution.author)
+        if known is None or known == contribution:
+            return None
+        if codec.contribution_fields(known) == codec.contribution_fields(contribution):  # signed anew
+            return None
+        return known
+
+    def verify(self, contribution: Contribution, now: Now) -> bool:
+        """The payloads of a contribution fit. Whether the timer is to be started, as a quorum is here by it."""
+        author = contribution.author
+        if self.contributions.get(author) != contribution or author in self._verified_at_s:
+            return False
+        self._verified_at_s[author] = now.monotonic_s
+        if len(self.eligible) < self._genesis.q or self._waiting_s is not None or self.cutoff_s is not None:
+            return False
+        self._waiting_s = now.monotonic_s
+        return True
+
+    def fix_body(self, now: Now) -> tuple[Contribution, ...] | None:
+        """The body, once: everyone verified by now, without the accused. None where it is fixed, or too few are."""
+        eligible = self.eligible
+        if self.cutoff_s is not None or len(eligible) < self._genesis.min_contributions:
+            return None
+        self.end_wait(now)
+        self.cutoff_s = now.monotonic_s
+        return tuple(self.contributions[author] for author in sorted(eligible))
+
+    # ---- whom to wait for
+
+    def on_alive(self, member: Id) -> None:
+        """A member is at work on this height."""
+        if member in self._genesis.member_ids and member not in self.refused:
+            self._abstaining.discard(member)
+            if member not in self._overdrawn:
+                self._awaited.add(member)
+
+    def on_abstains(self, member: Id, now: Now) -> bool:
+        """A member says that it does not contribute. Whether that counts."""
+        if member not in self._genesis.member_ids or member in self.contributions:
+            return False
+        self._abstaining.add(member)
+        self.stop_awaiting(member, now)
+        return True
+
+    def refuse(self, author: Id, reason: str, now: Now) -> None:
+        """The payloads of an author do not fit."""
+        self.refused[author] = reason
+        self.stop_awaiting(author, now)
+
+    def leave_out(self, author: Id, now: Now) -> None:
+        """There is evidence against an author: it is neither awaited nor taken into a body."""
+        self._give_up(author, now)
+        self.accused.add(author)
+
+    def stop_awaiting(self, member: Id, now: Now) -> None:
+        """A member need not be waited for."""
+        self._give_up(member, now)
+        self._awaited.discard(member)
+
+    def end_wait(self, now: Now) -> None:
+        """Long enough. Where evidence has since left too few, the wait starts anew with the next q-th."""
+        self._waited_s = self._get_waited_s(now)
+        self._waiting_s = None
+
+    def _give_up(self, member: Id, now: Now) -> None:
+        """Notes how long was waited for one that is not awaited any more."""
+        waited_s = self._get_waited_s(now)
+        if member in waited_s:
+            self._waited_s[member] = waited_s[member]
+
+    def _get_waited_s(self, now: Now) -> dict[Id, float]:
+        """For whom more was waited than for the q-th contribution, until now, and did not come then."""
+        waited_s = dict(self._waited_s)
+        if self._waiting_s is not None:
+            for member in self._awaited - self.accused - self._verified_at_s.keys() - {self._me}:
+                waited_s[member] = waited_s.get(member, 0.0) + now.monotonic_s - self._waiting_s
+        return waited_s
+
+    # ---- what a block has of it
+
+    def is_complete(self, block: Block) -> bool:
+        """Whether it may be prevoted at once, since nobody is missing: if candidates cross, the votes of all settle it.
+
+        With a member away only its silence is left between a split vote and its timers, so Delta is well spent on
+        seeing the other candidates first: the best of them is then everybody's.
+        """
+        # These vote, whatever became of their contributions.
+        here = self.accused | self.refused.keys() | self._abstaining | {self._me}
+        return _get_authors(block) >= set(self._genesis.member_ids) - here
+
+    def find_left_out(self, block: Block, now: Now) -> set[Id]:
+        """Authors that the block leaves out though they were in good time here: by 2 Delta before the cut-off."""
+        reference_s = now.monotonic_s if self.cutoff_s is None else self.cutoff_s
+        in_time_s = reference_s - 2 * self._genesis.waits.delta_s
+        expected = {author for author, at_s in self._verified_at_s.items() if at_s <= in_time_s} - self.accused
+        return expected - _get_authors(block)
+
+    def get_vain_waits(self, block: Block, now: Now) -> dict[Id, VainWait]:
+        """For whom was waited in vain at this height, which ends with `block`."""
+        authors = _get_authors(block)
+        return {
+            member: VainWait(min(1.0, waited_s / self.collect_s), self._explain_absence(member))
+            for member, waited_s in self._get_waited_s(now).items()
+            if member not in authors and waited_s > 0
+        }
+
+    def explain_left_out(self, block: Block) -> Mapping[Id, str]:
+        """Of each member that this final block has no contribution of, why that may be, as this node has seen it."""
+        authors = _get_authors(block)
+        return {member: self._explain_absence(member) for member in self._genesis.member_ids if member not in authors}
+
+    def explain_not_awaited(self, member: Id) -> str:
+        """Why nobody need wait for a member at this height, as far as the height itself shows it."""
+        if member in self.accused:
+            return Absence.SIGNED_TWICE
+        if member in self.refused:
+            return self.refused[member]
+        return Absence.ABSTAINED if member in self._abstaining else Absence.NOT_HEARD
+
+    def _explain_absence(self, member: Id) -> str:
+        if member not in self.contributions:
+            is_known = member in self._abstaining or (member == self._me and not self.contributes)
+            return Absence.ABSTAINED if is_known else Absence.NOT_SENT
+        if member in self.refused:
+            return self.refused[member]
+        if member not in self._verified_at_s:
+            return Absence.NOT_FETCHED
+        if member in self.accused:
+            return Absence.SIGNED_TWICE
+        return Absence.LATE
+
+    def __repr__(self) -> str:
+        return f"<Collecting: {len(self.verified)} verified of {len(self.contributions)}, {len(self.awaited)} awaited>"
+
+
+def _get_authors(block: Block) -> set[Id]:
+    return {contribution.author for contribution in block.contributions}
