@@ -260,7 +260,7 @@ async def _follow_hangups(
         await hung_up.wait()
         hung_up.clear()
         if had_terminal and not has_terminal():
-            log.warning("the terminal is gone: the node ends")
+            log.warning("the terminal was closed; the node ends")
             stopped.set()
         else:
             await reloading.reload()
@@ -268,7 +268,7 @@ async def _follow_hangups(
 
 def _cut_off(trainer: Trainer, miner: MinerProcess) -> None:
     """Ends what is left of the node when a shutdown has taken longer than it may. What is durable stays whole."""
-    log.warning("the node has not ended in time and is cut off")
+    log.warning("the node did not end in time and was cut off")
     pids = [*miner.pids, *([trainer.pid] if isinstance(trainer, WorkerProcess) else [])]
     for pid in pids:
         if pid is not None:
@@ -425,4 +425,4 @@ def _greet(config: NodeConfig, genesis: Genesis, key: SigningKey, service: Round
     log.info("peer %s  tls %s  %d members, quorum %d", config.network.listen, config.network.tls, genesis.n, genesis.q)
     log.info("chain height %d  head %s  opened in %.2f s", service.tip.height, service.tip.id.hex()[:8], seconds)
     if service.participation.is_paused:
-        log.warning("training is paused, since before this start: nothing is contributed until fednode resume")
+        log.warning("training was paused before this start; nothing is contributed until fednode resume")

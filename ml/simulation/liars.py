@@ -85,7 +85,7 @@ class Liars:
         try:
             validate_contribution(spec, height, lie)
         except PayloadError as error:
-            _log.info("client %d: refused at height %d: %s", i, height, error)
+            _log.info("refused the contribution of client %d at height %d: %s", i, height, error)
             return None
         return lie
 

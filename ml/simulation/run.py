@@ -372,7 +372,7 @@ def _apply(
     refuses it leaves out."""
 
     def on_refused(peer: bytes, why: str) -> None:
-        log.info("%s takes nothing of %s at height %d: %s", me.hex()[:8], peer.hex()[:8], height, why)
+        log.info("%s took nothing of %s at height %d: %s", me.hex()[:8], peer.hex()[:8], height, why)
         left_out.add(peer, height, why)
 
     try:
@@ -380,7 +380,7 @@ def _apply(
             height, aggregate, beacon=beacon, me=me, offers=offers, blobs=blobs, gone=gone, on_refused=on_refused
         )
     except Spoiled as error:
-        log.warning("%s goes on from its own model after height %d: %s", me.hex()[:8], height, error)
+        log.warning("%s went on from its own model after height %d: %s", me.hex()[:8], height, error)
         return client.evaluate(), True
     return metrics, False
 

@@ -112,7 +112,7 @@ class _Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the
         try:
             role = self._tokens.find_role(given.removeprefix(BEARER))
         except NodeError as error:
-            log.error("nobody is let in over TCP: %s", error)
+            log.error("refused a caller over TCP, as the tokens could not be read: %s", error)
             return grpc.StatusCode.UNAUTHENTICATED, "tokens cannot be read here; the node's log says more"
         if role is None:
             return grpc.StatusCode.UNAUTHENTICATED, "this token is not known, or was revoked"

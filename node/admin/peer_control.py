@@ -58,7 +58,7 @@ class Operator:
         self._bans.ban(peer.id, 60 * minutes)
         self._hang_up(peer.id)
         await self._save()
-        log.warning("%s (%s) is refused for %g min, by the operator", peer.name, encode_id(peer.id)[:8], minutes)
+        log.warning("the operator banned %s (%s) for %g min", peer.name, encode_id(peer.id)[:8], minutes)
         return peer
 
     async def unban(self, which: str) -> Peer:
@@ -66,7 +66,7 @@ class Operator:
         peer = self._peers.find(which)
         self._bans.lift(peer.id)
         await self._save()
-        log.warning("%s (%s) is let in again, by the operator", peer.name, encode_id(peer.id)[:8])
+        log.warning("the operator lifted the ban of %s (%s)", peer.name, encode_id(peer.id)[:8])
         return peer
 
     async def add(self, place: str) -> Peer:
@@ -84,7 +84,7 @@ class Operator:
             raise InvalidRequest(f"peer {place!r}: {error}") from error
         self._book.add(peer.id, address)
         await self._disk.run(self._book.save)
-        log.warning("%s (%s) is dialled at %s, by the operator", peer.name, encode_id(peer.id)[:8], address)
+        log.warning("the operator set the address of %s (%s) to %s", peer.name, encode_id(peer.id)[:8], address)
         return peer
 
     async def remove(self, which: str) -> Peer:
@@ -94,7 +94,12 @@ class Operator:
         await self._disk.run(self._book.save)
         address = self._book.get(peer.id)
         await self._redial(peer.id, address)
-        log.warning("%s (%s) is dialled at %s again", peer.name, encode_id(peer.id)[:8], address or "no address")
+        log.warning(
+            "the operator set the address of %s (%s) back to %s",
+            peer.name,
+            encode_id(peer.id)[:8],
+            address or "no address",
+        )
         return peer
 
     async def _save(self) -> None:

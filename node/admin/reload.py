@@ -66,7 +66,7 @@ class Reloading:
             except NodeError as error:
                 problems = [*getattr(error, "problems", ())] or [str(error)]
                 for problem in problems:
-                    log.warning("the configuration was not taken: %s", problem)
+                    log.warning("the configuration was refused: %s", problem)
                 return pb.ReloadReply(problems=problems)
             return await self._apply(new, token)
 

@@ -42,7 +42,7 @@ class Control:
             await self._c.disk.run(self._part.save_pause, self._c.clock.now_ms())
             self._part.is_paused = True
             self._tell(paused=True)
-            log.warning("training is paused by the operator%s", self._describe_current())
+            log.warning("the operator paused training%s", self._describe_current())
         return self.show()
 
     async def resume(self) -> pb.TakingPart:
@@ -53,7 +53,7 @@ class Control:
             self._part.is_paused = False
             await self._service.resume()
             self._tell(paused=False)
-            log.warning("training goes on, by the operator")
+            log.warning("the operator resumed training")
         return self.show()
 
     async def stop_after(self, number: int) -> pb.TakingPart:
@@ -66,7 +66,7 @@ class Control:
             raise InvalidRequest(f"round {number}: expected at most {rounds}, the last one that genesis sets")
         if self._part.last_round != number:
             self._part.last_round = number
-            log.warning("the node ends after round %d, by the operator", number)
+            log.warning("the operator told the node to end after round %d", number)
         self._tell(stops_after=number)
         return self.show()
 
@@ -77,7 +77,7 @@ class Control:
         if self._part.last_round is not None:
             self._part.last_round = None
             self._tell(stops_after=None)
-            log.warning("the node ends after no round any more, by the operator")
+            log.warning("the operator told the node to end after no round any more")
         return self.show()
 
     def show(self) -> pb.TakingPart:
@@ -118,7 +118,7 @@ class Control:
         return grace_s
 
     def end(self, grace_s: float) -> None:
-        log.warning("the node ends within %g s, by the operator", grace_s)
+        log.warning("the operator stopped the node; it ends within %g s", grace_s)
         self._shutdown.begin(grace_s)
 
     def set_log_level(self, level: str) -> pb.LogLevel:
@@ -128,7 +128,7 @@ class Control:
         root = logging.getLogger()
         before = logging.getLevelName(root.level).lower()
         root.setLevel(level.upper())
-        log.warning("the log's level is %s, by the operator; it was %s", level, before)
+        log.warning("the operator set the log level to %s; it was %s", level, before)
         return pb.LogLevel(before=before, level=level)
 
     async def reload(self) -> pb.ReloadReply:

@@ -79,7 +79,7 @@ class Shutdown:
 
     async def _end_after(self, last: int) -> None:
         self.order()
-        log.info("round %d is final: the node ends, as it was told", last)
+        log.info("round %d became final; the node ends, as it was told", last)
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 while not self._is_settled(last):  # noqa: ASYNC110 (several things are looked at)

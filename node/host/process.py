@@ -30,7 +30,10 @@ def make_room(max_connections: int) -> int:
         return max_connections
     room = max(1, soft - OWN_FILES)
     log.warning(
-        "network.limits.max_connections: %d of %d, as this process may have %d files open", room, max_connections, soft
+        "lowered network.limits.max_connections from %d to %d, as this process may open %d files",
+        max_connections,
+        room,
+        soft,
     )
     return room
 

@@ -92,7 +92,7 @@ class Aggregates:
             for contribution in block.contributions:
                 await payloads.ensure(contribution)
         except PayloadRefused as error:  # for the audit to judge
-            log.warning("height %d: its aggregate is not computed here: %s", block.height, error)
+            log.warning("the aggregate of height %d was not computed here: %s", block.height, error)
             return
         aggregate = await payloads.aggregate(block.contributions)
         if aggregate.digest == block.header.aggregate:

@@ -163,7 +163,7 @@ class SharedSets:
         try:
             await self._check(height, one)
         except (BlobMissing, StoreCorrupted) as error:
-            log.warning("a set shared at height %d is fetched again: %s", height, error)
+            log.warning("a set shared at height %d was deleted, to be fetched again: %s", height, error)
             await self._disk.run(self._store.delete_blob, one.digest)
             return False
         return True

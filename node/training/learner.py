@@ -207,7 +207,7 @@ class Learner:
         except WorkerDied as error:
             self.applied = -1
             if self._count_death(target.head) < HOPELESS:
-                log.warning("worker died and is started anew: %s", error)
+                log.warning("the worker died and was started anew: %s", error)
                 self._changed.set()
             else:
                 await self._on_failed(target, str(error))
@@ -217,7 +217,7 @@ class Learner:
     async def _on_failed(self, target: Target, reason: str) -> None:
         height = target.head.height + 1
         level = logging.ERROR if self.trouble != reason else logging.DEBUG  # once, however often it is tried
-        log.log(level, "round %d goes on without this node's training: %s", height, reason)
+        log.log(level, "round %d went on without this node's training: %s", height, reason)
         self.trouble = reason
         await self._listener.on_training_failed(height, reason)
 
@@ -259,7 +259,7 @@ class Learner:
             return await self._trainer.pass_over(head.height)
         self._has_model = True
         if self.spoiled is not None and self.spoiled.height < head.height:
-            log.info("the aggregate of round %d is taken in again", head.height)
+            log.info("applied the aggregate of round %d; aggregates before it were spoiled", head.height)
             self.spoiled = None
         return metrics
 
@@ -274,9 +274,9 @@ class Learner:
             try:
                 await self._ask(self._trainer.apply(below, aggregate))
             except TrainingFailed as error:
-                log.debug("nor is the aggregate of round %d taken in: %s", below, error)
+                log.debug("the aggregate of round %d could not be applied either: %s", below, error)
             else:
-                log.info("training begins from the aggregate of round %d", below)
+                log.info("training began from the aggregate of round %d", below)
                 self._has_model = True
                 return
 

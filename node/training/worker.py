@@ -293,7 +293,7 @@ class WorkerProcess:
         """Deletes what was written and never asked for again, as by a worker that died half-way."""
         directory = self._config.outgoing_dir
         if directory.is_dir() and any(directory.iterdir()):
-            _log.info("What an earlier training left in %s was deleted", directory)
+            _log.info("Deleted what an earlier training had left in %s", directory)
             shutil.rmtree(directory, ignore_errors=True)
 
     async def _supervise(self) -> None:
@@ -318,7 +318,7 @@ class WorkerProcess:
                     crashes = 0
                 if child.is_blamed:
                     crashes += 1
-                _log.warning("Worker %s died and is replaced: %s", child.pid, reason)
+                _log.warning("Worker %s died and was replaced: %s", child.pid, reason)
             raise WorkerFailed(f"the worker died {crashes} times in a row: {reason}{_show_tail(tail)}")
         except WorkerFailed as error:
             self._set_failed(error)
@@ -333,7 +333,7 @@ class WorkerProcess:
                     await child.request(call)
                 except TrainingFailed as error:
                     _log.warning(
-                        "What %s height %d is lost: %s",
+                        "What %s height %d was lost: %s",
                         "was taken in of" if position[1] else "was trained for",
                         position[0],
                         error,

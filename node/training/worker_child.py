@@ -157,7 +157,7 @@ class Session:
             self._go_back()
 
         def on_back() -> None:  # a repetition has to begin there too
-            _log.warning("Training for height %d diverges, and begins again from the node's own model", height)
+            _log.warning("Training for height %d diverged, and began again from the node's own model", height)
             self._move(height - 1, Phase.APPLIED)
             self.save()
 
@@ -220,7 +220,7 @@ class Session:
             self._client.load_state_arrays(before.arrays)
         else:
             _log.warning(
-                "Training for height %d is repeated from where it had ended: no checkpoint of height %d",
+                "Training for height %d was repeated from where it had ended: no checkpoint of height %d",
                 self._height,
                 self._height - 1,
             )

@@ -141,8 +141,8 @@ def test_the_journal_has_what_a_node_says_and_how_grave_it_is(machine: Machine) 
 
     worker: int = ask(machine, "node1", "status")["worker_pid"]
     machine.sh(f"kill -KILL {worker}")
-    machine.wait_for(lambda: bool(find_messages(machine, "fednode@node1", "died and is replaced")), "a warning")
-    assert {e["PRIORITY"] for e in find_messages(machine, "fednode@node1", "died and is replaced")} == {WARNING}
+    machine.wait_for(lambda: bool(find_messages(machine, "fednode@node1", "died and was replaced")), "a warning")
+    assert {e["PRIORITY"] for e in find_messages(machine, "fednode@node1", "died and was replaced")} == {WARNING}
     wait_for_progress(machine)
 
 

@@ -349,7 +349,7 @@ def test_a_member_without_a_model_begins_from_the_newest_aggregate_that_is_sound
         await net.wait_for(lambda: learner.applied == AT + 2, "node2 to have taken in the head")
         assert learner.spoiled is not None
         assert learner.spoiled.height == AT + 2
-        assert f"training begins from the aggregate of round {AT}" in caplog.text
+        assert f"training began from the aggregate of round {AT}" in caplog.text
         assert learner.metrics["accuracy"] == get_record(net, "node2", AT)["accuracy"] > 0.4
         await net.wait_for_height(AT + 3)
         assert net.id("node2") in get_authors(net, AT + 3)

@@ -60,7 +60,7 @@ class SinkThread:
             self._is_full = self._is_full and self._points.qsize() > 1
         except queue.Full:
             if not self._is_full:
-                log.warning("the sink %s is too slow: rounds are left out", self.name)
+                log.warning("the sink %s was too slow; rounds were left out", self.name)
             self._is_full = True
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
@@ -77,11 +77,11 @@ class SinkThread:
                 self._sink.write(point)
             except SinkFailed as error:
                 if not self._is_failing:
-                    log.warning("the sink %s does not take what it is given: %s", self.name, error)
+                    log.warning("the sink %s failed: %s", self.name, error)
                 self._is_failing = True
             else:
                 if self._is_failing:
-                    log.info("the sink %s works again", self.name)
+                    log.info("the sink %s recovered", self.name)
                 self._is_failing = False
         try:
             self._sink.close()

@@ -262,7 +262,7 @@ def test_a_simulated_client_goes_on_from_its_own_model_too(
     caplog.set_level(logging.WARNING)
     config = SimulationConfig(method={"name": "fedavg"}, clients=3, rounds=6, batched=batched)
     result = simulate(config)
-    assert caplog.text.count("goes on from its own model after height 2") == 3
+    assert caplog.text.count("went on from its own model after height 2") == 3
     assert result.rounds[1].taa == result.rounds[1].taa_local
     assert result.rounds[5].taa > result.rounds[0].taa
     assert all(np.isfinite([told.tal, told.taa]).all() for told in result.rounds)

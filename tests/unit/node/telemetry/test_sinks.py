@@ -118,8 +118,8 @@ def test_a_disk_that_refuses_is_said_once_and_gone_on_from(tmp_path: Path, caplo
     assert written.is_set()
     assert read(path) == [3]
     said = [record.getMessage() for record in caplog.records]
-    assert said == [f"the sink jsonl does not take what it is given: {path}: No such file or directory", said[-1]]
-    assert said[-1] == "the sink jsonl works again"
+    assert said == [f"the sink jsonl failed: {path}: No such file or directory", said[-1]]
+    assert said[-1] == "the sink jsonl recovered"
 
 
 # ---- the thread of each
@@ -141,7 +141,7 @@ def test_a_sink_that_hangs_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> 
     for number in range(2 * KEPT):
         thread.put(make(number))
     thread.close(0.01)
-    assert [record.getMessage() for record in caplog.records] == ["the sink slow is too slow: rounds are left out"]
+    assert [record.getMessage() for record in caplog.records] == ["the sink slow was too slow; rounds were left out"]
     release.set()
     thread._thread.join(0.01)
     assert len(taken) <= KEPT + 1
