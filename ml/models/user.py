@@ -1,8 +1,37 @@
 """A user's own network as a model: imported by name, taken apart once, and written into genesis (INTERFACES §6).
 
-`factory(input_shape, num_classes, **args)` returns an `nn.Module` with `embed(x_BCHW)` to z_BD and `classify(z_BD)` to
-logits_BC, and if it likes `embed_layers(x)`, a list of [B, D_l] that ends in `embed(x)`. The model is h(g(x)) whatever
-else the module does; a `forward` of its own is not used.
+`--model package.module:factory` names it. The module is installed, on PYTHONPATH, or in the working directory, which
+is looked at last. The factory is a function of this signature:
+
+    def factory(input_shape: tuple[int, ...], num_classes: int, **args: Any) -> torch.nn.Module
+
+`input_shape` is [channels, height, width], or [features, 1, 1] of tables; `num_classes` is how many classes the
+federation has; `args` are what `--set model.args.KEY=VALUE` says. It is called wherever the model is needed, and gives
+the same parameters and shapes each time. What it returns has two methods, and may have a third:
+
+    embed(x: Tensor) -> Tensor               x is float32 [batch, *input_shape]; returns the embedding, [batch, D]
+    classify(z: Tensor) -> Tensor            z is what embed returns; returns logits, [batch, num_classes]
+    embed_layers(x: Tensor) -> list[Tensor]  for methods that compare layers: [batch, D_l] each, and embed(x) last
+
+The model is classify(embed(x)), whatever else the module does; a `forward` of its own is not used. Each parameter
+belongs to one of the two, and is float32. For example, in `nets.py`, as `--model nets:make --set model.args.width=32`:
+
+    class Net(torch.nn.Module):
+        def __init__(self, channels, num_classes, width):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(channels, width, 3)
+            self.head = torch.nn.Linear(width, num_classes)
+
+        def embed(self, x):
+            return self.conv(x).relu().mean((2, 3))
+
+        def classify(self, z):
+            return self.head(z)
+
+    def make(input_shape, num_classes, width=16):
+        return Net(input_shape[0], num_classes, width)
+
+What the module's own code raises is told with the user's file and line.
 
 Whoever makes a federation builds it once, here, and finds out what validators need: `resolve_model`. A node builds it
 to train, only where its own configuration allows that, since it runs the module's code: `build_user_model`.
@@ -10,10 +39,15 @@ to train, only where its own configuration allows that, since it runs the module
 
 from __future__ import annotations
 
+import os
+import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import Any
 
 import torch
@@ -22,6 +56,8 @@ from torch import Tensor, nn
 from ml.errors import SpecError
 from ml.models.base import Model
 from ml.specs.architectures import complete_model, get_layout, is_user_model
+
+OUR_PACKAGES = ("fednode", "node", "chain", "ml")  # a user's module of such a name is never found
 
 _SEED = 0  # of the check's images
 _BATCH = 2
@@ -60,12 +96,11 @@ def build_user_model(model: Mapping[str, Any], input_shape: Sequence[int], num_c
 def _make_model(model: Mapping[str, Any], shape: tuple[int, ...], num_classes: int) -> Model:
     name: str = model["name"]
     package, _, attribute = name.partition(":")
-    with _translated(f"importing {package!r}"):
-        module = import_module(package)
+    module = _import(package)
     factory = getattr(module, attribute, None)
     if not callable(factory):
         got = f"got {factory!r}" if hasattr(module, attribute) else "which has none of that name"
-        raise _fail(f"expected a callable {attribute!r} in {package!r}, {got}")
+        raise _fail(f"expected a callable {attribute!r} in {package!r}, {got} ({module.__file__})")
     with _translated(f"{name}{(shape, num_classes)}"):
         net = factory(shape, num_classes, **model.get("args", {}))
     if not isinstance(net, nn.Module):
@@ -77,6 +112,24 @@ def _make_model(model: Mapping[str, Any], shape: tuple[int, ...], num_classes: i
         net.__class__ = _as_model(type(net))
     assert isinstance(net, Model)  # noqa: S101 - its class is one now
     return net
+
+
+def _import(package: str) -> ModuleType:
+    """The user's module. Only who asks for one has the working directory on the search path, and has it last."""
+    with suppress(FileNotFoundError):  # a directory that was removed
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+    with _translated(f"importing {package!r}"):
+        try:
+            return import_module(package)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{package}.".startswith(f"{error.name}."):
+                raise  # one that the user's module asks for
+            told = f"importing {package!r}: no module named {error.name!r}"
+            first = error.name.partition(".")[0]
+            if first in OUR_PACKAGES:
+                raise _fail(f"{told}: {first!r} is fednode's own package; expected another name for yours") from error
+            raise _fail(f"{told}; expected it installed, on PYTHONPATH, or in the working directory") from error
 
 
 def _as_model(user_class: type[nn.Module]) -> type[Model]:
@@ -208,6 +261,9 @@ def _check_same(name: str, expected: Mapping[str, Any], got: Mapping[str, Mappin
 
 # ---- what a user's code gets wrong
 
+_OURS = Path(__file__).parents[1]
+_LIBRARIES = (Path(torch.__file__).parents[1], *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib")))
+
 
 def _fail(message: str) -> SpecError:
     return SpecError("model.name", message)
@@ -220,8 +276,22 @@ def _translated(doing: str) -> Iterator[None]:
         yield
     except SpecError:
         raise
-    except ModuleNotFoundError as error:
-        raise _fail(f"{doing}: no module named {error.name!r}; expected it installed, or on PYTHONPATH") from error
-    except Exception as error:  # a user's code may raise anything
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        raise _fail(f"{doing}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})") from error
+    except SyntaxError as error:  # of the user's file, or one that it imports
+        raise _fail(f"{doing}: {type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})") from error
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        place = _find_place(error.__traceback__)
+        raise _fail(f"{doing}: {type(error).__name__}: {error} ({place})") from error
+
+
+def _find_place(raised: TracebackType | None) -> str:
+    """The last line of the user's that was run, as FILE:LINE, however deep in a library the error arose."""
+    frames = [frame for frame in traceback.extract_tb(raised) if not frame.filename.startswith("<")]
+    called = [frame for frame in frames if not _is_below(frame.filename, _OURS)] or frames
+    theirs = [frame for frame in called if not any(_is_below(frame.filename, place) for place in _LIBRARIES)]
+    # Where the user's own module is installed, it is what was called first.
+    last = (theirs or [frame for frame in called if frame.filename == called[0].filename])[-1]
+    return f"{last.filename}:{last.lineno}"
+
+
+def _is_below(file: str, directory: Path) -> bool:
+    return directory in Path(file).parents

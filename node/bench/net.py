@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -23,6 +22,7 @@ from chain.block import ZERO, Id
 from node.bench.figures import Report, describe_spread, describe_tail
 from node.bench.net_peer import BARE, End
 from node.errors import NodeError
+from node.host.child import make_command
 from node.host.machine import get_machine
 from node.host.procfs import MB
 from node.p2p.null_handler import NullHandler
@@ -214,7 +214,7 @@ async def _connected(seed: int, blob_bytes: int) -> AsyncIterator[tuple[_Ours, _
     ours = _Ours(End(0, seed, ports))
     arguments = [str(number) for number in (seed, ports[1], ports[0], blob_bytes)]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "node.bench.net_peer", *arguments), stdin=PIPE, stdout=PIPE
+        *make_command("node.bench.net_peer", *arguments), stdin=PIPE, stdout=PIPE
     )
     running = asyncio.create_task(ours.end.transport.run(ours.answers))
     try:

@@ -20,6 +20,7 @@ from typing import Any
 from node.bench.figures import Report, describe_spread
 from node.bench.fixtures import DIFFICULTY, temporary_testnet
 from node.errors import NodeError
+from node.host.child import make_command
 from node.host.machine import get_machine
 from node.host.procfs import get_pss_mb
 from node.testnet.cluster import LocalCluster, NodeProcess
@@ -85,7 +86,7 @@ def _in_new_testnet(spec: TestnetSpec, measure: Callable[[Testnet], Any]) -> Any
 
 def _measure_bare(spec: TestnetSpec) -> dict[str, Any]:
     """The simulation's rounds, in a process of their own so that this one stays as small as it is."""
-    command = [sys.executable, "-m", "node.bench.bare", spec.method, spec.model, spec.partition]
+    command = make_command("node.bench.bare", spec.method, spec.model, spec.partition)
     arguments = [str(spec.num_nodes), str(spec.rounds), str(spec.seed), *spec.settings]
     done = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, timeout=TIMEOUT_S)  # noqa: S603 - our own module
     seconds = [float(line) for line in done.stdout.split()]
@@ -167,7 +168,7 @@ def _measure_memory(testnet: Testnet) -> dict[str, float]:
 def _measure_torch_alone_mb() -> float:
     script = "import torch; print(flush=True); input()"
     with subprocess.Popen(  # noqa: S603 - our own line of Python
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-P", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None  # noqa: S101 - asked for above
         process.stdout.readline()

@@ -3,5 +3,8 @@
 import sys
 
 from node.cli import main
+from node.host.child import claim_names, leave_out_directory
 
+claim_names()
+leave_out_directory()
 sys.exit(main())

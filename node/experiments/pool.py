@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from node.host.allocator import keep_freed_memory
+from node.host.child import ROOT, claim_names, found_first
 
 POLL_S = 0.2  # between two looks at whether to stop
 STOP_S = 5.0  # for a process to end after SIGTERM
@@ -97,7 +99,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, self._work), daemon=True)
-        with _ready_to_start():
+        with found_first(), _ready_to_start():
             self.process.start()
         theirs.close()
 
@@ -131,6 +133,8 @@ class _Worker:
 
 def _serve(connection: Connection, work: Work) -> None:
     """The process: pieces in, events out, until the other end is closed, or whoever holds it is gone."""
+    claim_names()
+    sys.path.remove(ROOT)  # where `found_first` had it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     with contextlib.suppress(EOFError, OSError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -16,6 +15,7 @@ from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.config.node_config import load_config
 from node.errors import NodeError, NodeUnreachable
+from node.host.child import make_command
 from node.testnet.layout import Testnet, TestnetNode
 
 STOP_S = 10.0  # for a node to end by itself after SIGTERM
@@ -53,7 +53,7 @@ class NodeProcess:
         return self.process is not None and self.process.returncode is None
 
     async def start(self) -> None:
-        daemon = (sys.executable, "-m", "node.cli", "--config", str(self.node.config_file), *self._options)
+        daemon = make_command("node.cli", "--config", str(self.node.config_file), *self._options)
         with self.log_file.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self._via, *daemon, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL

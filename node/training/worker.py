@@ -46,6 +46,7 @@ from typing import Any
 from ml.aggregation import MAX_WEIGHT
 from ml.guard import OnRefused
 from ml.specs.base import MAX_ABS
+from node.host.child import make_arguments
 from node.training.checkpoint import Position
 from node.training.exchange import AGGREGATE, Exchange
 from node.training.frames import Frame, FrameError, await_frame, post_frame
@@ -73,11 +74,7 @@ MAX_BACKOFF_S = 10.0
 CLOSE_S = 3.0  # for a worker to end its step and write its checkpoint
 MAX_UNSAVED = 2  # calls that no file may have yet when the last is answered, with a checkpoint a round (`Checkpoints`)
 TAIL_LINES = 20
-WORKER_ARGUMENTS = (
-    "-P",
-    "-m",
-    "node.training.worker_child",
-)  # -P: modules of the directory the daemon was started in stay out
+WORKER_ARGUMENTS = make_arguments("node.training.worker_child")  # modules of the daemon's own directory stay out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,21 @@ def test_a_node_that_lacks_nothing_passes_and_is_left_as_it_was(capsys: Captured
     assert all(line.startswith("ok    ") for line in lines)
 
 
+def test_a_distribution_that_brings_a_package_of_our_name_is_told(
+    capsys: Captured, single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "site" / "hadamard-2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hadamard\nVersion: 2.0\n")
+    (info / "top_level.txt").write_text("ml\n")
+    (info / "RECORD").write_text("ml/__init__.py,,\n")
+    monkeypatch.syspath_prepend(info.parent)
+    verdict, found, advice = examine(capsys, single, code=0)["names"]
+    assert (verdict, found) == ("warn", "the Python package 'ml' is also brought by hadamard")
+    assert advice is not None
+    assert "python3 -m venv" in advice
+
+
 def test_members_that_are_away_are_missed_at_the_quorum(capsys: Captured, three: Path) -> None:
     found = examine(capsys, three, code=6)
     assert get_failed(found) == ["quorum"]

@@ -13,6 +13,7 @@ import stat
 import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from node.config.genesis_file import GenesisFile, check_initial_model, read_gene
 from node.config.identity import open_identity
 from node.config.node_config import NodeConfig, load_config
 from node.errors import ConfigError, NodeError
+from node.host.child import NAMES
 from node.host.procfs import describe_process, find_lock_holder
 from node.p2p.clock_skew import ENOUGH_TO_TELL, MAX_SKEW_S, compute_skews_s, describe_skew, is_wrong
 from node.p2p.probe import Greeting, NotReached, ProbeFailed, Refused, find_twin, probe_peer
@@ -35,6 +37,7 @@ from node.version import get_version
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
+DISTRIBUTION = "fednode"
 FEW_BYTES = 64 << 20  # of free disk: nothing can be trusted to be written any more
 LITTLE_BYTES = 1 << 30
 MODELS_KEPT = 20  # of each member: what a few rounds of blobs and checkpoints come to
@@ -50,6 +53,7 @@ def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Ite
             yield fail("configuration", problem, "correct it; fednode config schema describes every key")
         return
     yield ok("configuration", str(path))
+    yield from _check_names()
     key = yield from _check_key(config)
     read = yield from _check_genesis(config)
     node = _ask_running(config)
@@ -71,6 +75,21 @@ def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Ite
 
 
 # ---- what the node is
+
+
+def _check_names() -> Iterator[Finding]:
+    """Two distributions that bring a package of one name write into one directory: each may have the other's files."""
+    owners = packages_distributions()
+    for name in NAMES:
+        others = sorted({other for other in owners.get(name, ()) if other != DISTRIBUTION})
+        if others:
+            yield warn(
+                "names",
+                f"the Python package {name!r} is also brought by {', '.join(others)}",
+                "install fednode into an environment of its own: python3 -m venv",
+            )
+            return
+    yield ok("names", f"{', '.join(NAMES)}: no other distribution brings one of these")
 
 
 def _check_key(config: NodeConfig) -> Generator[Finding, None, SigningKey | None]:

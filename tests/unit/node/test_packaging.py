@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("node", "chain", "ml")
+PACKAGES = ("fednode", "node", "chain", "ml")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 
@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     of_package = {
         str(file.relative_to(ROOT))
@@ -56,7 +56,7 @@ def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(wheel: Path) 
         for file in (ROOT / package).rglob("*")
         if file.suffix in (".py", ".yaml") or file.name == "py.typed" or (file.suffix == ".pyi")
     }
-    assert {"node/py.typed", "chain/py.typed", "ml/py.typed", "node/pb/peer_pb2.py"} <= names
+    assert {"fednode/py.typed", "node/py.typed", "chain/py.typed", "ml/py.typed", "node/pb/peer_pb2.py"} <= names
     assert "node/testnet/targets/kubernetes_base/statefulset.yaml" in names
     assert "node/testnet/targets/kubernetes_gpu/kustomization.yaml" in names
     assert {name for name in names if ".dist-info/" not in name} == of_package
@@ -66,7 +66,7 @@ def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(wheel: Path) 
 def test_the_wheel_says_where_it_starts_and_what_it_needs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         info = wheel.name.split("-py3")[0] + ".dist-info"
-        assert "fednode = node.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
+        assert "fednode = fednode.__main__:main" in archive.read(f"{info}/entry_points.txt").decode()
         needs = re.findall(r"^Requires-Dist: (.*)$", archive.read(f"{info}/METADATA").decode(), re.MULTILINE)
         assert f"{info}/licenses/LICENSE" in archive.namelist()
     assert {str(Requirement(need)) for need in needs if "extra ==" not in need} == {

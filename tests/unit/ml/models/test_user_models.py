@@ -137,7 +137,7 @@ def test_a_network_that_no_method_could_train_is_refused(factory: str, message: 
         (
             {"name": "no.such_package:make"},
             "model.name",
-            "no module named 'no'; expected it installed, or on PYTHONPATH",
+            "no module named 'no'; expected it installed, on PYTHONPATH, or in the working directory",
         ),
         ({"name": "support.data.user_models:"}, "model.name", "expected package.module:factory"),
         ({"name": "../evil.py:make"}, "model.name", "expected package.module:factory"),
