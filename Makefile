@@ -45,6 +45,10 @@ $(FUZZ): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
 	@touch $(FUZZ)
 
+# make bench-soak ARGS="--rounds 40": those beside `fednode bench`; `python -m tests.bench --help` lists them.
+bench-%: $(READY)
+	$(BIN)/python -m tests.bench $* $(ARGS)
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

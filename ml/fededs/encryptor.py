@@ -4,7 +4,7 @@
     (4) x' = unet(x),  y' = softmax(f(x'; g, c, theta^l))           in eval mode
 
 So x' is whatever makes the frozen classifier say y through a layer that garbles its features: no cipher, and nothing
-keeps x out of it but that it does not help. `fednode bench reconstruct` measures how much of x comes back.
+keeps x out of it but that it does not help. `fednode experiment reconstruct` measures how much of x comes back.
 
 Legend: N samples, B of a batch.
 """

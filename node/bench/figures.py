@@ -16,10 +16,6 @@ Report = Callable[[str], None]  # is told what is being measured
 LOOKS_PER_S = 100.0
 
 
-def describe_spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
-
-
 def describe_tail(values: Sequence[float]) -> dict[str, float]:
     """Of what has a long tail, as delays have. Raises NodeError where nothing was seen."""
     if not values:

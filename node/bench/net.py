@@ -19,9 +19,10 @@ from typing import Any, Protocol
 import grpc
 
 from chain.block import ZERO, Id
-from node.bench.figures import Report, describe_spread, describe_tail
+from node.bench.figures import Report, describe_tail
 from node.bench.net_peer import BARE, End
 from node.errors import NodeError
+from node.experiments.measured import describe_spread
 from node.host.child import make_command
 from node.host.machine import get_machine
 from node.host.procfs import MB

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from node.bench.figures import describe_spread
+from node.experiments.measured import describe_spread
 
 Call = Callable[[], object]
 

@@ -17,8 +17,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from node.bench.figures import Report, describe_spread, describe_tail, watch_loop
+from node.bench.figures import Report, describe_tail, watch_loop
 from node.consensus.miner import MinerProcess
+from node.experiments.measured import describe_spread
 from node.host.machine import get_machine
 
 UNREACHABLE = 2**255  # one id in so many: a search ends with its range

@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from node.bench.figures import Report, describe_spread
+from node.bench.figures import Report
 from node.bench.fixtures import DIFFICULTY, temporary_testnet
 from node.errors import NodeError
+from node.experiments.measured import describe_spread
 from node.host.child import make_command
 from node.host.machine import get_machine
 from node.host.procfs import get_pss_mb

@@ -32,8 +32,9 @@ from ml.models import build_model
 from ml.models.base import Model
 from ml.simulation.run import use_threads
 from ml.specs.architectures import complete_model
-from node.bench.figures import Report, describe_spread
+from node.bench.figures import Report
 from node.errors import ConfigError
+from node.experiments.measured import describe_spread, describe_torch
 from node.host.machine import get_machine
 
 BATCH_SIZE = 32
@@ -99,12 +100,6 @@ def run_train_bench(
             kind, measure = ("frozen", _measure_frozen) if job in FROZEN_JOBS else ("models", _measure)
             figures[kind][job.name] = measure(job, steps or job.steps, repeats, place, engine)
     return figures
-
-
-def describe_torch(device: torch.device, threads: int) -> dict[str, Any]:
-    """What else than the machine the figures depend on."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return {"torch": torch.__version__, "threads": threads, "device": name}
 
 
 def read_clock(device: torch.device) -> float:

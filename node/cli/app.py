@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 import typer
 import typer.main
@@ -63,10 +64,11 @@ def make_app() -> typer.Typer:
     return app
 
 
-def run(arguments: list[str]) -> int:
-    """Runs one command line. Errors that are the user's to mend are one line; others show where they arose."""
+def run(arguments: list[str], make: Callable[[], typer.Typer] | None = None, name: str = "fednode") -> int:
+    """Runs one command line, of `fednode` or of what `make` gives. Errors that are the user's to mend are one line;
+    others show where they arose."""
     try:
-        code = _run(arguments)
+        code = _run(arguments, make or make_app, name)
         sys.stdout.flush()  # here, as at the interpreter's end nobody would catch what comes of it
     except BrokenPipeError:  # whoever read it has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -74,11 +76,11 @@ def run(arguments: list[str]) -> int:
     return code
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], make: Callable[[], typer.Typer], name: str) -> int:
     try:
-        command = typer.main.get_command(make_app())
+        command = typer.main.get_command(make())
         offer_token_file(command)
-        command(arguments, prog_name="fednode")
+        command(arguments, prog_name=name)
     except NodeError as error:
         _complain(error.describe())
         return error.exit_code

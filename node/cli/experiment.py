@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli import INTERRUPTED
+from node.cli.experiment_reconstruct import reconstruct
 from node.cli.options import AsJson, make_group
 from node.errors import NodeError
 
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
     group = make_group("Run sweeps of simulations, and report them.")
     group.command("run")(run)
     group.command("report")(report)
+    group.command("reconstruct")(reconstruct)
     app.add_typer(group, name="experiment")
 
 

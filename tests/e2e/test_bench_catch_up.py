@@ -1,4 +1,4 @@
-"""`fednode bench catch-up` over few rounds: real processes, and a figure for each way to come late."""
+"""`make bench-catch-up` over few rounds: real processes, and a figure for each way to come late."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.federation.real_nodes import run_command
+from support.federation.real_nodes import run_bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -14,7 +14,7 @@ ROUNDS = 150
 
 
 def test_a_late_joiner_is_measured_in_every_way_it_comes() -> None:
-    done = run_command("bench", "catch-up", "--rounds", ROUNDS, "--json", timeout_s=600.0)
+    done = run_bench("catch-up", "--rounds", ROUNDS, "--json", timeout_s=600.0)
     assert done.code == 0, done.err
     figures = json.loads(done.out)
     assert figures["job"]["rounds"] == ROUNDS

@@ -1,4 +1,4 @@
-"""`fednode bench ledger` over real processes, as few and as briefly as there are figures of them."""
+"""`make bench-ledger` over real processes, as few and as briefly as there are figures of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from support.federation.real_nodes import run_command
+from support.federation.real_nodes import run_bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def test_processes_are_measured_each_for_itself() -> None:
-    done = run_command("bench", "ledger", "--sizes", "", "--processes", "2,3", "--rounds", 4, "--json")
+    done = run_bench("ledger", "--sizes", "", "--processes", "2,3", "--rounds", 4, "--json")
     assert done.code == 0, done.err
     figures = json.loads(done.out)
     assert figures["memory"] == {}

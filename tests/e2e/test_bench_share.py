@@ -1,4 +1,4 @@
-"""`fednode bench share` with a small set: real processes, and a figure for each of them."""
+"""`make bench-share` with a small set: real processes, and a figure for each of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.federation.real_nodes import run_command
+from support.federation.real_nodes import run_bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -14,7 +14,7 @@ SET_MB = 2.5
 
 
 def test_a_small_set_is_shared_trained_on_and_measured_at_both_ends() -> None:
-    done = run_command("bench", "share", "--mb", SET_MB, "--json")
+    done = run_bench("share", "--mb", SET_MB, "--json")
     assert done.code == 0, done.err
     figures = json.loads(done.out)
     assert figures["machine"].keys() >= {"cpu", "cores", "memory_gib"}

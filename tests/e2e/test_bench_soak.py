@@ -1,4 +1,4 @@
-"""`fednode bench soak` over some rounds: real nodes, killed and frozen, and curves of what each takes."""
+"""`make bench-soak` over some rounds: real nodes, killed and frozen, and curves of what each takes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from support.federation.real_nodes import run_command
+from support.federation.real_nodes import run_bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 def test_real_nodes_agree_and_are_measured_all_along(tmp_path: Path) -> None:
-    done = run_command("bench", "soak", "--rounds", 40, "--json", "--plot", tmp_path / "soak.png", timeout_s=800)
+    done = run_bench("soak", "--rounds", 40, "--json", "--plot", tmp_path / "soak.png", timeout_s=800)
     assert done.code == 0, done.err
     figures = json.loads(done.out)
     names = {f"node{i}" for i in range(4)}

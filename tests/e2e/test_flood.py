@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from bench.flood import flooding, stop_flood
 from node.admin.client import AdminClient
 from node.admin.json_view import to_json
-from node.bench.flood import flooding, stop_flood
 from node.host.procfs import read_memory
-from support.federation.real_nodes import POLL_S, WAIT_S, Federation, make_federation, run_command
+from support.federation.real_nodes import POLL_S, WAIT_S, Federation, make_federation, run_bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -61,7 +61,7 @@ async def test_three_finalise_ten_rounds_while_the_fourth_floods_them(tmp_path: 
 
 
 def test_the_flood_is_measured_against_a_silent_member() -> None:
-    done = run_command("bench", "flood", "--seconds", 3, "--members", "silent,valid", "--json")
+    done = run_bench("flood", "--seconds", 3, "--members", "silent,valid", "--json")
     assert done.code == 0, done.err
     figures = json.loads(done.out)
     assert figures["members"].keys() == {"silent", "valid"}
@@ -77,7 +77,7 @@ def test_the_flood_is_measured_against_a_silent_member() -> None:
 
 
 def test_a_transfer_is_measured_against_none() -> None:
-    done = run_command("bench", "transfer", "--mb", 5, "--seconds", 4, "--json")
+    done = run_bench("transfer", "--mb", 5, "--seconds", 4, "--json")
     assert done.code == 0, done.err
     figures = json.loads(done.out)
     assert figures["transfers"]["count"] >= 1

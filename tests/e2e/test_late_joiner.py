@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.bench.catch_up import OBSERVER, SETTINGS, add_observer
+from bench.catch_up import OBSERVER, SETTINGS, add_observer
 from node.testnet.cluster import NodeProcess
 from node.testnet.layout import TestnetSpec, make_testnet
 from node.testnet.synthetic import make_chain

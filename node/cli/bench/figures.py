@@ -11,6 +11,7 @@ import typer
 from node.cli.output import print_json
 
 RepeatsOption = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="How often each is measured.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Torch's threads on a CPU.")]
 
 
 def report(what: str) -> None:
@@ -31,3 +32,7 @@ def show_machine(machine: dict[str, Any]) -> None:
 
 def show_ratio(ratio: dict[str, float]) -> str:
     return f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
+
+
+def show_spread(seconds: dict[str, float]) -> str:
+    return f"{1000 * seconds['median']:6.1f} ms ({1000 * seconds['min']:.1f} to {1000 * seconds['max']:.1f})"

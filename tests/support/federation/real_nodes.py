@@ -67,8 +67,17 @@ class DemoRun:
 
 def run_command(*arguments: object, timeout_s: float = COMMAND_S) -> Finished:
     """`fednode` with these arguments, in a process of its own."""
+    return _run("node.cli", arguments, timeout_s)
+
+
+def run_bench(*arguments: object, timeout_s: float = COMMAND_S) -> Finished:
+    """`make bench-NAME` with these arguments, the first of them the NAME, in a process of its own."""
+    return _run("tests.bench", arguments, timeout_s)
+
+
+def _run(module: str, arguments: Sequence[object], timeout_s: float) -> Finished:
     done = subprocess.run(
-        [sys.executable, "-m", "node.cli", *map(str, arguments)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -27,9 +27,9 @@ from ml.fededs.reconstruction_attack import (
 from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, use_threads
 from ml.specs.architectures import complete_model
-from node.bench.reconstruct import Attack, Reconstruction, explain, run_reconstruct_bench
-from node.bench.reconstruct_plot import lay_out
 from node.cli import main
+from node.experiments.reconstruct import Attack, Reconstruction, explain, run_reconstruct_bench
+from node.experiments.reconstruct_plot import lay_out
 
 SCORES = {"psnr", "ssim", "told_apart"}
 
@@ -256,7 +256,7 @@ def test_bench_reconstruct_prints_one_json_object_or_a_table_and_draws(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     picture = tmp_path / "recovered.png"
-    assert main(["bench", "reconstruct", *SMALL, "--layers", "diag", "--png", str(picture)]) == 0
+    assert main(["experiment", "reconstruct", *SMALL, "--layers", "diag", "--png", str(picture)]) == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert captured.err.splitlines() == ["measuring layer diag, seed 1 …"]
@@ -264,7 +264,7 @@ def test_bench_reconstruct_prints_one_json_object_or_a_table_and_draws(
     assert [line[:18].strip() for line in lines if line.rstrip().endswith("%")][-2:] == ["2 pairs", "10 pairs"]
     assert lines[-1].startswith("It means: with layer diag")
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert main(["bench", "reconstruct", *SMALL, "--layers", "identity", "--json"]) == 0
+    assert main(["experiment", "reconstruct", *SMALL, "--layers", "identity", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["job"]["method"]["encryptor_epochs"] == 1
     assert list(figures["layers"]) == ["identity"]
@@ -287,7 +287,7 @@ def test_bench_reconstruct_prints_one_json_object_or_a_table_and_draws(
 def test_bench_reconstruct_refuses_what_cannot_be_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: str, message: str
 ) -> None:
-    assert main(["bench", "reconstruct", *SMALL, "--layers", "diag", *arguments.split()]) == 78
+    assert main(["experiment", "reconstruct", *SMALL, "--layers", "diag", *arguments.split()]) == 78
     captured = capsys.readouterr()
     assert captured.out == ""
     assert message in captured.err.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""The benchmarks of training and of simulations: what they report, and that they leave nothing behind."""
+"""The benchmark of training: what it reports, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 import torch
 
 import node.bench.train
-from ml.errors import DataError, MlError
-from ml.simulation.run import SimulationConfig
-from node.bench.simulate import run_simulate_bench
+from ml.errors import MlError
 from node.bench.train import JOBS, Job, run_train_bench
 from node.cli import main
 from node.errors import ConfigError
@@ -94,36 +92,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
         bench_train("mlp", device="gpu")
 
 
-# ---- simulations
-
-
-def bench_simulate(**settings: Any) -> dict[str, Any]:
-    work = {"name": "fedavg", "local_iterations": 2}
-    config: dict[str, Any] = {"method": work, "clients": 3, "rounds": 2, "shots": 10, "partition": "iid"} | settings
-    return run_simulate_bench(SimulationConfig(**config), repeats=2, report=lambda _: None)
-
-
-def test_both_ways_are_timed_and_compared() -> None:
-    figures = bench_simulate(device="cpu")
-    assert list(figures["devices"]) == ["cpu"]
-    found = figures["devices"]["cpu"]
-    assert found["steps"] == 3 * 2
-    assert 0 <= found["largest_difference"] < 1e-5
-    for times in (found["phase_s"], found["round_s"]):
-        assert times.keys() == {"apart", "together"}
-        assert all(spread.keys() == SPREAD for spread in times.values())
-
-
-def test_all_devices_are_the_cpu_and_a_gpu_where_there_is_one() -> None:
-    expected = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    assert list(bench_simulate(device="all")["devices"]) == expected
-
-
-def test_clients_that_cannot_be_batched_are_not_timed() -> None:
-    with pytest.raises(DataError, match=r"batched: model cnn_mnist: expected one without dropout"):
-        bench_simulate(device="cpu", model={"name": "cnn_mnist"})
-
-
 # ---- the command line
 
 
@@ -148,26 +116,12 @@ def test_bench_train_says_when_features_have_paid_for_themselves(capsys: pytest.
     assert len(lines) == 6
 
 
-def test_bench_simulate_prints_one_json_object_or_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--clients", "2", "--rounds", "2", "--repeats", "1", "--device", "cpu"]
-    arguments = ["bench", "simulate", *sizes, "--set", "local_iterations=1"]
-    assert main([*arguments, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["job"]["clients"] == 2
-    assert main(arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("machine")
-    assert any("times as fast" in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         ("train --models mlp,resnet", 78, "--models: expected some of"),
         ("train --models mlp --device gpu", 1, "device: expected auto, cpu, cuda or cuda:N, got 'gpu'"),
         ("train --models mlp --precision fp16", 78, "--precision: expected fp32, bf16 or auto (got 'fp16')"),
-        ("simulate --model cnn_mnist --clients 2", 78, "batched: model cnn_mnist: expected one without dropout"),
-        ("simulate --set lrr=1", 78, "lrr"),
-        ("simulate --device gpu", 1, "device: expected auto, cpu, cuda or cuda:N, got 'gpu'"),
     ],
 )
 def test_benchmarks_refuse_what_cannot_be_in_one_line(

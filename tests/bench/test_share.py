@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from node.bench import share as bench_share
-from node.bench.share import JUDGED_MB, _Answers, _judge, _Pull, _read_pulls, _Watched, run_share_bench
-from node.cli import main
+from bench import share as bench_share
+from bench.application import main
+from bench.share import JUDGED_MB, _Answers, _judge, _Pull, _read_pulls, _Watched, run_share_bench
 from node.errors import ConfigError
 from node.host.procfs import MB
 
@@ -70,7 +70,7 @@ def test_sets_that_digits_cannot_be_blown_up_to_are_refused(monkeypatch: pytest.
 
 
 def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "share", "--mb", "100000"]) == 78
+    assert main(["share", "--mb", "100000"]) == 78
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "--mb: expected up to" in captured.err.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""`fednode bench aggregation`: the options, and the figures as people read them."""
+"""`make bench-aggregation`: the options, and the figures as people read them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def bench_aggregation(
     """Aggregation rules on whole models, against the mean. CPU time and memory; the baseline is the papers' weighted
     mean.
 
-    Example: fednode bench aggregation --model resnet18 --members 4,10,30 --json
+    Example: make bench-aggregation ARGS="--model resnet18 --members 4,10,30 --json"
     """
+    from bench.aggregation import run_aggregation_bench
     from ml.data import get_default_input
     from ml.specs import Task
-    from node.bench.aggregation import run_aggregation_bench
     from node.config.settings import make_model
 
     counts = [int(word) if word.isascii() and word.isdecimal() else 0 for word in members.split(",")]

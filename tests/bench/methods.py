@@ -1,4 +1,4 @@
-"""`fednode bench methods`: what a local phase of each method costs against plain training, FedAvg's, all in one run.
+"""`make bench-methods`: what a local phase of each method costs against plain training, FedAvg's, all in one run.
 
 A phase is `Client.train` as a node calls it, of all clients of a simulation, one after the other. A first round has
 given every client its aggregate, and each phase begins from that state again, so that what is timed is the same work.
@@ -18,8 +18,9 @@ from ml.clients.client import Client
 from ml.payload import Array, decode_arrays
 from ml.simulation.run import SimulationConfig, begin_simulation, use_threads
 from ml.specs import METHODS, AuthorPayloads, compute_aggregate
-from node.bench.figures import Report, describe_spread
-from node.bench.train import describe_torch, read_clock
+from node.bench.figures import Report
+from node.bench.train import read_clock
+from node.experiments.measured import describe_spread, describe_torch
 from node.host.machine import get_machine
 
 BEACON = bytes(32)

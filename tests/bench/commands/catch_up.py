@@ -1,4 +1,4 @@
-"""`fednode bench catch-up`: how a node that comes late, or comes back with less than it had, reaches the others."""
+"""`make bench-catch-up`: how a node that comes late, or comes back with less than it had, reaches the others."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def bench_catch_up(
     """How fast a late node catches up with the others. The others are real processes and go on; it starts from nothing,
     after kill -9, from an observer alone, and without its model.
 
-    Example: fednode bench catch-up --rounds 1000
+    Example: make bench-catch-up ARGS="--rounds 1000"
     """
-    from node.bench.catch_up import run_catch_up_bench
+    from bench.catch_up import run_catch_up_bench
 
     print_figures(run_catch_up_bench(rounds=rounds, seed=seed, report=report), _show, as_json)
 

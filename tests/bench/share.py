@@ -1,4 +1,4 @@
-"""`fednode bench share`: what sharing large sets costs real processes, in memory and in time.
+"""`make bench-share`: what sharing large sets costs real processes, in memory and in time.
 
 A federation with fededs on digits, scaled until a set of them weighs what is asked for, shares its sets and trains on
 them. Everything else is as small as it can be, so that what grows is the sets' doing: an mlp of one narrow layer, an

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from bench.application import main
+from bench.flood import describe_finality
 from node.bench.figures import get_quantile
-from node.bench.flood import describe_finality
-from node.cli import main
 from node.errors import NodeError
 from node.host.procfs import read_cpu_s, read_memory
 
@@ -46,5 +46,5 @@ def test_cpu_time_grows_with_work_and_a_process_that_is_gone_is_an_error() -> No
 
 
 def test_the_command_refuses_an_unknown_member_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "flood", "--members", "silent,loud"]) == 78
+    assert main(["flood", "--members", "silent,loud"]) == 78
     assert "--members: expected some of silent, honest, valid, invalid (got 'loud')" in capsys.readouterr().err

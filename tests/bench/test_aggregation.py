@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from node.bench.aggregation import TIMED
-from node.cli import main
+from bench.aggregation import TIMED
+from bench.application import main
 
 SPREAD = {"median", "min", "max"}
 
 
 def test_every_rule_is_timed_against_the_weighted_mean_of_the_same_models(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bench", "aggregation", "--model", "mlp", "--members", "1,4", "--repeats", "1"]
+    arguments = ["aggregation", "--model", "mlp", "--members", "1,4", "--repeats", "1"]
     assert main([*arguments, "--json"]) == 0
     captured = capsys.readouterr()
     figures = json.loads(captured.out)
@@ -39,5 +39,5 @@ def test_every_rule_is_timed_against_the_weighted_mean_of_the_same_models(capsys
 
 @pytest.mark.parametrize("members", ["0", "4,", "four", "101", "-1"])
 def test_numbers_of_members_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str], members: str) -> None:
-    assert main(["bench", "aggregation", "--members", members]) == 78
+    assert main(["aggregation", "--members", members]) == 78
     assert "--members: expected whole numbers from 1 to 100" in capsys.readouterr().err

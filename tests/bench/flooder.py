@@ -1,6 +1,6 @@
-"""A member that floods the others, as fast as one process can: what `fednode bench flood` and the tests attack with.
+"""A member that floods the others, as fast as one process can: what `make bench-flood` and the tests attack with.
 
-    python -m node.testnet.flooder CONFIG {valid,invalid}     until standard input ends; then what it did, as a line of
+    python -m bench.flooder CONFIG {valid,invalid}     until standard input ends; then what it did, as a line of
     JSON
 
 It has the member's own key, listens where the member would, and speaks the real protocol over TLS. Valid traffic is
@@ -336,7 +336,7 @@ def _tell(what: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m node.testnet.flooder", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.flooder", description=__doc__)
     parser.add_argument("config", type=Path)
     parser.add_argument("kind", choices=KINDS)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`fednode bench transfer`: heartbeats and votes beside a large blob on its way, on real processes.
+"""`make bench-transfer`: heartbeats and votes beside a large blob on its way, on real processes.
 
 Three members of four vote, as processes of their own; all of them are needed. The fourth is this process: it listens,
 and pulls a large blob of the first, over and over, with the parts that a node pulls with. Everything is measured first

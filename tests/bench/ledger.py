@@ -1,4 +1,4 @@
-"""`fednode bench ledger`: what finality alone costs, and how that grows with the number of members.
+"""`make bench-ledger`: what finality alone costs, and how that grows with the number of members.
 
 Nothing is trained. In one half the members share a process and talk through memory: every message is made, checked and
 answered, every signature and every durable write is real, and a round takes the work of all members one after the
@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from node.admin.client import AdminClient
-from node.bench.figures import Report, describe_spread
+from node.bench.figures import Report
 from node.bench.fixtures import make_untrained_spec, temporary_directory, temporary_testnet
 from node.bench.round import PHASES, TIMEOUT_S, WARM_UP, mean_by_kind
+from node.experiments.measured import describe_spread
 from node.host.machine import get_machine
 from node.host.procfs import read_cpu_s
 from node.testnet.cluster import LocalCluster, NodeProcess

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.bench.soak import EVERY, Sample, compute_slopes, draw_faults
+from bench.soak import EVERY, Sample, compute_slopes, draw_faults
 from node.host.procfs import Usage
 
 ROUNDS = 100

@@ -1,4 +1,4 @@
-"""`fednode bench transfer`."""
+"""`make bench-transfer`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def bench_transfer(
 ) -> None:
     """Votes and heartbeats beside the transfer of a large blob. Of real processes, with the transfer and without.
 
-    Example: fednode bench transfer --mb 500 --seconds 60
+    Example: make bench-transfer ARGS="--mb 500 --seconds 60"
     """
-    from node.bench.transfer import run_transfer_bench
+    from bench.transfer import run_transfer_bench
 
     print_figures(run_transfer_bench(mb=mb, seconds=seconds, seed=seed, report=report), _show, as_json)
 

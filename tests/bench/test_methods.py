@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from bench.application import main
+from bench.methods import PARTS, ROWS, run_methods_bench
 from ml.errors import MlError, SpecError
 from ml.simulation.run import SimulationConfig
-from node.bench.methods import PARTS, ROWS, run_methods_bench
-from node.cli import main
 
 SPREAD = {"median", "min", "max"}
 
@@ -43,7 +43,7 @@ def test_the_parts_of_one_phase_are_all_of_it() -> None:
 
 
 def test_each_phase_of_a_row_is_the_same_work_after_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    from node.bench import methods as bench_methods
+    from bench import methods as bench_methods
 
     ends: list[bytes] = []
     heights: set[int] = set()
@@ -85,7 +85,7 @@ def test_what_cannot_be_measured_is_refused_and_threads_are_given_back() -> None
 
 def test_bench_methods_prints_one_json_object_or_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--clients", "2", "--partition", "iid", "--repeats", "1", "--set", "local_iterations=1"]
-    arguments = ["bench", "methods", *sizes, "--set", "model.hidden=[4]"]
+    arguments = ["methods", *sizes, "--set", "model.hidden=[4]"]
     assert main([*arguments, "--json"]) == 0
     captured = capsys.readouterr()
     figures = json.loads(captured.out)
@@ -113,7 +113,7 @@ def test_bench_methods_prints_one_json_object_or_a_table(capsys: pytest.CaptureF
 def test_bench_methods_refuses_what_cannot_be_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: str, code: int, message: str
 ) -> None:
-    assert main(["bench", "methods", *arguments.split()]) == code
+    assert main(["methods", *arguments.split()]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert message in captured.err.splitlines()[-1]

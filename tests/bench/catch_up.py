@@ -1,4 +1,4 @@
-"""`fednode bench catch-up`: what it takes a node that comes late to reach the others, who go on meanwhile.
+"""`make bench-catch-up`: what it takes a node that comes late to reach the others, who go on meanwhile.
 
 Four real nodes and an observer; three of them hold a valid chain of so many rounds (`node.testnet.synthetic`) and go on
 from there. The fourth comes with nothing; comes anew and is killed in the middle; comes anew while nobody but the

@@ -1,4 +1,4 @@
-"""`fednode bench soak`: real nodes for hundreds of rounds under faults, and the curves of what they take."""
+"""`make bench-soak`: real nodes for hundreds of rounds under faults, and the curves of what they take."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def bench_soak(
 
     Exit 1 if in the end not all nodes have the same head, or a chain cannot be verified.
 
-    Example: fednode bench soak --rounds 200 --plot soak.png
+    Example: make bench-soak ARGS="--rounds 200 --plot soak.png"
     """
-    from node.bench.reconstruct_plot import check_picture
-    from node.bench.soak import run_soak_bench
-    from node.bench.soak_plot import draw_curves
+    from bench.soak import run_soak_bench
+    from bench.soak_plot import draw_curves
+    from node.experiments.reconstruct_plot import check_picture
     from node.testnet.layout import TestnetSpec
 
     if plot is not None:

@@ -1,7 +1,7 @@
-"""`fednode bench flood`: what a member that floods the others costs their finality, on real processes.
+"""`make bench-flood`: what a member that floods the others costs their finality, on real processes.
 
 Three honest members of four finalise, while the fourth is silent (the baseline: its process is absent), honest, floods
-them with valid traffic, or with invalid traffic (`node.testnet.flooder`). All four are measured in one run, each in a
+them with valid traffic, or with invalid traffic (`bench.flooder`). All four are measured in one run, each in a
 federation of its own, over the same time. Blocks are told apart by when they were sealed; the time since the last one
 counts as an interval, so that a federation that stands still is seen to.
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import statistics
-import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,17 +23,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.flooder import KINDS
 from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.bench.figures import Report, get_quantile
 from node.bench.fixtures import make_untrained_spec, temporary_testnet
 from node.errors import NodeError
+from node.host.child import make_command
 from node.host.machine import get_machine
 from node.host.procfs import MB, read_cpu_s, read_memory
 from node.testnet.cluster import LocalCluster, NodeProcess
-from node.testnet.flooder import KINDS
 from node.testnet.layout import Testnet
 
+TESTS = Path(__file__).parents[1]
 HONEST = 3
 SCENARIOS = ("silent", "honest", *KINDS)  # what the fourth member is
 WARM_UP = 5  # blocks before anything is measured
@@ -123,11 +125,14 @@ def describe_finality(times: Sequence[float], began: float, ended: float) -> dic
 @asynccontextmanager
 async def flooding(config_file: Path, kind: str, nice: int = NICE) -> AsyncIterator[Process]:
     """A process that floods in the place of the member of `config_file`, from its beginning on."""
-    command = ("nice", "-n", str(nice), sys.executable, "-m", "node.testnet.flooder", str(config_file), kind)
+    command = ("nice", "-n", str(nice), *make_command("bench.flooder", str(config_file), kind))
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     with config_file.with_suffix(".log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=log)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=PIPE, stderr=log, env={**os.environ, "PYTHONPATH": path}
+        )
     try:
-        assert process.stdout is not None  # noqa: S101 - asked for
+        assert process.stdout is not None
         async with asyncio.timeout(TIMEOUT_S):
             if not await process.stdout.readline():
                 raise NodeError(f"the flood has ended before it began; see {config_file.with_suffix('.log')}")

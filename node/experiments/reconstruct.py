@@ -1,4 +1,4 @@
-"""`fednode bench reconstruct`: what an attacker recovers of the samples behind an encrypted set of FedEDS.
+"""`fednode experiment reconstruct`: what an attacker recovers of the samples behind an encrypted set of FedEDS.
 
 The victim is the first site of a simulation and shares what a node would: the payload of its sharing round. The
 attacker is a member with samples of its own, and has all that members have: that set with its soft labels and its
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +49,9 @@ from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, begin_simulation, use_threads
 from ml.specs.fededs import FedEdsHyperparameters
 from ml.training.loop import Prepared
-from node.bench.figures import Report, describe_spread
-from node.bench.reconstruct_plot import Panel
-from node.bench.train import describe_torch
 from node.errors import ConfigError
+from node.experiments.measured import describe_spread, describe_torch
+from node.experiments.reconstruct_plot import Panel
 from node.host.machine import get_machine
 
 BEACON = bytes(32)
@@ -88,7 +87,7 @@ class Reconstruction:
 
 
 def run_reconstruct_bench(
-    config: SimulationConfig, attack: Attack, *, layers: Sequence[str], repeats: int, report: Report
+    config: SimulationConfig, attack: Attack, *, layers: Sequence[str], repeats: int, report: Callable[[str], None]
 ) -> Reconstruction:
     """PSNR, SSIM and the share of samples told apart, by layer and attack; repetition r has the seed `config.seed` + r
     for everything. `config.method` is a fededs. Raises ConfigError, and as `simulate`."""

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from node.bench.ledger import compute_growth
-from node.cli import main
+from bench.application import main
+from bench.ledger import compute_growth
 
 
 def test_growth_between_two_sizes_is_the_power_of_the_size() -> None:
@@ -26,13 +26,13 @@ def test_growth_between_two_sizes_is_the_power_of_the_size() -> None:
 
 @pytest.mark.parametrize("sizes", ["1", "4,x", "4;16", "1000"])
 def test_a_size_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], sizes: str) -> None:
-    assert main(["bench", "ledger", "--sizes", sizes, "--processes", ""]) == 78
+    assert main(["ledger", "--sizes", sizes, "--processes", ""]) == 78
     assert "--sizes: expected numbers from 2 to 100" in capsys.readouterr().err
 
 
 def test_a_small_one_gives_figures_that_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--sizes", "4", "--processes", "", "--rounds", "3", "--difficulty", "256")
-    assert main(["bench", "ledger", *options, "--json"]) == 0
+    assert main(["ledger", *options, "--json"]) == 0
     captured = capsys.readouterr()
     figures = json.loads(captured.out)
     assert "4 members in one process" in captured.err

@@ -1,4 +1,4 @@
-"""`fednode bench ledger`: the options, and the figures as people read them."""
+"""`make bench-ledger`: the options, and the figures as people read them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def bench_ledger(
     """Finality alone, with nothing trained, by members. Seconds, messages and CPU time of a round, and how they grow
     with the number of members.
 
-    Example: fednode bench ledger --sizes 4,16 --processes '' --rounds 10
+    Example: make bench-ledger ARGS="--sizes 4,16 --processes '' --rounds 10"
     """
-    from node.bench.ledger import run_ledger_bench
+    from bench.ledger import run_ledger_bench
 
     figures = run_ledger_bench(
         sizes=_read_sizes("--sizes", sizes, MOST_MEMBERS),

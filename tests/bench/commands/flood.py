@@ -1,4 +1,4 @@
-"""`fednode bench flood`."""
+"""`make bench-flood`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def bench_flood(
     """Finality beside a member that floods the others. Three real processes, beside a fourth that is silent, honest, or
     floods them.
 
-    Example: fednode bench flood --seconds 30 --members silent,valid
+    Example: make bench-flood ARGS="--seconds 30 --members silent,valid"
     """
-    from node.bench.flood import SCENARIOS, run_flood_bench
+    from bench.flood import SCENARIOS, run_flood_bench
 
     scenarios = tuple(members.split(","))
     if unknown := [name for name in scenarios if name not in SCENARIOS]:

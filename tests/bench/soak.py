@@ -1,4 +1,4 @@
-"""`fednode bench soak`: real nodes for hundreds of rounds, killed and frozen all along, and what they take meanwhile.
+"""`make bench-soak`: real nodes for hundreds of rounds, killed and frozen all along, and what they take meanwhile.
 
 Faults are drawn from the seed before anything starts: at which height which node is killed (SIGKILL) and how long it
 stays away, or how long it is frozen (SIGSTOP). The first node is spared, so that there is one that runs for long. Every
@@ -54,7 +54,7 @@ class Fault:
 
 def draw_faults(num_nodes: int, rounds: int, seed: int) -> tuple[Fault, ...]:
     """The schedule of a run, the same for the same seed. Nothing befalls node 0, or anybody in the last rounds."""
-    rng = Random(seed)  # noqa: S311 - a rehearsal, not a secret
+    rng = Random(seed)
     faults: list[Fault] = []
     height = EVERY
     while num_nodes > 1 and (height := height + rng.randint(1, 2 * PAUSE_ROUNDS - 1)) < rounds - EVERY:
@@ -232,7 +232,7 @@ class _Run:
 
 async def _freeze(process: NodeProcess, seconds: float) -> None:
     """The daemon alone: its worker finds nobody to talk to."""
-    assert process.process is not None  # noqa: S101 - it was started
+    assert process.process is not None
     pid = process.process.pid
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""`fednode bench aggregation`: what a rule takes to combine whole models, against the papers' weighted mean of the same
+"""`make bench-aggregation`: what a rule takes to combine whole models, against the papers' weighted mean of the same
 models in the same run, by CPU time. Models are made up, each a little away from the parent's as after a local phase."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`fednode bench simulate`: what one batched pass for all clients brings over one client after the other.
+"""`make bench-simulate`: what one batched pass for all clients brings over one client after the other.
 
 Two figures, on the CPU and on a GPU where there is one: the local phases alone, and rounds of a whole simulation with
 aggregation and evaluation. Both ways start from the same clients, and how far their weights are apart after a phase is
@@ -19,8 +19,9 @@ from ml.clients.batched import explain_unbatchable, train_batched
 from ml.clients.client import Client
 from ml.errors import DataError
 from ml.simulation.run import RoundResult, SimulationConfig, begin_simulation, simulate, use_threads
-from node.bench.figures import Report, describe_spread
-from node.bench.train import describe_torch, read_clock
+from node.bench.figures import Report
+from node.bench.train import read_clock
+from node.experiments.measured import describe_spread, describe_torch
 from node.host.machine import get_machine
 
 WARM_UP = 1  # phases before the clock starts

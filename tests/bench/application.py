@@ -1,0 +1,44 @@
+"""The commands of `python -m tests.bench`, one for each benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import typer
+
+from bench.commands.aggregation import bench_aggregation
+from bench.commands.catch_up import bench_catch_up
+from bench.commands.flood import bench_flood
+from bench.commands.ledger import bench_ledger
+from bench.commands.methods import bench_methods
+from bench.commands.share import bench_share
+from bench.commands.simulate import bench_simulate
+from bench.commands.soak import bench_soak
+from bench.commands.transfer import bench_transfer
+from node.cli.app import run
+from node.cli.options import make_group
+
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "aggregation": bench_aggregation,
+    "catch-up": bench_catch_up,
+    "flood": bench_flood,
+    "ledger": bench_ledger,
+    "methods": bench_methods,
+    "share": bench_share,
+    "simulate": bench_simulate,
+    "soak": bench_soak,
+    "transfer": bench_transfer,
+}
+
+
+def make_app() -> typer.Typer:
+    """The application; `make bench-NAME` calls its commands by name."""
+    app = make_group("Measure what methods, ledgers, transfers and floods cost, and nodes under faults.")
+    for name, command in COMMANDS.items():
+        app.command(name)(command)
+    return app
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one benchmark, and returns its exit code as `fednode` does."""
+    return run(arguments, make_app, "python -m tests.bench")
