@@ -30,6 +30,7 @@ MODULES = (
     "node.cli.genesis",
     "node.cli.data",
     "node.cli.testnet",
+    "node.cli.compose",
     "node.cli.simulate",
     "node.cli.experiment",
     "node.cli.demo",
