@@ -31,6 +31,7 @@ MODULES = (
     "node.cli.data",
     "node.cli.testnet",
     "node.cli.compose",
+    "node.cli.assets",
     "node.cli.simulate",
     "node.cli.experiment",
     "node.cli.demo",

@@ -124,7 +124,7 @@ def _make(volumes: list[Path], metrics: Path, settings: Mapping[str, str]) -> st
         try:
             made = make_testnet(Path(temporary) / "testnet", spec)
         except ConfigError as error:
-            raise ConfigError(_name_variables(error.describe().splitlines()[0])) from error
+            raise ConfigError(_name_variables(next(iter(error.problems), str(error)))) from error
         source = made.directory
         for volume in volumes:
             copy_to = {
@@ -168,6 +168,7 @@ def _read_flag(settings: Mapping[str, str], name: str) -> bool:
 
 def _name_variables(text: str) -> str:
     """What is said of an option, said of the variable that it is here."""
+    text = re.sub(r"^partition: ", "FEDNODE_PARTITION: ", text).replace("--i-understand", "FEDNODE_I_UNDERSTAND=true")
 
     def name(option: re.Match[str]) -> str:
         variable = f"FEDNODE_{option[1].upper().replace('-', '_')}"

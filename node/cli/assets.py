@@ -1,0 +1,62 @@
+"""`fednode assets`: the files that run and watch a node, which come with the program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+import typer
+
+from node.cli.options import AsJson
+from node.errors import ConfigError
+
+SOURCE = files("node") / "assets"  # in the repository these are links to where they are kept
+
+
+def register(app: typer.Typer) -> None:
+    app.command("assets")(write)
+
+
+def write(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write them; made if need be.")],
+    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the systemd unit, the Compose files, Prometheus' rules and Grafana's dashboard that come with the program.
+
+    They lie in DIR as in the repository: docker-compose.yml, which then needs the image named by FEDNODE_IMAGE, and
+    below deploy/ what is for systemd and for monitoring.
+
+    Example: fednode assets ./fednode-assets
+    """
+    assets = dict(_walk(SOURCE, PurePosixPath()))
+    paths = {directory / name: source for name, source in assets.items()}
+    if not force:
+        there = [path for path in paths if path.exists() or path.is_symlink()]
+        if there:
+            others = f" and {len(there) - 1} more" if len(there) > 1 else ""
+            raise ConfigError(f"{there[0]}{others}: expected no such file; --force writes over what is there")
+    for path, source in paths.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(source.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
+    if as_json:
+        print(json.dumps({"directory": str(directory), "files": [str(name) for name in assets]}))
+        return
+    for path in paths:
+        print(path)
+
+
+def _walk(folder: Traversable, name: PurePosixPath) -> Iterator[tuple[PurePosixPath, Traversable]]:
+    """The files below `folder`, by their paths from where the walk began."""
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _walk(entry, name / entry.name)
+        else:
+            yield name / entry.name, entry
