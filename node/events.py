@@ -35,6 +35,11 @@ class Events:
     def __repr__(self) -> str:
         return f"Events(cursor={self._cursor}, kept={len(self._kept)})"
 
+    @property
+    def kept(self) -> tuple[NodeEvent, ...]:
+        """The events that a reader can still see, the oldest first."""
+        return tuple(self._kept)
+
     def publish(self, kind: str, **data: Any) -> None:
         self._cursor += 1
         self._kept.append(NodeEvent(self._cursor, self._clock.now_ms(), kind, data))

@@ -93,6 +93,11 @@ class SignedSlots:
         self._rows = rows
         self._watermark: Watermark | None = None  # of a store that is open for writing
 
+    @property
+    def rows(self) -> Rows:
+        """The rows beneath, to look at what is on disk as it is there."""
+        return self._rows
+
     def put_contribution(self, contribution: Contribution) -> bytes:
         """Record the one contribution of a height before it leaves. Raises SlotTaken when another one is there."""
         return self._put_signed(contribution.height, CONTRIBUTION, 0, 0, encode_contribution(contribution))

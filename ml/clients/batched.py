@@ -69,7 +69,7 @@ def train_batched(
                 (i,) = group
                 progress[i] = clients[i].run(phases[i])
             else:
-                made = _run_together([clients[i] for i in group], [phases[i] for i in group])
+                made = run_together([clients[i] for i in group], [phases[i] for i in group])
                 progress |= zip(group, made, strict=True)
         trained = []
         for i, client in enumerate(clients):
@@ -107,7 +107,7 @@ class _Loss(nn.Module):
         return self.compute_loss(self.model, batch, context)
 
 
-def _run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
+def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
     """`Client.run` of all. Raises Diverged for the first that did, with no model changed."""
     first = clients[0]
     model, autocast, sgd = first.state.model.train(), first.engine.autocast(first.device), phases[0].sgd

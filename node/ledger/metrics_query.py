@@ -71,6 +71,12 @@ class MetricsQuery:
         if head and self._first > head:
             raise NotFound(f"round {self._first}: the chain ends at height {head}")
 
+    @property
+    def num_held(self) -> int:
+        """The number of rounds held in memory now."""
+        spans = (self._spans or {}).values()
+        return len(self._rows) + sum(len({*map(id, span.get_rows())}) for span in spans)
+
     def _validate(self) -> None:
         for name in self._series:
             if len(name) > MAX_NAME_CHARS:

@@ -76,6 +76,11 @@ class RoundPayloads:
             f"files={len(self._checked_files)}, ensured={len(self._ensured)}, aggregates={len(self._aggregates)})"
         )
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of checked arrays held in memory now."""
+        return sum(array.nbytes for known in self._checked.values() for array in known.values())
+
     def check_refs(self, contribution: Contribution) -> None:
         """Checks what can be judged without the blobs: kinds, sizes and weight. Raises PayloadRefused."""
         schemas = self._spec.schemas(self._height)

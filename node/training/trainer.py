@@ -326,6 +326,10 @@ class InlineTrainer:
         self._answer = answer
         self._applied_height = 0
 
+    @property
+    def client(self) -> Client:
+        return self._client
+
     async def start(self) -> TrainerInfo:
         return get_info(self._client, "cpu")
 

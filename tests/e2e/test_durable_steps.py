@@ -202,7 +202,7 @@ async def test_a_lone_member_killed_at_a_durable_step_goes_on_with_the_chain_it_
 def read_signed_rows(net: Killable) -> dict[tuple[int, int, int, int], bytes]:
     """What the lone member signed, by slot."""
     with SqliteStore.open(net.get_data_dir("node0"), net.genesis, readonly=True) as store:
-        return {row[:4]: row[4] for row in read_signed(store._rows, 0)}
+        return {row[:4]: row[4] for row in read_signed(store.rows, 0)}
 
 
 # ---- files that are not written by the daemon, or not at once

@@ -27,7 +27,7 @@ async def _read_flooder(net: Federation, name: str) -> dict[str, Any]:
         (flooder,) = (to_json(peer) for peer in admin.list_peers() if peer.name == "node3")
         return flooder
 
-    return await net._ask(name, ask)
+    return await net.ask(name, ask)
 
 
 async def _wait_until_told(net: Federation, name: str, reasons: set[str]) -> None:

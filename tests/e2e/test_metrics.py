@@ -30,13 +30,13 @@ class Scrapable(Federation):
 
     def __init__(self, directory: Path, http_port: int) -> None:
         super().__init__(directory)
-        self._http_port = http_port
+        self.http_port = http_port
         for name, node in self.nodes.items():
             self.nodes[name] = NodeProcess(node.node, options=("--log-format", "json"))
 
     async def get(self, name: str, path: str) -> tuple[int, str]:
         """Status and body."""
-        port = self._http_port + self.names.index(name)
+        port = self.http_port + self.names.index(name)
 
         def ask() -> tuple[int, str]:
             try:
@@ -108,7 +108,7 @@ async def _list_peers(net: Scrapable, name: str) -> list[dict[str, Any]]:
 async def test_calls_are_timed_by_method_and_code(net: Scrapable) -> None:
     await net.get_status("node0")
     with pytest.raises(NotFound):
-        await net._ask("node0", lambda admin: admin.get_block(ROUNDS + 1))
+        await net.ask("node0", lambda admin: admin.get_block(ROUNDS + 1))
     scraped = await net.scrape("node0")
     assert scraped.get("fednode_rpc_seconds_count", method="Admin/GetStatus", code="ok") >= 1
     assert scraped.get("fednode_rpc_seconds_count", method="Admin/GetBlock", code="not_found") == 1
@@ -151,7 +151,7 @@ async def test_a_node_that_has_lost_its_quorum_lives_and_is_not_ready(net: Scrap
 async def test_two_nodes_cannot_have_one_port(net: Scrapable) -> None:
     """node1, which is down, on node0's."""
     finished = await asyncio.to_thread(
-        run_command, "--config", net.nodes["node1"].node.config_file, "--set", f"http.listen=127.0.0.1:{net._http_port}"
+        run_command, "--config", net.nodes["node1"].node.config_file, "--set", f"http.listen=127.0.0.1:{net.http_port}"
     )
     assert finished.code == 78
-    assert f"http.listen: 127.0.0.1:{net._http_port}: cannot listen there (Address already in use)" in finished.err
+    assert f"http.listen: 127.0.0.1:{net.http_port}: cannot listen there (Address already in use)" in finished.err

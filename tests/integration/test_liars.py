@@ -88,7 +88,7 @@ async def wait_for_contributions(net: Cluster, liar: Liar, least: int = 3) -> li
 
 
 def get_rejections(net: Cluster, name: str) -> list[str]:
-    return [event.data["reason"] for event in get_service(net, name).events._kept if event.kind == "rejected"]
+    return [event.data["reason"] for event in get_service(net, name).events.kept if event.kind == "rejected"]
 
 
 def get_accused(net: Cluster, name: str) -> set[Id]:

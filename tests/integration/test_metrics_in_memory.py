@@ -141,7 +141,7 @@ def test_what_a_liar_does_is_counted(tmp_path: Path) -> None:
         async with observed(tmp_path, *honest, train_s=0.2) as one, lying(one.net, "node3") as liar:
             for text in ("a", "b"):
                 liar.send(liar.make_vote(Phase.PREVOTE, make_digest(text)))
-            await one.net.wait_for(lambda: one.metrics._evidence["vote"] == 1, "evidence")
+            await one.net.wait_for(lambda: one.scrape().get("fednode_evidence_total", kind="vote") == 1, "evidence")
             contributions: list[Any] = []
 
             def has_enough() -> bool:
@@ -150,7 +150,9 @@ def test_what_a_liar_does_is_counted(tmp_path: Path) -> None:
 
             await one.net.wait_for(has_enough, "contributions")
             liar.send(liar.make_candidate(contributions, aggregate=make_digest("c")))
-            await one.net.wait_for(lambda: one.metrics._blocks["rejected"] == 1, "an objection")
+            await one.net.wait_for(
+                lambda: one.scrape().get("fednode_chain_blocks_total", result="rejected") == 1, "an objection"
+            )
             await one.net.wait_for_height(one.net["node0"].height + 2, *honest)
             scraped = one.scrape()
             assert scraped.get("fednode_evidence_total", kind="vote") == 1

@@ -199,7 +199,7 @@ def test_the_record_of_a_round_says_who_did_not_want_to_contribute(tmp_path: Pat
                 record = store.get_round(5)
                 assert record is not None
                 assert record["left_out"] == {encode_id(net.id("node3")): "it said that it would not contribute"}
-            told = [event.data for event in there.get_service("node3").events._kept if event.kind == "operator"]
+            told = [event.data for event in there.get_service("node3").events.kept if event.kind == "operator"]
             assert told == [{"paused": True}]
 
     run_virtual(story())

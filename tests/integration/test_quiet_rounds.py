@@ -64,7 +64,7 @@ def get_network(net: Cluster) -> SievedNetwork:
 def get_stalls(net: Cluster) -> list[str]:
     """All that any node has ever said of a stall."""
     services = (node.service for node in net.nodes.values())
-    kept = (event for service in services if service is not None for event in service.events._kept)
+    kept = (event for service in services if service is not None for event in service.events.kept)
     return [event.data["reason"] for event in kept if event.kind == "stall"]
 
 

@@ -72,7 +72,7 @@ def test_a_liar_is_far_from_the_others_and_does_harm_where_the_mean_follows_it(m
     trainers, genesis = make_learning({"name": method, **settings.get(method, {})})
 
     async def story(fed: ViewedFederation) -> None:
-        client = trainers[0]._client
+        client = trainers[0].client
         before = {name: array.tobytes() for name, array in client.state_arrays().items()}
         for number in (1, 2):
             shown = await fed.score(number)
@@ -151,7 +151,7 @@ def test_one_without_test_samples_a_worker_or_a_membership_says_so(tmp_path: Pat
         shown = await fed.score(1)
         assert (shown.no_effect, get_numbers(shown, "effect")) == ("this node has no test samples", {})
         assert len(get_numbers(shown, "distance")) == 4
-        learner = fed.view._service.learner
+        learner = fed.service.learner
         key = next(key for key in make_keys(5) if key.id not in fed.net.genesis.member_ids)
         stranger = Scorer(replace(fed.context, key=key), learner)
         await stranger.add_scores(shown := await fed.view.get_round(2), LONG_S)

@@ -35,7 +35,7 @@ def test_nothing_is_worked_out_that_nobody_asks_for_and_nothing_twice(tmp_path: 
         assert len(get_numbers(shown, "distance")) == 4
         assert await fed.score(1) == shown
         assert await fed.view.get_round(1) == shown  # once known it is shown to whoever asks
-        restarted = NodeView(fed.view._service, fed.context, make_config(tmp_path), make_book())
+        restarted = NodeView(fed.service, fed.context, make_config(tmp_path), make_book())
         assert await restarted.get_round(1, LONG_S) == shown
         assert trainer.asked == [(1, 2)] * 4
         await fed.net.crash("node0")

@@ -207,7 +207,7 @@ async def check_told(net: Cluster, name: str, height: int) -> None:
     record = get_record(net, name, height)
     assert re.match(rf"height {height}: .*(not finite|samples is (nan|inf))", record["spoiled"]), record["spoiled"]
     json.dumps(record, allow_nan=False)
-    assert [event.data["height"] for event in service.events._kept if event.kind == "spoiled"] == [height]
+    assert [event.data["height"] for event in service.events.kept if event.kind == "spoiled"] == [height]
     shown = Ledger(net.genesis, store).get_round(height)
     assert shown.spoiled == record["spoiled"]
     assert ("aggregate not taken over", record["spoiled"]) in _describe(shown, [], "step")
@@ -267,7 +267,7 @@ def test_while_a_node_goes_on_from_its_own_model_its_status_and_its_metrics_say_
         assert dict(describe(status))["SPOILED"].startswith(f"the aggregate of round {AT}, so this node goes on")
         assert f"SPOILED by round {AT}" in describe_in_a_line(status)
         assert 0 < status.accuracy <= 1
-        for event in service.events._kept:
+        for event in service.events.kept:
             metrics.on_event(event)
         told = read_metrics(metrics)
         assert (told["fednode_spoiled_aggregates_total"], told["fednode_on_own_model"]) == (1, 1)
@@ -296,7 +296,7 @@ def test_what_still_gives_a_loss_and_cannot_be_trained_from_is_undone(tmp_path: 
             assert ("began from its own model", record["went_back"]) in _describe(
                 Ledger(net.genesis, store).get_round(AT + 1), [], "step"
             )
-            events = [event for event in get_service(net, name).events._kept if event.kind == "spoiled"]
+            events = [event for event in get_service(net, name).events.kept if event.kind == "spoiled"]
             assert [event.data["height"] for event in events] == [AT]
             before = max(get_record(net, name, at)["accuracy"] for at in range(1, AT))
             assert get_record(net, name, last)["accuracy"] > before - 0.05

@@ -251,7 +251,7 @@ def test_what_does_not_fit_its_schema_takes_its_author_out_of_the_choice_alone(
                     assert "g: " in fed.get_record(name, height)["gone"][encode_id(lies)]
             service = fed.net["node0"].service
             assert service is not None
-            told = [event.data for event in service.events._kept if event.kind == "rejected"]
+            told = [event.data for event in service.events.kept if event.kind == "rejected"]
             assert {event["author"] for event in told} == {lies.hex()}
             assert {event["height"] for event in told} == {1, 2, 3}
 

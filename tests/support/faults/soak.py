@@ -366,7 +366,7 @@ class Soak:
         files, temporary, size = (sum(found) for found in zip(*map(_measure, self.net.nodes.values()), strict=True))
         wal = self.net[STEADY].path / "chain.db-wal"
         context = self.net[STEADY].get_context()
-        rows = context.store._rows
+        rows = context.store.rows
         return Sample(
             round=self.net[STEADY].height,
             seconds=time.monotonic() - self.began_s,

@@ -187,7 +187,7 @@ class Federation:
         return {status["name"]: status for status in found if status is not None}
 
     async def get_status(self, name: str) -> Status:
-        status: Status = to_json(await self._ask(name, AdminClient.get_status))
+        status: Status = to_json(await self.ask(name, AdminClient.get_status))
         return status
 
     def get_pid(self, name: str) -> int:
@@ -202,14 +202,14 @@ class Federation:
 
     async def read_chain(self, name: str) -> list[dict[str, Any]]:
         """Every finalised block as the running node lists it, genesis first."""
-        return await self._ask(name, _read_chain)
+        return await self.ask(name, _read_chain)
 
     async def read_contributors(self, name: str, height: int) -> list[str]:
         """Whose contributions the block of a height holds, by name, as the running node has it."""
-        block = await self._ask(name, lambda admin: admin.get_block(height))
+        block = await self.ask(name, lambda admin: admin.get_block(height))
         return [contribution.name for contribution in block.contributions]
 
-    async def _ask(self, name: str, question: Callable[[AdminClient], T]) -> T:
+    async def ask(self, name: str, question: Callable[[AdminClient], T]) -> T:
         """A running node's answer, also if it takes longer than a command would wait."""
 
         def ask() -> T:

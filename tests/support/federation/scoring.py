@@ -35,6 +35,7 @@ class ViewedFederation:
     """A federation, and the view of its first member."""
 
     net: Cluster
+    service: RoundService
     context: NodeContext
     view: NodeView
 
@@ -62,7 +63,8 @@ async def asking(path: Path, n: int = 4, *, rounds: int = 2, **settings: Any) ->
         await net.wait_for(lambda: all(store and store.get_round(rounds) for store in stores), "the last records")
         service = net["node0"].service
         assert service is not None
-        yield ViewedFederation(net, contexts[0], NodeView(service, contexts[0], make_config(path), make_book()))
+        view = NodeView(service, contexts[0], make_config(path), make_book())
+        yield ViewedFederation(net, service, contexts[0], view)
 
 
 def run(

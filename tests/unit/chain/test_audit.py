@@ -320,6 +320,6 @@ def test_a_damaged_row_is_not_exported(tmp_path: Path) -> None:
     with SqliteStore.open(tmp_path, GENESIS) as store:
         for block, certificate in CHAIN[:3]:
             store.append(block, certificate)
-        store._rows.connection.execute("UPDATE blocks SET certificate = x'00' WHERE height = 2")
+        store.rows.connection.execute("UPDATE blocks SET certificate = x'00' WHERE height = 2")
         with pytest.raises(StoreCorrupted, match="block 2: certificate: stored bytes"):
             list(export_blocks(store, 0, 3))

@@ -255,7 +255,7 @@ def test_evidence_rounds_and_meta_are_kept(tmp_path: Path) -> None:
 
 
 def test_writes_are_durable_and_exclusive_by_setting(store: SqliteStore) -> None:
-    connection = store._rows.connection
+    connection = store.rows.connection
     settings = [
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous", "locking_mode")
     ]
@@ -435,7 +435,7 @@ def test_a_head_that_lost_its_quorum_is_refused(tmp_path: Path) -> None:
 def test_missing_rows_are_noticed(tmp_path: Path) -> None:
     with SqliteStore.open(tmp_path, GENESIS) as store:
         fill(store, 5)
-        store._rows.connection.execute("DELETE FROM blocks WHERE height = 3")
+        store.rows.connection.execute("DELETE FROM blocks WHERE height = 3")
     with SqliteStore.open(tmp_path, GENESIS, readonly=True) as store:
         report = verify_chain(GENESIS, store)
         assert report.fault is not None
@@ -447,13 +447,13 @@ def test_missing_rows_are_noticed(tmp_path: Path) -> None:
 def test_a_cut_tail_is_noticed(tmp_path: Path) -> None:
     with SqliteStore.open(tmp_path, GENESIS) as store:
         fill(store, 5)
-        store._rows.connection.execute("DELETE FROM blocks WHERE height = 5")
+        store.rows.connection.execute("DELETE FROM blocks WHERE height = 5")
     with SqliteStore.open(tmp_path, GENESIS, readonly=True) as store:
         assert str(verify_chain(GENESIS, store).fault) == "block 5: missing from the store"
 
 
 def test_a_full_disk_leaves_the_chain_as_it_was(store: SqliteStore) -> None:
-    connection = store._rows.connection
+    connection = store.rows.connection
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreFull, match=r"chain\.db: block \d+: .*full"):

@@ -42,13 +42,13 @@ CASES = {name: {"name": name, **WORK} for name in METHODS if name not in MORE} |
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the groups that were trained in one pass, as they come."""
     sizes: list[int] = []
-    run_together = ml.clients.batched._run_together
+    run_together = ml.clients.batched.run_together
 
     def note(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
         sizes.append(len(clients))
         return run_together(clients, phases)
 
-    monkeypatch.setattr(ml.clients.batched, "_run_together", note)
+    monkeypatch.setattr(ml.clients.batched, "run_together", note)
     return sizes
 
 

@@ -543,13 +543,13 @@ def test_clients_in_one_pass_learn_what_they_would_have_one_after_the_other(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups: list[int] = []
-    run_together = ml.clients.batched._run_together
+    run_together = ml.clients.batched.run_together
 
     def note(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
         groups.append(len(clients))
         return run_together(clients, phases)
 
-    monkeypatch.setattr(ml.clients.batched, "_run_together", note)
+    monkeypatch.setattr(ml.clients.batched, "run_together", note)
     clients = make_clients(**settings)
     made = train_batched(clients, 1, BEACON)
     assert groups == []  # whoever trains an encryptor trains alone

@@ -59,8 +59,7 @@ def test_the_answer_is_bounded_and_has_the_extremes_of_the_whole(max_points: int
     held = 0
     for first, last in query.get_pages():
         query.add(rounds[first - 1 : last])
-        spans = query._spans or {}
-        held = max(held, len(query._rows) + sum(len({*map(id, span.get_rows())}) for span in spans.values()))
+        held = max(held, query.num_held)
     found = query.answer()
     assert len(found.rounds) <= max_points
     assert held <= max_points
