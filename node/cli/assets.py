@@ -26,10 +26,11 @@ def write(
     force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the systemd unit, the Compose files, Prometheus' rules and Grafana's dashboard that come with the program.
+    """Write the files that run and watch a node to a folder.
 
-    They lie in DIR as in the repository: docker-compose.yml, which then needs the image named by FEDNODE_IMAGE, and
-    below deploy/ what is for systemd and for monitoring.
+    These are the systemd unit, the Compose files, Prometheus' rules and Grafana's dashboard. They lie in DIR as in the
+    repository: docker-compose.yml, which then needs the image named by FEDNODE_IMAGE, and below deploy/ what is for
+    systemd and for monitoring.
 
     Example: fednode assets ./fednode-assets
     """

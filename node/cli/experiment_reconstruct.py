@@ -61,8 +61,10 @@ def reconstruct(
     threads: ThreadsOption = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how much of a shared sample another site can recover from fededs. A learned transformation of samples
-    leaves a node; this trains a decoder that undoes it, from known pairs and from none.
+    """Measure what an attacker recovers from fededs's shared sets.
+
+    A learned transformation of samples leaves a node; this trains a decoder that undoes it, from known pairs and from
+    none.
 
     Example: fednode experiment reconstruct --data cifar:cifar-10-batches-py --model resnet18_nobn --clients 5
     --unet-width 64 --device cuda --png recovered.png

@@ -69,7 +69,9 @@ def make_volumes(directory: Path, environment: Mapping[str, str]) -> VolumesMade
         )
     for volume in mounted[:num_nodes]:
         if records[volume] != made:
-            raise ConfigError(f"{volume}: expected the files of chain {made['chain_id']} (got others or none); {_FORGET}")
+            raise ConfigError(
+                f"{volume}: expected the files of chain {made['chain_id']} (got others or none); {_FORGET}"
+            )
     for name, value in asked.items():
         if value != made["settings"].get(name, value):
             raise ConfigError(f"{name}: expected {made['settings'][name]!r}, as it was made (got {value!r}); {_FORGET}")
@@ -98,7 +100,9 @@ def _count_started(environment: Mapping[str, str], most: int) -> int:
     if asked in ("", str(started)):
         return started
     if f"nodes-{asked}" in known:
-        raise ConfigError(f"{NODES}: Compose starts {started} nodes (got {asked}): set {PROFILES}=nodes-{asked} as well")
+        raise ConfigError(
+            f"{NODES}: Compose starts {started} nodes (got {asked}): set {PROFILES}=nodes-{asked} as well"
+        )
     raise ConfigError(f"{NODES}: expected {FEWEST} to {most} (got {asked!r})")
 
 
