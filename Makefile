@@ -14,7 +14,7 @@ AUDIT   := $(VENV)/.audit
 DEVICE      ?= cpu
 ENVIRONMENT ?= $(BIN)/python
 
-.PHONY: setup test test-slow test-long fuzz check format proto docs reference lock sbom audit wheel demo clean
+.PHONY: setup test test-slow test-long fuzz check format proto docs man reference lock sbom audit wheel demo clean
 
 setup: $(READY)
 
@@ -65,6 +65,10 @@ proto: $(READY)
 # docs/_build/index.html; a link within that leads nowhere is an error.
 docs: $(DOCS)
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
+
+# docs/_build/man: fednode(1), fednode-node.yaml(5), fednode-genesis.yaml(5).
+man: $(DOCS)
+	$(BIN)/python -m sphinx -q -n -W --keep-going -b man docs docs/_build/man
 
 # The pages of docs/reference, from the code; a test holds them to it.
 reference: $(READY)

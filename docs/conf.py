@@ -1,4 +1,4 @@
-"""How Sphinx builds these pages: MyST for Markdown, furo for their look, nothing loaded from elsewhere."""
+"""The configuration of Sphinx: MyST for Markdown, furo for the look of the pages, nothing loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -29,3 +29,16 @@ html_show_sphinx = False
 html_copy_source = False
 html_theme_options: dict[str, object] = {"top_of_page_buttons": []}
 highlight_language = "none"
+
+man_show_urls = False
+man_pages = [
+    (
+        "reference/commands",
+        "fednode",
+        "train a model together with no server, no shared data and no trusted party",
+        author,
+        1,
+    ),
+    ("reference/configuration", "fednode-node.yaml", "the configuration of a node", author, 5),
+    ("reference/genesis", "fednode-genesis.yaml", "what the members of a federation agree on", author, 5),
+]
