@@ -1,9 +1,10 @@
-"""The guard of a client that takes models of single peers: by its own test samples, one that would harm it is not taken
-(SECURITY §6).
+"""The guard of a client that takes models of single peers: it tries them on the client's own test samples, and refuses
+those that would do harm (SECURITY §6).
 
-Nobody recomputes what a client does with the models that it has drawn, so nothing of theirs is bounded by a rule of
-aggregation. What is left is their effect. Each is tried alone; who harms alone is refused, and of the others together
-the worst, one after the other, until the client stands no worse than it may. That costs nothing while there is no harm.
+Nobody recomputes what a client does with the models it has drawn, so no rule of aggregation bounds them. What is
+left is their effect. Each is tried alone, and one that does harm alone is refused. Of the others together the worst
+is refused, one after the other, until the client stands no worse than it may. Where there is no harm this costs
+nothing.
 """
 
 from __future__ import annotations

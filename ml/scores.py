@@ -1,4 +1,5 @@
-"""The distance of each contribution from what all of a round have in common: advice for people, and part of no rule.
+"""Scores of contributions: the distance of each from what all of a round have in common. They are advice for people,
+and part of no rule.
 
 Whatever a federation aggregates by, the centre is the coordinate-wise median of the contributions, which less than half
 of them cannot take anywhere. With D elements in x_i,
@@ -8,10 +9,10 @@ of them cannot take anywhere. With D elements in x_i,
 
 so that 1 is usual and 10 stands out, whatever the model. Running statistics of batch norm, whose scale is not that of
 weights, are measured apart. Prototypes are compared class by class, several of a class by their mean, and an author by
-the classes it has. An author's distance is the largest of its ratios. Of fewer than three, nobody can say which is far.
+the classes it has. An author's distance is the largest of its ratios. Of fewer than three contributions, nobody can say
+which is far.
 
-Floats are added up here in no order that others would keep to: the last bits are a machine's own, and nobody votes on
-them.
+Floats are added up here in no fixed order: the last bits are a machine's own, and nobody votes on them.
 """
 
 from __future__ import annotations

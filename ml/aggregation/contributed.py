@@ -1,7 +1,7 @@
-"""The input of a rule: what authors gave for one payload kind, and the settings that all members share.
+"""The input of a rule: the authors' arrays of one payload kind, and the settings that all members share.
 
-Every rule goes through contributions in the order of their authors' keys. The checks in here find what does not go
-together; they raise AggregationError and name the author.
+Every rule goes through contributions in the order of their authors' keys. The checks in here find arrays that do not
+go together; they raise AggregationError and name the author.
 """
 
 from __future__ import annotations

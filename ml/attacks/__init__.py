@@ -1,4 +1,4 @@
-"""Members that lie, in a simulation: what they send instead of what they have learned (SECURITY §6).
+"""Attacks: members that lie in a simulation, by what they send instead of what they have learned (SECURITY §6).
 
     label_flip               trains on samples of other labels                  any method
     sign_flip                goes the way back                                  models, prototypes
@@ -12,7 +12,7 @@
     poisoned_set             wrong labels or noise in what is shared once       fededs
     silent                   says nothing                                       any method
 
-`ml.attacks.base` has the threat model, `ml.simulation.liars` what a simulation does with it.
+`ml.attacks.base` has the threat model; `ml.simulation.liars` carries an attack out.
 """
 
 from __future__ import annotations

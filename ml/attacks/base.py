@@ -1,12 +1,11 @@
-"""The form of an attack: settings, and the answer that a member which lies makes of what it would truly say.
+"""The base of an attack: its settings, and the answer of a lying member in place of the true one.
 
 The threat model is the strongest that is usual in the literature. The liars are members with valid keys, and act as
 one. They train as the honest do, see what every honest member sends in a round before they answer it, and know the
-method and its rule. What validators refuse of theirs counts as not sent. They neither hold the honest back nor see
-their samples.
+method and its rule. Answers that validators refuse count as not sent. They neither hold the honest back nor see their
+samples.
 
-Numpy only, so that an experiment's file is checked without torch. `ml.simulation.liars` is what a simulation does with
-it.
+Numpy only, so that an experiment's file is checked without torch. `ml.simulation.liars` carries an attack out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Attacks made of what the honest send, which the liars see before they answer. Notation as in `ml.attacks.vectors`;
-mu is the mean of the honest x.
-"""
+"""Attacks made from the honest members' messages, which the liars see before they answer. Notation as in
+`ml.attacks.vectors`; mu is the mean of the honest x."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Silence: what it costs that members are gone, beside which the harm of their lies is to be seen."""
+"""Silence: members that are gone. Its harm is the measure for that of lies."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """The feature cache: samples on the device that trains on them, already passed through the part of the model that never
 changes (ALGORITHMS §3, §6).
 
-What a frozen encoder makes of an image is the same in every step of every round. So it is computed once for each set of
-samples, and a client holds the features [N, E] in place of the images: a step then costs what the head costs. Only
-images that training augments stay images. In float32, whatever the steps are computed in, so that an image that is
-classified later has the features it would have had here; in chunks of one size, so that all who hold the same samples
-come to the same bits.
+A frozen encoder gives the same features of an image in every step of every round. So they are computed once for each
+set of samples, and a client holds the features [N, E] in place of the images: a step then costs what the head costs.
+Only images that training augments stay images.
+
+Features are float32, whatever the steps are computed in, so that an image classified later has the features it would
+have had here. They are computed in chunks of one size, so that all who hold the same samples come to the same bits.
 """
 
 from __future__ import annotations

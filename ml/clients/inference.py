@@ -1,8 +1,8 @@
 """Inference by a client: classifies samples that it is asked about, pixels or features as they lie in a file.
 
-They go the way of the client's own samples: fitted to genesis' input, normalised, then through its method's inference.
-Nothing of the client changes but that its model is in eval mode, as after any measurement; training sets the mode that
-it needs, and draws from seeds of its own.
+They go the way of the client's own samples: fitted to genesis' input, normalised, then through its method's
+inference. Nothing of the client changes except that its model is in eval mode afterwards, as after any measurement;
+training sets the mode it needs, and draws from seeds of its own.
 """
 
 from __future__ import annotations

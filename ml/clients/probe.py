@@ -1,7 +1,7 @@
 """The probe of a client: one training step, computed and thrown away. It shows whether a client that has taken over a
 round's aggregate can go on training.
 
-A model may answer its test samples and still be of no use to go on from: prototypes of absurd length pull on training
+A model may answer its test samples and still be no base for training: prototypes of absurd length act on training
 alone, and a gradient overflows long before a loss does. One batch shows that before a whole phase is wasted on it.
 """
 

@@ -1,6 +1,7 @@
 """Checks of data that can be read but may be wrong; they run before anything trains.
 
-What cannot be trained on is a DataError of whoever reads it. What is found here can be, but its figures may mislead:
+Data that nothing can be trained on are a DataError of the reader. Data found here can be trained on, but their figures
+may mislead:
 
     duplicates       the same sample in training and test, which then measures memory; twice in one split; two labels
     empty classes    no training sample, or none to test one that is trained on; a domain without one of the classes

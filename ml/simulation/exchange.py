@@ -1,7 +1,8 @@
-"""The payloads that clients send each other in a round: voted ones to everyone, others to whoever wants them.
+"""The payloads that clients send each other in a round: voted ones to everyone, others on demand.
 
-Of a payload on demand only the digest travels with the contribution (`Offer`). Once the round has its aggregate each
-client pulls what its spec says is wanted, as a node does, except what it has already because it made the same itself.
+Of a payload on demand only the digest travels with the contribution (`Offer`). Once the round has its aggregate,
+each client pulls the payloads its spec asks for, as a node does. It does not pull what it has made itself, byte for
+byte.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The members of a simulation that lie: which they are, what their attack does to their samples, and what they answer.
+"""The members of a simulation that lie: which ones they are, how their attack changes their samples, and what they
+answer.
 
-Who lies follows from the run's seed and from how many there are of all and of them, and from nothing else: so it is the
-same clients whatever the method, the rule and the attack, and of more liars the fewer are some.
+The choice of liars follows from the run's seed and the two numbers of clients and liars, and from nothing else. So
+they are the same clients whatever the method, the rule and the attack, and fewer liars are a part of more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Predictions of a running node, for samples that its operator sends: the admin service's `Predict`.
 
-The worker answers when it is free of the rounds, which a prediction neither stops nor overtakes. What it says is put
+The worker answers when it is free of the rounds; a prediction neither stops nor overtakes them. Its answer is put
 into words here: classes by name, and members by the block whose aggregate their prototypes came with.
 """
 

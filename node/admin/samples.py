@@ -1,7 +1,7 @@
 """The samples of one prediction: how many there may be, and their bytes, at both ends of the admin socket.
 
-A prediction stands between a node and its next round for as long as it takes, so a request is about as much as a node
-classifies to measure itself, and whoever has more asks several times.
+A prediction delays a node's next round for as long as it takes. So a request is limited to about as many samples as
+a node classifies to measure itself, and a caller that has more asks several times.
 """
 
 from __future__ import annotations

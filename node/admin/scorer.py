@@ -1,12 +1,12 @@
 """Scores the contributions of a round when somebody asks, beside the rounds and never in their way.
 
-The effect of a contribution is what the round's aggregate leaves this node as loss on its own test samples, less what
-the aggregate without that contribution would leave: above 0 it did harm. Both are evaluated by the model as it stands
-now, in one call of the worker for each contribution, the farthest first; training does not wait for it
-(`node.training.worker`).
+The effect of a contribution is a difference of two losses on this node's own test samples: that which the round's
+aggregate leaves, less that which the aggregate without this contribution would leave. Above 0 it did harm. Both are
+evaluated by the model as it stands now, in one call of the worker for each contribution, the farthest first; training
+does not wait for it (`node.training.worker`).
 
-One round is scored at a time, on a thread of its own. What is known is kept, in memory and with the round's record, so
-that asking again is free and goes on where time was up.
+One round is scored at a time, on a thread of its own. Known scores are kept, in memory and with the round's record,
+so that asking again is free and goes on where time was up.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The orderly end of a daemon: at an operator's word, or once a round is final here.
+"""The orderly end of a daemon: at an operator's word, or once a given round is final here.
 
-The votes that made a block final here may still be on their way to others, and a node that left at once could leave
-them without. So it lingers until those in sight have the block too and its own worker has taken the aggregate in; it
-contributes to nothing meanwhile.
+The votes that made a block final here may still be on their way to others; a node that left at once could leave them
+without. So it stays until the peers in sight have the block too and its own worker has applied the aggregate.
+Meanwhile it contributes nothing.
 """
 
 from __future__ import annotations

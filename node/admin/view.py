@@ -1,8 +1,8 @@
 """The view of a running node: reads its state and changes nothing, except that it remembers scores once they were asked
 for. Nothing waits for it.
 
-The answers are the messages of admin.proto. What is in the store is read on the store's thread; an audit computes on a
-thread of its own and pauses after each block, so that the event loop gets its turn.
+The answers are the messages of admin.proto. The store is read on the store's thread. An audit computes on a thread
+of its own and pauses after each block, so that the event loop gets its turn.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The members of a genesis: as an operator writes them down, one more before anybody has started, and whether a node
-is what its configuration says, a member that genesis names or an observer that it does not.
-"""
+"""The members of a genesis: written as an operator does, and one more added before anybody has started. Tells also
+whether a node is what its configuration says, a member that genesis names or an observer that it does not."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """YAML that remembers where each value stood, so that a complaint can name file, line and column.
 
-The values are YAML 1.2's core schema (JSON's types): `off` is text, `1e-3` a number, a date is text. What a
-configuration never needs is refused, not guessed at: a key given twice, aliases, tags, non-finite numbers, a second
-document, nesting beyond reason.
+The values are YAML 1.2's core schema (JSON's types): `off` is text, `1e-3` a number, a date is text. Constructs that
+a configuration never needs are refused, not guessed at: a key given twice, aliases, tags, non-finite numbers, a
+second document, nesting beyond reason.
 """
 
 from __future__ import annotations

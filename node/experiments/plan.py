@@ -1,16 +1,16 @@
-"""From an experiment's file to the runs it asks for.
+"""The plan of an experiment: turns its file into the runs it asks for.
 
-A *point* is one combination of the axes' values; its *facts* are everything a table can be laid out by: those values,
-and the settings that follow from them. A *run* is one simulation, named by a digest of its whole configuration: points
-that come to the same configuration share it, and a finished run is never run again under another file.
+A *point* is one combination of the axes' values. Its *facts* are everything a table can be laid out by: those values,
+and the settings that follow from them. A *run* is one simulation, named by a digest of its whole configuration. Points
+that come to the same configuration share a run, and a finished run is never run again under another file.
 
 Where a setting is given more than once, the later of these counts: `base.method`, a task's `method`, the method's own
-entry, a swept `method.KEY`, the budget's local iterations. What stands in `base`, in a task or in an axis reaches the
+entry, a swept `method.KEY`, the budget's local iterations. Settings in `base`, in a task or in an axis reach the
 methods that have such a setting, at least one of which must. A method's own `rounds` and `max_loss_ratio` count before
-all others. All this is so of attacks, too; a method that cannot be attacked so has no run there, which is no mistake.
+all others. The same holds for attacks. A method that an attack does not apply to has no run there, which is no mistake.
 
-Rounds are the method's own. Where it has heights before its first one (FedEDS shares its encrypted sets at one), a run
-has those besides.
+Rounds are the method's own. Where it has heights before its first round (FedEDS shares its encrypted sets at one), a
+run has those besides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Work spread over processes that each take one piece after another, and may die without taking the others along.
+"""A pool of processes that each do one piece of work after another. One that dies takes nothing else along.
 
-Each process is started afresh (`spawn`: torch does not survive a fork), computes on one thread, and is told what to do
-over a pipe; it ends by itself when whoever told it is gone.
+Each process is started afresh (`spawn`: torch does not survive a fork), computes on one thread, and is told what to
+do over a pipe. It ends by itself when its parent is gone.
 """
 
 from __future__ import annotations

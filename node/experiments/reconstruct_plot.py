@@ -1,5 +1,5 @@
-"""What an attack on encrypted sets recovers, as a picture: samples across, what was made of them downwards, and a block
-for each random layer. Drawn by matplotlib."""
+"""The picture of an attack on encrypted sets, drawn by matplotlib: samples across, the attack's images of them
+downwards, and a block for each random layer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Running an experiment: what is not finished yet, in parallel processes, each result kept as soon as it is there.
+"""Runs an experiment: the missing runs, in parallel processes. Each result is kept as soon as it is there.
 
-A directory belongs to one process at a time. It holds the file as it was run, and a result for each run; whatever stops
-the work, the next call goes on with the runs that have none.
+A directory belongs to one process at a time. It holds the file as it was run, and a result for each run. After any
+interruption the next call goes on with the runs that have none.
 """
 
 from __future__ import annotations

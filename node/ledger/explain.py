@@ -1,8 +1,8 @@
 """The explanation of a round: who took what from whom, and what the method set for it, recomputed from the chain when
 somebody asks.
 
-The method's spec explains it from the block, its aggregate and the block whose sets training read
-(`MethodSpec.explain`), in places of the block; here those become members. Numpy, never torch.
+The method's spec explains the round from the block, its aggregate and the block whose sets training read
+(`MethodSpec.explain`). It gives authors by their places in the block; here those become members. Numpy, never torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Takes an exported chain into a stopped node's store: the whole file is judged first, then what extends the store is
-appended. Nothing in the file is believed: links, difficulty, proof of work, every signature, every certificate.
+"""Imports an exported chain into a stopped node's store: judges the whole file first, then appends what extends the
+store. It believes nothing in the file: links, difficulty, proof of work, every signature and every certificate are
+checked.
 
-A file may overlap with what is there, and must then say the same; it must not leave a gap. Aggregates are not in it:
-the node fetches the newest by its digest when it runs again, as after any catching up, and audits what was imported.
+A file may overlap with the store, and must then say the same; it must not leave a gap. Aggregates are not in it: the
+node fetches the newest by its digest when it runs again, as after any catching up, and audits what was imported.
 """
 
 from __future__ import annotations

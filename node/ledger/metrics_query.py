@@ -1,10 +1,10 @@
 """Metrics over many rounds, reduced to few points for a chart or a table.
 
-Rounds are read in pages and fed in one after the other; no more are held than the answer may have, and one. While there
-are at most `max_points` all remain. Beyond that the heights that were asked for are cut into equal spans, and of each
-remain the first and the last measured round, and for every series those where it is lowest and highest: M4 (Jugel et
-al., VLDB 2014) of all series together, so that every round that remains has the values of all. A line drawn through
-them covers what the line through all rounds does, spikes included.
+Rounds are read in pages and added one after the other; no more are held than the answer may have, and one. While
+there are at most `max_points`, all remain. Beyond that the heights asked for are cut into equal spans. Of each span
+remain the first and the last measured round and, for every series, the rounds where it is lowest and highest. This
+is M4 (Jugel et al., VLDB 2014) of all series together, so that every round that remains has the values of all. A
+line drawn through them covers what the line through all rounds does, spikes included.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Reads a stopped node's data directory as `node.admin.client.AdminClient` reads a running node's: the same questions,
-the same answers. Nothing in the directory is changed.
-"""
+"""The offline node: reads a stopped node's data directory and answers as `node.admin.client.AdminClient` does for a
+running node. It changes nothing in the directory."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Scores of the contributions of a round, as this node sees them, for people who look for a faulty member. Nothing is
 ever decided by them.
 
-A score is a distance (`ml.scores`), for which it takes the payloads, and an effect on the loss of the node's own test
-samples, for which it takes a worker too (`node.admin.scorer`). Payloads go after a while (`node.payloads.retention`);
-what was worked out before stays with the round's record.
+A score has two parts: a distance (`ml.scores`), which needs the payloads, and an effect on the loss of the node's
+own test samples, which needs a worker too (`node.admin.scorer`). Payloads go after a while
+(`node.payloads.retention`); scores computed before that stay with the round's record.
 """
 
 from __future__ import annotations

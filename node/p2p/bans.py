@@ -1,10 +1,10 @@
 """Bans: the peers this node refuses for now, because they sent bad bytes under a good identity (PROTOCOL §7) or because
 an operator named them.
 
-For a fault the refusal lasts 1 minute at first and doubles with each further one up to an hour. A peer that then
-behaves for as long as its last refusal lasted, and an hour more, starts afresh. A ban by hand lasts as long as it was
-given for, and is no fault: nothing is added to it. In either case only the connection is refused: what the peer signed
-still counts when others relay it.
+For a fault the ban lasts 1 minute at first, and doubles with each further one up to an hour. A peer that then
+behaves for as long as its last ban lasted, and an hour more, starts afresh. An operator's ban lasts as long as the
+operator said, and is no fault: it adds nothing to later ones. In either case only the connection is refused: what
+the peer signed still counts when others relay it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Asks one peer who it is, from outside a running node: TCP, then whose TLS answers, then whether it lets us in.
+"""Asks one peer who it is, from outside a running node: first TCP, then whose TLS answers, then whether it lets us in.
 
-The handshake is tried twice. First with nothing checked, to be able to say who answers there instead of the peer; then
-as a node dials, trusting that one peer alone. Blocking, each step bounded by `STEP_S`.
+The handshake is tried twice. The first checks nothing, so that the probe can say who answers there instead of the
+peer. The second dials as a node does, and trusts that one peer alone. Blocking; each step is bounded by `STEP_S`.
 """
 
 from __future__ import annotations

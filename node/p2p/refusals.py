@@ -1,9 +1,10 @@
 """The reasons for refusing something, in one word each. They are counted, and shown for peers and rounds (SECURITY §5).
 
-Whose fault it is says against whom it counts. What is bad on its face its sender could have seen: it counts against the
-peer that sent it, whose connection is refused for a while. What breaks a rule counts against the member that signed it,
-whoever brought it, and costs nothing but the thing itself: votes go on. What is too much is left out, or waits. And
-some things are not wanted at the time, as happens among honest members too.
+Each reason counts against whoever is at fault. A sender could have seen for itself that something is bad on its
+face: this counts against the peer that sent it, whose connection is refused for a while. A broken rule counts
+against the member that signed it, whoever relayed it, and costs only the refused thing itself: votes go on. Too much
+of something is left out, or waits. And some things are merely not wanted at the time, as happens among honest
+members too.
 """
 
 from __future__ import annotations

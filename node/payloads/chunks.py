@@ -1,8 +1,8 @@
-"""The chunks of a large blob, each with a digest of its own: a wrong one is found when it comes, and what came before
-it stays good (PROTOCOL §7).
+"""The chunks of a large blob, each with a digest of its own. A wrong chunk is found when it comes, and the chunks
+before it stay good (PROTOCOL §7).
 
-The digests are what the blob's author signed beside it. They can be wrong as well as any bytes: only a blob that has
-its own digest and whose chunks have theirs is what the author says it is.
+The blob's author signed these digests beside the blob. They can be wrong like any bytes: a blob is what its author
+says only if it has its own digest and all its chunks have theirs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Pulls payloads on demand from single peers, as the method asks for them once a block is final (PROTOCOL §2).
 
-The method's spec says which blobs; each is pulled from its author, or from whoever else has it by now, all at the same
-time. An author whose blob cannot be had, or is not what was signed, is gone: the spec is asked again what is wanted
-without it. So a round is no worse for such an author than had it not been drawn, and nothing here fails, or waits for
-longer than `collect_s` on anyone who sends nothing.
+The method's spec names the blobs. Each is pulled from its author, or from any other peer that has it by now, all at the
+same time. An author whose blob cannot be had, or is not what was signed, is gone: the spec is asked again, without that
+author. So a missing author costs a round no more than if it had not been drawn. Nothing here fails, and nobody who
+sends nothing is waited for longer than `collect_s`.
 
-What is pulled goes to disk, like all blobs: this node can serve it when its author cannot, and need not pull it again
-after a restart. It is let go some heights later (`node.payloads.retention`).
+Pulled blobs go to disk, like all blobs. So this node can serve one when its author cannot, and need not pull it
+again after a restart. It is let go some heights later (`node.payloads.retention`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Partial files: large blobs as far as they have come, each in a file that holds nothing but verified chunks (PROTOCOL
 §7).
 
-Whoever pulls one of them, from whichever peer, appends to the same file; what an earlier life of this node left behind
-is read once and cut where it is no longer right.
+All pulls of one blob, from whichever peer, append to the same file. A file left by an earlier life of this node is
+read once, and cut at the first chunk that is no longer right.
 """
 
 from __future__ import annotations

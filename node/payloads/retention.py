@@ -1,10 +1,10 @@
 """The retention of blobs. A node lets go of the large ones of old heights, of those it pulled from others on demand,
 and of streamed ones.
 
-Small ones are kept for ever (DESIGN §1), so that a chain can be audited from its beginning. What others have on demand
-no audit needs, whatever its size; it stays as long as a peer may still ask for it. Nor does it need what is streamed,
-which is carried and may show of samples more than others have to see for ever. What later rounds read stays until the
-last of them is over.
+Small blobs are kept for ever (DESIGN §1), so that a chain can be audited from its beginning. No audit needs payloads
+on demand, whatever their size; they stay as long as a peer may still ask for them. No audit needs streamed payloads
+either: they are carried unchanged, and may show more of the samples than others should see for ever. Blobs that
+later rounds read stay until the last of those rounds is over.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Shared sets: sets that members share once and later rounds train on. Fetches those that a local phase reads from an
 earlier block.
 
-Whoever voted on that block has pulled and checked them already, and they stay in the store for as long as a round needs
-them (`node.payloads.retention`). What is not there all the same, since this node came late or its disk has lost it, is
-fetched from whoever has it. A set that nobody has takes its authors out of the draw and nothing else: the method's spec
-is asked again what is wanted without them, and training goes on.
+Members that voted on that block have pulled and checked the sets already, and they stay in the store for as long as a
+round needs them (`node.payloads.retention`). A set may be missing all the same, since this node came late or its disk
+has lost it; then it is fetched from any peer that has it. A set that nobody has takes its authors out of the draw and
+nothing else: the spec is asked again, without them, and training goes on.
 
-Sets are too large to pass around: here they are files of the store, looked at in blocks, and once in a node's life.
+Sets are too large to pass around: here they are files of the store, checked in blocks, and once in a node's life.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The transfers of large blobs, in and out, as `fednode status` shows them and the log now and then tells.
 
-A blob that a contribution was seen to name is told by its kind and author, any other by its digest. Payloads of
-streamed kinds, which may take minutes, are told from their beginning; other blobs once they have lasted LINE_S.
+A blob that a contribution was seen to name is shown by its kind and author, any other by its digest. Payloads of
+streamed kinds, which may take minutes, are logged from their beginning; other blobs once they have lasted LINE_S.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The node over HTTP: metrics for Prometheus, and whether it lives and is ready, for probes (SECURITY §4).
+"""The HTTP server of a node: metrics for Prometheus, and liveness and readiness for probes (SECURITY §4).
 
-Everything is read-only and short. On loopback a browser's page from elsewhere must not read it under a name of its own
-(DNS rebinding), so the `Host` has to be this machine's; beyond loopback the token stands for that.
+Everything is read-only and short. On loopback a browser's page from elsewhere must not read it under a name of its
+own (DNS rebinding), so the `Host` has to be this machine's; beyond loopback the token stands for that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Follows what happens in a node, for its metrics and its sinks. What is not asked for is not loaded."""
+"""The monitor: hands a node's events to its metrics and its sinks. It loads only those that are configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real `fednode` processes on this machine: what the demo shows, what the benchmark measures, what the tests kill."""
+"""Real `fednode` processes on this machine: the demo shows them, the benchmarks measure them, the tests kill them."""
 
 from __future__ import annotations
 

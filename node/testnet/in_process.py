@@ -1,11 +1,11 @@
 """The in-process federation: members that train nothing, in one process. All that is left of a round is the work of the
 ledger itself.
 
-    async with idle_federation(directory, 16, rounds=20) as federation:
+    async with in_process_federation(directory, 16, rounds=20) as federation:
         await federation.wait_for_height(20, timeout_s=60.0)
 
-The members are real: their own keys, stores on disk and proof of work, in real time. What is exchanged is the network,
-which is `node.p2p.transport.memory`, and the trainer, which has nothing to learn and nothing to say.
+The members are real: their own keys, stores on disk and proof of work, in real time. Two parts are replaced: the
+network is `node.p2p.transport.memory`, and the trainer has nothing to learn and nothing to say.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _read_rounds(store: SqliteStore, first: int, last: int) -> list[Mapping[str,
 
 
 @asynccontextmanager
-async def idle_federation(
+async def in_process_federation(
     directory: Path, num_nodes: int, *, rounds: int, difficulty: int, seed: int = 1
 ) -> AsyncIterator[InProcessFederation]:
     """Members with stores below `directory`, running until the context is left. What ends one of them ends it."""

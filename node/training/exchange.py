@@ -1,9 +1,9 @@
-"""The exchange of a finalised block, for a client: who offered what in it besides the aggregate, and the blobs taken of
-that.
+"""The exchange of a finalised block, for a client: its authors' offers besides the aggregate, and the blobs taken of
+them.
 
-Only methods with payloads on demand (PROTOCOL §2), or with sets that later rounds train on, have offers and blobs. In a
-frame to the worker ids and digests are hexadecimal, and each blob is an attachment under its digest; what is too large
-for that stays the file it is, and only its path goes along.
+Only methods with payloads on demand (PROTOCOL §2), or with sets that later rounds train on, have offers and blobs.
+In a frame to the worker ids and digests are hexadecimal, and each blob is an attachment under its digest. A blob too
+large for an attachment stays a file, and only its path is sent.
 """
 
 from __future__ import annotations

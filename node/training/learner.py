@@ -1,12 +1,13 @@
 """Keeps the worker busy with the right thing: applies the last finalised block, then trains for the current height,
 with everything that training reads of earlier heights.
 
-A straggler abandons its training when the height is finalised without it; what it learned stays in its own model. A
-worker that dies is started anew by its handle, and what was asked of it is asked again.
+A straggler abandons its training when the height is finalised without it; what it learned stays in its own model. The
+handle starts a new worker when one dies, and the learner repeats its request.
 
-An aggregate that leaves the client without a finite loss, or that workers die of, is passed over: training goes on from
-the client's own model. One that has none yet begins from the newest older aggregate that does better. Training that
-fails is tried again with the next head, and on the same one no sooner than RETRY_S later.
+An aggregate that leaves the client without a finite loss, or that workers die of, is passed over: training goes on
+from the client's own model. A client that has no model of its own yet begins from the newest older aggregate that
+leaves it a finite loss. Training that fails is tried again with the next head, and on the same head no sooner than
+RETRY_S later.
 """
 
 from __future__ import annotations

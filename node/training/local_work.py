@@ -3,12 +3,13 @@ node's own clock.
 
     E = floor((budget_s - beta) / alpha)        t_sum / R is `budget_s`
 
-alpha is what a local iteration takes here, with its share of what else a local phase does (drawing, preparing, making
-the payloads): the median of the last rounds, which one slow round does not move; of an even number the faster of the
-two in the middle, for the first phase of a process may be fifty times slower than any other. beta is what mining takes:
-from when a round's contributions are settled until the first acceptable candidate is here. It is the mean of the last
-rounds, since Eq. (9)'s is an expectation and one search says little about it. What else a round takes (exchange, votes,
-evaluation) neither the paper nor this counts.
+alpha is the time of one local iteration here, with its share of the rest of a local phase (drawing, preparing, making
+the payloads). It is the median of the last rounds, which one slow round does not move. Of an even number of rounds it
+is the faster of the two in the middle, since the first phase of a process may be fifty times slower than any other.
+
+beta is the time of mining: from when a round's contributions are settled until the first acceptable candidate is
+here. It is the mean of the last rounds, since Eq. (9) is an expectation and one search says little about it. Neither
+the paper nor this counts the rest of a round (exchange, votes, evaluation).
 """
 
 from __future__ import annotations

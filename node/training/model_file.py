@@ -1,8 +1,8 @@
 """The model file: one node's model as safetensors, with the names and shapes of torch's `state_dict()`, for others to
 open.
 
-It is taken from the node's own last checkpoint, so the worker is not asked and training goes on; a stopped node's is as
-good. Reading is synchronous and takes three times the memory of the model.
+The model comes from the node's own last checkpoint, so the worker is not interrupted, and a stopped node has it too.
+Reading is synchronous and takes three times the memory of the model.
 """
 
 from __future__ import annotations

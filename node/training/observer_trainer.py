@@ -1,5 +1,5 @@
-"""The observer trainer: stands in an observer's worker's place. It asks for everything the members agreed on, and
-learns nothing of it."""
+"""The observer trainer: takes the place of a worker on an observer. It asks for everything the members agreed on,
+and learns nothing of it."""
 
 from __future__ import annotations
 

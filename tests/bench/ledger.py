@@ -30,7 +30,7 @@ from node.experiments.measured import describe_spread
 from node.host.machine import get_machine
 from node.host.procfs import read_cpu_s
 from node.testnet.cluster import LocalCluster, NodeProcess
-from node.testnet.in_process import InProcessFederation, idle_federation
+from node.testnet.in_process import InProcessFederation, in_process_federation
 from node.testnet.layout import Testnet
 
 SETTINGS = ("local_iterations=1", "model.hidden=[1]")  # as good as no training
@@ -98,7 +98,7 @@ class _Sample:
 async def _measure_memory(n: int, rounds: int, difficulty: int) -> dict[str, Any]:
     last = WARM_UP + rounds
     with temporary_directory() as directory:
-        async with idle_federation(directory, n, rounds=last, difficulty=difficulty) as federation:
+        async with in_process_federation(directory, n, rounds=last, difficulty=difficulty) as federation:
             following = asyncio.create_task(_follow(federation, last))
             await federation.wait_for_height(last, TIMEOUT_S)
             samples = await following

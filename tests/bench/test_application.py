@@ -1,4 +1,4 @@
-"""What holds of every benchmark that `make bench-NAME` runs."""
+"""The rules that every benchmark of `make bench-NAME` keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The control connection to one peer: dialled, kept, dialled again, also elsewhere, with the Push stream on it."""
+"""The link to one peer: the control connection, with the Push stream on it. It is dialled, kept, and dialled again,
+also at another address."""
 
 from __future__ import annotations
 

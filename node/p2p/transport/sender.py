@@ -1,4 +1,5 @@
-"""Empties one peer's outbox into the stream that is open to it, if one is. What waits travels as one batch."""
+"""The sender of one peer: empties its outbox into the stream that is open to it, if one is. All waiting messages
+travel as one batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timing of the calls that peers make here, for a caller that keeps account of it."""
+"""The timing of calls that peers make here: hands the seconds of each to a listener."""
 
 from __future__ import annotations
 

@@ -15,10 +15,8 @@ QUESTIONS = frozenset(["how", "if", "what", "when", "where", "whether", "which",
 LATER = frozenset(
     [
         "node/bench/fixtures.py",
-        "node/bench/reconstruct_plot.py",
         "node/consensus/actions.py",
         "node/consensus/participation.py",
-        "node/consensus/record.py",
         "node/consensus/restored.py",
     ]
 )
