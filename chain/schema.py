@@ -1,4 +1,4 @@
-"""Reading a mapping that a person wrote, field by field: whatever is wrong becomes a GenesisError naming the place.
+"""Reads a mapping that a person wrote, field by field. Whatever is wrong becomes a GenesisError naming the place.
 
 A bool is never a number here, and text never becomes one: what is hashed must not depend on a reader's leniency.
 """

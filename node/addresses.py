@@ -1,4 +1,4 @@
-"""Addresses as people write them, `host:port`, without anything that it takes to dial them."""
+"""Addresses as people write them, `host:port`: parsing and checks, with nothing that dials."""
 
 from __future__ import annotations
 

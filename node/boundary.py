@@ -1,5 +1,5 @@
-"""The boundary around work that a peer's bytes cause: what goes wrong there unforeseen refuses those bytes, is counted
-against whose they are, and is logged with its traceback once. It never ends the node.
+"""The boundary around work that a peer's bytes cause. An unforeseen error there refuses those bytes, counts against
+their sender, and is logged with its traceback once. It never ends the node.
 
     with boundary.around("audit") as crossing:
         await self._audit(block)

@@ -211,7 +211,7 @@ async def _run(
             slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
         )
         service = make_round_service(context)
-        ending = Shutdown(service, stopped, deadline, partial(_cut_off, trainer, miner))
+        shutdown = Shutdown(service, stopped, deadline, partial(_cut_off, trainer, miner))
         stack.enter_context(logging_values(partial(_describe_position, service)))
         metrics = make_metrics(calls, service, context, config)
         sinks = open_sinks(config, genesis, key.id)
@@ -242,13 +242,13 @@ async def _run(
                 transport.redial,
             )
             remote = _make_remote_access(config, key)
-            control = Control(service, context, ending, reloading, config.node.name)
+            control = Control(service, context, shutdown, reloading, config.node.name)
             admin = AdminServer(config.admin.socket, view, predictor, operator, control, remote, on_call)
             await stack.enter_async_context(admin)
         await stack.enter_async_context(notifier.telling(transport.ready, partial(_describe, service)))
         _greet(config, genesis, key, service, time.monotonic() - began_s)
         hangups = _follow_hangups(hung_up, stopped, reloading, had_terminal=had_terminal)
-        await _run_until_stopped(stopped, service.run(), monitor.run(), ending.run(), hangups)
+        await _run_until_stopped(stopped, service.run(), monitor.run(), shutdown.run(), hangups)
         log.info("stopped at height %d", service.tip.height)
     return 0
 

@@ -1,4 +1,5 @@
-"""Accuracy and loss of one client, and what the papers make of them over clients, rounds and seeds (ALGORITHMS §8.2).
+"""Accuracy and loss of one client, and the papers' figures made of them over clients, rounds and seeds (ALGORITHMS
+§8.2).
 
 Accuracies are in 0..1. The test loss is the classifier's cross-entropy, also where prototypes predict.
 """

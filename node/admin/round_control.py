@@ -24,12 +24,12 @@ class Control:
     """Carries out what an operator asks for. `name` is what people call this node."""
 
     def __init__(
-        self, service: RoundService, context: NodeContext, ending: Shutdown, reloading: Reloading, name: str
+        self, service: RoundService, context: NodeContext, shutdown: Shutdown, reloading: Reloading, name: str
     ) -> None:
         self._service = service
         self._c = context
         self._part = service.participation
-        self._shutdown = ending
+        self._shutdown = shutdown
         self._reloading = reloading
         self._name = name
 

@@ -1,4 +1,4 @@
-"""`fednode chain import`: take an exported chain into a stopped node's store."""
+"""`fednode chain import`: takes an exported chain into a stopped node's store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fednode config`: what a node would be started with."""
+"""`fednode config`: shows what a node would be started with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fednode pause`, `resume`, `stop`, `log-level`, `reload`: what a running node does, changed by its operator."""
+"""`fednode pause`, `resume`, `stop`, `log-level`, `reload`: changes what a running node does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fednode data`: look at samples before anything trains on them."""
+"""`fednode data`: looks at samples before anything trains on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fednode data partition`: what a partition would give to whom, before anything trains on it."""
+"""`fednode data partition`: shows which samples a partition would give to whom, before anything trains on it."""
 
 from __future__ import annotations
 

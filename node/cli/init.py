@@ -1,4 +1,4 @@
-"""`fednode init`: what an organisation begins with."""
+"""`fednode init`: writes the files that an organisation begins with."""
 
 from __future__ import annotations
 

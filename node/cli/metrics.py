@@ -1,4 +1,4 @@
-"""`fednode metrics`: what a node measured, round by round, for a plot or a table of one's own."""
+"""`fednode metrics`: a node's measurements, round by round, for a plot or a table of one's own."""
 
 from __future__ import annotations
 

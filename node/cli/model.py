@@ -1,4 +1,4 @@
-"""`fednode model`: the model of one node, to look at and to take away."""
+"""`fednode model`: shows or exports the model of one node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fednode peers`: whom a node knows, where it dials them, how it fares with them, and whom it refuses."""
+"""`fednode peers`: the peers a node knows, their addresses, its connections to them, and those it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fednode predict`: what a running node's model makes of samples."""
+"""`fednode predict`: classifies samples with a running node's model."""
 
 from __future__ import annotations
 

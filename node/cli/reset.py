@@ -1,4 +1,4 @@
-"""`fednode unsafe-reset`: begin anew with an empty chain, without contradicting what was signed before."""
+"""`fednode unsafe-reset`: begins anew with an empty chain, without contradicting what was signed before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`fednode rounds`: who took part, who was refused and why, how long it took, what it did to the accuracy."""
+"""`fednode rounds`: the participants of each round, refusals and their reasons, its duration, and its effect on the
+accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fednode --config node3.yaml` and `fednode start`: run the node, or check that it could run."""
+"""`fednode --config node3.yaml` and `fednode start`: runs the node, or checks that it could run."""
 
 from __future__ import annotations
 

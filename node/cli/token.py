@@ -1,4 +1,4 @@
-"""`fednode token`: who may ask a node over TCP."""
+"""`fednode token`: makes, lists and revokes the tokens that give access to a node over TCP."""
 
 from __future__ import annotations
 

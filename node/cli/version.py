@@ -1,4 +1,4 @@
-"""`fednode version`: what is installed here."""
+"""`fednode version`: lists what is installed here."""
 
 from __future__ import annotations
 

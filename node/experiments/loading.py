@@ -1,4 +1,4 @@
-"""Reading an experiment's file: its form, its meaning and its report are checked before anything runs."""
+"""Reads an experiment's file. Its form, its meaning and its report are checked before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, nothing fetched, light and dark, every table readable by ear.
+"""The report as one HTML page: no script, nothing fetched, light and dark, every table readable by a screen reader.
 
 Whatever stands in a file or a result is text here, and escaped where it enters.
 """

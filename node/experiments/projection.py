@@ -1,4 +1,5 @@
-"""Vectors laid flat: by the two directions in which they vary most, or so that neighbours stay neighbours.
+"""Projections of vectors onto a plane: by the two directions in which they vary most, or so that neighbours stay
+neighbours.
 
 Legend: N samples, n other vectors laid into the same plane, D their length. The same vectors give the same plane.
 """

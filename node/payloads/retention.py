@@ -1,5 +1,5 @@
-"""The retention of blobs. A node lets go of the large ones of old heights, of those it pulled from others on demand,
-and of streamed ones.
+"""Retention: lets go of a node's blobs when their time is over: of old heights the large ones, those pulled from others
+on demand, and streamed ones.
 
 Small blobs are kept for ever (DESIGN §1), so that a chain can be audited from its beginning. No audit needs payloads
 on demand, whatever their size; they stay as long as a peer may still ask for them. No audit needs streamed payloads

@@ -1,4 +1,5 @@
-"""A whole federation on this machine, and what came of it: four real processes, bundled data, a few rounds."""
+"""The demo: a whole federation on this machine, of four real processes with bundled data, for a few rounds, and its
+result."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A federation to try things on: keys, genesis, initial model and one configuration per node, in one directory, and
-what its target needs besides.
+"""The files of a test network, in one directory: keys, genesis, initial model, one configuration per node, and what its
+target needs besides.
 
 Keys are random; everything else follows from the seed, so that two test networks of one seed train alike. The
 directory appears whole or not at all.

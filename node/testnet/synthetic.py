@@ -1,5 +1,5 @@
-"""Synthetic chains and geneses. A synthetic chain is valid, and nobody trained for it: it is made in seconds instead of
-rounds, and looks as a late node finds it. A synthetic genesis has no files, for federations in one process.
+"""Synthetic chains and geneses, made in seconds instead of rounds. A synthetic chain is valid, and nobody trained for
+it; it looks as a late node finds it. A synthetic genesis has no files, for federations in one process.
 
 One process signs for all members of a test network. Payloads are prototypes of noise; everything else is as real
 rounds leave it: contributions with their blobs, work, aggregates, certificates. `chain verify --deep` finds it

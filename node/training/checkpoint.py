@@ -1,4 +1,4 @@
-"""A client's state on disk, so that a worker killed at any moment goes on from where it was.
+"""Checkpoints: a client's state on disk, so that a worker killed at any moment goes on from where it was.
 
 Two files in the canonical encoding of arrays (no pickle; any safetensors reader opens them), one for each phase a
 round leaves the state in. Each also holds the height it belongs to and a SHA-256 over all of the file:

@@ -214,7 +214,7 @@ def test_a_node_ends_once_the_round_is_final_with_everybody_and_contributes_to_n
             net = there.net
             await net.wait_for_height(2)
             service, stopped = there.get_service("node3"), asyncio.Event()
-            ending = asyncio.create_task(Shutdown(service, stopped, Deadline(), lambda: None).run())
+            shutdown = asyncio.create_task(Shutdown(service, stopped, Deadline(), lambda: None).run())
             control = there.control("node3", stopped)
             assert (await control.stop_after(99)).stops_after == 99
             withdrawn = await control.withdraw_stop()
@@ -229,7 +229,7 @@ def test_a_node_ends_once_the_round_is_final_with_everybody_and_contributes_to_n
             await net.wait_for_height(last + 2)
             assert there.get_authors(last) == set(NAMES)
             assert there.get_authors(last + 1) == {"node0", "node1", "node2"}
-            ending.cancel()
+            shutdown.cancel()
 
     run_virtual(story())
 
@@ -268,11 +268,13 @@ def test_a_round_that_is_over_or_never_comes_is_none_to_end_after(tmp_path: Path
                 await control.stop_after(2)
             with pytest.raises(InvalidRequest, match="round 4: expected at most 3"):
                 await control.stop_after(4)
-            ending = asyncio.create_task(Shutdown(there.get_service("node0"), stopped, Deadline(), lambda: None).run())
+            shutdown = asyncio.create_task(
+                Shutdown(there.get_service("node0"), stopped, Deadline(), lambda: None).run()
+            )
             await asyncio.sleep(60)
             assert not stopped.is_set()
             await control.stop_after(0)  # the set rounds are done
             await net.wait_for(stopped.is_set, "the end")
-            ending.cancel()
+            shutdown.cancel()
 
     run_virtual(story())

@@ -1,4 +1,4 @@
-"""Dealing the samples out: by a scheme for all clients, or as a node's configuration says for one."""
+"""Deals the samples out: by a scheme for all clients, or as a node's configuration says for one."""
 
 from __future__ import annotations
 

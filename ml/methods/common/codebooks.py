@@ -1,4 +1,4 @@
-"""MP-FedCL's pool of prototypes as what it trains against and predicts by (ALGORITHMS §3.2).
+"""Codebooks: MP-FedCL's pool of prototypes, in the form that it trains against and predicts by (ALGORITHMS §3.2).
 
 A codebook has one prototype of each class. Client i and slot k make one, of the k-th prototype that the client sent of
 each class; where it sent fewer than K of a class, all its slots have Ubar_j there, the mean of the class's whole pool:

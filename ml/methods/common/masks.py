@@ -1,4 +1,5 @@
-"""Sparse models: which entries of a tensor are kept, and how that changes. A mask is flat, and True where it keeps one.
+"""Masks of sparse models: the entries of a tensor that are kept, and how they change. A mask is flat, and True where it
+keeps one.
 
 Of DisPFL (see `ml.methods.dispfl`); how a mask travels is in `ml.specs.dispfl`.
 """

@@ -1,4 +1,5 @@
-"""A user's own model, as genesis has it: what was found when it was built once, so that no validator needs to.
+"""A user's own model, as genesis has it: its layout, found when it was built once, so that no validator needs to build
+it.
 
     {name: "package.module:factory", args: {width: 32}, parameters: {conv.weight: [32, 3, 3, 3], …}, buffers: {},
      embedding: 64, layers: [32, 64], classifier: [fc.weight, fc.bias]}

@@ -1,4 +1,4 @@
-"""`fednode doctor`: what keeps a node from running well, and what to do about it."""
+"""`fednode doctor`: finds what keeps a node from running well, and says what to do about it."""
 
 from __future__ import annotations
 

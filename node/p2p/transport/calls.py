@@ -1,4 +1,5 @@
-"""The calls of peer.proto, as both ends make them: bytes that are no message are `Malformed`, and ours to judge.
+"""The calls of peer.proto, as both ends make them. Bytes that are no message are `Malformed`, and judged by us, not by
+gRPC.
 
 gRPC by itself would answer such a request with a traceback in the log for each, and make None of such a reply.
 """

@@ -1,4 +1,4 @@
-"""One round in one line: what of its record is worth a curve, as `metrics.jsonl` holds it."""
+"""The point of a round: those values of its record that are worth a curve, in one line of `metrics.jsonl`."""
 
 from __future__ import annotations
 

@@ -96,8 +96,8 @@ def make_control(
 
     config = make_config(Path("nowhere")) if load is None else load()
     reloading = Reloading(config, load, context, service, book, redial=redial, http=None, on_config=view.on_config)
-    ending = Shutdown(service, stopped or asyncio.Event(), Deadline(), lambda: None)
-    return Control(service, context, ending, reloading, config.node.name)
+    shutdown = Shutdown(service, stopped or asyncio.Event(), Deadline(), lambda: None)
+    return Control(service, context, shutdown, reloading, config.node.name)
 
 
 @asynccontextmanager
