@@ -77,7 +77,7 @@ def _describe(one: FieldDescriptorProto, message: DescriptorProto) -> str:
 
 
 def find_problems(kept: Lines) -> list[str]:
-    """Where what is now contradicts what was."""
+    """The places where the fields of now contradict those of before."""
     known = read_known()
     problems = []
     for (message, number), was in kept.items():

@@ -357,8 +357,8 @@ class MethodSpec(ABC):
         *,
         shared: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
-        """Who took what from whom in a round and why, as JSON, from what everyone knows; None where there is nothing
-        of the kind to say. `shared` are the offers of the block at `get_standing(height)`."""
+        """The explanation of a round, as JSON: who took what from whom and why, from what everyone knows; None where
+        there is nothing of the kind to say. `shared` are the offers of the block at `get_standing(height)`."""
         return None
 
     # ---- what a contribution has to be

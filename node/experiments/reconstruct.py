@@ -67,7 +67,7 @@ MEAN, CLASS_MEAN, AS_IT_IS, NO_PAIRS = "mean image", "mean of the class", "x' as
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """How hard the attacker tries: numbers of known pairs beside half of the set, encryptors of its own, and steps,
+    """The effort of the attacker: numbers of known pairs beside half of the set, encryptors of its own, and steps,
     width and learning rate of each decoder."""
 
     pairs: Sequence[int] = PAIRS
@@ -80,7 +80,7 @@ class Attack:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reconstruction:
-    """What was measured, for JSON, and a panel of the first repetition for each layer."""
+    """The measurements, for JSON, and a panel of the first repetition for each layer."""
 
     figures: dict[str, Any]
     panels: tuple[Panel, ...]
@@ -120,7 +120,7 @@ def run_reconstruct_bench(
 
 
 def explain(layer: str, found: Mapping[str, Any]) -> str:
-    """What the figures of one layer mean, in a sentence for who runs a site."""
+    """The meaning of one layer's figures, in a sentence for people who run a site."""
     told = {name: scores["told_apart"]["median"] for name, scores in found["attacks"].items()}
     known = [name for name in told if name[0].isdigit()]
     few, most = known[0], known[-1]

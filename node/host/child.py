@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def make_arguments(module: str, *arguments: str) -> tuple[str, ...]:
-    """What a Python interpreter is given to run `module` of ours as its program."""
+    """The arguments with which a Python interpreter runs `module` of ours as its program."""
     return ("-P", os.path.abspath(__file__), module, *arguments)
 
 

@@ -59,7 +59,7 @@ class Peers:
         return self._peers.get(peer)
 
     def get_name(self, key: Id) -> str:
-        """What people call a member, this one included; the start of a stranger's key."""
+        """The name of a member, this one included; the start of a stranger's key."""
         return self._names.get(key) or key.hex()[:8]
 
     def find(self, text: str) -> Peer:

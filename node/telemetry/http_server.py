@@ -103,7 +103,7 @@ class HttpServer:
             await asyncio.wait({self._serving})
 
     def replace_token(self, token: bytes | None) -> bool:
-        """What metrics need from now on. Whether that is something else."""
+        """Sets the token that metrics need from now on. True if it is another than before."""
         is_other, self._token = token != self._token, token
         return is_other
 

@@ -84,8 +84,8 @@ class LocalWork:
     def add_round(
         self, train: Mapping[str, float], beta_s: float | None, progress: Progress | None, num_iterations: int
     ) -> None:
-        """What a round of `num_iterations` has shown, also if it ended before this node's training did: `progress` is
-        how far that had come."""
+        """Adds what a round of `num_iterations` has shown, also if it ended before this node's training did: `progress`
+        is how far that had come."""
         alpha_s = train.get("alpha_s")
         if alpha_s is None and progress is not None:
             alpha_s = progress.seconds / progress.step * progress.steps / num_iterations

@@ -185,7 +185,7 @@ async def _watch(testnet: Testnet) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What one node's processes have taken, and its daemon sent, since they began."""
+    """The figures that one node's processes have taken, and its daemon sent, since they began."""
 
     height: int
     cpu_s: float  # of the daemon and its miners

@@ -131,8 +131,8 @@ def _place_blob(sender: NodeProcess, size: int) -> _Blob:
 # ---- the receiver
 
 
-class _Ears(NullHandler):
-    """When each vote came."""
+class _VoteRecorder(NullHandler):
+    """The times when votes came."""
 
     def __init__(self) -> None:
         self.votes: dict[tuple[int, int, int], dict[Id, float]] = {}  # by height, view and phase; when, by voter
@@ -153,7 +153,7 @@ class _Ears(NullHandler):
 class _Receiver:
     """The fourth member: what it pulls with, and a channel of its own for heartbeats."""
 
-    ears: _Ears
+    recorder: _VoteRecorder
     fetcher: BlobFetcher
     store: SqliteStore
     sender: Id
@@ -182,15 +182,15 @@ async def _receiving(testnet: Testnet, fourth: NodeProcess, sender: NodeProcess)
     store = SqliteStore.open(config.node.data_dir, testnet.genesis)
     bulk, disk = ThreadOffload("bulk"), ThreadOffload("disk")
     transport = RpcTransport(key, config.network.listen, peers, chain_id=testnet.genesis.chain_id)
-    ears, names = _Ears(), {member.key: member.name for member in testnet.genesis.members}
+    recorder, names = _VoteRecorder(), {member.key: member.name for member in testnet.genesis.members}
     fetcher = BlobFetcher(
         transport, store, disk, PartialFiles(store, bulk), Transfers(SystemClock(), lambda peer: names[peer])
     )
     sent_by = sender.node.key
     channel = Caller(key.id, MutualTls(key, peers)).open_channel(sent_by, peers[sent_by])
-    running = asyncio.create_task(transport.run(ears))
+    running = asyncio.create_task(transport.run(recorder))
     try:
-        yield _Receiver(ears, fetcher, store, sent_by, channel)
+        yield _Receiver(recorder, fetcher, store, sent_by, channel)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -243,7 +243,7 @@ async def _watch(voters: Sequence[NodeProcess], receiver: _Receiver, work: Await
         "round_s": describe_tail([after - before for before, after in itertools.pairwise(times)]),
         "answer_s": describe_tail(seen.answers),
         "heartbeat_s": describe_tail(seen.heartbeats),
-        "spread_s": describe_tail(receiver.ears.get_spreads(receiver.sender, since_s)),
+        "spread_s": describe_tail(receiver.recorder.get_spreads(receiver.sender, since_s)),
         "lag_s": describe_tail(seen.lags),
     }
 

@@ -33,7 +33,7 @@ Record = Callable[[str, object], None]
 
 
 class Step(NamedTuple):
-    """Where to die: at the n-th `name` after the first `after`."""
+    """The step to die at: the n-th `name` after the first `after`."""
 
     name: str
     times: int = 1

@@ -35,7 +35,7 @@ SPARE_FILES = 24  # more than before, which is none of the attack's: connections
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process holds."""
+    """The resources that a process holds."""
 
     files: int
     memory_mib: float

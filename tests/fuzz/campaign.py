@@ -47,7 +47,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: with 0 when nothing was found."""
+    """The outcome of a run: 0 when nothing was found."""
 
     run: Run
     exit_status: int

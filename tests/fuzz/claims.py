@@ -29,7 +29,8 @@ class Target:
 
 
 def attempt(read: Callable[[], T], *kinds: type[Exception]) -> T | None:
-    """What `read` gives; None when it refuses by an error of these kinds, in few words. Any other is a finding."""
+    """The result of `read`; None when it refuses by an error of these kinds, in few words. Any other error is a
+    finding."""
     try:
         return read()
     except kinds as error:

@@ -28,7 +28,7 @@ PATIENCE_S = 300.0  # for what has to come about
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Who is cut off from whom among `n`: `lost` has each (from, to) that no message passes.
+    """A cut among `n` members: `lost` has each (from, to) that no message passes.
 
     `goes_on` are those of a quorum that hear and reach each other, if there is one, and `waits` those who hear of none.
     Nobody else is held to anything before the cut is healed.

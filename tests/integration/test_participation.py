@@ -268,13 +268,13 @@ def test_a_round_that_is_over_or_never_comes_is_none_to_end_after(tmp_path: Path
                 await control.stop_after(2)
             with pytest.raises(InvalidRequest, match="round 4: expected at most 3"):
                 await control.stop_after(4)
-            shutdown = asyncio.create_task(
+            stopping = asyncio.create_task(
                 Shutdown(there.get_service("node0"), stopped, Deadline(), lambda: None).run()
             )
             await asyncio.sleep(60)
             assert not stopped.is_set()
             await control.stop_after(0)  # the set rounds are done
             await net.wait_for(stopped.is_set, "the end")
-            shutdown.cancel()
+            stopping.cancel()
 
     run_virtual(story())

@@ -22,7 +22,7 @@ TOKEN = "x" * 32
 
 @dataclass
 class Site:
-    """What stands behind the server, and how it is asked."""
+    """The node behind the server, and its address."""
 
     port: int
     reason: str | None = None

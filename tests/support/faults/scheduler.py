@@ -63,7 +63,7 @@ def make_members(n: int) -> tuple[Id, ...]:
 
 
 def draw_skews_s(rng: Random, n: int) -> list[float]:
-    """How far each member's clock is ahead. By draws of their own, so that they shift no schedule."""
+    """The seconds that each member's clock is ahead. By draws of their own, so that they shift no schedule."""
     off_s = rng.choice(WRONG_S)
     return [rng.uniform(-off_s, off_s) if rng.random() < 0.5 else 0.0 for _ in range(n)]
 
@@ -188,7 +188,7 @@ class World:
         return block_id
 
     def get_time_s(self, index: int) -> float:
-        """What a member judges times by: its own clock, or the lower median of all where that is later."""
+        """The time that a member judges by: its own clock, or the lower median of all where that is later."""
         return self.now + max(self._skews_s[index], sorted(self._skews_s)[(len(self._skews_s) - 1) // 2])
 
     def is_early(self, index: int, block_id: Id) -> bool:
@@ -213,7 +213,7 @@ class World:
             self._crash(member)
 
     def spread(self, vote: Vote) -> None:
-        """What an honest member has sent, liars know."""
+        """Lets liars know what an honest member has sent."""
         for actors in self._actors.values():
             for actor in actors:
                 actor.on_overheard(vote)

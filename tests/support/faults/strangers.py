@@ -57,7 +57,7 @@ def forge_leaf(claimed: Id, signer: SigningKey, *, subject: str = "leaf", days: 
 
 
 async def try_blocks(channel: grpc.aio.Channel) -> grpc.StatusCode:
-    """How a call for block 0 ends."""
+    """The status with which a call for block 0 ends."""
     try:
         await rpc.PeerStub(channel).Blocks(pb.BlocksRequest(first=0, count=1), timeout=PATIENCE_S)
     except grpc.aio.AioRpcError as error:

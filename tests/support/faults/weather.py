@@ -39,7 +39,7 @@ class Weather:
 
 
 def find_obstacle() -> str | None:
-    """Why there can be no weather here, or None."""
+    """The reason why there can be no weather here, or None."""
     try:
         os.close(os.open(DEVICE, os.O_RDWR))
     except OSError as error:

@@ -43,7 +43,7 @@ def find_program(name: str) -> str | None:
 
 
 def find_obstacle() -> str | None:
-    """Why there can be no control plane here, or None."""
+    """The reason why there can be no control plane here, or None."""
     missing = [name for name in NEEDED if find_program(name) is None]
     if shutil.which("kubectl") is None:
         missing.append("kubectl")
@@ -58,7 +58,7 @@ class Kubectl:
     namespace: str | None = None
 
     def __call__(self, *arguments: str, stdin: str | None = None, timeout_s: float = COMMAND_S) -> str:
-        """What it prints. Raises CalledProcessError if it fails, and AssertionError if it warns."""
+        """The output of kubectl. Raises CalledProcessError if it fails, and AssertionError if it warns."""
         done = self.run(*arguments, stdin=stdin, timeout_s=timeout_s)
         if done.returncode != 0:
             raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)

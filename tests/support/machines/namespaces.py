@@ -51,7 +51,7 @@ _numbers = count()
 
 
 def find_obstacle() -> str | None:
-    """Why there can be no namespaces here, or None."""
+    """The reason why there can be no namespaces here, or None."""
     if shutil.which("ip") is None:
         return "no `ip` command (iproute2)"
     name = f"fednode-{os.getpid()}-probe"
@@ -73,7 +73,7 @@ class Host:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """What to put before a command that is to run there, as the same process."""
+        """The words before a command that is to run there, as the same process."""
         return ("ip", "netns", "exec", self.namespace)
 
     def call(self, function: Callable[[], T]) -> T:

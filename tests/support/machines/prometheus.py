@@ -34,7 +34,7 @@ PROGRAM = shutil.which("prometheus")
 
 
 def fill_in(expression: str) -> str:
-    """What Grafana would ask when all nodes are chosen."""
+    """The query that Grafana would ask when all nodes are chosen."""
     for variable, value in GRAFANA.items():
         expression = expression.replace(variable, value)
     return expression

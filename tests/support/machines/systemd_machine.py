@@ -35,7 +35,7 @@ CAPABILITIES = ("SYS_ADMIN", "SYS_PTRACE", "SYS_RESOURCE", "SYS_NICE", "NET_ADMI
 
 
 def find_obstacle() -> str | None:
-    """Why there can be no such machine here, or None."""
+    """The reason why there can be no such machine here, or None."""
     if shutil.which("podman") is None:
         return "no podman, which runs systemd in a container"
     if os.geteuid() != 0:
@@ -51,7 +51,7 @@ class Machine:
     name: str
 
     def run(self, *command: object, given: str | None = None, codes: tuple[int, ...] = (0,)) -> str:
-        """What the command prints. Raises AssertionError when it ends with another code than these."""
+        """The output of the command. Raises AssertionError when it ends with another code than these."""
         done = subprocess.run(
             ["podman", "exec", "-i", self.name, *map(str, command)],
             input=given,

@@ -94,7 +94,7 @@ class Peers:
 
 
 class Home:
-    """Where blobs come to: a store, and everything that a node's life has on top of it."""
+    """The place where blobs come to: a store, and everything that a node's life has on top of it."""
 
     def __init__(self, path: Path, peers: Peers) -> None:
         self.store = SqliteStore.open(path, GENESIS)
