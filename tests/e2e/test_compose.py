@@ -1,4 +1,6 @@
-"""The image and docker-compose.yml as they stand, under whichever container engine this machine has."""
+"""The image, docker-compose.yml and what `fednode testnet --target compose` writes, under whichever container engine
+this machine has.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import time
 import tomllib
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ COMMAND_S = 180
 PATIENCE_S = 600  # so that a busy machine fails nothing
 PROMETHEUS_PORT = 9090
 
-# As the image that docker-compose.yml names is laid out, which a machine without a registry cannot have.
+# As the image that the Compose files name is laid out, which a machine without a registry cannot have.
 PROMETHEUS_IMAGE = """\
 FROM fednode
 USER root
@@ -61,17 +63,18 @@ class Engine:
 
 @dataclass(frozen=True)
 class Federation:
-    """The services of docker-compose.yml, under a project name of this test's own, with the files in `directory`."""
+    """The services of Compose `files`, or of the one in `directory`, under a project name of this test's own."""
 
     engine: Engine
     project: str
     directory: Path
-    files: tuple[str, ...] = ("docker-compose.yml",)
+    files: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
 
-    def compose(self, *arguments: str) -> str:
-        settings = {"FEDNODE_DIR": str(self.directory)}
+    def compose(self, *arguments: str, timeout_s: float = COMMAND_S) -> str:
         files = [part for file in self.files for part in ("-f", file)]
-        return check([*self.engine.compose, "-p", self.project, *files, *arguments], COMMAND_S, settings)
+        command = [*self.engine.compose, "-p", self.project, *files, *arguments]
+        return check(command, timeout_s, self.settings, self.directory)
 
     def ask(self, node: str, *command: str) -> Any:
         """What a command of fednode prints inside the container of `node`."""
@@ -89,6 +92,9 @@ class Federation:
 
     def get_heights(self, nodes: Sequence[str] = NODES) -> list[int]:
         return [self.ask(node, "status")["height"] for node in nodes]
+
+    def get_identities(self) -> list[str]:
+        return [self.ask(node, "status")["node"]["id"] for node in NODES]
 
     def wait_for(self, claim: Callable[[], bool], what: str) -> None:
         """Raises AssertionError with every node's log when it does not come true."""
@@ -113,10 +119,12 @@ class Federation:
         assert len(blocks) == 1, f"different blocks at height {height}: {blocks}"
 
 
-def check(command: Sequence[str], timeout_s: float, settings: dict[str, str] | None = None) -> str:
-    environment = os.environ | (settings or {})
+def check(
+    command: Sequence[str], timeout_s: float, settings: Mapping[str, str] | None = None, directory: Path = ROOT
+) -> str:
+    environment = os.environ | dict(settings or {})
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, list(command), done.stdout, done.stderr)
@@ -156,6 +164,20 @@ def federation(engine: Engine, tmp_path: Path) -> Iterator[Federation]:
 
 
 @pytest.fixture
+def cloned(engine: Engine, tmp_path: Path) -> Iterator[Federation]:
+    """`docker compose up` in a clean clone, which builds an image of its own."""
+    check(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")], COMMAND_S)
+    project = f"fednode-clone-{os.getpid()}"
+    made = Federation(engine, project, tmp_path / "clone", settings={"FEDNODE_IMAGE": project, "FEDNODE_ROUNDS": "0"})
+    try:
+        made.compose(*UP, timeout_s=BUILD_S)
+        yield made
+    finally:
+        made.compose("down", "-v")
+        engine.run("image", "rm", project)
+
+
+@pytest.fixture
 def watched(engine: Engine, tmp_path: Path) -> Iterator[Federation]:
     """With Prometheus, in the image that docker-compose.yml names or one of this machine's own program."""
     with socket.socket() as probe:
@@ -165,7 +187,7 @@ def watched(engine: Engine, tmp_path: Path) -> Iterator[Federation]:
         except OSError:
             pytest.skip(f"port {PROMETHEUS_PORT}, which docker-compose.yml publishes, is taken")
     made = make_federation(engine, tmp_path)
-    image = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["prometheus"]["image"]
+    image = yaml.safe_load(Path(made.files[0]).read_text())["services"]["prometheus"]["image"]
     own = f"{made.project}-prometheus"
     if not engine.has_image(image):
         made = replace(made, files=(*made.files, str(make_prometheus(engine, own, tmp_path))))
@@ -183,7 +205,9 @@ def make_federation(engine: Engine, directory: Path) -> Federation:
     make = ("run", "--rm", "--user", "0", "-v", f"{directory}:/out", "fednode", "testnet", "--target", "compose")
     # Until stopped: how fast rounds go is no part of what is asked here.
     engine.run(*make, "-n", str(len(NODES)), "-o", "/out/cluster", "--rounds", "0")
-    return Federation(engine, f"fednode-test-{os.getpid()}", directory / "cluster")
+    files = (str(directory / "cluster/docker-compose.yml"),)
+    settings = {"FEDNODE_MONITORING": str(ROOT / "deploy/monitoring")}
+    return Federation(engine, f"fednode-test-{os.getpid()}", directory / "cluster", files, settings)
 
 
 def make_prometheus(engine: Engine, name: str, directory: Path) -> Path:
@@ -235,7 +259,49 @@ def test_image_holds_all_that_its_libraries_import(engine: Engine) -> None:
 )
 def test_compose_reads_every_combination(engine: Engine, arguments: tuple[str, ...]) -> None:
     read = yaml.safe_load(check([*engine.compose, *arguments, "config"], COMMAND_S))
-    assert set(NODES) <= set(read["services"])
+    assert {"setup", *NODES} <= set(read["services"])
+
+
+def test_one_command_in_a_clean_clone_makes_keeps_and_forgets_a_federation(cloned: Federation) -> None:
+    cloned.wait_for_height(3)
+    cloned.assert_one_chain()
+    keys = "find / -name '*.key' -not -path '/proc/*' 2>/dev/null || true"
+    for node in NODES:
+        assert cloned.shell(node, keys).split() == ["/etc/fednode/identity.key"]
+    files = cloned.shell("node0", "stat -c '%a %u' /etc/fednode /etc/fednode/identity.key /run/secrets/metrics/token")
+    assert files.splitlines() == ["700 10001", "600 10001", "640 10001"]
+    seen = cloned.shell("node0", "touch /usr/written /etc/fednode/written 2>&1; cat /proc/1/status")
+    assert seen.count("Read-only file system") == 2
+    assert "CapEff:\t0000000000000000" in seen
+    assert "NoNewPrivs:\t1" in seen
+    assert cloned.inspect("setup", "{{.HostConfig.ReadonlyRootfs}} {{.Config.User}}") == "true 10001:10001"
+
+    made, before = cloned.get_identities(), max(cloned.get_heights())
+    cloned.compose("down")
+    cloned.compose(*UP)
+    cloned.wait_for_height(before + 2)
+    cloned.assert_one_chain()
+    assert cloned.get_identities() == made
+    assert cloned.ask("node2", "chain", "verify")["ok"]
+
+    cloned.compose("down")
+    refused = replace(cloned, settings={**cloned.settings, "FEDNODE_METHOD": "fedavg"})
+    try:
+        refused.compose(*UP)
+    except subprocess.CalledProcessError:
+        assert {cloned.inspect(node, "{{.State.Status}}") for node in NODES} == {"created"}
+    else:
+        assert cloned.engine.program == "podman", "podman-compose does not ask how a service ended"
+    assert cloned.inspect("setup", "{{.State.ExitCode}}") == "78"
+    reason = "FEDNODE_METHOD: expected 'dfpl', as it was made (got 'fedavg')"
+    cloned.wait_for(lambda: reason in cloned.compose("logs", "setup"), "the reason in the log")
+
+    cloned.compose("down", "-v")
+    label = f"label=com.docker.compose.project={cloned.project}"
+    assert cloned.engine.run("volume", "ls", "--quiet", "--filter", label).split() == []
+    cloned.compose(*UP)
+    cloned.wait_for_height(1)
+    assert not set(cloned.get_identities()) & set(made)
 
 
 def test_four_containers_agree_through_a_crash_a_kill_and_a_stop(federation: Federation) -> None:

@@ -18,8 +18,10 @@ _HEAD = f"""\
 #
 #   docker build -t fednode -f deploy/Dockerfile .
 #   fednode testnet --target compose -n NUMBER -o cluster     # keys, configurations, genesis: docs/deploy/compose.md
+#   cd cluster
 #   docker compose up -d
 #   docker compose exec node0 fednode status --watch
+#   export FEDNODE_MONITORING=REPOSITORY/deploy/monitoring
 #   docker compose --profile observability up -d       # also Prometheus and Grafana, on this machine's 9090 and 3000
 #   docker compose down                                # stops them; `down -v` also forgets the chain
 #

@@ -20,15 +20,22 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = ("fednode", "node", "chain", "ml")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
+ASSETS = {"docker-compose.yml", "deploy/docker-compose.gpu.yml"} | {
+    str(file.relative_to(ROOT))
+    for folder in ("deploy/systemd", "deploy/monitoring")
+    for file in (ROOT / folder).rglob("*")
+    if file.is_file()
+}
 
 
 def copy_source(source: Path) -> Path:
     """A copy of all that a wheel could be made of, as building leaves things behind."""
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "docker-compose.yml"):
         shutil.copy(ROOT / name, source)
     for name in (*PACKAGES, "tests", "deploy"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
     return source
 
 
@@ -59,7 +66,27 @@ def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> Non
     assert {"fednode/py.typed", "node/py.typed", "chain/py.typed", "ml/py.typed", "node/pb/peer_pb2.py"} <= names
     assert "node/testnet/targets/kubernetes_base/statefulset.yaml" in names
     assert "node/testnet/targets/kubernetes_gpu/kustomization.yaml" in names
-    assert {name for name in names if ".dist-info/" not in name} == of_package
+    assert {name for name in names if ".dist-info/" not in name} == of_package | {
+        f"node/assets/{name}" for name in ASSETS
+    }
+
+
+@pytest.mark.slow
+def test_the_assets_of_the_wheel_are_the_files_of_the_repository(wheel: Path, tmp_path: Path) -> None:
+    """As files, where the repository has links, so that none can differ; the command of the wheel writes them."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    program = "import sys, node.cli; print(node.cli.__file__); sys.exit(node.cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "assets", str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    used, *written = done.stdout.splitlines()
+    assert Path(used).is_relative_to(tmp_path / "site")
+    assert {str(Path(name).relative_to(tmp_path / "out")) for name in written} == ASSETS
+    for name in ASSETS:
+        assert (tmp_path / "out" / name).read_bytes() == (ROOT / name).read_bytes()
+        assert not (tmp_path / "site/node/assets" / name).is_symlink()
 
 
 @pytest.mark.slow

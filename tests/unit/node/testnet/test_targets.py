@@ -65,9 +65,10 @@ def find(manifests: str, kind: str, name: str = "fednode") -> Any:
 # ---- Compose
 
 
-def test_the_compose_files_of_this_repository_are_what_is_written_for_four() -> None:
-    assert (ROOT / "docker-compose.yml").read_text() == render_compose(NODES)
-    assert (ROOT / "deploy/docker-compose.gpu.yml").read_text() == render_gpu_override(NODES)
+def test_the_gpu_override_of_this_repository_is_what_is_written_for_its_nodes() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    nodes = [name for name in services if name.startswith("node")]
+    assert (ROOT / "deploy/docker-compose.gpu.yml").read_text() == render_gpu_override(nodes)
 
 
 @needs_schema
@@ -79,7 +80,8 @@ def test_compose_files_are_what_the_specification_has(tmp_path: Path, data: Path
     for file, text in zip(files, texts, strict=True):
         file.write_text(text)
     command = ["check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = subprocess.run([*command, *files[:3]], capture_output=True, text=True, check=False)
+    ours = ROOT / "docker-compose.yml"
+    done = subprocess.run([*command, *files[:3], ours], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert subprocess.run([*command, files[3]], capture_output=True, check=False).returncode != 0
 
