@@ -94,7 +94,7 @@ class Federation:
         return [self.ask(node, "status")["height"] for node in nodes]
 
     def get_identities(self) -> list[str]:
-        return [self.ask(node, "status")["node"]["id"] for node in NODES]
+        return [self.ask(node, "status")["id"] for node in NODES]
 
     def wait_for(self, claim: Callable[[], bool], what: str) -> None:
         """Raises AssertionError with every node's log when it does not come true."""
