@@ -26,11 +26,10 @@ def write(
     force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the files that run and watch a node to a folder.
+    """Write systemd unit, Compose files, rules and dashboard.
 
-    These are the systemd unit, the Compose files, Prometheus' rules and Grafana's dashboard. They lie in DIR as in the
-    repository: docker-compose.yml, which then needs the image named by FEDNODE_IMAGE, and below deploy/ what is for
-    systemd and for monitoring.
+    They lie in DIR as in the repository: docker-compose.yml, and below deploy/ what is for GPUs, for systemd, and for
+    Prometheus and Grafana. Without the source Compose builds no image: FEDNODE_IMAGE names one that is there.
 
     Example: fednode assets ./fednode-assets
     """
@@ -44,6 +43,7 @@ def write(
     for path, source in paths.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # a link there is replaced, not followed
             path.write_bytes(source.read_bytes())
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error

@@ -60,6 +60,17 @@ def test_files_that_are_there_are_kept_unless_forced(tmp_path: Path, capsys: Cap
     assert f" and {len(facts['files']) - 1} more: expected no such file" in capsys.readouterr().err
 
 
+def test_a_link_that_is_there_is_replaced_and_not_followed(tmp_path: Path, capsys: Captured) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("kept\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/docker-compose.yml").symlink_to(elsewhere)
+    assert main(["assets", str(tmp_path / "out")]) == 78
+    assert main(["assets", str(tmp_path / "out"), "--force"]) == 0
+    assert elsewhere.read_text() == "kept\n"
+    assert not (tmp_path / "out/docker-compose.yml").is_symlink()
+
+
 def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "file").touch()
     assert main(["assets", str(tmp_path / "file")]) == 78
