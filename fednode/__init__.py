@@ -1,1 +1,76 @@
-"""fednode."""
+"""Federated learning without a server, from Python: simulations, and federations of real nodes on this machine.
+
+A method with all its clients in this process, and what it came to:
+
+    import fednode
+
+    run = fednode.simulate("dfpl", nodes=5, rounds=3, partition="dirichlet:0.3", settings={"lr": 0.05})
+    print(run.accuracy, [round.accuracy for round in run.rounds])
+
+Real nodes, each a process with a key, a chain and a port of its own, which train, vote and finalise:
+
+    with fednode.LocalCluster(4, method="fedavg", rounds=5) as cluster:
+        cluster.wait(2)
+        for name, status in cluster.status().items():
+            print(name, status["height"], status["accuracy"])
+
+Whatever these raise is a `fednode.NodeError`; what they were asked for and cannot be is a `fednode.ConfigError`, whose
+text names the option of the `fednode` command that says the same. `fednode.__version__` is the version installed.
+
+Nothing heavy is imported before it is used: `import fednode` takes some milliseconds. The names `node`, `chain` and
+`ml` are fednode's own once it is used; a program that has imported another module of such a name is told so, by an
+ImportError.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fednode.cluster import LocalCluster
+    from fednode.simulation import Round, Simulation, simulate
+    from node.errors import ConfigError, NodeError
+
+    __version__: str
+
+__all__ = ["simulate", "Simulation", "Round", "LocalCluster", "NodeError", "ConfigError", "__version__"]
+
+_PLACES = {
+    "simulate": "fednode.simulation",
+    "Simulation": "fednode.simulation",
+    "Round": "fednode.simulation",
+    "LocalCluster": "fednode.cluster",
+    "NodeError": "node.errors",
+    "ConfigError": "node.errors",
+}
+
+
+if not TYPE_CHECKING:  # a type checker knows the names above, and finds fault with any other
+
+    def __getattr__(name: str) -> Any:
+        """Imports what is asked for, and keeps it."""
+        if name == "__version__":
+            value: Any = _read_version()
+        elif name in _PLACES:
+            from fednode._names import claim_names
+
+            claim_names()
+            value = getattr(import_module(_PLACES[name]), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _read_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fednode")
+    except PackageNotFoundError:  # a checkout that was not installed
+        return "unknown"

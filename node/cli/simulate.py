@@ -100,38 +100,31 @@ def run(
     from rich.console import Console
     from rich.progress import Progress
 
-    from ml.data import open_once
-    from ml.simulation.run import SimulationConfig, simulate
-    from node.config.genesis_file import translate_errors
-    from node.config.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model
+    from node.experiments.simulation import SimulationSpec, run_simulation
     from node.host.allocator import keep_freed_memory
 
-    asked = {"method": {"name": method}, "model": make_model(model), "data": make_data(data), "input": {}}
-    lies = {} if attack is None else {"attack": make_attack(attack)}
+    spec = SimulationSpec(
+        method=method,
+        data=data,
+        partition=partition,
+        shots=shots,
+        model=model,
+        size=size,
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        settings=tuple(settings or ()),
+        device=device,
+        pretrained=pretrained,
+        batched=batched,
+        max_loss_ratio=max_loss_ratio,
+        attack=attack,
+    )
     keep_freed_memory()
-    source = apply_settings({**asked, **lies}, settings or (), tuple(asked))
-    own = complete_data(source.value["data"])
     console = Console(stderr=True)
-    shown = Progress(console=console, transient=True, disable=as_json or not console.is_terminal)
-    with translate_errors(source), open_once(), shown as progress:
-        config = SimulationConfig(
-            method=source.value["method"],
-            data=own,
-            model=source.value["model"],
-            input=make_input(own, source.value["model"], size, source.value["input"]),
-            partition=partition,
-            shots=shots,
-            clients=clients,
-            rounds=rounds,
-            seed=seed,
-            device=device,
-            pretrained=None if pretrained is None else str(pretrained),
-            batched=batched,
-            max_loss_ratio=max_loss_ratio,
-            attack=source.value.get("attack"),
-        )
+    with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         task = progress.add_task("rounds", total=rounds)
-        result = simulate(config, on_round=lambda _: progress.advance(task))
+        result = run_simulation(spec, on_round=lambda _: progress.advance(task))
     if as_json:
         print_json(result.to_json())
     else:

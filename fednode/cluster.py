@@ -1,0 +1,198 @@
+"""`fednode.LocalCluster`: real nodes on this machine, for as long as a `with` block lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from fednode._settings import write_settings
+from node.errors import NodeError
+from node.testnet.cluster import LocalCluster as Processes
+from node.testnet.cluster import NodeProcess
+from node.testnet.layout import Testnet, TestnetSpec, make_testnet
+
+PREFIX = "fednode-cluster-"
+
+T = TypeVar("T")
+
+
+class LocalCluster:
+    """A federation of real `fednode` processes: each with a key, a chain, a worker that trains, and ports of its own.
+
+        with fednode.LocalCluster(4, method="dfpl", rounds=5, partition="dirichlet:0.3") as cluster:
+            cluster.wait(2)                              # until every node has applied round 2
+            cluster.status()["node0"]["accuracy"]        # what fednode status --json says of each node
+            cluster.wait()                               # until the last round
+            [record["accuracy"] for record in cluster.rounds("node0")]
+
+    Entering the block makes keys, genesis and configurations and starts the nodes; leaving it, also by an error or
+    Ctrl-C, stops them all. They run in `directory`, which must be new or empty and stays, so that they can be looked
+    at and started again (`fednode --config DIR/node0.yaml`); or in a temporary one, which goes.
+
+    - `nodes` are how many there are, named node0, node1 and so on; `rounds` are how many they do (0: without end).
+    - `method`, `data`, `partition`, `shots`, `model`, `size`, `seed` and `settings` are as `fednode.simulate` has them;
+      settings may also be genesis', as in `{"waits.collect_s": 1}`.
+    - `device` is what every node trains on.
+    - `i_understand` is asked for by methods that share samples in a transformed form, such as fededs.
+
+    It works from any thread and beside a running event loop, as in a notebook. Whatever is asked of it outside of the
+    block raises NodeError. Entering raises ConfigError for what cannot be made.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 4,
+        *,
+        method: str = "dfpl",
+        data: str = "digits",
+        rounds: int = 10,
+        partition: str = "classes:3,1",
+        shots: int | None = None,
+        model: str = "mlp",
+        size: int | None = None,
+        seed: int = 1,
+        settings: Mapping[str, Any] | None = None,
+        device: str = "cpu",
+        directory: str | PathLike[str] | None = None,
+        i_understand: bool = False,
+    ) -> None:
+        self._spec = TestnetSpec(
+            num_nodes=nodes,
+            method=method,
+            data=data,
+            rounds=rounds,
+            partition=partition,
+            shots=shots,
+            model=model,
+            size=size,
+            seed=seed,
+            settings=write_settings(settings),
+            device=device,
+            base_port=0,
+            i_understand=i_understand,
+        )
+        self._directory = None if directory is None else Path(directory)
+        self._open: _Open | None = None
+        self._closing = ExitStack()
+
+    def __repr__(self) -> str:
+        place = "not running" if self._open is None else str(self._open.testnet.directory)
+        return f"<LocalCluster of {self._spec.num_nodes} nodes, {self._spec.method}: {place}>"
+
+    def __enter__(self) -> Self:
+        if self._open is not None:
+            raise NodeError("this cluster runs already")
+        with ExitStack() as undo:
+            directory = self._directory
+            if directory is None:
+                temporary = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+                directory = Path(undo.enter_context(temporary)) / "cluster"
+            testnet = make_testnet(directory, self._spec)
+            loop = undo.enter_context(_running_loop())
+            processes = Processes(testnet)
+            self._open = _Open(testnet, processes, loop)
+            undo.callback(self._close)
+            self._open.do(processes.start())
+            self._closing = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.close()
+
+    def _close(self) -> None:
+        cluster, self._open = self._get(), None
+        cluster.do(cluster.processes.__aexit__())
+
+    def _get(self) -> _Open:
+        if self._open is None:
+            raise NodeError("expected a cluster that runs, within `with fednode.LocalCluster(...) as cluster:`")
+        return self._open
+
+    @property
+    def directory(self) -> Path:
+        """Where the nodes' configurations, keys, data and logs are: node0.yaml, keys/node0.key, data/node0/,
+        node0.log."""
+        return self._get().testnet.directory
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes', in order."""
+        return tuple(node.name for node in self._get().testnet.nodes)
+
+    def wait(self, round: int | None = None, timeout_s: float = 600.0) -> None:  # noqa: A002 - what a user calls it
+        """Returns once every node has finalised and applied `round`, by default the last.
+
+        Raises NodeError with the ends of the nodes' logs where that takes longer than `timeout_s`, or a node ends.
+        """
+        cluster = self._get()
+        last = cluster.testnet.genesis.rounds
+        if round is None and not last:
+            raise NodeError("expected a round to wait for, as this cluster goes on without end")
+        if round is not None and (round < 1 or (last and round > last)):
+            raise NodeError(f"round: expected 1 to {last or 'any'} (got {round})")
+        cluster.do(cluster.processes.wait_for_height(last if round is None else round, timeout_s))
+
+    def status(self) -> dict[str, dict[str, Any] | None]:
+        """What each node says of itself, by name, as `fednode status --json`; None of one that does not answer yet.
+
+        Raises NodeError, with the end of its log, where a node has ended by itself.
+        """
+        cluster = self._get()
+        return {process.name: cluster.do(process.get_status()) for process in cluster.processes.processes}
+
+    def rounds(self, name: str) -> list[dict[str, Any]]:
+        """The records of all rounds that the node lived through, oldest first, as `fednode rounds show R --json`: who
+        contributed, who was rejected and why, seconds by phase, bytes, accuracy before and after."""
+        cluster = self._get()
+        return cluster.do(cluster.find(name).get_rounds())
+
+    def read_log(self, name: str) -> str:
+        """All that the node has logged so far."""
+        return self._get().find(name).log_file.read_text(errors="replace")
+
+
+class _Open:
+    """What there is between entering and leaving."""
+
+    def __init__(self, testnet: Testnet, processes: Processes, loop: asyncio.AbstractEventLoop) -> None:
+        self.testnet = testnet
+        self.processes = processes
+        self._loop = loop
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs `work` on the loop that the processes belong to, and waits for it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C, too
+            future.cancel()
+            raise
+
+    def find(self, name: str) -> NodeProcess:
+        processes = {process.name: process for process in self.processes.processes}
+        if name not in processes:
+            raise NodeError(f"expected one of {', '.join(processes)}, got {name!r}")
+        return processes[name]
+
+
+@contextmanager
+def _running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="fednode-cluster", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,68 @@
+"""One simulation, asked for in plain words: by the command `fednode simulate`, by `fednode.simulate` in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.data import open_once
+from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
+from node.config.genesis_file import translate_errors
+from node.config.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationSpec:
+    """What to run. `data` is `digits` or `FORMAT:PATH`, `attack` is `NAME:COUNT` with its settings after commas.
+    `settings` are `KEY=VALUE` of the method (`lr=0.05`), or of a section (`model.hidden=[32]`).
+
+    The other fields are those of `SimulationConfig`.
+    """
+
+    method: str = "dfpl"
+    data: str = "digits"
+    partition: str = "classes:3,1"
+    shots: int | None = None
+    model: str = "mlp"
+    size: int | None = None
+    clients: int = 10
+    rounds: int = 10
+    seed: int = 1
+    settings: tuple[str, ...] = ()
+    device: str = "cpu"
+    pretrained: Path | None = None
+    batched: str = "auto"
+    max_loss_ratio: float | None = None
+    attack: str | None = None
+
+
+def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None] | None = None) -> SimulationResult:
+    """Runs all rounds. Raises ConfigError for what cannot be run, NodeError for what goes wrong in the run."""
+    asked = {
+        "method": {"name": spec.method},
+        "model": make_model(spec.model),
+        "data": make_data(spec.data),
+        "input": {},
+    }
+    lies = {} if spec.attack is None else {"attack": make_attack(spec.attack)}
+    source = apply_settings({**asked, **lies}, spec.settings, tuple(asked))
+    own = complete_data(source.value["data"])
+    with translate_errors(source), open_once():
+        config = SimulationConfig(
+            method=source.value["method"],
+            data=own,
+            model=source.value["model"],
+            input=make_input(own, source.value["model"], spec.size, source.value["input"]),
+            partition=spec.partition,
+            shots=spec.shots,
+            clients=spec.clients,
+            rounds=spec.rounds,
+            seed=spec.seed,
+            device=spec.device,
+            pretrained=None if spec.pretrained is None else str(spec.pretrained),
+            batched=spec.batched,
+            max_loss_ratio=spec.max_loss_ratio,
+            attack=source.value.get("attack"),
+        )
+        return simulate(config, on_round=on_round)

@@ -1,0 +1,113 @@
+"""`fednode.LocalCluster`: real nodes for the time of a block, and nothing of them afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fednode
+from node.testnet.running import is_running
+from support.faults.foreign_names import make_environment, make_hostile_directory
+
+pytestmark = pytest.mark.e2e
+
+SMALL: dict[str, Any] = {"method": "fedavg", "partition": "iid", "settings": {"local_iterations": 2}}
+PROGRAM = """
+import json
+import fednode
+
+with fednode.LocalCluster(2, method="fedavg", rounds=2, partition="iid", settings={"local_iterations": 2}) as cluster:
+    cluster.wait(1)
+    heights = [status["height"] for status in cluster.status().values()]
+    cluster.wait()
+    accuracies = [record["accuracy"] for record in cluster.rounds("node1")]
+    pids = [status["pid"] for status in cluster.status().values()]
+    directory = str(cluster.directory)
+print(json.dumps({"heights": heights, "accuracies": accuracies, "pids": pids, "directory": directory}))
+"""
+
+
+def get_pids(cluster: fednode.LocalCluster) -> list[int]:
+    statuses = cluster.status().values()
+    assert all(status is not None for status in statuses)
+    return [pid for status in statuses if status is not None for pid in (status["pid"], status["worker_pid"])]
+
+
+def test_a_program_among_modules_of_our_names_runs_a_cluster(tmp_path: Path) -> None:
+    place = make_hostile_directory(tmp_path / "place")
+    command, environment = [sys.executable, "-c", PROGRAM], make_environment(place)
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert min(told["heights"]) >= 1
+    assert len(told["accuracies"]) == 2
+    assert all(0 <= accuracy <= 1 for accuracy in told["accuracies"])
+    assert not any(map(is_running, told["pids"]))
+    assert not Path(told["directory"]).exists()
+
+
+def test_an_error_in_the_block_stops_the_nodes_and_keeps_a_directory_that_was_given(tmp_path: Path) -> None:
+    cluster = fednode.LocalCluster(2, rounds=0, directory=tmp_path / "net", **SMALL)
+    pids: list[int] = []
+
+    def use() -> None:
+        with cluster:
+            cluster.wait(1)
+            pids.extend(get_pids(cluster))
+            assert all(map(is_running, pids))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        use()
+    assert len(pids) == 4
+    assert not any(map(is_running, pids))
+    assert (tmp_path / "net" / "node0.yaml").exists()
+    with pytest.raises(fednode.NodeError, match="expected a cluster that runs"):
+        cluster.status()
+    with pytest.raises(fednode.ConfigError, match="expected a new or empty directory"):
+        cluster.__enter__()
+
+
+def test_what_a_cluster_cannot_be_asked_is_told() -> None:
+    with fednode.LocalCluster(1, rounds=0, **SMALL) as cluster:
+        cluster.wait(1)
+        assert cluster.names == ("node0",)
+        assert "round" in cluster.read_log("node0").lower()
+        with pytest.raises(fednode.NodeError, match="expected one of node0, got 'node2'"):
+            cluster.rounds("node2")
+        with pytest.raises(fednode.NodeError, match="goes on without end"):
+            cluster.wait()
+
+
+def test_a_node_that_ends_by_itself_is_told_with_its_log() -> None:
+    with fednode.LocalCluster(1, rounds=0, **SMALL) as cluster:
+        cluster.wait(1)
+        (pid, _) = get_pids(cluster)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(fednode.NodeError, match=r"(?s)node0 ended with exit code -9:.*round"):
+            cluster.wait(1_000_000)
+
+
+async def test_it_works_beside_a_running_loop_and_says_what_is_out_of_reach() -> None:
+    await asyncio.sleep(0)
+    with fednode.LocalCluster(1, rounds=1, **SMALL) as cluster:
+        with pytest.raises(fednode.NodeError, match=r"round: expected 1 to 1 \(got 2\)"):
+            cluster.wait(2)
+        cluster.wait()
+        assert [record["round"] for record in cluster.rounds("node0")] == [1]
+        with pytest.raises(fednode.NodeError, match="runs already"):
+            cluster.__enter__()
+    assert repr(cluster) == "<LocalCluster of 1 nodes, fedavg: not running>"
+
+
+def test_what_cannot_be_made_is_a_configuration_error() -> None:
+    with pytest.raises(fednode.ConfigError, match="--nodes: expected 1 to"), fednode.LocalCluster(0):
+        pass
