@@ -69,7 +69,8 @@ from node.telemetry.sinks.opening import open_sinks, validate_sinks
 from node.training.checkpoint import CHECKPOINTS
 from node.training.observer_trainer import ObserverTrainer
 from node.training.trainer import Trainer
-from node.training.worker import WorkerConfig, WorkerProcess
+from node.training.worker import WorkerProcess
+from node.training.worker_config import WorkerConfig
 
 if TYPE_CHECKING:
     from node.telemetry.http_server import HttpServer

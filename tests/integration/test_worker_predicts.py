@@ -24,9 +24,11 @@ from ml.data.readers.digits import load_digits
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.specs import add_kind
+from node.training import child_process
 from node.training import worker as worker_module
 from node.training.trainer import AnswerRefused, InlineTrainer, Predicted, Trainer, WorkerDied, WorkerFailed
-from node.training.worker import WorkerConfig, WorkerProcess
+from node.training.worker import WorkerProcess
+from node.training.worker_config import WorkerConfig
 from support.federation.fake_worker import (
     ANSWER,
     ANSWER_UNTIL_STOPPED,
@@ -46,7 +48,7 @@ DEADLINE_S = 120.0
 
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "CLOSE_S", DEADLINE_S)
+    monkeypatch.setattr(child_process, "CLOSE_S", DEADLINE_S)
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from ml.clients.build import get_client_seed, make_client, make_initial_aggregat
 from ml.payload import decode_arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.specs import Offer, add_kind
+from node.training import child_process
 from node.training import worker as worker_module
 from node.training.checkpoint import Checkpoints, Phase
 from node.training.exchange import Exchange
@@ -42,7 +43,8 @@ from node.training.trainer import (
     WorkerFailed,
     apply_to,
 )
-from node.training.worker import WorkerConfig, WorkerProcess
+from node.training.worker import WorkerProcess
+from node.training.worker_config import WorkerConfig
 from support.federation.fake_worker import (
     ARGUMENTS,
     BREAK,
@@ -71,7 +73,7 @@ ME, PEER, OTHER = (bytes([i]) * 32 for i in (7, 8, 9))
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is told to leave has its checkpoint to write, however long that takes here."""
-    monkeypatch.setattr(worker_module, "CLOSE_S", DEADLINE_S)
+    monkeypatch.setattr(child_process, "CLOSE_S", DEADLINE_S)
 
 
 @asynccontextmanager
@@ -481,8 +483,8 @@ async def test_what_a_worker_prints_is_logged_at_its_level(tmp_path: Path, caplo
     caplog.set_level(logging.INFO)
     async with running(make_config(tmp_path)) as worker:
         await worker.train(1, TALK)
-    assert ("node.training.worker", logging.INFO, "a library printed this") in caplog.record_tuples
-    assert ("node.training.worker", logging.WARNING, "a library warned of this") in caplog.record_tuples
+    assert ("node.training.child_process", logging.INFO, "a library printed this") in caplog.record_tuples
+    assert ("node.training.child_process", logging.WARNING, "a library warned of this") in caplog.record_tuples
 
 
 async def test_a_worker_that_refuses_its_configuration_fails_at_once_and_says_why(tmp_path: Path) -> None:

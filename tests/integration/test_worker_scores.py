@@ -22,6 +22,7 @@ from ml.data import get_classes, get_default_input
 from ml.errors import Stopped
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import METHODS, AuthorPayloads, compute_aggregate
+from node.training import child_process
 from node.training import worker as worker_module
 from node.training.trainer import AnswerRefused, InlineTrainer, Trainer, WorkerDied, WorkerFailed
 from node.training.worker import WorkerProcess
@@ -43,7 +44,7 @@ Log = pytest.LogCaptureFixture
 
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "CLOSE_S", DEADLINE_S)
+    monkeypatch.setattr(child_process, "CLOSE_S", DEADLINE_S)
 
 
 @pytest.fixture

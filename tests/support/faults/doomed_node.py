@@ -29,7 +29,7 @@ from node.p2p.transport.base import Handler, Message, MessageKind
 from node.p2p.transport.rpc import RpcTransport
 from node.training import worker_child
 from node.training.checkpoint import STEPS, Phase
-from node.training.worker import WorkerConfig
+from node.training.worker_config import WorkerConfig
 
 CHECKPOINT_STEPS = tuple(f"{phase.value}.{step}" for phase in Phase for step in STEPS)
 SPENT = ".spent"  # beside the checkpoints: the worker that died of it is replaced by one that lives

@@ -33,7 +33,7 @@ from ml.guard import OnRefused
 from ml.payload import Arrays, encode_arrays
 from ml.specs import Offer
 from node.training import worker_child
-from node.training.worker import WorkerConfig
+from node.training.worker_config import WorkerConfig
 
 TRAIN, TRAIN_UNTIL_STOPPED, DIE, DIVERGE, BREAK, TALK, FILL_DISK = (bytes([code]) * 32 for code in range(7))
 ANSWER, ANSWER_UNTIL_STOPPED, DIE_OF_IT, REFUSE = range(4)

@@ -45,7 +45,8 @@ from node.testnet.layout import TestnetSpec, make_testnet
 from node.training.checkpoint import Checkpoints
 from node.training.learner import Learner
 from node.training.local_work import LocalWork
-from node.training.worker import WorkerConfig, WorkerProcess
+from node.training.worker import WorkerProcess
+from node.training.worker_config import WorkerConfig
 from support.data.chains import make_chain, make_genesis, make_keys
 from support.federation.simulated import make_digit_clients
 

@@ -1,0 +1,248 @@
+"""One worker process, from its start to its end: its socket, the calls it has not answered yet, and its last words.
+
+Its program is `node.training.worker_child`. That it is replaced when it dies is the business of `node.training.worker`.
+What it prints is logged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+import subprocess
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from node.training.checkpoint import Position
+from node.training.frames import Frame, FrameError, await_frame, post_frame
+from node.training.trainer import (
+    AggregateSpoiled,
+    AnswerRefused,
+    OnProgress,
+    Progress,
+    TrainerInfo,
+    TrainingAbandoned,
+    TrainingFailed,
+    WorkerDied,
+    WorkerFailed,
+)
+from node.training.worker_config import WorkerConfig
+
+_log = logging.getLogger(__name__)
+
+CLOSE_S = 3.0  # for a worker to end its step and write its checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`position` is where the call takes the client's state, None if nowhere: then it says nothing of the worker's
+    health, is not repeated, and is nothing that could be abandoned."""
+
+    header: Mapping[str, Any]
+    attachments: Mapping[str, bytes]
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call that waits for its answer."""
+
+    call: Call
+    reply: asyncio.Future[Frame]
+    on_progress: OnProgress | None
+
+
+class ChildProcess:
+    """One worker process, from its start to its end, and the calls it has not answered yet."""
+
+    def __init__(self, config: WorkerConfig, tail: deque[str], on_gone: Callable[[], None]) -> None:
+        self.info = TrainerInfo(0, 0, "", 0, 0)
+        self.reason = "it was ended"
+        self.has_served = False  # answered a call that moves the client
+        self.is_blamed = False  # died before it was ready, or during such a call
+        self._command = (config.python, *config.arguments)
+        self._tail = tail
+        self._on_gone = on_gone
+        self._calls = 0
+        self._pending: dict[int, _Asked] = {}
+        self._outgoing: asyncio.Queue[Frame] = asyncio.Queue()
+        self._gone = asyncio.Event()
+        self._process: Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def __aenter__(self) -> ChildProcess:
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        with theirs:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=theirs.fileno(),
+                    stdout=PIPE,
+                    stderr=subprocess.STDOUT,
+                    process_group=0,  # Ctrl-C is the daemon's to handle
+                )
+            except BaseException as error:
+                self._socket.close()
+                if not isinstance(error, OSError):
+                    raise
+                raise WorkerFailed(f"the worker {self._command[0]} cannot be started: {error}") from error
+        talking = (self._forward_output(self._process), self._write(), self._read(self._process))
+        self._tasks = [asyncio.create_task(part) for part in talking]
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        process = self._process
+        assert process is not None  # noqa: S101 - entered
+        try:
+            if self.info.num_train:  # it was ready: it may have something to write
+                async with asyncio.timeout(CLOSE_S):  # wait_for would swallow a cancellation on Python 3.11
+                    await self._gone.wait()
+        except TimeoutError:
+            _log.warning("Worker %d did not leave within %g s and was killed", process.pid, CLOSE_S)
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await self._gone.wait()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._socket.close()
+
+    async def start(self, config: WorkerConfig) -> TrainerInfo:
+        """Raises WorkerDied, and WorkerFailed if the worker refuses its configuration."""
+        frame = config.encode()
+        reply = await self._ask(Call(frame.header, frame.attachments))
+        if "failed" in reply.header:
+            raise WorkerFailed(f"the worker cannot be set up: {reply.header['failed']}")
+        self.info = TrainerInfo(**reply.header["result"])
+        return self.info
+
+    async def request(self, call: Call, on_progress: OnProgress | None = None) -> Frame:
+        """The answer to a call. Raises WorkerDied."""
+        reply = await self._ask(call, on_progress)
+        if call.position is None and "failed" in reply.header:
+            raise AnswerRefused(reply.header["failed"])
+        self.has_served = self.has_served or call.position is not None
+        if "failed" in reply.header:
+            kind = AggregateSpoiled if reply.header["spoiled"] else TrainingFailed
+            raise kind(reply.header["failed"])
+        if "abandoned" in reply.header:
+            raise TrainingAbandoned("the training was broken off, its round being over")
+        if (
+            "stopped" in reply.header
+        ):  # asked for by a cancellation, which waits for no answer, or because it is closing
+            raise WorkerDied("the worker was closed")
+        return reply
+
+    async def _ask(self, call: Call, on_progress: OnProgress | None = None) -> Frame:
+        if self._gone.is_set():
+            raise WorkerDied(self.reason)
+        self._calls += 1
+        number = self._calls
+        reply: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._pending[number] = _Asked(call, reply, on_progress)
+        self._outgoing.put_nowait(Frame({**call.header, "number": number}, call.attachments))
+        try:
+            return await reply
+        except asyncio.CancelledError:
+            self._outgoing.put_nowait(Frame({"call": "cancel", "number": number}))
+            raise
+        finally:
+            del self._pending[number]
+
+    def abandon(self) -> bool:
+        """Asks the worker to break the call in hand off and keep what it has done. Whether there is one that does
+        anything: what waits for its turn behind a prediction is not in hand."""
+        numbers = [number for number, waiting in self._pending.items() if waiting.call.position is not None]
+        for number in numbers:
+            self._outgoing.put_nowait(Frame({"call": "abandon", "number": number}))
+        return bool(numbers)
+
+    async def wait_until_gone(self) -> None:
+        await self._gone.wait()
+
+    async def _write(self) -> None:
+        with suppress(OSError):  # the reader will hear of it
+            while True:
+                await post_frame(self._socket, await self._outgoing.get())
+
+    async def _read(self, process: Process) -> None:
+        try:
+            while (frame := await await_frame(self._socket)) is not None:
+                self._on_frame(frame)
+        except FrameError as error:
+            _log.warning("Worker %d sent what is not a frame: %s", process.pid, error)
+        finally:
+            await self._bury(process)
+
+    def _on_frame(self, frame: Frame) -> None:
+        """The answer to a call that still waits for it, or how far that call is; anything else says nothing here."""
+        number = frame.header.get("number")
+        waiting = self._pending.get(number) if type(number) is int else None
+        if waiting is None or waiting.reply.done():
+            return
+        if "progress" not in frame.header:
+            waiting.reply.set_result(frame)
+        elif waiting.on_progress is not None and (progress := _read_progress(frame.header["progress"])) is not None:
+            waiting.on_progress(progress)
+
+    async def _bury(self, process: Process) -> None:
+        """Waits for the end of a process that has stopped talking, and fails what it has not answered."""
+        try:
+            async with asyncio.timeout(1):
+                code = await process.wait()
+        except TimeoutError:
+            process.kill()
+            code = await process.wait()
+        await asyncio.wait(self._tasks[:1], timeout=1)  # its last words
+        self.reason = f"exit status {code}"
+        self._gone.set()
+        self._on_gone()
+        for waiting in self._pending.values():
+            if not waiting.reply.done():
+                self.is_blamed = self.is_blamed or waiting.call.position is not None
+                waiting.reply.set_exception(WorkerDied(f"the worker died: {self.reason}"))
+
+    async def _forward_output(self, process: Process) -> None:
+        """Logs each line; one that begins with a level, as the worker's own log does, at that level."""
+        output = process.stdout
+        assert output is not None  # noqa: S101 - a pipe was asked for
+        rest = b""
+        while chunk := await output.read(1 << 16):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._on_line(line)
+            if len(rest) > 1 << 16:
+                self._on_line(rest)
+                rest = b""
+        if rest:
+            self._on_line(rest)
+
+    def _on_line(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()
+        level, _, message = text.partition(" ")
+        number = logging.getLevelNamesMapping().get(level)
+        self._tail.append(text)
+        _log.log(number or logging.INFO, "%s", message if number else text)
+
+
+def _read_progress(value: Any) -> Progress | None:
+    """None for what cannot be one, as from a library that writes where it should not."""
+    if not isinstance(value, dict) or value.keys() != {"step", "steps", "seconds"}:
+        return None
+    step, steps, seconds = value["step"], value["steps"], value["seconds"]
+    if type(step) is not int or type(steps) is not int or not isinstance(seconds, float):
+        return None
+    return Progress(step, steps, seconds) if 1 <= step <= steps and 0 <= seconds < math.inf else None

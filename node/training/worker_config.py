@@ -1,0 +1,73 @@
+"""The configuration of a worker: what it needs to build its client, as the call that starts it says it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ml.aggregation import MAX_WEIGHT
+from ml.specs.base import MAX_ABS
+from node.host.child import make_arguments
+from node.training.frames import Frame
+
+WORKER_ARGUMENTS = (
+    "-P",
+    "-m",
+    "node.training.worker_child",
+)  # -P: modules of the directory the daemon was started in stay out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """All a worker needs to build its client. Mappings are genesis' and the node configuration's, as JSON has them.
+
+    `engine` has the fields of `ml.training.loop.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on
+    the store's filesystem and nobody else's, is for payloads too large to pass. `python` and `arguments` say which
+    program is the worker.
+    """
+
+    method: Mapping[str, Any]
+    model: Mapping[str, Any]
+    classes: tuple[str, ...]
+    input: Mapping[str, Any]
+    data: Mapping[str, Any]
+    seed: int
+    initial_model: Path | bytes = field(repr=False)
+    checkpoint_dir: Path
+    outgoing_dir: Path
+    device: str = "auto"
+    threads: int | None = 1
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    max_weight: int = MAX_WEIGHT
+    max_abs: float = MAX_ABS
+    rounds: int = 0
+    num_members: int = 0
+    checkpoint_every: int = 1
+    user_models: bool = False
+    max_loss_ratio: float | None = None
+    niceness: int = 0
+    python: str = sys.executable
+    arguments: tuple[str, ...] = WORKER_ARGUMENTS
+
+    def encode(self) -> Frame:
+        """The call that starts a worker."""
+        genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
+        own = (
+            "data",
+            "seed",
+            "device",
+            "threads",
+            "engine",
+            "checkpoint_every",
+            "user_models",
+            "max_loss_ratio",
+            "niceness",
+        )
+        config = {name: getattr(self, name) for name in (*genesis, *own)}
+        config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
+        if isinstance(self.initial_model, bytes):
+            return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
+        return Frame({"call": "start", "config": {**config, "initial_model": str(self.initial_model)}})
