@@ -21,14 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from chain.block import Block, Certificate, Digest, Evidence, Id
+from chain.block import Block, Certificate, Digest, Id
 from chain.codec import (
     MAX_HEIGHT,
     decode_block,
     decode_certificate,
-    decode_evidence,
     encode_certificate,
-    encode_evidence,
 )
 from chain.errors import (
     StoreCorrupted,
@@ -40,12 +38,13 @@ from chain.errors import (
 )
 from chain.genesis import Genesis
 from chain.store.blob_files import BlobFiles, sync_directory, translated_os_errors
-from chain.store.interface import BlockRow, Damage, Faults, StoredBlock, StoredEvidence
+from chain.store.damage import describe_pages, find_damaged_rows
+from chain.store.interface import BlockRow, Damage, Faults, StoredBlock
+from chain.store.records import RecordRows
 from chain.store.rows import (
     DATABASE,
     HEAD,
     Rows,
-    compute_row_digest,
     connect,
     decode_stored,
     is_intact,
@@ -54,7 +53,6 @@ from chain.store.rows import (
 )
 from chain.store.signed_slots import (
     SignedSlots,
-    describe_signed,
     get_block_digests,
     get_signed_digests,
     read_justifications,
@@ -64,22 +62,10 @@ from chain.store.signed_slots import (
 from chain.store.watermark import Mark, Watermark, describe_loss, read_mark, write_mark
 from chain.validation import validate_certificate
 
-# What `find_damage` reads of each table but `blocks`: the columns of its key, then its bytes; and whether the first
-# column is a height.
-_ROWS: Mapping[str, tuple[str, bool]] = {
-    "meta": ("key, value", False),
-    "signed": ("height, kind, view, phase, data", True),
-    "locked": ("height, block_id, block", True),
-    "prevotes": ("height, view, voter, vote", True),
-    "evidence": ("height, author, kind, evidence", True),
-    "rounds": ("height, record", True),
-}
-
-_USER_META = b"user/"
 _BATCH_ROWS = 64
 
 
-class SqliteStore(SignedSlots, BlobFiles):
+class SqliteStore(SignedSlots, RecordRows, BlobFiles):
     """The store of a node. Build it with `open`; `close` it, or use it as a context manager.
 
     Methods that write are durable when they return. A write that fails leaves nothing behind: StoreFull when the disk
@@ -91,6 +77,7 @@ class SqliteStore(SignedSlots, BlobFiles):
     ) -> None:
         BlobFiles.__init__(self, path, readonly=readonly, faults=faults)
         SignedSlots.__init__(self, genesis, rows)
+        RecordRows.__init__(self, rows)
         self.path = path
         self._lock = lock
         self._head: StoredBlock | None = None
@@ -248,7 +235,7 @@ class SqliteStore(SignedSlots, BlobFiles):
         """The pages are sound, heights have no gap, the head is final, and what was signed is whole: so many rows."""
         (report,) = self._rows.read("pages", "PRAGMA quick_check(1)")[0]
         if report != b"ok":
-            raise StoreCorrupted(self._rows.where(_show_report(report)))
+            raise StoreCorrupted(self._rows.where(describe_pages(report)))
         height = self.head_height
         (count, top) = self._rows.read("blocks", "SELECT count(*), max(height) FROM blocks")[0]
         if (count, top) != (height + 1, height):
@@ -404,92 +391,11 @@ class SqliteStore(SignedSlots, BlobFiles):
             certificate = decode_stored(where, decode_certificate, row.certificate) if row.certificate else None
             yield StoredBlock(block, certificate)
 
-    # Evidence, rounds, small values
-
-    def put_evidence(self, evidence: Evidence, author: Id, height: int, seen_ms: int | None = None) -> bool:
-        """Keep validated evidence, one per author, height and kind, and when it was seen. Whether it is new."""
-        what = f"evidence of height {height}"
-        key = (height, author, int(evidence.kind))
-        if self._rows.read(what, "SELECT 1 FROM evidence WHERE height = ? AND author = ? AND kind = ?", *key):
-            return False
-        data = encode_evidence(evidence)
-        with self._rows.transaction("evidence", what) as connection:
-            digest = compute_row_digest("evidence", *key, data)
-            connection.execute("INSERT INTO evidence VALUES (?, ?, ?, ?, ?)", (*key, data, digest))
-            if seen_ms is not None:
-                self._rows.set_meta(_make_seen_key(*key), seen_ms.to_bytes(8, "big"))
-        return True
-
-    def get_evidence(self, first: int = 0) -> tuple[StoredEvidence, ...]:
-        """All evidence from a height on, by height and author."""
-        rows = self._rows.read(
-            "evidence", "SELECT * FROM evidence WHERE height >= ? ORDER BY height, author, kind", first
-        )
-        found = []
-        for height, author, kind, data, digest in rows:
-            what = f"evidence of height {height}"
-            self._rows.check(what, "evidence", (height, author, kind, data), digest)
-            seen = self._rows.get_meta(_make_seen_key(height, author, kind))
-            seen_ms = None if seen is None else int.from_bytes(seen, "big")
-            found.append(StoredEvidence(decode_stored(what, decode_evidence, data), author, height, seen_ms))
-        return tuple(found)
-
-    def put_round(self, height: int, record: Mapping[str, Any]) -> None:
-        """Keep a round's metrics, JSON-able; a later record of the height takes the place of an earlier one."""
-        with self._rows.transaction("round", f"round {height}"):
-            self._write_round(height, record)
-
-    def get_round(self, height: int) -> dict[str, Any] | None:
-        return next((record for _, record in self.rounds(height, height)), None)
-
-    def rounds(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(height, record) of the rounds first..last that have one, in order."""
-        rows = self._rows.read(
-            "rounds", "SELECT * FROM rounds WHERE height BETWEEN ? AND ? ORDER BY height", first, min(last, MAX_HEIGHT)
-        )
-        for height, record, digest in rows:
-            self._rows.check(f"round {height}", "rounds", (height, record), digest)
-            yield height, json.loads(record)
-
-    def _write_round(self, height: int, record: Mapping[str, Any]) -> None:
-        data = _dump(record)
-        self._rows.connection.execute(
-            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", (height, data, compute_row_digest("rounds", height, data))
-        )
-
-    def put_meta(self, key: str, value: Any) -> None:
-        """Keep a small JSON value under a name."""
-        with self._rows.transaction("meta", key):
-            self._rows.set_meta(_USER_META + key.encode(), _dump(value))
-
-    def get_meta(self, key: str) -> Any:
-        """The value under a name; None when there is none."""
-        value = self._rows.get_meta(_USER_META + key.encode())
-        return None if value is None else json.loads(value)
-
     # Looking for damage, and what must not be pruned
 
     def find_damage(self) -> Iterator[Damage]:
-        """Everything but the blocks that is not as it was written: rows of every table, then SQLite's own pages."""
-        for table, (columns, has_height) in _ROWS.items():
-            try:
-                # table and columns are ours, from `_ROWS`
-                rows = self._rows.read(table, f"SELECT {columns}, digest FROM {table}")  # noqa: S608
-            except StoreCorrupted as error:
-                yield Damage(None, str(error))
-                continue
-            for *values, digest in rows:
-                if not is_intact(table, values, digest):
-                    what = _describe_row(table, values)
-                    height = values[0] if has_height and isinstance(values[0], int) else None
-                    yield Damage(height, self._rows.where(f"{what}: stored bytes do not match their digest"))
-        try:
-            (report,) = self._rows.read("pages", "PRAGMA integrity_check(1)")[0]
-        except StoreCorrupted as error:
-            yield Damage(None, str(error))
-        else:
-            if report != b"ok":
-                yield Damage(None, self._rows.where(_show_report(report)))
+        """Everything but the blocks that is not as it was written, and what is gone without a trace in it."""
+        yield from find_damaged_rows(self._rows)
         loss = self._find_loss()
         if loss is not None:
             yield Damage(None, loss)
@@ -520,30 +426,6 @@ class SqliteStore(SignedSlots, BlobFiles):
         for block in self.get_justification(above)[0]:
             digests |= get_block_digests(block)
         return digests
-
-
-def _make_seen_key(height: int, author: Id, kind: int) -> bytes:
-    """Under which meta key it stands when evidence was seen."""
-    return f"evidence/{height}/{author.hex()}/{kind}".encode()
-
-
-def _describe_row(table: str, values: Sequence[object]) -> str:
-    if table == "signed":
-        return describe_signed(*values[:4])
-    if table == "meta":
-        return values[0].decode(errors="replace") if isinstance(values[0], bytes) else "meta"
-    if table in ("locked", "prevotes"):
-        return f"justification of height {values[0]}"
-    return f"round {values[0]}" if table == "rounds" else f"evidence of height {values[0]}"
-
-
-def _show_report(report: bytes) -> str:
-    """SQLite's word on its pages, in one line."""
-    return " ".join(report.decode(errors="replace").split())
-
-
-def _dump(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _refuse_if_absent(database: Path) -> None:

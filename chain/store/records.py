@@ -1,0 +1,91 @@
+"""The evidence, the rounds' records and the small values of one database: what a node notes beside its chain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chain.block import Evidence, Id
+from chain.codec import MAX_HEIGHT, decode_evidence, encode_evidence
+from chain.store.interface import StoredEvidence
+from chain.store.rows import Rows, compute_row_digest, decode_stored
+
+_USER_META = b"user/"
+
+
+class RecordRows:
+    """The notes of one database. Methods that write are durable when they return."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def put_evidence(self, evidence: Evidence, author: Id, height: int, seen_ms: int | None = None) -> bool:
+        """Keep validated evidence, one per author, height and kind, and when it was seen. Whether it is new."""
+        what = f"evidence of height {height}"
+        key = (height, author, int(evidence.kind))
+        if self._rows.read(what, "SELECT 1 FROM evidence WHERE height = ? AND author = ? AND kind = ?", *key):
+            return False
+        data = encode_evidence(evidence)
+        with self._rows.transaction("evidence", what) as connection:
+            digest = compute_row_digest("evidence", *key, data)
+            connection.execute("INSERT INTO evidence VALUES (?, ?, ?, ?, ?)", (*key, data, digest))
+            if seen_ms is not None:
+                self._rows.set_meta(_make_seen_key(*key), seen_ms.to_bytes(8, "big"))
+        return True
+
+    def get_evidence(self, first: int = 0) -> tuple[StoredEvidence, ...]:
+        """All evidence from a height on, by height and author."""
+        rows = self._rows.read(
+            "evidence", "SELECT * FROM evidence WHERE height >= ? ORDER BY height, author, kind", first
+        )
+        found = []
+        for height, author, kind, data, digest in rows:
+            what = f"evidence of height {height}"
+            self._rows.check(what, "evidence", (height, author, kind, data), digest)
+            seen = self._rows.get_meta(_make_seen_key(height, author, kind))
+            seen_ms = None if seen is None else int.from_bytes(seen, "big")
+            found.append(StoredEvidence(decode_stored(what, decode_evidence, data), author, height, seen_ms))
+        return tuple(found)
+
+    def put_round(self, height: int, record: Mapping[str, Any]) -> None:
+        """Keep a round's metrics, JSON-able; a later record of the height takes the place of an earlier one."""
+        with self._rows.transaction("round", f"round {height}"):
+            self._write_round(height, record)
+
+    def get_round(self, height: int) -> dict[str, Any] | None:
+        return next((record for _, record in self.rounds(height, height)), None)
+
+    def rounds(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(height, record) of the rounds first..last that have one, in order."""
+        rows = self._rows.read(
+            "rounds", "SELECT * FROM rounds WHERE height BETWEEN ? AND ? ORDER BY height", first, min(last, MAX_HEIGHT)
+        )
+        for height, record, digest in rows:
+            self._rows.check(f"round {height}", "rounds", (height, record), digest)
+            yield height, json.loads(record)
+
+    def _write_round(self, height: int, record: Mapping[str, Any]) -> None:
+        data = _dump(record)
+        self._rows.connection.execute(
+            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", (height, data, compute_row_digest("rounds", height, data))
+        )
+
+    def put_meta(self, key: str, value: Any) -> None:
+        """Keep a small JSON value under a name."""
+        with self._rows.transaction("meta", key):
+            self._rows.set_meta(_USER_META + key.encode(), _dump(value))
+
+    def get_meta(self, key: str) -> Any:
+        """The value under a name; None when there is none."""
+        value = self._rows.get_meta(_USER_META + key.encode())
+        return None if value is None else json.loads(value)
+
+
+def _make_seen_key(height: int, author: Id, kind: int) -> bytes:
+    """Under which meta key it stands when evidence was seen."""
+    return f"evidence/{height}/{author.hex()}/{kind}".encode()
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
