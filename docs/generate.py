@@ -28,7 +28,8 @@ from ml.specs import METHODS
 from ml.specs.base import Hyperparameters
 from node.admin.access import ROLES
 from node.cli.app import make_app
-from node.config.node_config import NodeConfig, PartSection
+from node.config.node_config import NodeConfig
+from node.config.node_sections import PartSection
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

@@ -46,7 +46,8 @@ from node.clock import SystemClock
 from node.config.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
 from node.config.genesis_members import validate_membership
 from node.config.identity import open_identity
-from node.config.node_config import NetworkSection, NodeConfig
+from node.config.node_config import NodeConfig
+from node.config.node_sections import NetworkSection
 from node.consensus.auditor import Halted
 from node.consensus.context import NodeContext
 from node.consensus.miner import MinerProcess

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from chain.block import Id
 from node.config.genesis_members import validate_membership
-from node.config.node_config import NodeConfig, Section
+from node.config.node_config import NodeConfig
+from node.config.node_sections import Section
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.errors import ConfigError, NodeError

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from node.config.node_config import Section
+from node.config.node_sections import Section
 
 T = TypeVar("T")
 

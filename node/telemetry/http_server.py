@@ -26,7 +26,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from node.addresses import is_loopback, parse_address
-from node.config.node_config import HttpSection
+from node.config.node_sections import HttpSection
 from node.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -33,7 +33,8 @@ from node.addresses import is_on_loopback, parse_address
 from node.config.genesis_draft import GenesisSpec, complete_genesis, draft_genesis
 from node.config.genesis_file import get_genesis_spec, write_genesis
 from node.config.identity import create_identity
-from node.config.node_config import MAX_SOCKET_PATH_BYTES, load_config
+from node.config.node_config import load_config
+from node.config.value_types import MAX_SOCKET_PATH_BYTES
 from node.config.yaml_source import YamlSource, dump_yaml
 from node.errors import ConfigError
 from node.testnet.targets import DATA_DIR, KEY_FILE, SOCKET_DIR, TARGETS, Target

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.config.node_config import HttpSection
+from node.config.node_sections import HttpSection
 from node.errors import ConfigError
 from node.telemetry import http_server
 from node.telemetry.http_server import HttpServer

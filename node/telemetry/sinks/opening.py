@@ -7,7 +7,8 @@ from importlib.util import find_spec
 
 from chain.genesis import Genesis
 from chain.signing import encode_id
-from node.config.node_config import NodeConfig, SinksSection
+from node.config.node_config import NodeConfig
+from node.config.node_sections import SinksSection
 from node.errors import ConfigError
 from node.telemetry.sinks.base import Sink, SinkThread
 from node.telemetry.sinks.jsonl import METRICS, JsonlSink

@@ -11,7 +11,8 @@ import pytest
 from chain.signing import SigningKey, encode_id
 from ml.data.partition import parse_partition, partition_from_mapping
 from node.addresses import is_loopback, parse_address
-from node.config.node_config import ClassesPartition, NodeConfig, load_config, load_config_source
+from node.config.node_config import NodeConfig, load_config, load_config_source
+from node.config.node_sections import ClassesPartition
 from node.errors import ConfigError
 
 ALICE = encode_id(SigningKey.from_private_bytes(bytes([1]) * 32).id)

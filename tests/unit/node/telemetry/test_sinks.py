@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from node.config.node_config import SinksSection
+from node.config.node_sections import SinksSection
 from node.errors import ConfigError
 from node.telemetry.sinks import opening
 from node.telemetry.sinks.base import KEPT, Point, SinkFailed, SinkThread

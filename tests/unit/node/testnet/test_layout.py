@@ -19,7 +19,8 @@ from ml.data.partition import split_from_mapping
 from ml.payload import decode_arrays
 from node.config.genesis_file import load_genesis
 from node.config.identity import open_identity
-from node.config.node_config import MAX_SOCKET_PATH_BYTES, NodeConfig, load_config
+from node.config.node_config import NodeConfig, load_config
+from node.config.value_types import MAX_SOCKET_PATH_BYTES
 from node.errors import ConfigError
 from node.testnet import layout as testnet
 from node.testnet.layout import Testnet, TestnetSpec, make_testnet

@@ -1,0 +1,292 @@
+"""The sections of node.yaml: every key that a site may set for its node, with its type, limits and default."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from chain.signing import decode_id
+from node.addresses import parse_address
+from node.config.value_types import (
+    DataFormat,
+    Device,
+    DialledAddress,
+    Digest,
+    FilePath,
+    ListenAddress,
+    Name,
+    NodeId,
+    Peer,
+    Seed,
+    SocketPath,
+    Threads,
+)
+
+if TYPE_CHECKING:
+    from chain.genesis import Genesis
+
+
+class Section(BaseModel):
+    """A part of node.yaml: unknown keys are errors, text is not taken for numbers, nothing changes once built."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class NodeSection(Section):
+    """Who this node is, and where it keeps what it knows. The name is a label; the identity is the key.
+
+    An `observer` is no member: it follows the chain and serves it, and neither trains nor votes.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "node"
+    identity_key_file: FilePath
+    identity_passphrase_file: FilePath | None = None
+    data_dir: FilePath
+    observer: bool = False
+
+
+PerSecond = Annotated[float, Field(ge=0.5, le=1_000_000)]
+Seconds = Annotated[float, Field(ge=0.1, le=3600)]
+
+
+class LimitsSection(Section):
+    """What one peer may cost this node. Nobody is refused for more: it is read more slowly, left out or turned away.
+
+    How large a message of each kind may be is the protocol's to say, and a payload genesis', so that all judge alike.
+    """
+
+    max_connections: Annotated[int, Field(ge=16, le=100_000)] = 512  # at once, of everybody, strangers too
+    max_streams: Annotated[int, Field(ge=4, le=4096)] = 64  # calls at once on one connection
+    peer_rate_mib_s: Annotated[float, Field(ge=1, le=100_000)] = 20.0  # of what a peer pushes
+    peer_messages_s: Annotated[float, Field(ge=100, le=1_000_000)] = (
+        1000.0  # in the long run; at once four times as many
+    )
+    peer_statuses_s: Annotated[float, Field(ge=1, le=1000)] = 4.0  # an honest peer sends no more than 4
+    block_requests_s: PerSecond = 4.0
+    block_requests: Annotated[int, Field(ge=1, le=64)] = 2  # at once, either way
+    blob_requests_s: PerSecond = 128.0
+    blob_streams: Annotated[int, Field(ge=1, le=256)] = 4  # at once, either way
+    blob_min_kib_s: Annotated[float, Field(ge=1, le=1_000_000)] = 128.0  # a transfer slower than this ends
+    queue_messages: Annotated[int, Field(ge=64, le=1_000_000)] = 1024  # waiting to be sent to one peer
+    queue_mib: Annotated[float, Field(ge=1, le=4096)] = 4.0
+
+
+class TimeoutsSection(Section):
+    """How long this node waits for a peer."""
+
+    connect_s: Seconds = 5.0  # for a connection to come about
+    handshake_s: Seconds = 10.0  # for a caller to say who it is
+    ask_s: Seconds = 10.0  # for a caller to say what it asks
+    request_s: Seconds = 30.0  # for blocks asked for
+    blob_s: Seconds = 10.0  # that a transfer may lag behind `blob_min_kib_s`
+    write_s: Seconds = 10.0  # for a peer to take anything of what is pushed to it
+
+
+class NetworkSection(Section):
+    """Where the node listens, whom it dials. Peers named here override the addresses that genesis hints at.
+
+    `observers` are let in beside the members. One that is to be asked for blocks has to be dialled: among `peers` too.
+    """
+
+    listen: ListenAddress
+    advertise: DialledAddress | None = None
+    tls: Literal["mutual", "off"] = "mutual"
+    peers: tuple[Peer, ...] = ()
+    observers: tuple[NodeId, ...] = ()
+    limits: LimitsSection = LimitsSection()
+    timeouts: TimeoutsSection = TimeoutsSection()
+
+    def get_peer_addresses(self) -> dict[bytes, str]:
+        """`host:port` by node id."""
+        pairs = (peer.split("@", 1) for peer in self.peers)
+        return {decode_id(peer): address for peer, address in pairs}
+
+    def get_addresses(self, genesis: Genesis) -> dict[bytes, str]:
+        """The address each member is dialled at, by id: as genesis hints, unless `peers` says otherwise."""
+        hints = {member.key: member.address for member in genesis.members if member.address}
+        return hints | self.get_peer_addresses()
+
+    def get_observer_ids(self) -> tuple[bytes, ...]:
+        return tuple(decode_id(observer) for observer in self.observers)
+
+    def find_strangers(self, genesis: Genesis) -> tuple[bytes, ...]:
+        """Whom `peers` names though they are neither members nor observers."""
+        known = {*genesis.member_ids, *self.get_observer_ids()}
+        return tuple(peer for peer in self.get_peer_addresses() if peer not in known)
+
+
+class TrainingSection(Section):
+    """What a site may choose about its training; everything else about it is the method's, in genesis.
+
+    `threads: auto` leaves the number to torch; 1 gives the same bytes whatever the number of cores, on processors of
+    one kind. `precision: auto` is bf16 on a GPU made for it, else fp32, and concerns forward passes in training.
+    `deterministic` has a GPU train to the same bytes each time; `channels_last` and `compile` may make convolutions
+    faster. Checkpoints are written every so many rounds, and on stopping; a node that was killed trains again from the
+    last one. With one a round, a worker that dies alone is replaced by one in the same state. Only with `user_models`
+    does the node import a Python module that genesis names as its model, and so run its code.
+
+    Where models are drawn of single peers, one that makes the loss on the own test samples more than `max_loss_ratio`
+    times as large is not taken, and its sender is not drawn again for `keep_heights` rounds.
+    """
+
+    device: Device = "auto"
+    seed: Seed
+    threads: Threads = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    deterministic: bool = False
+    channels_last: bool = False
+    compile: bool = False
+    checkpoint_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    user_models: bool = False
+    max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
+
+
+class FedEdsSection(Section):
+    """What a site has to say before a node takes part in FedEDS: that it understands that a learned transformation of
+    its samples leaves the node. It is obfuscation, not cryptography."""
+
+    i_understand: bool = False
+
+
+class PartSection(Section):
+    """Which part of a shared data set is this node's: `index` of `of`. For demonstrations; real sites have theirs."""
+
+    index: Annotated[int, Field(ge=0)]
+    of: Annotated[int, Field(ge=1, le=10_000)]
+    seed: Annotated[int, Field(ge=0, lt=1 << 31)]
+    shots: Annotated[int, Field(ge=1)] | None = None  # samples per class, all by default
+    sha256: Digest | None = None  # of all parts as they were first dealt, which this node is held to
+
+
+class ClassesPartition(PartSection):
+    """`avg` classes for each part, give or take `std`."""
+
+    scheme: Literal["classes"]
+    avg: Annotated[int, Field(ge=2)]
+    std: Annotated[int, Field(ge=0)]
+    count: Literal["uniform", "normal"] = "uniform"
+    samples: Literal["all", "shots"] | None = None  # by default as `shots` says
+    cover: bool = False
+
+
+class DirichletPartition(PartSection):
+    """Classes by a Dirichlet distribution, drawn for each class or for each part."""
+
+    scheme: Literal["dirichlet"]
+    alpha: Annotated[float, Field(gt=0)]
+    per: Literal["class", "client"] = "class"
+    balance: bool = True
+
+
+class DomainsPartition(PartSection):
+    """A domain for each part: of the data's own, where they have some; else equal parts, each seen in another way:
+    upright, inverted, noisy, rotated, blurred."""
+
+    scheme: Literal["domains"]
+
+
+class ShardsPartition(PartSection):
+    """Samples sorted by label and cut into shards."""
+
+    scheme: Literal["shards"]
+    per_client: Annotated[int, Field(ge=1)] = 2
+
+
+class IidPartition(PartSection):
+    """Equal parts at random."""
+
+    scheme: Literal["iid"]
+
+
+Part = ClassesPartition | DirichletPartition | DomainsPartition | ShardsPartition | IidPartition
+
+
+def _validate_part(part: Part) -> Part:
+    if part.index >= part.of:
+        raise ValueError(f"expected index below of (got part {part.index} of {part.of})")
+    if isinstance(part, ClassesPartition) and part.samples == "all" and part.shots is not None:
+        raise ValueError(f"expected no shots with samples: all (got {part.shots})")
+    if isinstance(part, DirichletPartition) and part.per == "client" and not part.balance:
+        raise ValueError("expected no balance: false with per: client, whose parts are equal (got both)")
+    return part
+
+
+class ColumnsSection(Section):
+    """Where a table or a Hugging Face data set keeps images and labels; by default they are found by name and type."""
+
+    image: Name | None = None
+    label: Name | None = None
+
+
+class TransformSection(Section):
+    """What training does to each batch. Size, channels and normalisation are genesis' `input`, the same for all."""
+
+    augment: Literal["none", "flip", "crop", "flip_crop"] = "none"
+
+
+class DataSection(Section):
+    """The site's samples. Without a `test_split` the source's own is taken, or else a fifth of each class held out.
+
+    `domains` chooses and orders those of format domains, `classes` the classes whose samples are used; all by default.
+    """
+
+    format: DataFormat = "digits"
+    path: FilePath | None = None
+    train_split: Name = "train"
+    test_split: Name | None = None
+    columns: ColumnsSection = ColumnsSection()
+    domains: tuple[Name, ...] | None = None
+    classes: tuple[Name, ...] | None = None
+    transform: TransformSection = TransformSection()
+    partition: Annotated[Part, Field(discriminator="scheme"), AfterValidator(_validate_part)] | None = None
+
+
+class ConsensusSection(Section):
+    """What this node does beyond voting: whether it mines, in how many processes. The rules live in genesis."""
+
+    mine: bool = True
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+
+
+class AdminSection(Section):
+    """Where the operator's commands reach the daemon; null switches it off.
+
+    Whoever can open the socket may do all. At `address` callers need a token (`fednode token new`), and beyond loopback
+    they speak TLS with the node's own identity.
+    """
+
+    socket: SocketPath | None = None
+    address: ListenAddress | None = None
+
+
+class LogSection(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "text", "json"] = "auto"
+    file: FilePath | None = None
+
+
+class HttpSection(Section):
+    """Where the node answers HTTP: metrics for Prometheus, and probes. Off without a port, as in `127.0.0.1:0`.
+
+    With a `token_file` metrics need the token that it holds (`Authorization: Bearer …`), which beyond loopback they
+    must; the probes say no more than yes or no to whoever comes without.
+    """
+
+    listen: ListenAddress | None = None
+    metrics: bool = True
+    token_file: FilePath | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self.listen is not None and parse_address(self.listen)[1] != 0
+
+
+class SinksSection(Section):
+    """Where what a round was like is written besides the store: `metrics.jsonl` in the data directory, and what others
+    read. OTLP goes where the standard variables say (OTEL_EXPORTER_OTLP_ENDPOINT), or to this machine."""
+
+    jsonl: bool = True
+    tensorboard: bool = False
+    mlflow_uri: Annotated[str, Field(min_length=1)] | None = None
+    otlp: bool = False
