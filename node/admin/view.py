@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import platform
 import re
-import shutil
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -27,30 +24,26 @@ from chain.errors import StoreCorrupted
 from chain.genesis import PROTOCOL_VERSION
 from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
-from chain.store.rows import DATABASE
+from node.admin.peer_view import PeerView
 from node.admin.scorer import Scorer
+from node.admin.status_view import StatusView
 from node.config.node_config import NodeConfig
 from node.config.redaction import redact
-from node.consensus.actions import RoundPhase
 from node.consensus.context import NodeContext
-from node.consensus.miner import MinerProcess
 from node.consensus.service import RoundService
 from node.errors import InvalidRequest, NodeUnreachable, NotFound
-from node.finite import to_finite
 from node.ledger.audit import run_audit
 from node.ledger.comparison import Pair, await_comparison, compare_chains
 from node.ledger.explain import explain_round, is_explained
 from node.ledger.metrics_query import MetricsQuery
-from node.ledger.reader import Ledger, get_member_name
+from node.ledger.reader import Ledger
 from node.p2p.address_book import AddressBook
 from node.p2p.peers import Peer
-from node.p2p.refusals import Refusals
 from node.p2p.transport.base import PeerUnavailable
-from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from node.training.model_file import ModelFile, is_initial_needed, read_model
-from node.training.worker import WorkerProcess
+from node.version import get_version
 
 EVENT_KINDS = ("block", "round", "training", "spoiled", "peer", "rejected", "evidence", "stall", "operator")
 LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
@@ -80,8 +73,8 @@ class NodeView:
         self._exporting = asyncio.Lock()
         self._querying = asyncio.Lock()
         self._started_ms = context.clock.now_ms()
-        self._started_s = context.clock.monotonic()
-        self._book = book
+        self._peers = PeerView(service, context, book)
+        self._status = StatusView(service, context, self._ledger, self._peers, self._started_ms)
 
     def on_config(self, config: NodeConfig) -> None:
         """The operator has had another configuration taken."""
@@ -95,131 +88,17 @@ class NodeView:
 
     def describe_unready(self) -> str | None:
         """The reason why this node takes no part in finalising blocks now, or None."""
-        learner, height = self._service.learner, self._service.tip.height
-        if learner.info is None:
-            return learner.failure or "the worker is not ready yet"
-        return self._service.peers.describe_stall() or self._service.peers.describe_lag(height)
+        return self._status.describe_unready()
 
     async def get_status(self) -> pb.NodeStatus:
-        c, service, genesis = self._c, self._service, self._c.genesis
-        tip, machine = service.tip, service.machine
-        unready_reason = self.describe_unready()
-        counters = c.transport.counters().values()
-        status = pb.NodeStatus(
-            id=encode_id(c.key.id),
-            name=self._config.node.name,
-            version=_get_version("fednode"),
-            chain_id=genesis.chain_id.hex(),
-            chain_name=genesis.chain_name,
-            method=genesis.method["name"],
-            height=tip.height,
-            head=tip.id.hex(),
-            head_time=format_time(tip.header.time_ms),
-            round=tip.height if machine is None else machine.height,
-            phase=_get_phase(service),
-            view=0 if machine is None else machine.view,
-            rounds=genesis.rounds,
-            done=service.is_done,
-            contributions=0 if machine is None else len(machine.contributions),
-            candidates=0 if machine is None else len(machine.candidates),
-            difficulty=tip.next_difficulty,
-            peers_connected=sum(peer.connected for peer in service.peers),
-            members=genesis.n,
-            members_in_sight=service.peers.count_alive_members(),
-            quorum=genesis.q,
-            stalled=service.stall is not None,
-            stall_reason=service.stall,
-            ready=unready_reason is None,
-            unready_reason=unready_reason,
-            bytes_sent=sum(traffic.bytes_sent for traffic in counters),
-            bytes_received=sum(traffic.bytes_received for traffic in counters),
-            hashes=c.miner.hashes,
-            time=format_time(c.clock.now_ms()),
-            started_at=format_time(self._started_ms),
-            uptime_s=c.clock.monotonic() - self._started_s,
-            pid=os.getpid(),
-            worker_pid=c.trainer.pid if isinstance(c.trainer, WorkerProcess) else None,
-            miner_pids=c.miner.pids if isinstance(c.miner, MinerProcess) else (),
-            local_iterations=service.num_iterations,
-            counts_epochs=c.spec.hyperparameters.counts_epochs,
-            budget_s=service.local_work.budget_s,
-            alpha_s=service.local_work.alpha_s,
-            beta_s=service.local_work.beta_s,
-            paused=service.participation.is_paused,
-            contributes=machine is not None and machine.contributes,
-            stops_after=service.participation.last_round,
-            training_trouble=service.learner.trouble or service.learner.failure,
-        )
-        status.not_awaited.extend(
-            pb.NotAwaited(id=encode_id(member), name=self._get_name(member), reason=reason)
-            for member, reason in service.describe_not_awaited().items()
-        )
-        status.clocks_wrong.extend(service.clocks.describe_wrong())
-        if (silence := service.restored.describe()) is not None:
-            status.silence = silence
-        if (skew_s := service.clocks.get_skews_s().get(c.me)) is not None:
-            status.clock_ahead_s = skew_s
-        status.transfers.extend(self._show_transfer(transfer) for transfer in service.transfers)
-        if (info := service.learner.info) is not None:
-            status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
-            status.num_train, status.num_test, status.precision = info.num_train, info.num_test, info.precision
-        if (progress := service.learner.progress) is not None:
-            status.train_step, status.train_steps = progress.step, progress.steps
-        measured, status.database_bytes, status.disk_free_bytes = await c.disk.run(self._read_disk)
-        applied = service.learner.applied
-        if measured is not None:
-            applied = max(applied, measured.round)
-            status.measured_round = measured.round
-            for key in ("accuracy", "local_accuracy"):
-                if measured.HasField(key):
-                    setattr(status, key, getattr(measured, key))
-            if "loss" in measured.train:
-                status.loss = measured.train["loss"]
-            if "seconds" in measured.train:
-                status.train_s = measured.train["seconds"]
-            if measured.HasField("beta_s"):
-                status.mine_s = measured.beta_s
-        if applied > 0:
-            status.applied_round = applied
-        caught_up = to_finite(service.learner.metrics.get("accuracy"))
-        if applied > status.measured_round and caught_up is not None:  # no round was lived through to tell of
-            status.accuracy = caught_up
-        if (spoiled := service.learner.spoiled) is not None:
-            status.spoiled_round, status.spoiled_reason = spoiled.height, spoiled.reason
-        elif measured is not None and measured.round == service.tip.height and measured.HasField("spoiled"):
-            status.spoiled_round, status.spoiled_reason = measured.round, measured.spoiled  # in an earlier life
-        return status
-
-    def _show_transfer(self, transfer: Transfer) -> pb.Transfer:
-        shown = pb.Transfer(
-            incoming=transfer.is_incoming,
-            peer=encode_id(transfer.peer),
-            peer_name=self._get_name(transfer.peer),
-            digest=transfer.digest.hex(),
-            bytes=transfer.done,
-            resumed=transfer.resumed,
-            total_bytes=transfer.total,
-            seconds=self._c.clock.monotonic() - transfer.started_s,
-        )
-        if transfer.named is not None:
-            shown.kind, author = transfer.named.kind, transfer.named.author
-            shown.author, shown.author_name = encode_id(author), self._get_name(author)
-        return shown
-
-    def _read_disk(self) -> tuple[pb.Round | None, int, int]:
-        path = self._c.store.path
-        num_bytes = 0
-        for name in (DATABASE, f"{DATABASE}-wal"):
-            with suppress(FileNotFoundError):
-                num_bytes += (path / name).stat().st_size
-        return self._ledger.get_newest_measured(), num_bytes, shutil.disk_usage(path).free
+        return await self._status.show(self._config.node.name)
 
     def get_version(self) -> pb.Version:
         return pb.Version(
-            version=_get_version("fednode"),
+            version=get_version(),
             protocol=PROTOCOL_VERSION,
             python=platform.python_version(),
-            libraries={name: _get_version(name) for name in LIBRARIES},
+            libraries={name: get_version(name) for name in LIBRARIES},
         )
 
     def get_config(self) -> pb.ConfigReply:
@@ -231,43 +110,10 @@ class NodeView:
         return pb.GenesisReply(chain_id=genesis.chain_id.hex(), json=json.dumps(genesis.to_mapping()))
 
     def list_peers(self) -> pb.ListPeersReply:
-        return pb.ListPeersReply(peers=[self.show_peer(peer) for peer in self._service.peers])
+        return pb.ListPeersReply(peers=[self._peers.show(peer) for peer in self._service.peers])
 
     def show_peer(self, peer: Peer) -> pb.PeerView:
-        silent_s = self._c.clock.monotonic() - peer.seen_s
-        shown = pb.PeerView(
-            id=encode_id(peer.id),
-            name=peer.name,
-            address=self._book.get(peer.id),
-            added=self._book.is_added(peer.id),
-            member=peer.is_member,
-            connected=peer.connected,
-            alive=self._service.peers.is_alive(peer.id),
-            silent_s=silent_s if silent_s < float("inf") else None,
-            rejected=peer.num_rejected + self._c.boundary.by_peer[peer.id],
-        )
-        if peer.status is not None:
-            shown.height, shown.head = peer.status.head_height, peer.status.head_id.hex()
-            shown.abstains = peer.status.abstains
-            if peer.status.height:
-                shown.round, shown.view = peer.status.height, peer.status.view
-        if peer.is_member:
-            shown.credit = self._service.credits.get_waits(peer.id)
-            if (reason := self._service.describe_not_awaited().get(peer.id)) is not None:
-                shown.not_awaited = reason
-        if (skew_s := self._service.clocks.get_skews_s().get(peer.id)) is not None:
-            shown.clock_ahead_s = skew_s
-        if (left_s := self._c.bans.get_remaining_s(peer.id)) > 0:
-            shown.banned_s = left_s
-            shown.banned_for = "hand" if peer.id in self._c.bans.get_by_hand() else "fault"
-        traffic = self._c.transport.counters().get(peer.id)
-        if traffic is not None:
-            shown.bytes_sent, shown.bytes_received = traffic.bytes_sent, traffic.bytes_received
-            shown.messages_sent, shown.messages_received = traffic.messages_sent, traffic.messages_received
-            shown.dropped, shown.refused, shown.waits = traffic.dropped, traffic.refused, traffic.waits
-        refusals = self._service.get_refusals().get(peer.id, Refusals())
-        shown.not_taken.update({reason.value: count for reason, count in refusals.items()})
-        return shown
+        return self._peers.show(peer)
 
     # ---- the chain
 
@@ -437,25 +283,7 @@ class NodeView:
         for key, value in data.items():
             if key in _ID_KEYS and isinstance(value, str):
                 node_id = bytes.fromhex(value) if len(value) == 64 else decode_id(value)
-                shown[key], shown[f"{key}_name"] = encode_id(node_id), self._get_name(node_id)
+                shown[key], shown[f"{key}_name"] = encode_id(node_id), self._peers.get_name(node_id)
             else:
                 shown[key] = value
         return shown
-
-    def _get_name(self, node_id: bytes) -> str:
-        peer = self._service.peers.get(node_id)
-        return peer.name if peer is not None else get_member_name(self._c.genesis, node_id)
-
-
-def _get_phase(service: RoundService) -> str:
-    if service.machine is not None:
-        return service.machine.phase.value
-    return RoundPhase.DONE.value if service.is_done else "starting"
-
-
-def _get_version(distribution: str) -> str:
-    """As installed, without importing it."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "unknown"

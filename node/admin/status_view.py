@@ -1,0 +1,194 @@
+"""The view of how a node stands: one message about its round, its peers, its training and its process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+
+from chain.schema import format_time
+from chain.signing import encode_id
+from chain.store.rows import DATABASE
+from node.admin.peer_view import PeerView
+from node.consensus.actions import RoundPhase
+from node.consensus.context import NodeContext
+from node.consensus.miner import MinerProcess
+from node.consensus.service import RoundService
+from node.finite import to_finite
+from node.ledger.reader import Ledger
+from node.payloads.transfers import Transfer
+from node.pb import admin_pb2 as pb
+from node.training.worker import WorkerProcess
+from node.version import get_version
+
+
+class StatusView:
+    """Puts a node's status together, part by part. `started_ms` is when the node came up."""
+
+    def __init__(
+        self, service: RoundService, context: NodeContext, ledger: Ledger, peers: PeerView, started_ms: int
+    ) -> None:
+        self._service = service
+        self._c = context
+        self._ledger = ledger
+        self._peers = peers
+        self._started_ms = started_ms
+        self._started_s = context.clock.monotonic()
+
+    def describe_unready(self) -> str | None:
+        """The reason why this node takes no part in finalising blocks now, or None."""
+        learner, height = self._service.learner, self._service.tip.height
+        if learner.info is None:
+            return learner.failure or "the worker is not ready yet"
+        return self._service.peers.describe_stall() or self._service.peers.describe_lag(height)
+
+    async def show(self, name: str) -> pb.NodeStatus:
+        """The status of the node, which is called `name`."""
+        status = self._show_node(name)
+        for part in (self._show_round(), self._show_sight(), self._show_training()):
+            status.MergeFrom(part)
+        measured, status.database_bytes, status.disk_free_bytes = await self._c.disk.run(self._read_disk)
+        self._add_measured(status, measured)
+        return status
+
+    def _show_node(self, name: str) -> pb.NodeStatus:
+        """The chain it is on, and its processes."""
+        c, genesis = self._c, self._c.genesis
+        counters = c.transport.counters().values()
+        return pb.NodeStatus(
+            id=encode_id(c.key.id),
+            name=name,
+            version=get_version(),
+            chain_id=genesis.chain_id.hex(),
+            chain_name=genesis.chain_name,
+            method=genesis.method["name"],
+            rounds=genesis.rounds,
+            members=genesis.n,
+            quorum=genesis.q,
+            time=format_time(c.clock.now_ms()),
+            started_at=format_time(self._started_ms),
+            uptime_s=c.clock.monotonic() - self._started_s,
+            pid=os.getpid(),
+            worker_pid=c.trainer.pid if isinstance(c.trainer, WorkerProcess) else None,
+            miner_pids=c.miner.pids if isinstance(c.miner, MinerProcess) else (),
+            hashes=c.miner.hashes,
+            bytes_sent=sum(traffic.bytes_sent for traffic in counters),
+            bytes_received=sum(traffic.bytes_received for traffic in counters),
+        )
+
+    def _show_round(self) -> pb.NodeStatus:
+        """The tip, and the round in hand."""
+        service, tip, machine = self._service, self._service.tip, self._service.machine
+        return pb.NodeStatus(
+            height=tip.height,
+            head=tip.id.hex(),
+            head_time=format_time(tip.header.time_ms),
+            round=tip.height if machine is None else machine.height,
+            phase=_get_phase(service),
+            view=0 if machine is None else machine.view,
+            done=service.is_done,
+            contributions=0 if machine is None else len(machine.contributions),
+            candidates=0 if machine is None else len(machine.candidates),
+            difficulty=tip.next_difficulty,
+            paused=service.participation.is_paused,
+            contributes=machine is not None and machine.contributes,
+            stops_after=service.participation.last_round,
+        )
+
+    def _show_sight(self) -> pb.NodeStatus:
+        """Whom it sees and awaits, and what keeps it from taking part."""
+        service = self._service
+        unready_reason = self.describe_unready()
+        status = pb.NodeStatus(
+            peers_connected=sum(peer.connected for peer in service.peers),
+            members_in_sight=service.peers.count_alive_members(),
+            stalled=service.stall is not None,
+            stall_reason=service.stall,
+            ready=unready_reason is None,
+            unready_reason=unready_reason,
+        )
+        status.not_awaited.extend(
+            pb.NotAwaited(id=encode_id(member), name=self._peers.get_name(member), reason=reason)
+            for member, reason in service.describe_not_awaited().items()
+        )
+        status.clocks_wrong.extend(service.clocks.describe_wrong())
+        if (silence := service.restored.describe()) is not None:
+            status.silence = silence
+        if (skew_s := service.clocks.get_skews_s().get(self._c.me)) is not None:
+            status.clock_ahead_s = skew_s
+        status.transfers.extend(self._show_transfer(transfer) for transfer in service.transfers)
+        return status
+
+    def _show_training(self) -> pb.NodeStatus:
+        """The worker, and the local phase it is in."""
+        service = self._service
+        status = pb.NodeStatus(
+            local_iterations=service.num_iterations,
+            counts_epochs=self._c.spec.hyperparameters.counts_epochs,
+            budget_s=service.local_work.budget_s,
+            alpha_s=service.local_work.alpha_s,
+            beta_s=service.local_work.beta_s,
+            training_trouble=service.learner.trouble or service.learner.failure,
+        )
+        if (info := service.learner.info) is not None:
+            status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
+            status.num_train, status.num_test, status.precision = info.num_train, info.num_test, info.precision
+        if (progress := service.learner.progress) is not None:
+            status.train_step, status.train_steps = progress.step, progress.steps
+        return status
+
+    def _add_measured(self, status: pb.NodeStatus, measured: pb.Round | None) -> None:
+        """Adds what the rounds until now were like: the newest one `measured`, and the newest one applied."""
+        service = self._service
+        applied = service.learner.applied
+        if measured is not None:
+            applied = max(applied, measured.round)
+            status.measured_round = measured.round
+            for key in ("accuracy", "local_accuracy"):
+                if measured.HasField(key):
+                    setattr(status, key, getattr(measured, key))
+            if "loss" in measured.train:
+                status.loss = measured.train["loss"]
+            if "seconds" in measured.train:
+                status.train_s = measured.train["seconds"]
+            if measured.HasField("beta_s"):
+                status.mine_s = measured.beta_s
+        if applied > 0:
+            status.applied_round = applied
+        caught_up = to_finite(service.learner.metrics.get("accuracy"))
+        if applied > status.measured_round and caught_up is not None:  # no round was lived through to tell of
+            status.accuracy = caught_up
+        if (spoiled := service.learner.spoiled) is not None:
+            status.spoiled_round, status.spoiled_reason = spoiled.height, spoiled.reason
+        elif measured is not None and measured.round == service.tip.height and measured.HasField("spoiled"):
+            status.spoiled_round, status.spoiled_reason = measured.round, measured.spoiled  # in an earlier life
+
+    def _read_disk(self) -> tuple[pb.Round | None, int, int]:
+        path = self._c.store.path
+        num_bytes = 0
+        for name in (DATABASE, f"{DATABASE}-wal"):
+            with suppress(FileNotFoundError):
+                num_bytes += (path / name).stat().st_size
+        return self._ledger.get_newest_measured(), num_bytes, shutil.disk_usage(path).free
+
+    def _show_transfer(self, transfer: Transfer) -> pb.Transfer:
+        shown = pb.Transfer(
+            incoming=transfer.is_incoming,
+            peer=encode_id(transfer.peer),
+            peer_name=self._peers.get_name(transfer.peer),
+            digest=transfer.digest.hex(),
+            bytes=transfer.done,
+            resumed=transfer.resumed,
+            total_bytes=transfer.total,
+            seconds=self._c.clock.monotonic() - transfer.started_s,
+        )
+        if transfer.named is not None:
+            shown.kind, author = transfer.named.kind, transfer.named.author
+            shown.author, shown.author_name = encode_id(author), self._peers.get_name(author)
+        return shown
+
+
+def _get_phase(service: RoundService) -> str:
+    if service.machine is not None:
+        return service.machine.phase.value
+    return RoundPhase.DONE.value if service.is_done else "starting"
