@@ -10,7 +10,6 @@ from typing import Any
 
 from ml.aggregation import MAX_WEIGHT
 from ml.specs.base import MAX_ABS
-from node.host.child import make_arguments
 from node.training.frames import Frame
 
 WORKER_ARGUMENTS = (
