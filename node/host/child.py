@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
 NAMES = ("fednode", "node", "chain", "ml")  # all that the distribution brings
@@ -54,8 +54,9 @@ def found_first() -> Iterator[None]:
 
 def leave_out_directory() -> None:
     """Takes the working directory off the search path, where `python -m` has put it: a command never looks there."""
-    if not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()]):
-        del sys.path[0]
+    with suppress(FileNotFoundError):  # a directory that was removed
+        if not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()]):
+            del sys.path[0]
 
 
 def _run(module: str) -> None:

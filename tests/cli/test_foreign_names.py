@@ -38,6 +38,15 @@ def test_an_empty_directory_of_our_name_is_no_package(tmp_path: Path) -> None:
     assert done.code == 0, done.err
 
 
+def test_a_directory_that_was_removed_is_no_reason_not_to_start(tmp_path: Path) -> None:
+    program = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    (tmp_path / "gone").mkdir()
+    command = [sys.executable, "-c", program, "-m", "fednode", "version"]
+    done = subprocess.run(command, cwd=tmp_path / "gone", env=make_environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("fednode ")
+
+
 def test_whoever_has_imported_a_module_of_our_name_is_told(tmp_path: Path) -> None:
     (tmp_path / "ml.py").touch()
     program = "import ml\nfrom fednode._names import claim_names\nclaim_names()"
