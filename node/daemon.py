@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
@@ -50,7 +51,7 @@ from node.config.node_config import NodeConfig
 from node.config.node_sections import NetworkSection
 from node.consensus.auditor import Halted
 from node.consensus.context import NodeContext
-from node.consensus.miner import MinerProcess
+from node.consensus.miner import Miner, MinerProcess
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
@@ -67,14 +68,14 @@ from node.p2p.transport.timing import OnCall
 from node.payloads.fetcher import Slowness
 from node.telemetry.monitor import Monitor, make_call_times, make_metrics
 from node.telemetry.sinks.opening import open_sinks, validate_sinks
-from node.training.checkpoint import CHECKPOINTS
 from node.training.observer_trainer import ObserverTrainer
 from node.training.trainer import Trainer
 from node.training.worker import WorkerProcess
-from node.training.worker_config import WorkerConfig
+from node.training.worker_config import make_worker_config
 
 if TYPE_CHECKING:
     from node.telemetry.http_server import HttpServer
+    from node.telemetry.metrics import CallTimes
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,31 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class StorageFailed(NodeError):
     """The store cannot be trusted or written any more: nothing is signed, what is there can still be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """All that a node is started with, each checked by itself."""
+
+    config: NodeConfig
+    genesis: Genesis
+    initial_model: Path
+    key: SigningKey
+    faults: Faults | None
+    notifier: Notifier
+    load: Load | None
+    after_restore: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a node that takes part in rounds. `calls` is None where nobody asks for metrics."""
+
+    context: NodeContext
+    service: RoundService
+    transport: RpcTransport
+    book: AddressBook
+    calls: CallTimes | None
 
 
 def run_daemon(
@@ -107,8 +133,17 @@ def run_daemon(
     validate_sinks(config.sinks)
     try:
         with logging_values(lambda: {"node": config.node.name}):
-            running = _run(config, genesis, initial_model, key, faults, notifier or Notifier(), load, after_restore)
-            return asyncio.run(running)
+            start = _Start(
+                config=config,
+                genesis=genesis,
+                initial_model=initial_model,
+                key=key,
+                faults=faults,
+                notifier=notifier or Notifier(),
+                load=load,
+                after_restore=after_restore,
+            )
+            return asyncio.run(_run(start))
     except ChainError as error:
         raise _explain(error, config) from error
 
@@ -156,71 +191,24 @@ def _explain(error: ChainError, config: NodeConfig) -> NodeError:
     return StorageFailed(f"{type(error).__name__}: {error}")
 
 
-async def _run(
-    config: NodeConfig,
-    genesis: Genesis,
-    initial_model: Path,
-    key: SigningKey,
-    faults: Faults | None,
-    notifier: Notifier,
-    load: Load | None,
-    after_restore: bool,
-) -> int:
+async def _run(start: _Start) -> int:
+    config = start.config
     began_s = time.monotonic()
-    stopped, hung_up = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
-    loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+    stopped, hung_up = _hear_signals()
     had_terminal = has_terminal()
     async with AsyncExitStack() as stack:
         deadline = Deadline()
         stack.callback(deadline.close)  # after all that may take time
-        store = _open_store(config, genesis, initial_model, faults, after_restore)
-        disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
-        stack.callback(store.close)
-        stack.callback(disk.close)
-        stack.callback(arithmetic.close)
-        stack.callback(bulk.close)
-        trainer: Trainer = ObserverTrainer()
-        if not config.node.observer:
-            trainer = WorkerProcess(_get_worker_config(config, genesis, initial_model))
-        stack.push_async_callback(trainer.close)
-        miner = MinerProcess(config.consensus.workers)
-        stack.push_async_callback(miner.close)
-        calls = make_call_times(config)
-        on_call = None if calls is None else calls.observe
-        book = AddressBook.load(config.node.data_dir, config.network.get_addresses(genesis))
-        transport = _make_transport(config, genesis, key, book, on_call)
-        restore_bans(transport.bans, config.node.data_dir, SystemClock().now_ms())
-        context = NodeContext(
-            genesis=genesis,
-            spec=get_genesis_spec(genesis),
-            key=key,
-            store=store,
-            transport=transport,
-            trainer=trainer,
-            miner=miner,
-            clock=SystemClock(),
-            disk=disk,
-            arithmetic=arithmetic,
-            bulk=bulk,
-            random=SystemRandom(),
-            observers=config.network.get_observer_ids(),
-            mines=config.consensus.mine,
-            bans=transport.bans,
-            boundary=transport.boundary,
-            slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
-        )
-        service = make_round_service(context)
-        shutdown = Shutdown(service, stopped, deadline, partial(_cut_off, trainer, miner))
+        parts = _make_parts(start, stack)
+        context, service = parts.context, parts.service
+        shutdown = Shutdown(service, stopped, deadline, partial(_cut_off, context.trainer, context.miner))
         stack.enter_context(logging_values(partial(_describe_position, service)))
-        metrics = make_metrics(calls, service, context, config)
-        sinks = open_sinks(config, genesis, key.id)
+        metrics = make_metrics(parts.calls, service, context, config)
+        sinks = open_sinks(config, start.genesis, start.key.id)
         for sink in sinks:
             stack.callback(sink.close)
         monitor = Monitor(service.events, metrics, sinks, config.node.name, context.boundary)
-        view = NodeView(service, context, config, book)
+        view = NodeView(service, context, config, parts.book)
         http: HttpServer | None = None
         if config.http.is_on:
             from node.telemetry.http_server import HttpServer  # not loaded where nobody is served
@@ -229,30 +217,95 @@ async def _run(
                 HttpServer(config.http, partial(_describe_unready, stopped, view), metrics)
             )
         reloading = Reloading(
-            config, load, context, service, book, redial=transport.redial, http=http, on_config=view.on_config
+            config,
+            start.load,
+            context,
+            service,
+            parts.book,
+            redial=parts.transport.redial,
+            http=http,
+            on_config=view.on_config,
         )
         if config.admin.socket is not None or config.admin.address is not None:
-            predictor = Predictor(context, service.learner)
-            operator = Operator(
-                transport.bans,
-                book,
-                service.peers,
-                config.node.data_dir,
-                context.clock,
-                disk,
-                transport.hang_up,
-                transport.redial,
-            )
-            remote = _make_remote_access(config, key)
             control = Control(service, context, shutdown, reloading, config.node.name)
-            admin = AdminServer(config.admin.socket, view, predictor, operator, control, remote, on_call)
-            await stack.enter_async_context(admin)
-        await stack.enter_async_context(notifier.telling(transport.ready, partial(_describe, service)))
-        _greet(config, genesis, key, service, time.monotonic() - began_s)
+            await stack.enter_async_context(_make_admin(start, parts, view, control))
+        await stack.enter_async_context(start.notifier.telling(parts.transport.ready, partial(_describe, service)))
+        _greet(config, start.genesis, start.key, service, time.monotonic() - began_s)
         hangups = _follow_hangups(hung_up, stopped, reloading, had_terminal=had_terminal)
         await _run_until_stopped(stopped, service.run(), monitor.run(), shutdown.run(), hangups)
         log.info("stopped at height %d", service.tip.height)
     return 0
+
+
+def _hear_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Set by a signal to stop, and by SIGHUP."""
+    stopped, hung_up = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stopped.set)
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+    return stopped, hung_up
+
+
+def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
+    """The store, the worker, the miners, the transport and the service over them; `stack` closes them."""
+    config, genesis, key = start.config, start.genesis, start.key
+    store = _open_store(config, genesis, start.initial_model, start.faults, start.after_restore)
+    disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
+    stack.callback(store.close)
+    stack.callback(disk.close)
+    stack.callback(arithmetic.close)
+    stack.callback(bulk.close)
+    trainer: Trainer = ObserverTrainer()
+    if not config.node.observer:
+        trainer = WorkerProcess(make_worker_config(config, genesis, start.initial_model))
+    stack.push_async_callback(trainer.close)
+    miner = MinerProcess(config.consensus.workers)
+    stack.push_async_callback(miner.close)
+    calls = make_call_times(config)
+    book = AddressBook.load(config.node.data_dir, config.network.get_addresses(genesis))
+    transport = _make_transport(config, genesis, key, book, None if calls is None else calls.observe)
+    restore_bans(transport.bans, config.node.data_dir, SystemClock().now_ms())
+    context = NodeContext(
+        genesis=genesis,
+        spec=get_genesis_spec(genesis),
+        key=key,
+        store=store,
+        transport=transport,
+        trainer=trainer,
+        miner=miner,
+        clock=SystemClock(),
+        disk=disk,
+        arithmetic=arithmetic,
+        bulk=bulk,
+        random=SystemRandom(),
+        observers=config.network.get_observer_ids(),
+        mines=config.consensus.mine,
+        bans=transport.bans,
+        boundary=transport.boundary,
+        slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
+    )
+    return _Parts(context, make_round_service(context), transport, book, calls)
+
+
+def _make_admin(start: _Start, parts: _Parts, view: NodeView, control: Control) -> AdminServer:
+    config, context, transport = start.config, parts.context, parts.transport
+    predictor = Predictor(context, parts.service.learner)
+    operator = Operator(
+        transport.bans,
+        parts.book,
+        parts.service.peers,
+        config.node.data_dir,
+        context.clock,
+        context.disk,
+        transport.hang_up,
+        transport.redial,
+    )
+    remote = None
+    if config.admin.address is not None:
+        remote = RemoteAccess(config.admin.address, Tokens(config.node.data_dir), start.key)
+    on_call = None if parts.calls is None else parts.calls.observe
+    return AdminServer(config.admin.socket, view, predictor, operator, control, remote, on_call)
 
 
 async def _follow_hangups(
@@ -268,11 +321,11 @@ async def _follow_hangups(
             await reloading.reload()
 
 
-def _cut_off(trainer: Trainer, miner: MinerProcess) -> None:
+def _cut_off(trainer: Trainer, miner: Miner) -> None:
     """Ends what is left of the node when a shutdown has taken longer than it may. What is durable stays whole."""
     log.warning("the node did not end in time and was cut off")
-    pids = [*miner.pids, *([trainer.pid] if isinstance(trainer, WorkerProcess) else [])]
-    for pid in pids:
+    miners = miner.pids if isinstance(miner, MinerProcess) else ()
+    for pid in (*miners, trainer.pid if isinstance(trainer, WorkerProcess) else None):
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -361,12 +414,6 @@ def _make_transport(
         raise ConfigError(f"network: {error}") from error
 
 
-def _make_remote_access(config: NodeConfig, key: SigningKey) -> RemoteAccess | None:
-    if config.admin.address is None:
-        return None
-    return RemoteAccess(config.admin.address, Tokens(config.node.data_dir), key)
-
-
 def make_limits(network: NetworkSection) -> RateLimits:
     """The transport's, as an operator words them."""
     limits, timeouts, usual = network.limits, network.timeouts, RateLimits()
@@ -388,36 +435,6 @@ def make_limits(network: NetworkSection) -> RateLimits:
         queue_messages=limits.queue_messages,
         queue_bytes=int(limits.queue_mib * MIB),
         write_s=timeouts.write_s,
-    )
-
-
-def _get_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path) -> WorkerConfig:
-    training = config.training
-    return WorkerConfig(
-        method=genesis.method,
-        model=genesis.model,
-        classes=genesis.classes,
-        input=genesis.input,
-        data=config.data.model_dump(mode="json"),
-        seed=training.seed,
-        initial_model=initial_model,
-        checkpoint_dir=config.node.data_dir / CHECKPOINTS,
-        outgoing_dir=config.node.data_dir / "blobs" / "outgoing",  # where files can be moved to the blobs themselves
-        device=training.device,
-        threads=None if training.threads == "auto" else training.threads,
-        engine={
-            "precision": training.precision,
-            "channels_last": training.channels_last,
-            "compiled": training.compile,
-            "deterministic": training.deterministic,
-        },
-        max_weight=genesis.limits.max_weight,
-        max_abs=genesis.limits.max_abs,
-        rounds=genesis.rounds,
-        num_members=genesis.n,
-        checkpoint_every=training.checkpoint_every,
-        user_models=training.user_models,
-        max_loss_ratio=training.max_loss_ratio,
     )
 
 

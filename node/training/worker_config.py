@@ -6,11 +6,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ml.aggregation import MAX_WEIGHT
 from ml.specs.base import MAX_ABS
+from node.training.checkpoint import CHECKPOINTS
 from node.training.frames import Frame
+
+if TYPE_CHECKING:
+    from chain.genesis import Genesis
+    from node.config.node_config import NodeConfig
 
 WORKER_ARGUMENTS = (
     "-P",
@@ -70,3 +75,34 @@ class WorkerConfig:
         if isinstance(self.initial_model, bytes):
             return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
         return Frame({"call": "start", "config": {**config, "initial_model": str(self.initial_model)}})
+
+
+def make_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path) -> WorkerConfig:
+    """The worker of a site: genesis says what it trains, the node's configuration on what and how."""
+    training = config.training
+    return WorkerConfig(
+        method=genesis.method,
+        model=genesis.model,
+        classes=genesis.classes,
+        input=genesis.input,
+        data=config.data.model_dump(mode="json"),
+        seed=training.seed,
+        initial_model=initial_model,
+        checkpoint_dir=config.node.data_dir / CHECKPOINTS,
+        outgoing_dir=config.node.data_dir / "blobs" / "outgoing",  # where files can be moved to the blobs themselves
+        device=training.device,
+        threads=None if training.threads == "auto" else training.threads,
+        engine={
+            "precision": training.precision,
+            "channels_last": training.channels_last,
+            "compiled": training.compile,
+            "deterministic": training.deterministic,
+        },
+        max_weight=genesis.limits.max_weight,
+        max_abs=genesis.limits.max_abs,
+        rounds=genesis.rounds,
+        num_members=genesis.n,
+        checkpoint_every=training.checkpoint_every,
+        user_models=training.user_models,
+        max_loss_ratio=training.max_loss_ratio,
+    )

@@ -27,7 +27,7 @@ from node.errors import NodeError
 from node.log import setup_logging
 from node.p2p.transport.base import Handler, Message, MessageKind
 from node.p2p.transport.rpc import RpcTransport
-from node.training import worker_child
+from node.training import worker_child, worker_config
 from node.training.checkpoint import STEPS, Phase
 from node.training.worker_config import WorkerConfig
 
@@ -114,7 +114,7 @@ def main() -> int:
         spent = config.node.data_dir / SPENT
         asked_of_worker = (asked.die_at, str(asked.times), str(spent), str(asked.alone))
         arguments = ("-m", "support.faults.doomed_node", "worker", *asked_of_worker)
-        vars(daemon)["WorkerConfig"] = partial(WorkerConfig, arguments=("-P", *arguments))
+        vars(worker_config)["WorkerConfig"] = partial(WorkerConfig, arguments=("-P", *arguments))
     elif asked.die_at:
         faults = kill_at(asked.die_at, asked.times, asked.after)
     setup_logging("info", "text", None)
