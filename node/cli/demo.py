@@ -70,15 +70,9 @@ def run(
 ) -> None:
     """Run a federation of real processes, and show the result. It uses bundled data unless told otherwise."""
     if context.invoked_subcommand is not None:
-        sources = (context.get_parameter_source(name) for name in context.params)
-        if any(source is not None and source.name == "COMMANDLINE" for source in sources):
-            word = context.invoked_subcommand
-            raise typer.BadParameter(
-                f"expected options after the command, as in fednode demo {word} --json", ctx=context
-            )
+        _refuse_options_before(context, context.invoked_subcommand)
         return
-    from node.testnet.layout import TestnetSpec, make_testnet
-    from node.testnet.running import announced
+    from node.testnet.layout import TestnetSpec
 
     spec = TestnetSpec(
         num_nodes=nodes,
@@ -96,6 +90,27 @@ def run(
     )
     if http_port is not None:
         _validate_free(http_port, nodes)
+    result = _run_to_the_end(spec, keep, stay=stay, as_json=as_json)
+    if keep is not None and not as_json:
+        print(f"start a node again with: fednode --config {keep / 'node0.yaml'}")
+    if not result.heads_agree:
+        raise typer.Exit(5)
+
+
+def _refuse_options_before(context: typer.Context, command: str) -> None:
+    """An option of the demo itself says nothing to the command that follows it."""
+    sources = (context.get_parameter_source(name) for name in context.params)
+    if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+        raise typer.BadParameter(
+            f"expected options after the command, as in fednode demo {command} --json", ctx=context
+        )
+
+
+def _run_to_the_end(spec: TestnetSpec, keep: Path | None, *, stay: bool, as_json: bool) -> DemoResult:
+    """The result, which is shown as soon as it is there; with `stay` the nodes run on until told to end."""
+    from node.testnet.layout import make_testnet
+    from node.testnet.running import announced
+
     results: list[DemoResult] = []
     with _get_directory(keep) as directory, _interrupted_by_sigterm():
         testnet = make_testnet(directory, spec)
@@ -111,10 +126,7 @@ def run(
 
         with announced(testnet.directory), _until_interrupted_after(results):
             _watch(testnet, spec, on_result, stay=stay, to_stderr=as_json)
-    if keep is not None and not as_json:
-        print(f"start a node again with: fednode --config {keep / 'node0.yaml'}")
-    if not results[0].heads_agree:
-        raise typer.Exit(5)
+    return results[0]
 
 
 def _validate_free(first: int, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +94,7 @@ def make(
     Example: fednode genesis new a=k5ry…@a.example:7050 b=m7xw…@b.example:7050 c=b2hs…@c.example:7050 --method dfpl
     --model cnn_mnist --classes benign,malignant --input 1x28x28
     """
-    from node.config.genesis_draft import MIN_GUARDED, GenesisSpec, make_genesis
+    from node.config.genesis_draft import GenesisSpec, make_genesis
     from node.config.genesis_members import parse_members
 
     if data is not None and (classes is not None or shape is not None):
@@ -119,17 +120,23 @@ def make(
     )
     genesis, left_out = make_genesis(out, parse_members(members), spec)
     if left_out:
-        told = " and ".join(f"{key}: {value}" for key, value in left_out.items())
-        print(
-            f"fednode: {told} are for {MIN_GUARDED} members and more, and not written for {genesis.n}: fewer cannot "
-            "outvote one that lies, and what one sends may go anywhere",
-            file=sys.stderr,
-        )
+        _explain_left_out(left_out, genesis.n)
     if as_json:
         _print_made(out, genesis)
         return
     print(f"{out}: {genesis.n} members, quorum {genesis.q}, chain {genesis.chain_id.hex()}")
     print(f"fednode: {out} and the initial model beside it go to every member as they are", file=sys.stderr)
+
+
+def _explain_left_out(left_out: Mapping[str, object], num_members: int) -> None:
+    from node.config.genesis_draft import MIN_GUARDED
+
+    told = " and ".join(f"{key}: {value}" for key, value in left_out.items())
+    print(
+        f"fednode: {told} are for {MIN_GUARDED} members and more, and not written for {num_members}: fewer cannot "
+        "outvote one that lies, and what one sends may go anywhere",
+        file=sys.stderr,
+    )
 
 
 def _read_shape(text: str) -> tuple[int, int, int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chain.pow import USUAL_DIFFICULTY
 from node.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from node.testnet.layout import Testnet
 
 MethodOption = Annotated[
     str,
@@ -147,7 +150,6 @@ def make(
     Example: fednode testnet -n 4 -o cluster --data idx:mnist --model cnn_mnist --partition dirichlet:0.3; then start
     each node by fednode --config cluster/node0.yaml
     """
-    from chain.signing import encode_id
     from node.testnet.layout import TestnetSpec, make_testnet
 
     if gpus is not None and device is not None:
@@ -178,29 +180,40 @@ def make(
             target=target,
         ),
     )
-    chain_id = made.genesis.chain_id.hex()
     if as_json:
-        members = [
-            {
-                "name": node.name,
-                "id": encode_id(node.key),
-                "address": node.address,
-                "config": str(node.config_file),
-                "num_train": node.num_train,
-                "num_test": node.num_test,
-                "classes": list(node.classes),
-            }
-            for node in made.nodes
-        ]
-        print(json.dumps({"directory": str(made.directory), "chain_id": chain_id, "nodes": members}))
+        print(json.dumps(_describe(made)))
         return
-    print(f"{out}: {len(made.nodes)} nodes on chain {chain_id}")
+    _show(made, out)
+    print(_explain_start(target, out, made.nodes[0].config_file.name, has_gpus=gpus is not None))
+
+
+def _describe(made: Testnet) -> dict[str, object]:
+    from chain.signing import encode_id
+
+    members = [
+        {
+            "name": node.name,
+            "id": encode_id(node.key),
+            "address": node.address,
+            "config": str(node.config_file),
+            "num_train": node.num_train,
+            "num_test": node.num_test,
+            "classes": list(node.classes),
+        }
+        for node in made.nodes
+    ]
+    return {"directory": str(made.directory), "chain_id": made.genesis.chain_id.hex(), "nodes": members}
+
+
+def _show(made: Testnet, out: Path) -> None:
+    from chain.signing import encode_id
+
+    print(f"{out}: {len(made.nodes)} nodes on chain {made.genesis.chain_id.hex()}")
     for node in made.nodes:
         samples = f"{node.num_train} train / {node.num_test} test, classes {' '.join(node.classes)}"
         print(f"  {node.name}  {encode_id(node.key)[:8]}…  {node.address}  {samples}")
     if made.pretrained is not None:
         print(made.pretrained)
-    print(_explain_start(target, out, made.nodes[0].config_file.name, has_gpus=gpus is not None))
 
 
 def _explain_start(target: str, out: Path, config: str, *, has_gpus: bool) -> str:

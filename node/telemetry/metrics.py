@@ -188,6 +188,7 @@ class NodeMetrics(Collector):
         yield _gauge("fednode_round", "The round in hand; the last one when the set rounds are over.", height)
         yield from self._collect_training()
         yield from self._collect_peers()
+        yield from self._collect_traffic()
         evidence = CounterMetricFamily(
             "fednode_evidence", "Proofs that a member signed two objects for one slot.", labels=("kind",)
         )
@@ -246,6 +247,7 @@ class NodeMetrics(Collector):
         )
 
     def _collect_peers(self) -> Iterable[Metric]:
+        """How each peer stands."""
         states = Tally(dict.fromkeys(("connected", "silent", "missing", "refused", "observer"), 0))
         states.update(state for peer in self._service.peers if (state := self._get_state(peer)) is not None)
         peers = GaugeMetricFamily(
@@ -283,6 +285,9 @@ class NodeMetrics(Collector):
         for member, skew_s in self._service.clocks.get_skews_s().items():
             clocks.add_metric((_shorten(member), self._c.get_name(member)), skew_s)
         yield clocks
+
+    def _collect_traffic(self) -> Iterable[Metric]:
+        """What was exchanged with peers, and what of it was not taken."""
         traffic = CounterMetricFamily(
             "fednode_peer_bytes", "Bytes exchanged with each peer.", labels=("peer", "direction")
         )

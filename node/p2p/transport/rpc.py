@@ -88,8 +88,7 @@ class RpcTransport:
         self.bans = bans if bans is not None else Bans(time.monotonic)
         self.boundary = boundary if boundary is not None else Boundary()
         limits = limits if limits is not None else RateLimits()
-        caller = Caller(self._me, self.tls, connect_s)
-        self._caller = caller
+        self._caller = Caller(self._me, self.tls, connect_s)
         self._limits = limits
         self._request_s = request_s
         self._max_streams = max_streams
@@ -99,29 +98,9 @@ class RpcTransport:
         self._on_call = on_call
         self._counters = {peer: TrafficCounters() for peer in sorted(trusted)}
         self._senders = {peer: Sender(self._counters[peer], limits) for peer in trusted}
-        self._intakes = {
-            peer: Intake(
-                peer,
-                limits,
-                self.bans,
-                self._counters[peer],
-                only_status=peer in trusted_observers,
-                boundary=self.boundary,
-            )
-            for peer in trusted
-        }
+        self._intakes = {peer: self._make_intake(peer, only_status=peer in trusted_observers) for peer in trusted}
         self._undialled = {peer: self._senders[peer] for peer in trusted - self._addresses.keys()}
-        self._links = {
-            peer: Link(
-                self._addresses.get(peer),
-                caller,
-                self._senders[peer],
-                self._intakes[peer],
-                self._refuse,
-                self.boundary,
-            )
-            for peer in trusted
-        }
+        self._links = {peer: self._make_link(peer) for peer in trusted}
         self._bulks = {peer: self._make_bulk(peer, address) for peer, address in self._addresses.items()}
         self._service: PeerService | None = None
         self._listening = asyncio.Event()
@@ -160,6 +139,14 @@ class RpcTransport:
         self.hang_up(peer)  # its stream is answered now, or no longer
         if bulk is not None:
             await bulk.retire()
+
+    def _make_intake(self, peer: Id, *, only_status: bool) -> Intake:
+        counters = self._counters[peer]
+        return Intake(peer, self._limits, self.bans, counters, only_status=only_status, boundary=self.boundary)
+
+    def _make_link(self, peer: Id) -> Link:
+        address, sender, intake = self._addresses.get(peer), self._senders[peer], self._intakes[peer]
+        return Link(address, self._caller, sender, intake, self._refuse, self.boundary)
 
     def _make_bulk(self, peer: Id, address: str) -> Bulk:
         return Bulk(peer, address, self._caller, self._counters[peer], self._limits, self._request_s)
