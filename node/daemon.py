@@ -49,8 +49,8 @@ from node.config.genesis_members import validate_membership
 from node.config.identity import open_identity
 from node.config.node_config import NodeConfig
 from node.config.node_sections import NetworkSection
-from node.consensus.auditor import Halted
 from node.consensus.context import NodeContext
+from node.consensus.halted import Halted
 from node.consensus.miner import Miner, MinerProcess
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.service import RoundService

@@ -42,5 +42,5 @@ def find_folders() -> Iterator[Path]:
 
 def get_first_sentence(file: Path) -> str:
     text = NOTES.sub("", " ".join((ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0].split()))
-    found = re.match(r"(.+?\.)(?: [A-Z`(*]|$)", text)
+    found = re.match(r"(.+?(?<!\bEq)(?<!\bEqs)\.)(?: [A-Z`(*]|$)", text)
     return escape(found[1] if found else text)

@@ -21,7 +21,7 @@ from chain.store.sqlite import SqliteStore
 from ml import specs
 from ml.payload import kind_code
 from node.boundary import UNFORESEEN, Boundary
-from node.errors import NodeError
+from node.consensus.halted import Halted
 from node.offload import Offload
 from node.payloads.aggregates import Aggregates
 from node.payloads.checks import PayloadRefused, RoundPayloads
@@ -32,10 +32,6 @@ log = logging.getLogger(__name__)
 
 IMPORT_BATCH = 64  # heights read at once of what was imported
 MAX_WAITING = 4096  # heights; of a longer catch-up the oldest stay unaudited, and `chain verify --deep` lists them
-
-
-class Halted(NodeError):
-    """The chain cannot be trusted any more; the text says why. The node stops and stays readable."""
 
 
 class Auditor:

@@ -14,8 +14,8 @@ from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
 from ml.specs import MethodSpec
 from node.boundary import Boundary
-from node.consensus.auditor import Halted
 from node.consensus.current import CurrentRound
+from node.consensus.halted import Halted
 from node.consensus.sync import ChainsDiverge, FinalBlock
 from node.offload import Offload
 from node.payloads.aggregates import Aggregates

@@ -21,13 +21,14 @@ from ml.specs import MethodSpec
 from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus import actions
-from node.consensus.auditor import Auditor, Halted
+from node.consensus.auditor import Auditor
 from node.consensus.awaiting import Awaiting
 from node.consensus.commit import Committer
 from node.consensus.credit import VainWait
 from node.consensus.current import Adopted, CurrentRound, Posted
 from node.consensus.evidence import EvidencePool
 from node.consensus.gossip import Gossip
+from node.consensus.halted import Halted
 from node.consensus.handler import PeerHandler
 from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks

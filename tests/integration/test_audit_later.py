@@ -16,7 +16,7 @@ from chain.store.interface import IMPORTED
 from chain.store.sqlite import SqliteStore
 from ml.payload import KINDS
 from node.config.genesis_file import get_genesis_spec
-from node.consensus.auditor import Halted
+from node.consensus.halted import Halted
 from node.ledger.audit import run_audit
 from node.ledger.importing import import_chain
 from node.payloads.retention import LARGE_BYTES, Retention

@@ -11,7 +11,7 @@ import pytest
 
 from chain.errors import BlobMissing, DecodeError, SlotTaken, StoreCorrupted, StoreError, StoreFull
 from node.boundary import UNFORESEEN, Boundary
-from node.consensus.auditor import Halted
+from node.consensus.halted import Halted
 from node.consensus.sync import ChainsDiverge
 from support.data.chains import make_genesis, make_keys
 
