@@ -223,7 +223,7 @@ def simulate(
         trained: list[Trained | None] = [None] * config.clients
         for height in range(1, config.rounds + 1):
             beacon = beacons(height) if beacons else _make_beacon(config.seed, height)
-            shared = kept.get(spec.get_standing(height) or 0)
+            shared = kept.get(spec.get_shared_height(height) or 0)
             offers = shared.offers if shared else ()
             blobs = [shared.take_for_training(height, beacon, me) if shared else {} for me in ids]
             if liars is not None:

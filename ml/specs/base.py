@@ -312,7 +312,7 @@ class MethodSpec(ABC):
         chunks."""
         return {}
 
-    def get_standing(self, height: int) -> int | None:
+    def get_shared_height(self, height: int) -> int | None:
         """The earlier height whose blobs the local phase for `height` reads; None where it reads none."""
         return None
 
@@ -325,8 +325,8 @@ class MethodSpec(ABC):
     ) -> Sequence[bytes]:
         """The digests of the blobs that the local phase of `me` for `height` reads.
 
-        `offers` are those of the block at `get_standing(height)`; `beacon` is the id of the block before `height`; the
-        authors in `gone` have been found to have none of what they offer.
+        `offers` are those of the block at `get_shared_height(height)`; `beacon` is the id of the block before `height`;
+        the authors in `gone` have been found to have none of what they offer.
         """
         return ()
 
@@ -358,7 +358,7 @@ class MethodSpec(ABC):
         shared: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
         """The explanation of a round, as JSON: who took what from whom and why, from what everyone knows; None where
-        there is nothing of the kind to say. `shared` are the offers of the block at `get_standing(height)`."""
+        there is nothing of the kind to say. `shared` are the offers of the block at `get_shared_height(height)`."""
         return None
 
     # ---- what a contribution has to be

@@ -241,7 +241,7 @@ class FedEdsSpec(ModelSpec):
     def get_streamed(self, height: int) -> Mapping[str, str]:
         return {"encrypted_set": "chunk_digests"} if self.is_sharing(height) else {}
 
-    def get_standing(self, height: int) -> int | None:
+    def get_shared_height(self, height: int) -> int | None:
         """The sharing height, as long as lambda_dis is above 0."""
         return self.sharing_heights if self.compute_lambdas(height)[1] > 0 else None
 
@@ -265,7 +265,7 @@ class FedEdsSpec(ModelSpec):
     ) -> tuple[Offer, ...]:
         """All that the local phase of `me` may draw, once each: in the order of the draws, or where each batch has its
         own, all others in author order."""
-        if self.get_standing(height) is None:
+        if self.get_shared_height(height) is None:
             return ()
         others = tuple(offer for offer in offers if offer.author != me and offer.author not in gone)
         if self.hyperparameters.draw == "batch":

@@ -138,7 +138,7 @@ class NodeView:
         if scores_within_s is not None:
             await self._scorer.add_scores(shown, scores_within_s)
         if is_explained(self._c.spec, number):
-            read = await self._c.disk.run(self._ledger.read_agreed, number, self._c.spec.get_standing(number))
+            read = await self._c.disk.run(self._ledger.read_agreed, number, self._c.spec.get_shared_height(number))
             shown.MergeFrom(await asyncio.to_thread(explain_round, self._c.genesis, self._c.spec, *read))
         return shown
 

@@ -1,4 +1,4 @@
-"""What benchmarks stand on: a directory of their own, and federations of real nodes on digits, gone afterwards."""
+"""Fixtures of benchmarks: a directory of their own, and federations of real nodes on digits, gone afterwards."""
 
 from __future__ import annotations
 

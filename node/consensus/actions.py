@@ -1,4 +1,4 @@
-"""What can happen to a round, and what can be done about it: the words between `RoundMachine` and its service.
+"""Events and actions: the words between `RoundMachine` and its service.
 
 Events say what came in, actions what to carry out; both are data and nothing else.
 """

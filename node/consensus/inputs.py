@@ -57,7 +57,7 @@ class RoundInputs:
         with self._boundary.around("shared sets"):
             pulled = await self._shared_sets.gather(height, head)
         record = self._records.current
-        if self._spec.get_standing(height) and record is not None and record.height == height:
+        if self._spec.get_shared_height(height) and record is not None and record.height == height:
             record.on_taken(pulled.pulled_bytes, pulled.reasons)
         return pulled.exchange
 

@@ -1,4 +1,4 @@
-"""Whether this node contributes to rounds, as its operator has said: paused until resumed, and for how long at all.
+"""Participation in rounds, as the operator has ordered it: paused until resumed, and for how long at all.
 
 A pause is kept in `DATA/paused.json`, so that a restart does not resume in silence; it is the file that counts, not
 what is in it. After which round the node stops is an order to this process and ends with it: a daemon that is always

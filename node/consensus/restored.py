@@ -1,4 +1,4 @@
-"""What a node does not sign after its data directory was put back from a backup (PROTOCOL §4).
+"""Silence after a backup was put back: the heights for which nothing is signed then (PROTOCOL §4, and one height more).
 
 A backup does not know what was signed after it was made, and nothing on this disk does. The others do: a quorum stands
 where the federation is, and this node had come no further than one height beyond it, and had signed one more. So from

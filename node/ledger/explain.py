@@ -29,7 +29,7 @@ def explain_round(
     genesis: Genesis, spec: MethodSpec, block: Block, aggregate: bytes | None, shared: Block | None = None
 ) -> pb.Round:
     """A round with nothing but its `peering` and `schedule`, each where there is one. `aggregate` is the block's, None
-    when it is not held or there is none; `shared` is the block at `spec.get_standing`."""
+    when it is not held or there is none; `shared` is the block at `spec.get_shared_height`."""
     if aggregate is None and get_kinds(spec, block.height) and spec.rules(block.height):
         return pb.Round(peering=pb.Peering(held=False))
     arrays = None if aggregate is None else decode_arrays(aggregate, len(aggregate))

@@ -103,7 +103,7 @@ class OfflineNode:
             except SpecError:  # of another version, or with a model's module that is not here
                 return shown
             if is_explained(spec, number):
-                read = self._ledger.read_agreed(number, spec.get_standing(number))
+                read = self._ledger.read_agreed(number, spec.get_shared_height(number))
                 shown.MergeFrom(explain_round(self.genesis, spec, *read))
             if scores_within_s is not None:
                 add_scores_of_stopped(shown, self.genesis, spec, self._store)

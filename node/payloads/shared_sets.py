@@ -88,7 +88,7 @@ class SharedSets:
 
     async def gather(self, height: int, head: Block) -> Pulled:
         """The sets that the local phase for `height`, on `head`, reads, as far as they can be had."""
-        at = self._spec.get_standing(height)
+        at = self._spec.get_shared_height(height)
         if at is None:
             return Pulled(Exchange(head.id, self._me))
         block = await self._disk.run(self._read_block, at)

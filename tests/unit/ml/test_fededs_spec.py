@@ -117,7 +117,7 @@ def test_by_the_fraction_of_the_rounds_sets_are_trained_on_to_the_end() -> None:
     assert spec.compute_lambdas(2) == (0.5, 0.5)
     assert spec.compute_lambdas(101)[1] == compute_lambdas(100, 3.0, 0.01, 100)[1]
     assert spec.compute_lambdas(102)[1] == pytest.approx(math.exp(-3) / (1 + math.exp(-3)), rel=1e-12)  # 0.047
-    assert spec.get_standing(101) == 1
+    assert spec.get_shared_height(101) == 1
     assert (spec.needed_until(1) or 0) > 101
 
 
@@ -126,7 +126,7 @@ def test_sets_may_be_trained_on_without_end_or_never(m: float, eps: float, last:
     assert compute_last_round(m, eps) == last
     spec = spec_of(m=m, eps=eps)
     assert spec.needed_until(1) == (None if last is None else 1)
-    assert spec.get_standing(2) == (1 if last is None else None)
+    assert spec.get_shared_height(2) == (1 if last is None else None)
 
 
 # ---- heights
@@ -139,9 +139,9 @@ def test_the_first_height_shares_and_the_papers_rounds_follow() -> None:
     assert [spec.get_local_work(height) for height in (1, 2, 3, 4, 5)] == [7, 5, 3, 1, 1]
     assert [spec.get_collect_s(height, 2.5) for height in (1, 2)] == [60, 2.5]
     assert [spec.get_streamed(height) for height in (1, 2)] == [{"encrypted_set": "chunk_digests"}, {}]
-    assert [spec.get_standing(height) for height in (1, 2, 3, 4)] == [None, 1, 1, None]
+    assert [spec.get_shared_height(height) for height in (1, 2, 3, 4)] == [None, 1, 1, None]
     assert [spec.needed_until(height) for height in (0, 1, 2, 3)] == [0, 3, 2, 3]
-    assert (spec.get_standing(0), spec.get_streamed(0)) == (None, {})
+    assert (spec.get_shared_height(0), spec.get_streamed(0)) == (None, {})
     assert spec_of(keep_sets=True).needed_until(1) is None
     assert [sorted(spec.schemas(height)) for height in (1, 2)] == [["chunk_digests", "encrypted_set"], ["model"]]
     assert [spec.reads_parent(height) for height in (1, 2)] == [True, False]
@@ -155,7 +155,7 @@ def test_without_sharing_epochs_are_annealed_and_nothing_else() -> None:
         assert (spec.get_round_number(height), spec.get_local_work(height)) == (height, epochs)
         assert (spec.schemas(height), spec.rules(height)) == (plain.schemas(height), plain.rules(height))
         assert spec.compute_lambdas(height) == (1, 0)
-        assert (spec.get_standing(height), spec.needed_until(height)) == (None, height)
+        assert (spec.get_shared_height(height), spec.needed_until(height)) == (None, height)
         assert spec.get_collect_s(height, 2.5) == 2.5
         assert spec.wanted_in_training(height, BEACON, author(0), offers_of(0, 1)) == ()
     assert spec.explain(1, BEACON, offers_of(0, 1), None) == {"epochs": 5, "lambda_c": 1, "lambda_dis": 0}
