@@ -128,6 +128,7 @@ def test_one_miners_word_does_not_make_mining_harder(tmp_path: Path, claim_ms: i
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_everybody_names_the_member_whose_clock_is_wrong(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path, 4) as net:

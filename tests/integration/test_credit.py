@@ -179,7 +179,7 @@ class SlowTrainer(ScriptedTrainer):
         return await super().train(height, beacon, num_iterations=num_iterations, shared=shared)
 
 
-@pytest.mark.parametrize("n", [4, 7])
+@pytest.mark.parametrize("n", [4, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_slow_honest_member_keeps_its_rounds(tmp_path: Path, n: int) -> None:
     rounds = 200
 
