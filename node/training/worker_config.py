@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml.aggregation import MAX_WEIGHT
 from ml.specs.base import MAX_ABS
+from node.host.child import make_arguments
 from node.training.checkpoint import CHECKPOINTS
 from node.training.frames import Frame
 
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
     from chain.genesis import Genesis
     from node.config.node_config import NodeConfig
 
-WORKER_ARGUMENTS = (
-    "-P",
-    "-m",
-    "node.training.worker_child",
-)  # -P: modules of the directory the daemon was started in stay out
+WORKER_ARGUMENTS = make_arguments("node.training.worker_child")  # modules of the daemon's own directory stay out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
