@@ -82,7 +82,7 @@ async def test_a_node_that_cannot_end_is_cut_off_and_one_whose_terminal_is_gone_
         os.kill(worker, signal.SIGSTOP)  # it never answers that it has ended
         assert (await tell(net, "node0", "stop", "--grace", "1"))["stopping"] is True
         assert await get_exit_code(net.nodes["node0"]) == 0
-        assert "is cut off" in net.nodes["node0"].read_log_tail()
+        assert "was cut off" in net.nodes["node0"].read_log_tail()
         with pytest.raises(ProcessLookupError):
             await _wait_until_gone(worker)
 
