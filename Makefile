@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-SECONDS := 10
+SECONDS := 12
 FUZZ    := $(VENV)/.fuzz-ready
 BUILD   := $(VENV)/.build
 DOCS    := $(VENV)/.docs-ready

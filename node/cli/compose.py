@@ -22,11 +22,10 @@ def setup(
 ) -> None:
     """Write what docker-compose.yml needs, unless it is there.
 
-    That is keys, a genesis and configurations.
-    Each node's files go into DIR/node0, DIR/node1 ..., which are volumes of their own, and a token for metrics into
-    DIR/metrics. FEDNODE_METHOD, FEDNODE_MODEL, FEDNODE_DATA, FEDNODE_PARTITION, FEDNODE_ROUNDS, FEDNODE_SEED,
-    FEDNODE_SET and FEDNODE_I_UNDERSTAND say what to make, as the options of fednode testnet do.
-    COMPOSE_PROFILES=nodes-7 says that 7 nodes start instead of 4; FEDNODE_NODES, if set, has to agree.
+    That is keys, a genesis and configurations. Each node's files go into DIR/node0, DIR/node1 ..., which are volumes of
+    their own, and a token for metrics into DIR/metrics. FEDNODE_METHOD, FEDNODE_MODEL, FEDNODE_DATA, FEDNODE_PARTITION,
+    FEDNODE_ROUNDS, FEDNODE_SEED, FEDNODE_SET and FEDNODE_I_UNDERSTAND say what to make, as the options of fednode
+    testnet do. COMPOSE_PROFILES=nodes-7 says that 7 nodes start instead of 4; FEDNODE_NODES, if set, has to agree.
 
     Example: FEDNODE_METHOD=fedavg fednode compose-setup /sites
     """

@@ -48,8 +48,3 @@ class NodeContext:
     @property
     def me(self) -> Id:
         return self.key.id
-
-    def get_name(self, key: Id) -> str:
-        """What people call a member; the start of a stranger's key."""
-        index = self.genesis.index_of(key)
-        return self.genesis.members[index].name if index is not None else key.hex()[:8]

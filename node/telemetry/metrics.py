@@ -283,7 +283,7 @@ class NodeMetrics(Collector):
             labels=("peer", "name"),
         )
         for member, skew_s in self._service.clocks.get_skews_s().items():
-            clocks.add_metric((_shorten(member), self._c.get_name(member)), skew_s)
+            clocks.add_metric((_shorten(member), self._service.peers.get_name(member)), skew_s)
         yield clocks
 
     def _collect_traffic(self) -> Iterable[Metric]:

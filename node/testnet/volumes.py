@@ -151,9 +151,13 @@ def _make(volumes: list[Path], metrics: Path, settings: Mapping[str, str]) -> st
 def _read_record(volume: Path) -> dict[str, Any] | None:
     try:
         data = read_private(volume / RECORD)
-        return None if data is None else dict(json.loads(data))
-    except (NodeError, ValueError, TypeError) as error:
+        record = None if data is None else json.loads(data)
+    except (NodeError, ValueError) as error:
         raise ConfigError(f"{volume / RECORD}: cannot be read ({error}); {_FORGET}") from error
+    match record:
+        case None | {"chain_id": str(), "nodes": int(), "settings": dict()}:
+            return record
+    raise ConfigError(f"{volume / RECORD}: cannot be read (expected a chain, nodes and settings); {_FORGET}")
 
 
 def _read_number(settings: Mapping[str, str], name: str) -> int:

@@ -269,7 +269,7 @@ def test_tls_off_is_for_loopback_alone() -> None:
 @pytest.mark.parametrize("address", ["", "host", "host:", ":7053", "host:port", "host:70000", "host:-1"])
 def test_what_is_no_address_is_named(address: str) -> None:
     key, other = make_keys(2)
-    with pytest.raises(ValueError, match="expected host:port"):
+    with pytest.raises(ValueError, match=rf"expected host:port.* \(got {address!r}\)"):
         RpcTransport(key, "127.0.0.1:0", {other.id: address})
 
 

@@ -152,7 +152,10 @@ class RpcTransport:
         return Bulk(peer, address, self._caller, self._counters[peer], self._limits, self._request_s)
 
     def _validate(self, address: str) -> None:
-        parse_address(address)
+        try:
+            parse_address(address)
+        except ValueError as error:
+            raise ValueError(f"{error} (got {address!r})") from error
         if self._needs_loopback and not is_on_loopback(address):
             raise ValueError(f"tls off: expected a loopback address, got {address}")
 

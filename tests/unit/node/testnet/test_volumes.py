@@ -163,6 +163,15 @@ def test_a_record_that_cannot_be_read_is_refused(sites: Path) -> None:
         make_volumes(sites, SMALL)
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", '{"chain_id": "a", "nodes": 4, "settings": 5}'])
+def test_a_record_that_is_none_is_refused_though_all_volumes_agree_on_it(sites: Path, text: str) -> None:
+    make_volumes(sites, SMALL)
+    for volume in sites.glob("node*"):
+        (volume / "made.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"node0/made\.json: cannot be read"):
+        make_volumes(sites, SMALL)
+
+
 def test_without_volumes_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a volume on each of node0 to node3 and metrics"):
         make_volumes(tmp_path, SMALL)
