@@ -11,12 +11,12 @@ from typing import IO
 
 from chain.block import ZERO, Block, Digest, Id
 from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES, decode_block, decode_certificate
-from chain.difficulty import get_first_read
 from chain.errors import ChainError, DecodeError, StoreCorrupted, ValidationError
 from chain.genesis import Genesis
+from chain.state import State
 from chain.store.interface import BlockRow, BlockSource
 from chain.store.signed_slots import get_block_digests
-from chain.tip import Tip
+from chain.tip import Tip, get_first_read
 from chain.validation import validate_aggregate, validate_candidate, validate_certificate
 
 Recompute = Callable[[Block], Digest | None]
@@ -86,8 +86,10 @@ class _Audit:
             block = self._read(row)
             if tip is not None and row.height >= first:
                 self._check(tip, block, row)
-            tip = Tip.at(self.genesis, (block,)) if tip is None else tip.extend(block)
+            tip = Tip.at(self._get_first_state(block), (block,)) if tip is None else tip.extend(block)
             if row.height >= first:
+                if row.height in (0, last) or block.change is not None:
+                    self._read_state(block)
                 if self.recompute is not None:
                     self._check_blobs(block, self.recompute)
                 self.blocks += 1
@@ -95,6 +97,17 @@ class _Audit:
             self.height += 1
         if self.height <= last:
             raise _Broken("missing from the store")
+
+    def _get_first_state(self, block: Block) -> State:
+        """That which the walk begins with: from genesis, or else the stored one."""
+        return self.genesis.state if block.height == 0 else self._read_state(block)
+
+    def _read_state(self, block: Block) -> State:
+        """The stored state after `block`, which commits to it."""
+        state = self.source.get_state(block.height)
+        if state.digest != block.header.state_next:
+            raise _Broken.differs("stored state", block.header.state_next, state.digest)
+        return state
 
     def _read(self, row: BlockRow) -> Block:
         if row.damage is not None:
@@ -108,17 +121,19 @@ class _Audit:
         return block
 
     def _check(self, tip: Tip, block: Block, row: BlockRow) -> None:
-        validate_candidate(self.genesis, block, parent=tip.header, parent_id=tip.id, difficulty=tip.next_difficulty)
+        validate_candidate(tip, block)
         certificate = decode_certificate(row.certificate)
-        validate_certificate(self.genesis, block.id, block.height, certificate)
+        validate_certificate(tip.state, block.id, block.height, certificate)
         self.signatures += 1 + len(block.contributions) + len(certificate.signatures)
+        if block.change is not None:
+            self.signatures += len(block.change.answers) + len(block.change.readiness)
 
     def _check_blobs(self, block: Block, recompute: Recompute) -> None:
         """Hash every blob the block names that is held, on demand ones too, and recompute its aggregate."""
         for digest in sorted(get_block_digests(block)):
             if self.source.has_blob(digest):
                 self.source.check_blob(digest)
-        if block.height == 0:  # its aggregate is the initial model, which follows from nothing
+        if block.height == 0 or block.change is not None:  # the initial model follows from nothing, a change's is known
             return
         try:
             aggregate = recompute(block)
@@ -141,11 +156,12 @@ def verify_chain(
 ) -> VerifyReport:
     """Check a stored chain against genesis, one sequential read, up to the first fault.
 
-    Per height: stored bytes, encoding, link, height, difficulty, proof of work, members, every signature, certificate;
-    with `recompute` also the held blobs and the aggregate. `recompute(block)` gives the aggregate's digest, None when a
-    blob is not held, and raises ChainError or ValueError when the blobs do not fit. Without `last` the walk ends at the
-    head, and every other stored row is then looked at for damage. A walk that starts above 0 takes the parent of its
-    first block as given: that block's certificate is what vouches for it.
+    Per height: stored bytes, encoding, link, height, difficulty, proof of work, members, every signature, certificate,
+    and where it changes the stored state; with `recompute` also the held blobs and the aggregate. `recompute(block)`
+    gives the aggregate's digest, None when a blob is not held, and raises ChainError or ValueError when the blobs do
+    not fit. Without `last` the walk ends at the head, and every other stored row is then looked at for damage. A walk
+    that starts above 0 takes the parent of its first block as given: that block's certificate is what vouches for it
+    and for the stored state it commits to.
     """
     began = time.perf_counter()
     audit = _Audit(genesis, source, recompute)

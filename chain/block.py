@@ -12,7 +12,6 @@ Id = bytes  # an Ed25519 public key (a member) or the SHA-256 of a sealed header
 Digest = bytes
 
 ZERO = bytes(32)  # "no block": a nil vote, the parent of block 0, the aggregate of a method that votes on nothing
-HEADER_VERSION = 1
 
 
 class Phase(IntEnum):
@@ -45,34 +44,103 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The part of a block that proof of work is done on. `start_ms` is when mining began, `time_ms` when the header was
-    last sealed."""
+    """The part of a block that proof of work is done on.
+
+    `version` is the protocol in force, `state_next` the digest of the state that judges the next height. `start_ms` is
+    when mining began, `time_ms` when the header was last sealed.
+    """
 
     version: int
     height: int
     prev: Id
     body: Digest
     aggregate: Digest
-    members_next: Digest
+    state_next: Digest
     miner: Id
     start_ms: int
     time_ms: int
     difficulty: int
 
 
+class Answer(IntEnum):
+    """A member's answer to a change (FEDERATION §2). There is no "no": who does not want a change is silent."""
+
+    YES = 1
+    YES_WITHOUT_TRAINING = 2  # to a run: this site does not train in it
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A member's signed answer to one change."""
+
+    change_id: Digest
+    answer: Answer
+    voter: Id
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """The signed statement of a key that is to come into force with a change: its holder lives and has the chain up to
+    this final block."""
+
+    change_id: Digest
+    key: Id
+    height: int
+    block_id: Id
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovedChange:
+    """The body of a change block: the change's canonical bytes, the answers by member index and the readiness of new
+    keys by key."""
+
+    change: bytes
+    answers: tuple[tuple[int, Answer, bytes], ...] = ()  # member index, answer, signature
+    readiness: tuple[tuple[Id, int, Id, bytes], ...] = ()  # key, height, block id, signature
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body of a block: a round's contributions in author order, or one change and no contribution."""
+
+    contributions: tuple[Contribution, ...] = ()
+    change: ApprovedChange | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A sealed header with its body: contributions in author order. `id` is SHA256(seal || nonce) (PROTOCOL §1)."""
+    """A sealed header with its body. `id` is SHA256(seal || nonce) (PROTOCOL §1)."""
 
     header: Header
     nonce: int
-    contributions: tuple[Contribution, ...]
+    body: Body
     signature: bytes
     id: Id
 
     @property
     def height(self) -> int:
         return self.header.height
+
+    @property
+    def contributions(self) -> tuple[Contribution, ...]:
+        """A round's; a change block has none."""
+        return self.body.contributions
+
+    @property
+    def change(self) -> ApprovedChange | None:
+        return self.body.change
+
+
+@dataclass(frozen=True, slots=True)
+class SealedHeader:
+    """A block without its body: what its miner signed, and enough to prove that it signed two of one height."""
+
+    header: Header
+    nonce: int
+    signature: bytes
+    id: Id
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +176,10 @@ class EvidenceKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Two different signed objects of one author for one slot, as their canonical bytes, the smaller first."""
+    """Two different signed objects of one author for one slot, as their canonical bytes, the smaller first.
+
+    Of candidates these are the sealed headers without bodies.
+    """
 
     kind: EvidenceKind
     first: bytes

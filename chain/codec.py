@@ -5,12 +5,13 @@ whatever it accepts; anything else is a DecodeError. What an object means is `ch
 
     Contribution  height u64 | prev 32 | author 32 | weight u32
                   | count u8 | count x (kind u8 | digest 32 | size u64) | sig 64
-    Header        ver u16 | height u64 | prev 32 | body 32 | aggregate 32 | members_next 32 | miner 32
+    Header        ver u16 | height u64 | prev 32 | body 32 | aggregate 32 | state_next 32 | miner 32
                   | start_ms u64 | time_ms u64 | difficulty u64                          194 B, 202 with nonce
-    Body          count u16 | contributions by author | membership transactions u8, must be 0
+    Body          kind u8 | 0: count u16 | contributions by author; 1: an approved change (`chain.approvals`)
     Block         header | nonce u64 | body | sig 64
     Vote          phase u8 | height u64 | view u32 | block id 32 | voter 32 | sig 64
     Certificate   view u32 | count u16 | count x (member index u16 | sig 64)
+    Sealed header header | nonce u64 | sig 64
     Evidence      kind u8 | length u32 | first | length u32 | second
 """
 
@@ -21,9 +22,10 @@ import struct
 from collections.abc import Sequence
 from itertools import pairwise
 
+from chain.approvals import encode_approved, read_approved
 from chain.block import (
-    HEADER_VERSION,
     Block,
+    Body,
     Certificate,
     Contribution,
     Digest,
@@ -33,97 +35,68 @@ from chain.block import (
     Id,
     PayloadRef,
     Phase,
+    SealedHeader,
     Vote,
 )
-from chain.errors import ChainError, DecodeError, EncodeError
+from chain.errors import DecodeError, EncodeError
+from chain.layout import (
+    MAX_HEIGHT,
+    MAX_TIME_MS,
+    MAX_U16,
+    MAX_U32,
+    MAX_U64,
+    U8,
+    U16,
+    U32,
+    U64,
+    WEIGHT_LIMIT,
+    Error,
+    Reader,
+    check,
+    check_size,
+)
 from chain.signing import SIGNATURE_BYTES, SigningKey, tag
 
 SEAL_TAG = tag("seal")
 BODY_TAG = tag("body")
-MEMBERS_TAG = tag("members")
 CONTRIBUTION_TAG = tag("contribution")
 BLOCK_TAG = tag("block")
 VOTE_TAG = tag("vote")
 
 HEADER_BYTES = 194
 MAX_CONTRIBUTION_BYTES = 4096
-MAX_EVIDENCE_BYTES = 512 * 1024
-MAX_BLOCK_BYTES = 256 * 1024 - 5  # two blocks and the frame around them are still evidence
+MAX_BLOCK_BYTES = 256 * 1024
 MAX_VOTE_BYTES = 512
 MAX_CERTIFICATE_BYTES = 64 * 1024
+SEALED_HEADER_BYTES = HEADER_BYTES + 8 + SIGNATURE_BYTES
+MAX_EVIDENCE_BYTES = 9 + 2 * MAX_CONTRIBUTION_BYTES
 
-WEIGHT_LIMIT = 2**29  # a float32 times a smaller integer is exact in float64 (PROTOCOL §2)
-MAX_HEIGHT = 2**63 - 1  # SQLite's integers are signed
-MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999: every accepted time can be shown as a date
-MAX_U16, MAX_U32, MAX_U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
+ROUND_BODY, CHANGE_BODY, INPUTS_BODY, OPENINGS_BODY = range(4)  # the last two are reserved for masked sums
 
 _CONTRIBUTION = struct.Struct(">Q32s32sIB")
 _PAYLOAD = struct.Struct(">B32sQ")
 _HEADER = struct.Struct(">HQ32s32s32s32s32sQQQ")
 _VOTE = struct.Struct(">BQI32s32s")
-_U8, _U16, _U32, _U64 = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
 _CERTIFICATE = struct.Struct(">IH")
 _CERTIFICATE_ENTRY = struct.Struct(f">H{SIGNATURE_BYTES}s")
 
 MAX_PAYLOADS = (MAX_CONTRIBUTION_BYTES - _CONTRIBUTION.size - SIGNATURE_BYTES) // _PAYLOAD.size
 MAX_MEMBERS = (MAX_CERTIFICATE_BYTES - _CERTIFICATE.size) // _CERTIFICATE_ENTRY.size
 
-_Error = type[ChainError]
-
-
-class _Reader:
-    """Takes fields off a byte string from the left; DecodeError when it ends too soon or too late."""
-
-    __slots__ = ("_at", "_data", "_what")
-
-    def __init__(self, what: str, data: bytes, max_bytes: int) -> None:
-        if len(data) > max_bytes:
-            raise DecodeError(f"{what}: expected at most {max_bytes} bytes, got {len(data)}")
-        self._what = what
-        self._data = bytes(data)
-        self._at = 0
-
-    def take(self, count: int) -> bytes:
-        end = self._at + count
-        if end > len(self._data):
-            raise DecodeError(f"{self._what}: expected at least {end} bytes, got {len(self._data)}")
-        piece = self._data[self._at : end]
-        self._at = end
-        return piece
-
-    def number(self, layout: struct.Struct) -> int:
-        value: int = layout.unpack(self.take(layout.size))[0]
-        return value
-
-    def end(self) -> None:
-        if self._at != len(self._data):
-            raise DecodeError(f"{self._what}: expected exactly {self._at} bytes, got {len(self._data)}")
-
-
-def _check(error: _Error, what: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise error(f"{what}: expected {low} to {high}, got {value}")
-
-
-def _check_size(error: _Error, what: str, value: bytes, size: int) -> None:
-    if len(value) != size:
-        raise error(f"{what}: expected {size} bytes, got {len(value)}")
-
-
 # Contribution
 
 
-def _check_contribution(c: Contribution, error: _Error) -> None:
-    _check(error, "contribution height", c.height, 1, MAX_HEIGHT)
-    _check_size(error, "contribution prev", c.prev, 32)
-    _check_size(error, "contribution author", c.author, 32)
-    _check(error, "contribution weight", c.weight, 1, WEIGHT_LIMIT - 1)
-    _check(error, "number of payloads", len(c.payloads), 0, MAX_PAYLOADS)
+def _check_contribution(c: Contribution, error: Error) -> None:
+    check(error, "contribution height", c.height, 1, MAX_HEIGHT)
+    check_size(error, "contribution prev", c.prev, 32)
+    check_size(error, "contribution author", c.author, 32)
+    check(error, "contribution weight", c.weight, 1, WEIGHT_LIMIT - 1)
+    check(error, "number of payloads", len(c.payloads), 0, MAX_PAYLOADS)
     last_kind = 0
     for payload in c.payloads:
-        _check(error, "payload kind (sorted, one of each)", payload.kind, last_kind + 1, 255)
-        _check_size(error, "payload digest", payload.digest, 32)
-        _check(error, "payload size", payload.size, 1, MAX_U64)
+        check(error, "payload kind (sorted, one of each)", payload.kind, last_kind + 1, 255)
+        check_size(error, "payload digest", payload.digest, 32)
+        check(error, "payload size", payload.size, 1, MAX_U64)
         last_kind = payload.kind
 
 
@@ -136,13 +109,13 @@ def contribution_fields(c: Contribution) -> bytes:
 
 
 def encode_contribution(c: Contribution) -> bytes:
-    _check_size(EncodeError, "contribution signature", c.signature, SIGNATURE_BYTES)
+    check_size(EncodeError, "contribution signature", c.signature, SIGNATURE_BYTES)
     return contribution_fields(c) + c.signature
 
 
-def _read_contribution(reader: _Reader) -> Contribution:
+def _read_contribution(reader: Reader) -> Contribution:
     height, prev, author, weight, count = _CONTRIBUTION.unpack(reader.take(_CONTRIBUTION.size))
-    _check(DecodeError, "number of payloads", count, 0, MAX_PAYLOADS)
+    check(DecodeError, "number of payloads", count, 0, MAX_PAYLOADS)
     payloads = tuple(PayloadRef(*_PAYLOAD.unpack(reader.take(_PAYLOAD.size))) for _ in range(count))
     c = Contribution(height, prev, author, weight, payloads, reader.take(SIGNATURE_BYTES))
     _check_contribution(c, DecodeError)
@@ -150,7 +123,7 @@ def _read_contribution(reader: _Reader) -> Contribution:
 
 
 def decode_contribution(data: bytes) -> Contribution:
-    reader = _Reader("contribution", data, MAX_CONTRIBUTION_BYTES)
+    reader = Reader("contribution", data, MAX_CONTRIBUTION_BYTES)
     c = _read_contribution(reader)
     reader.end()
     return c
@@ -169,14 +142,14 @@ def sign_contribution(
 # Header, seal, id
 
 
-def _check_header(h: Header, error: _Error) -> None:
-    _check(error, "header version", h.version, HEADER_VERSION, HEADER_VERSION)
-    _check(error, "header height", h.height, 0, MAX_HEIGHT)
-    for name in ("prev", "body", "aggregate", "members_next", "miner"):
-        _check_size(error, f"header {name}", getattr(h, name), 32)
-    _check(error, "header start_ms", h.start_ms, 0, MAX_TIME_MS)
-    _check(error, "header time_ms", h.time_ms, 0, MAX_TIME_MS)
-    _check(error, "header difficulty", h.difficulty, 1, MAX_U64)
+def _check_header(h: Header, error: Error) -> None:
+    check(error, "header version", h.version, 1, MAX_U16)
+    check(error, "header height", h.height, 0, MAX_HEIGHT)
+    for name in ("prev", "body", "aggregate", "state_next", "miner"):
+        check_size(error, f"header {name}", getattr(h, name), 32)
+    check(error, "header start_ms", h.start_ms, 0, MAX_TIME_MS)
+    check(error, "header time_ms", h.time_ms, 0, MAX_TIME_MS)
+    check(error, "header difficulty", h.difficulty, 1, MAX_U64)
 
 
 def encode_header(h: Header) -> bytes:
@@ -188,7 +161,7 @@ def encode_header(h: Header) -> bytes:
         h.prev,
         h.body,
         h.aggregate,
-        h.members_next,
+        h.state_next,
         h.miner,
         h.start_ms,
         h.time_ms,
@@ -196,14 +169,14 @@ def encode_header(h: Header) -> bytes:
     )
 
 
-def _read_header(reader: _Reader) -> Header:
+def _read_header(reader: Reader) -> Header:
     h = Header(*_HEADER.unpack(reader.take(_HEADER.size)))
     _check_header(h, DecodeError)
     return h
 
 
 def decode_header(data: bytes) -> Header:
-    reader = _Reader("header", data, HEADER_BYTES)
+    reader = Reader("header", data, HEADER_BYTES)
     h = _read_header(reader)
     reader.end()
     return h
@@ -211,25 +184,20 @@ def decode_header(data: bytes) -> Header:
 
 def compute_seal(chain_id: bytes, header: Header) -> bytes:
     """The 32 bytes that mining hashes with each nonce, however long the header."""
-    _check_size(EncodeError, "chain id", chain_id, 32)
+    check_size(EncodeError, "chain id", chain_id, 32)
     return hashlib.sha256(SEAL_TAG + chain_id + encode_header(header)).digest()
 
 
 def compute_block_id(seal: bytes, nonce: int) -> Id:
-    _check(EncodeError, "nonce", nonce, 0, MAX_U64)
-    return hashlib.sha256(seal + _U64.pack(nonce)).digest()
-
-
-def compute_members_digest(members: Sequence[Id]) -> Digest:
-    """The header's `members_next`: which keys, in order, may certify the next height."""
-    return hashlib.sha256(MEMBERS_TAG + _U16.pack(len(members)) + b"".join(members)).digest()
+    check(EncodeError, "nonce", nonce, 0, MAX_U64)
+    return hashlib.sha256(seal + U64.pack(nonce)).digest()
 
 
 # Body and block
 
 
-def _check_order(contributions: Sequence[Contribution], error: _Error) -> None:
-    _check(error, "number of contributions", len(contributions), 0, MAX_MEMBERS)
+def _check_order(contributions: Sequence[Contribution], error: Error) -> None:
+    check(error, "number of contributions", len(contributions), 0, MAX_MEMBERS)
     for before, after in pairwise(contributions):
         if before.author >= after.author:
             raise error(
@@ -238,37 +206,48 @@ def _check_order(contributions: Sequence[Contribution], error: _Error) -> None:
             )
 
 
-def encode_body(contributions: Sequence[Contribution]) -> bytes:
-    _check_order(contributions, EncodeError)
-    return _U16.pack(len(contributions)) + b"".join(encode_contribution(c) for c in contributions) + _U8.pack(0)
+def _check_body(body: Body, error: Error) -> None:
+    if body.change is None:
+        _check_order(body.contributions, error)
+    elif body.contributions:
+        raise error("body: expected a change alone, got contributions beside it")
 
 
-def _read_body(reader: _Reader) -> tuple[Contribution, ...]:
-    count = reader.number(_U16)
-    _check(DecodeError, "number of contributions", count, 0, MAX_MEMBERS)
-    contributions = tuple(_read_contribution(reader) for _ in range(count))
-    _check_order(contributions, DecodeError)
-    _check(DecodeError, "number of membership transactions", reader.number(_U8), 0, 0)
-    return contributions
+def encode_body(body: Body) -> bytes:
+    _check_body(body, EncodeError)
+    if body.change is not None:
+        return U8.pack(CHANGE_BODY) + encode_approved(body.change)
+    count = len(body.contributions)
+    return b"".join((U8.pack(ROUND_BODY), U16.pack(count), *(encode_contribution(c) for c in body.contributions)))
 
 
-def decode_body(data: bytes) -> tuple[Contribution, ...]:
-    reader = _Reader("body", data, MAX_BLOCK_BYTES)
-    contributions = _read_body(reader)
+def _read_body(reader: Reader) -> Body:
+    kind = reader.number(U8)
+    check(DecodeError, "kind of body", kind, ROUND_BODY, CHANGE_BODY)
+    if kind == CHANGE_BODY:
+        return Body(change=read_approved(reader))
+    count = reader.number(U16)
+    check(DecodeError, "number of contributions", count, 0, MAX_MEMBERS)
+    body = Body(tuple(_read_contribution(reader) for _ in range(count)))
+    _check_body(body, DecodeError)
+    return body
+
+
+def decode_body(data: bytes) -> Body:
+    reader = Reader("body", data, MAX_BLOCK_BYTES)
+    body = _read_body(reader)
     reader.end()
-    return contributions
+    return body
 
 
-def compute_body_digest(contributions: Sequence[Contribution]) -> Digest:
-    return hashlib.sha256(BODY_TAG + encode_body(contributions)).digest()
+def compute_body_digest(body: Body) -> Digest:
+    return hashlib.sha256(BODY_TAG + encode_body(body)).digest()
 
 
 def encode_block(block: Block) -> bytes:
-    _check(EncodeError, "nonce", block.nonce, 0, MAX_U64)
-    _check_size(EncodeError, "block signature", block.signature, SIGNATURE_BYTES)
-    data = b"".join(
-        (encode_header(block.header), _U64.pack(block.nonce), encode_body(block.contributions), block.signature)
-    )
+    check(EncodeError, "nonce", block.nonce, 0, MAX_U64)
+    check_size(EncodeError, "block signature", block.signature, SIGNATURE_BYTES)
+    data = b"".join((encode_header(block.header), U64.pack(block.nonce), encode_body(block.body), block.signature))
     if len(data) > MAX_BLOCK_BYTES:
         raise EncodeError(f"block: expected at most {MAX_BLOCK_BYTES} bytes, got {len(data)}")
     return data
@@ -276,32 +255,46 @@ def encode_block(block: Block) -> bytes:
 
 def decode_block(chain_id: bytes, data: bytes) -> Block:
     """The block and its id; the id needs the chain id because the seal does."""
-    reader = _Reader("block", data, MAX_BLOCK_BYTES)
+    reader = Reader("block", data, MAX_BLOCK_BYTES)
     header = _read_header(reader)
-    nonce = reader.number(_U64)
-    contributions = _read_body(reader)
+    nonce = reader.number(U64)
+    body = _read_body(reader)
     signature = reader.take(SIGNATURE_BYTES)
     reader.end()
-    return Block(header, nonce, contributions, signature, compute_block_id(compute_seal(chain_id, header), nonce))
+    return Block(header, nonce, body, signature, compute_block_id(compute_seal(chain_id, header), nonce))
 
 
-def make_block(
-    chain_id: bytes, header: Header, nonce: int, contributions: Sequence[Contribution], key: SigningKey
-) -> Block:
+def make_block(chain_id: bytes, header: Header, nonce: int, body: Body, key: SigningKey) -> Block:
     """The miner's signed block for a nonce that was found; whether it is work enough is not looked at here."""
     block_id = compute_block_id(compute_seal(chain_id, header), nonce)
-    return Block(header, nonce, tuple(contributions), key.sign(BLOCK_TAG, chain_id, block_id), block_id)
+    return Block(header, nonce, body, key.sign(BLOCK_TAG, chain_id, block_id), block_id)
+
+
+def encode_sealed_header(sealed: Block | SealedHeader) -> bytes:
+    """A block without its body."""
+    check(EncodeError, "nonce", sealed.nonce, 0, MAX_U64)
+    check_size(EncodeError, "block signature", sealed.signature, SIGNATURE_BYTES)
+    return encode_header(sealed.header) + U64.pack(sealed.nonce) + sealed.signature
+
+
+def decode_sealed_header(chain_id: bytes, data: bytes) -> SealedHeader:
+    reader = Reader("sealed header", data, SEALED_HEADER_BYTES)
+    header = _read_header(reader)
+    nonce = reader.number(U64)
+    signature = reader.take(SIGNATURE_BYTES)
+    reader.end()
+    return SealedHeader(header, nonce, signature, compute_block_id(compute_seal(chain_id, header), nonce))
 
 
 # Vote and certificate
 
 
-def _check_vote(vote: Vote, error: _Error) -> None:
-    _check(error, "vote phase", vote.phase, Phase.PREVOTE, Phase.PRECOMMIT)
-    _check(error, "vote height", vote.height, 1, MAX_HEIGHT)
-    _check(error, "vote view", vote.view, 0, MAX_U32)
-    _check_size(error, "vote block id", vote.block_id, 32)
-    _check_size(error, "vote voter", vote.voter, 32)
+def _check_vote(vote: Vote, error: Error) -> None:
+    check(error, "vote phase", vote.phase, Phase.PREVOTE, Phase.PRECOMMIT)
+    check(error, "vote height", vote.height, 1, MAX_HEIGHT)
+    check(error, "vote view", vote.view, 0, MAX_U32)
+    check_size(error, "vote block id", vote.block_id, 32)
+    check_size(error, "vote voter", vote.voter, 32)
 
 
 def vote_fields(vote: Vote) -> bytes:
@@ -311,16 +304,16 @@ def vote_fields(vote: Vote) -> bytes:
 
 
 def encode_vote(vote: Vote) -> bytes:
-    _check_size(EncodeError, "vote signature", vote.signature, SIGNATURE_BYTES)
+    check_size(EncodeError, "vote signature", vote.signature, SIGNATURE_BYTES)
     return vote_fields(vote) + vote.signature
 
 
 def decode_vote(data: bytes) -> Vote:
-    reader = _Reader("vote", data, MAX_VOTE_BYTES)
+    reader = Reader("vote", data, MAX_VOTE_BYTES)
     phase, height, view, block_id, voter = _VOTE.unpack(reader.take(_VOTE.size))
     signature = reader.take(SIGNATURE_BYTES)
     reader.end()
-    _check(DecodeError, "vote phase", phase, Phase.PREVOTE, Phase.PRECOMMIT)
+    check(DecodeError, "vote phase", phase, Phase.PREVOTE, Phase.PRECOMMIT)
     vote = Vote(Phase(phase), height, view, block_id, voter, signature)
     _check_vote(vote, DecodeError)
     return vote
@@ -331,13 +324,13 @@ def sign_vote(key: SigningKey, chain_id: bytes, *, phase: Phase, height: int, vi
     return Vote(phase, height, view, block_id, key.id, key.sign(VOTE_TAG, chain_id, vote_fields(unsigned)))
 
 
-def _check_certificate(certificate: Certificate, error: _Error) -> None:
-    _check(error, "certificate view", certificate.view, 0, MAX_U32)
-    _check(error, "number of certificate signatures", len(certificate.signatures), 1, MAX_MEMBERS)
+def _check_certificate(certificate: Certificate, error: Error) -> None:
+    check(error, "certificate view", certificate.view, 0, MAX_U32)
+    check(error, "number of certificate signatures", len(certificate.signatures), 1, MAX_MEMBERS)
     last = -1
     for index, signature in certificate.signatures:
-        _check(error, "certificate member index (sorted, one of each)", index, last + 1, MAX_U16)
-        _check_size(error, "certificate signature", signature, SIGNATURE_BYTES)
+        check(error, "certificate member index (sorted, one of each)", index, last + 1, MAX_U16)
+        check_size(error, "certificate signature", signature, SIGNATURE_BYTES)
         last = index
 
 
@@ -349,9 +342,9 @@ def encode_certificate(certificate: Certificate) -> bytes:
 
 
 def decode_certificate(data: bytes) -> Certificate:
-    reader = _Reader("certificate", data, MAX_CERTIFICATE_BYTES)
+    reader = Reader("certificate", data, MAX_CERTIFICATE_BYTES)
     view, count = _CERTIFICATE.unpack(reader.take(_CERTIFICATE.size))
-    _check(DecodeError, "number of certificate signatures", count, 1, MAX_MEMBERS)
+    check(DecodeError, "number of certificate signatures", count, 1, MAX_MEMBERS)
     signatures = tuple(_CERTIFICATE_ENTRY.unpack(reader.take(_CERTIFICATE_ENTRY.size)) for _ in range(count))
     reader.end()
     certificate = Certificate(view, signatures)
@@ -363,15 +356,15 @@ def decode_certificate(data: bytes) -> Certificate:
 
 _EVIDENCE_MAX_BYTES = {
     EvidenceKind.CONTRIBUTION: MAX_CONTRIBUTION_BYTES,
-    EvidenceKind.CANDIDATE: MAX_BLOCK_BYTES,
+    EvidenceKind.CANDIDATE: SEALED_HEADER_BYTES,
     EvidenceKind.VOTE: MAX_VOTE_BYTES,
 }
 
 
-def _check_evidence(evidence: Evidence, error: _Error) -> None:
-    _check(error, "evidence kind", evidence.kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
+def _check_evidence(evidence: Evidence, error: Error) -> None:
+    check(error, "evidence kind", evidence.kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
     for data in (evidence.first, evidence.second):
-        _check(error, "size of an object in evidence", len(data), 1, _EVIDENCE_MAX_BYTES[evidence.kind])
+        check(error, "size of an object in evidence", len(data), 1, _EVIDENCE_MAX_BYTES[evidence.kind])
     if evidence.first >= evidence.second:
         raise error("evidence: expected two different objects, the smaller first, got them equal or swapped")
 
@@ -381,7 +374,7 @@ def make_evidence(first: Contribution | Block | Vote, second: Contribution | Blo
     if isinstance(first, Contribution) and isinstance(second, Contribution):
         kind, a, b = EvidenceKind.CONTRIBUTION, encode_contribution(first), encode_contribution(second)
     elif isinstance(first, Block) and isinstance(second, Block):
-        kind, a, b = EvidenceKind.CANDIDATE, encode_block(first), encode_block(second)
+        kind, a, b = EvidenceKind.CANDIDATE, encode_sealed_header(first), encode_sealed_header(second)
     elif isinstance(first, Vote) and isinstance(second, Vote):
         kind, a, b = EvidenceKind.VOTE, encode_vote(first), encode_vote(second)
     else:
@@ -395,10 +388,10 @@ def encode_evidence(evidence: Evidence) -> bytes:
     _check_evidence(evidence, EncodeError)
     return b"".join(
         (
-            _U8.pack(evidence.kind),
-            _U32.pack(len(evidence.first)),
+            U8.pack(evidence.kind),
+            U32.pack(len(evidence.first)),
             evidence.first,
-            _U32.pack(len(evidence.second)),
+            U32.pack(len(evidence.second)),
             evidence.second,
         )
     )
@@ -406,11 +399,11 @@ def encode_evidence(evidence: Evidence) -> bytes:
 
 def decode_evidence(data: bytes) -> Evidence:
     """The two objects as bytes; they are decoded and checked when the evidence is validated."""
-    reader = _Reader("evidence", data, MAX_EVIDENCE_BYTES)
-    kind = reader.number(_U8)
-    _check(DecodeError, "evidence kind", kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
-    first = reader.take(reader.number(_U32))
-    second = reader.take(reader.number(_U32))
+    reader = Reader("evidence", data, MAX_EVIDENCE_BYTES)
+    kind = reader.number(U8)
+    check(DecodeError, "evidence kind", kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
+    first = reader.take(reader.number(U32))
+    second = reader.take(reader.number(U32))
     reader.end()
     evidence = Evidence(EvidenceKind(kind), first, second)
     _check_evidence(evidence, DecodeError)

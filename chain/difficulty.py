@@ -2,7 +2,7 @@
 
 A round is mostly training, so the whole round's length says nothing about the hash rate; `time_ms - start_ms` does. It
 is its miner's word, and no member may raise everyone's difficulty by its own: each miner counts once, by the median of
-its blocks, and it takes q of them to move away from where genesis began.
+its blocks, and it takes q of them to move away from where the rules begin.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from chain.block import Header, Id
-from chain.genesis import PowRules
+from chain.rules import PowRules
 
 PERIOD = 16  # blocks from one retarget to the next
 WINDOW = 64  # blocks that a retarget looks at, at most
@@ -24,19 +24,22 @@ def is_retarget_height(height: int) -> bool:
 
 
 def get_first_read(head_height: int) -> int:
-    """The lowest height whose header the rule for the next height may read."""
+    """The lowest height whose header the rule for the height after the head may read."""
     return max(0, head_height - WINDOW)
 
 
-def compute_next_difficulty(rules: PowRules, quorum: int, height: int, headers: Sequence[Header]) -> int:
+def compute_next_difficulty(
+    rules: PowRules, quorum: int, height: int, headers: Sequence[Header], *, changed_at: int = 0
+) -> int:
     """The difficulty of the block at `height`, from the headers just below it, oldest first.
 
-    A retarget needs all from `get_first_read` on; between retargets the last header is enough, and up to height 16 none
-    is read. Raises ValueError when the headers are not those.
+    The block at `changed_at` put these rules in force: it begins anew from their difficulty, and what was mined by
+    others says nothing. A retarget needs all headers from `get_first_read` on; between retargets the last one is
+    enough, and up to height 16 none is read. Raises ValueError when the headers are not those.
     """
-    if height <= PERIOD:
+    if height <= PERIOD or height == changed_at + 1:
         return rules.difficulty
-    first = get_first_read(height - 1) if is_retarget_height(height) else height - 1
+    first = max(get_first_read(height - 1), changed_at) if is_retarget_height(height) else height - 1
     window = headers[first - height :]
     heights = [header.height for header in window]
     if heights != list(range(first, height)):
@@ -47,7 +50,7 @@ def compute_next_difficulty(rules: PowRules, quorum: int, height: int, headers: 
         return difficulty
     retargeted = difficulty * rules.target_ms // _compute_median(medians_ms)
     low, high = max(difficulty // 4, 1), 4 * difficulty
-    if len(medians_ms) < quorum:  # towards where genesis began, and no further
+    if len(medians_ms) < quorum:  # towards where the rules began, and no further
         low = max(low, min(difficulty, rules.difficulty))
         high = min(high, max(difficulty, rules.difficulty))
     return min(max(retargeted, low, rules.min), high, rules.max)

@@ -10,8 +10,10 @@ ChainError
  │  ├ NotAMember, WrongHeight
  │  ├ UnknownParent     fetch and retry
  │  ├ InvalidSeal, InvalidDifficulty, InvalidTime, InvalidContribution, InvalidBody, InvalidAggregate
- │  ├ InvalidCertificate
- │  └ InvalidEvidence
+ │  ├ InvalidCertificate, InvalidState
+ │  ├ InvalidEvidence
+ │  └ InvalidChange     a change that cannot hold
+ │     └ LacksConsent   too few have said yes to it so far
  └ StoreError           stop signing, stay readable
     ├ StoreCorrupted    names what and where
     │  └ BlobCorrupted  names the file: it can be had from peers again
@@ -77,7 +79,7 @@ class ValidationError(ChainError):
 
 
 class NotAMember(ValidationError):
-    """The author is not in genesis."""
+    """The author has no seat in the state that judges this, or is suspended where that matters."""
 
 
 class WrongHeight(ValidationError):
@@ -105,7 +107,7 @@ class InvalidContribution(ValidationError):
 
 
 class InvalidBody(ValidationError):
-    """The body is not the one the header commits to, or the header commits to other members."""
+    """The body is not the one the header commits to, or not one that this height may have."""
 
 
 class InvalidAggregate(ValidationError):
@@ -114,6 +116,18 @@ class InvalidAggregate(ValidationError):
 
 class InvalidCertificate(ValidationError):
     """The signatures do not prove that the block is final."""
+
+
+class InvalidState(ValidationError):
+    """The header commits to another state than the chain gives, or to another protocol."""
+
+
+class InvalidChange(ValidationError):
+    """A change that cannot hold in the state it meets."""
+
+
+class LacksConsent(InvalidChange):
+    """A change that holds, and that too few have said yes to."""
 
 
 class InvalidEvidence(ValidationError):

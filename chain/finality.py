@@ -91,11 +91,24 @@ class _Candidate:
 
 
 class Voting:
-    """One member's side of the vote on one height; `me` is None for an observer, who follows and never casts."""
+    """One member's side of the vote on one height; `me` is None for an observer, who follows and never casts.
 
-    def __init__(self, *, height: int, members: tuple[Id, ...], quorum: int, me: Id | None, waits: Waits) -> None:
+    `coordinators` are the members whose prevote is a proposal, in turns: all, unless some are suspended.
+    """
+
+    def __init__(
+        self,
+        *,
+        height: int,
+        members: tuple[Id, ...],
+        quorum: int,
+        me: Id | None,
+        waits: Waits,
+        coordinators: tuple[Id, ...] | None = None,
+    ) -> None:
         self.height = height
         self.members = members
+        self._coordinators = coordinators or members
         self.quorum = quorum
         self.me = me
         self.view = 0
@@ -160,7 +173,7 @@ class Voting:
     # Questions, for Status and its repair (PROTOCOL §5).
 
     def get_coordinator(self, view: int) -> Id:
-        return self.members[(self.height + view) % len(self.members)]
+        return self._coordinators[(self.height + view) % len(self._coordinators)]
 
     def get_votes(self) -> tuple[Vote, ...]:
         """All votes worth sending to a peer that lacks them."""

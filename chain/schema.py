@@ -13,13 +13,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from chain.block import Digest
-from chain.codec import MAX_U64
 from chain.errors import GenesisError
+from chain.layout import MAX_U64
 
 MAX_NAME_CHARS = 64
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,3})?(Z|[+-]\d\d:\d\d)")
+_MAX_ERROR_CHARS = 300
 _MAX_DEPTH = 8
 _MAX_VALUES = 10_000
 _REQUIRED: Any = object()
@@ -31,6 +32,13 @@ def quote(value: object) -> str:
         return f"a number of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def describe(error: Exception) -> str:
+    """What an error says, as a log may hold it, whatever bytes of a peer it names: one line, and a short one."""
+    text = str(error)
+    shown = text if text.isprintable() else ascii(text)
+    return shown if len(shown) <= _MAX_ERROR_CHARS else shown[: _MAX_ERROR_CHARS - 3] + "..."
 
 
 def check_range(what: str, value: int, low: int, high: int, *, path: str | None = None) -> None:
@@ -109,6 +117,10 @@ class Section:
             raise GenesisError(self.path(key), f"expected text, got {quote(value)} (quote it?)")
         return value
 
+    def optional_integer(self, key: str) -> int | None:
+        """A whole number, or null."""
+        return None if self.value(key, None) is None else self.integer(key)
+
     def items(self, key: str, default: Any = _REQUIRED) -> list[Any]:
         value = self.value(key, default)
         if not isinstance(value, list | tuple):
@@ -124,8 +136,8 @@ class Section:
     def section(self, key: str, known: Sequence[str], default: Any = _REQUIRED) -> Section:
         return Section(self.path(key), self.value(key, default), known)
 
-    def tree(self, key: str) -> dict[str, Any]:
-        value = self.value(key)
+    def tree(self, key: str, default: Any = _REQUIRED) -> dict[str, Any]:
+        value = self.value(key, default)
         if not isinstance(value, Mapping):
             raise GenesisError(self.path(key), f"expected a mapping, got {quote(value)}")
         copied: dict[str, Any] = copy_tree(self.path(key), value)
@@ -136,18 +148,18 @@ def copy_tree(path: str, value: object) -> Any:
     """A deep copy of plain JSON values; what JSON cannot hold canonically is refused. The method gives them meaning."""
     left = _MAX_VALUES
 
-    def copy(path: str, value: object, depth: int) -> Any:
+    def copy(place: _Place, value: object, depth: int) -> Any:
         nonlocal left
         left -= 1
         if depth > _MAX_DEPTH or left < 0:
-            raise GenesisError(path, f"expected at most {_MAX_DEPTH} levels and {_MAX_VALUES} values")
+            raise GenesisError(_join(place), f"expected at most {_MAX_DEPTH} levels and {_MAX_VALUES} values")
         if isinstance(value, Mapping):
             for key in value:
                 if not isinstance(key, str) or not key.isprintable():
-                    raise GenesisError(path, f"expected printable text as key, got {quote(key)}")
-            return {key: copy(f"{path}.{key}", item, depth + 1) for key, item in value.items()}
+                    raise GenesisError(_join(place), f"expected printable text as key, got {quote(key)}")
+            return {key: copy((place, key), item, depth + 1) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [copy(f"{path}[{i}]", item, depth + 1) for i, item in enumerate(value)]
+            return [copy((place, i), item, depth + 1) for i, item in enumerate(value)]
         if isinstance(value, bool) or value is None:
             return value
         if isinstance(value, int) and abs(value) <= MAX_U64:
@@ -156,9 +168,21 @@ def copy_tree(path: str, value: object) -> Any:
             return value
         if isinstance(value, str) and (value.isprintable() or not value):
             return value
-        raise GenesisError(path, f"expected printable text or a finite number, got {quote(value)}")
+        raise GenesisError(_join(place), f"expected printable text or a finite number, got {quote(value)}")
 
-    return copy(path, value, 1)
+    return copy((None, path), value, 1)
+
+
+_Place = tuple[
+    "_Place | None", str | int
+]  # the place above and the key or the index in it; spelled out only for errors
+
+
+def _join(place: _Place) -> str:
+    above, name = place
+    if above is None:
+        return str(name)
+    return _join(above) + (f"[{name}]" if isinstance(name, int) else f".{name}")
 
 
 def read_number(path: str, value: object) -> float:

@@ -134,7 +134,7 @@ class LocalCluster:
         Raises NodeError with the ends of the nodes' logs where that takes longer than `timeout_s`, or a node ends.
         """
         cluster = self._get()
-        last = cluster.testnet.genesis.rounds
+        last = cluster.testnet.genesis.run.rounds
         if round is None and not last:
             raise NodeError("expected a round to wait for, as this cluster goes on without end")
         if round is not None and (round < 1 or (last and round > last)):

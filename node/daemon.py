@@ -36,13 +36,13 @@ from chain.store.sqlite import SqliteStore
 from chain.store.watermark import WATERMARK
 from node.admin.access import RemoteAccess
 from node.admin.peer_control import Operator, restore_bans
-from node.admin.predictor import Predictor
 from node.admin.reload import Load, Reloading
 from node.admin.round_control import Control
 from node.admin.server import AdminServer
 from node.admin.shutdown import Deadline, Shutdown
 from node.admin.tokens import Tokens
 from node.admin.view import NodeView
+from node.admin.wiring import make_control, make_predictor, make_reloading, make_view
 from node.clock import SystemClock
 from node.config.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
 from node.config.genesis_members import validate_membership
@@ -51,7 +51,7 @@ from node.config.node_config import NodeConfig
 from node.config.node_sections import NetworkSection
 from node.consensus.context import NodeContext
 from node.consensus.halted import Halted
-from node.consensus.miner import Miner, MinerProcess
+from node.consensus.miner import MinerProcess
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
@@ -63,10 +63,11 @@ from node.offload import ThreadOffload
 from node.p2p.address_book import AddressBook
 from node.p2p.transport.base import AddressInUse, CannotListen
 from node.p2p.transport.rate_limits import MIB, RateLimits
-from node.p2p.transport.rpc import RpcTransport
+from node.p2p.transport.rpc import Admission, ConnectionLimits, RpcTransport
 from node.p2p.transport.timing import OnCall
 from node.payloads.fetcher import Slowness
 from node.telemetry.monitor import Monitor, make_call_times, make_metrics
+from node.telemetry.processes import Processes
 from node.telemetry.sinks.opening import open_sinks, validate_sinks
 from node.training.observer_trainer import ObserverTrainer
 from node.training.trainer import Trainer
@@ -201,14 +202,14 @@ async def _run(start: _Start) -> int:
         stack.callback(deadline.close)  # after all that may take time
         parts = _make_parts(start, stack)
         context, service = parts.context, parts.service
-        shutdown = Shutdown(service, stopped, deadline, partial(_cut_off, context.trainer, context.miner))
+        shutdown = Shutdown(service, stopped, deadline, partial(_cut_off, Processes(context.trainer, context.miner)))
         stack.enter_context(logging_values(partial(_describe_position, service)))
-        metrics = make_metrics(parts.calls, service, context, config)
+        metrics = None if parts.calls is None else make_metrics(parts.calls, service, context, config.node.name)
         sinks = open_sinks(config, start.genesis, start.key.id)
         for sink in sinks:
             stack.callback(sink.close)
         monitor = Monitor(service.events, metrics, sinks, config.node.name, context.boundary)
-        view = NodeView(service, context, config, parts.book)
+        view = make_view(service, context, config, parts.book)
         http: HttpServer | None = None
         if config.http.is_on:
             from node.telemetry.http_server import HttpServer  # not loaded where nobody is served
@@ -216,18 +217,18 @@ async def _run(start: _Start) -> int:
             http = await stack.enter_async_context(
                 HttpServer(config.http, partial(_describe_unready, stopped, view), metrics)
             )
-        reloading = Reloading(
+        reloading = make_reloading(
+            service,
+            context,
             config,
             start.load,
-            context,
-            service,
             parts.book,
             redial=parts.transport.redial,
             http=http,
             on_config=view.on_config,
         )
         if config.admin.socket is not None or config.admin.address is not None:
-            control = Control(service, context, shutdown, reloading, config.node.name)
+            control = make_control(service, context, shutdown, reloading, config.node.name)
             await stack.enter_async_context(_make_admin(start, parts, view, control))
         await stack.enter_async_context(start.notifier.telling(parts.transport.ready, partial(_describe, service)))
         _greet(config, start.genesis, start.key, service, time.monotonic() - began_s)
@@ -290,7 +291,7 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
 
 def _make_admin(start: _Start, parts: _Parts, view: NodeView, control: Control) -> AdminServer:
     config, context, transport = start.config, parts.context, parts.transport
-    predictor = Predictor(context, parts.service.learner)
+    predictor = make_predictor(parts.service, context)
     operator = Operator(
         transport.bans,
         parts.book,
@@ -321,11 +322,10 @@ async def _follow_hangups(
             await reloading.reload()
 
 
-def _cut_off(trainer: Trainer, miner: Miner) -> None:
+def _cut_off(processes: Processes) -> None:
     """Ends what is left of the node when a shutdown has taken longer than it may. What is durable stays whole."""
     log.warning("the node did not end in time and was cut off")
-    miners = miner.pids if isinstance(miner, MinerProcess) else ()
-    for pid in (*miners, trainer.pid if isinstance(trainer, WorkerProcess) else None):
+    for pid in (*processes.miner_pids, processes.worker_pid):
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -392,22 +392,23 @@ def _flatten(error: BaseException) -> list[BaseException]:
 def _make_transport(
     config: NodeConfig, genesis: Genesis, key: SigningKey, book: AddressBook, on_call: OnCall | None
 ) -> RpcTransport:
-    timeouts = config.network.timeouts
+    network, timeouts = config.network, config.network.timeouts
+    connections = ConnectionLimits(
+        max_connections=make_room(network.limits.max_connections),
+        max_streams=network.limits.max_streams,
+        connect_s=timeouts.connect_s,
+        handshake_s=timeouts.handshake_s,
+        request_s=timeouts.request_s,
+    )
     try:
         return RpcTransport(
             key,
-            listen=config.network.listen,
+            listen=network.listen,
             peers=book.get_all(),
-            members=genesis.member_ids,
-            observers=config.network.get_observer_ids(),
-            tls=config.network.tls,
+            admission=Admission(genesis.state.member_ids, network.get_observer_ids(), network.tls),
+            limits=make_limits(network),
+            connections=connections,
             chain_id=genesis.chain_id,
-            limits=make_limits(config.network),
-            max_streams=config.network.limits.max_streams,
-            request_s=timeouts.request_s,
-            connect_s=timeouts.connect_s,
-            handshake_s=timeouts.handshake_s,
-            max_connections=make_room(config.network.limits.max_connections),
             on_call=on_call,
         )
     except ValueError as error:
@@ -441,7 +442,8 @@ def make_limits(network: NetworkSection) -> RateLimits:
 def _greet(config: NodeConfig, genesis: Genesis, key: SigningKey, service: RoundService, seconds: float) -> None:
     chain = f"{genesis.chain_name} (genesis {genesis.chain_id.hex()[:8]})"
     log.info("fednode %s  id %s  chain %s", config.node.name, encode_id(key.id)[:8], chain)
-    log.info("peer %s  tls %s  %d members, quorum %d", config.network.listen, config.network.tls, genesis.n, genesis.q)
+    network, state = config.network, service.tip.state
+    log.info("peer %s  tls %s  %d members, quorum %d", network.listen, network.tls, state.n, state.q)
     log.info("chain height %d  head %s  opened in %.2f s", service.tip.height, service.tip.id.hex()[:8], seconds)
     if service.participation.is_paused:
         log.warning("training was paused before this start; nothing is contributed until fednode resume")

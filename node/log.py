@@ -42,7 +42,7 @@ def escape_control(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-20T14:02:11.042Z INFO    node.consensus.service: Finalised block 13`, a traceback below it."""
+    """`2026-11-20T14:02:11.042Z INFO    node.consensus.reporter: Finalised block 13`, a traceback below it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = (

@@ -13,10 +13,12 @@ from chain.store.signed_slots import describe_signed
 # column is a height.
 _COLUMNS: Mapping[str, tuple[str, bool]] = {
     "meta": ("key, value", False),
+    "states": ("height, state", True),
     "signed": ("height, kind, view, phase, data", True),
     "locked": ("height, block_id, block", True),
     "prevotes": ("height, view, voter, vote", True),
     "evidence": ("height, author, kind, evidence", True),
+    "consent": ("change_id, kind, key, data", False),
     "rounds": ("height, record", True),
 }
 
@@ -56,4 +58,8 @@ def _describe_row(table: str, values: Sequence[object]) -> str:
         return values[0].decode(errors="replace") if isinstance(values[0], bytes) else "meta"
     if table in ("locked", "prevotes"):
         return f"justification of height {values[0]}"
+    if table == "states":
+        return f"state after block {values[0]}"
+    if table == "consent":
+        return "an open change, or what came for it"
     return f"round {values[0]}" if table == "rounds" else f"evidence of height {values[0]}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chain.block import Block, Certificate, Digest, Evidence, Id
+from chain.state import State
 
 Faults = Callable[[str], None]
 
@@ -22,6 +23,10 @@ TRANSACTIONS = (
     "evidence",
     "round",
     "meta",
+    "change",
+    "approval",
+    "readiness",
+    "close",
 )
 STEPS = (
     *(f"{name}.{step}" for name in TRANSACTIONS for step in ("begin", "written", "committed")),
@@ -79,6 +84,9 @@ class BlockSource(Protocol):
 
     def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
         """Rows of the heights first..last in order; raises StoreCorrupted naming the place that cannot be read."""
+
+    def get_state(self, height: int) -> State:
+        """The state after `height`. Raises StoreCorrupted where it cannot be read."""
 
     def find_damage(self) -> Iterator[Damage]:
         """Every damaged row that is not a block."""

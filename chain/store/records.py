@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chain.block import Evidence, Id
-from chain.codec import MAX_HEIGHT, decode_evidence, encode_evidence
+from chain.codec import decode_evidence, encode_evidence
+from chain.layout import MAX_HEIGHT
 from chain.store.interface import StoredEvidence
 from chain.store.rows import Rows, compute_row_digest, decode_stored
 

@@ -28,9 +28,10 @@ from chain.errors import (
     StoreMismatch,
 )
 from chain.genesis import Genesis
+from chain.state import State
 from chain.store.interface import Faults
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x666E6F64  # "fnod"
 DATABASE = "chain.db"
 GENESIS, HEAD = b"genesis", b"head"
@@ -40,6 +41,7 @@ SCHEMA = (
     "CREATE TABLE meta (key BLOB PRIMARY KEY, value BLOB NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE blocks (height INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, block BLOB NOT NULL,"
     " certificate BLOB NOT NULL, block_digest BLOB NOT NULL, certificate_digest BLOB NOT NULL)",
+    "CREATE TABLE states (height INTEGER PRIMARY KEY, state BLOB NOT NULL, digest BLOB NOT NULL)",
     "CREATE TABLE signed (height INTEGER, kind INTEGER, view INTEGER, phase INTEGER, data BLOB NOT NULL,"
     " digest BLOB NOT NULL, PRIMARY KEY (height, kind, view, phase)) WITHOUT ROWID",
     "CREATE TABLE locked (height INTEGER, block_id BLOB, block BLOB NOT NULL, digest BLOB NOT NULL,"
@@ -48,6 +50,8 @@ SCHEMA = (
     " PRIMARY KEY (height, view, voter)) WITHOUT ROWID",
     "CREATE TABLE evidence (height INTEGER, author BLOB, kind INTEGER, evidence BLOB NOT NULL, digest BLOB NOT NULL,"
     " PRIMARY KEY (height, author, kind))",
+    "CREATE TABLE consent (number INTEGER PRIMARY KEY, change_id BLOB, kind INTEGER, key BLOB, data BLOB NOT NULL,"
+    " digest BLOB NOT NULL, UNIQUE (change_id, kind, key))",
     "CREATE TABLE rounds (height INTEGER PRIMARY KEY, record BLOB NOT NULL, digest BLOB NOT NULL)",
 )
 
@@ -224,6 +228,11 @@ class Rows:
             (version,) = self.connection.execute("PRAGMA user_version").fetchone()
         if application_id != APPLICATION_ID:
             raise StoreMismatch.differs(self.where("application id"), APPLICATION_ID, application_id)
+        if version == 1:
+            raise StoreMismatch(
+                f"{self.database}: its chain is of protocol 1, that of releases up to 0.2: go on with such a release, "
+                "or begin a new chain in an empty data directory"
+            )
         if version != SCHEMA_VERSION:
             raise StoreMismatch.differs(self.where("schema version"), SCHEMA_VERSION, version)
         genesis = self.get_meta(GENESIS)
@@ -245,6 +254,12 @@ class Rows:
             ),
         )
 
+    def insert_state(self, height: int, state: State) -> None:
+        data = state.canonical
+        self.connection.execute(
+            "INSERT INTO states VALUES (?, ?, ?)", (height, data, compute_row_digest("states", height, data))
+        )
+
     def set_head(self, block: Block) -> None:
         self.set_meta(HEAD, block.height.to_bytes(8, "big") + block.id)
 
@@ -256,6 +271,7 @@ class Rows:
         self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         self.set_meta(GENESIS, genesis.canonical)
         self.insert_block(genesis.block0, b"")
+        self.insert_state(0, genesis.state)
         self.set_head(genesis.block0)
 
 

@@ -22,13 +22,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from chain.block import Block, Certificate, Digest, Id
-from chain.codec import (
-    MAX_HEIGHT,
-    decode_block,
-    decode_certificate,
-    encode_certificate,
-)
+from chain.changes.execution import compute_next_state
+from chain.codec import decode_block, encode_certificate
 from chain.errors import (
+    InvalidState,
     StoreCorrupted,
     StoreError,
     StoreMismatch,
@@ -38,8 +35,10 @@ from chain.errors import (
 )
 from chain.genesis import Genesis
 from chain.store.blob_files import BlobFiles, sync_directory, translated_os_errors
+from chain.store.chain_rows import ChainRows
+from chain.store.consent_rows import ConsentRows
 from chain.store.damage import describe_pages, find_damaged_rows
-from chain.store.interface import BlockRow, Damage, Faults, StoredBlock
+from chain.store.interface import Damage, Faults, StoredBlock
 from chain.store.records import RecordRows
 from chain.store.rows import (
     DATABASE,
@@ -47,7 +46,6 @@ from chain.store.rows import (
     Rows,
     connect,
     decode_stored,
-    is_intact,
     lock_directory,
     translated,
 )
@@ -62,10 +60,8 @@ from chain.store.signed_slots import (
 from chain.store.watermark import Mark, Watermark, describe_loss, read_mark, write_mark
 from chain.validation import validate_certificate
 
-_BATCH_ROWS = 64
 
-
-class SqliteStore(SignedSlots, RecordRows, BlobFiles):
+class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
     """The store of a node. Build it with `open`; `close` it, or use it as a context manager.
 
     Methods that write are durable when they return. A write that fails leaves nothing behind: StoreFull when the disk
@@ -77,7 +73,9 @@ class SqliteStore(SignedSlots, RecordRows, BlobFiles):
     ) -> None:
         BlobFiles.__init__(self, path, readonly=readonly, faults=faults)
         SignedSlots.__init__(self, genesis, rows)
+        ChainRows.__init__(self, genesis, rows)
         RecordRows.__init__(self, rows)
+        ConsentRows.__init__(self, rows)
         self.path = path
         self._lock = lock
         self._head: StoredBlock | None = None
@@ -248,9 +246,13 @@ class SqliteStore(SignedSlots, RecordRows, BlobFiles):
             if head.certificate is None:
                 raise StoreCorrupted(self._rows.where(f"block {height}: expected a certificate, got none"))
             try:
-                validate_certificate(self._genesis, head.block.id, height, head.certificate)
+                validate_certificate(self.get_state(height - 1), head.block.id, height, head.certificate)
             except ValidationError as error:
                 raise StoreCorrupted(self._rows.where(f"block {height}: {error}")) from error
+        state = self.get_state(height)
+        if head.block.header.state_next != state.digest:
+            where = self._rows.where(f"state after block {height}")
+            raise StoreCorrupted.differs(where, head.block.header.state_next, state.digest)
         # All of them are read, as damage to its key may have moved a row away from the slot it guards.
         num_signed = sum(1 for _ in read_signed(self._rows, 0))
         self.get_justification(height + 1)
@@ -297,7 +299,9 @@ class SqliteStore(SignedSlots, RecordRows, BlobFiles):
         return self._head
 
     def append(self, block: Block, certificate: Certificate, *, round_record: Mapping[str, Any] | None = None) -> None:
-        """Block, certificate, head and round metrics in one transaction. Raises WrongHeight or UnknownParent.
+        """Block, certificate, the state where it changes, head and round metrics in one transaction.
+
+        Raises WrongHeight, UnknownParent, InvalidState or InvalidChange.
 
         The block was validated by the caller. What was locked at this height is dropped: the block is final.
         """
@@ -312,15 +316,23 @@ class SqliteStore(SignedSlots, RecordRows, BlobFiles):
     ) -> None:
         """`round_record` is the last one's."""
         head = self.head().block
+        states = [(head.height, self.get_state(head.height))]
         for block, _ in blocks:
             if block.height != head.height + 1:
                 raise WrongHeight.differs("height of the next block", head.height + 1, block.height)
             if block.header.prev != head.id:
                 raise UnknownParent.differs(f"block {block.height}: prev", head.id, block.header.prev)
+            state = compute_next_state(states[-1][1], block, head.header.aggregate)
+            if block.header.state_next != state.digest:
+                raise InvalidState.differs(f"block {block.height}: state_next", state.digest, block.header.state_next)
+            if block.change is not None:
+                states.append((block.height, state))
             head = block
         with self._rows.transaction("append", f"block {head.height}") as connection:
             for block, certificate in blocks:
                 self._rows.insert_block(block, encode_certificate(certificate))
+            for height, state in states[1:]:
+                self._rows.insert_state(height, state)
             self._rows.set_head(head)
             if round_record is not None:
                 self._write_round(head.height, round_record)
@@ -329,67 +341,6 @@ class SqliteStore(SignedSlots, RecordRows, BlobFiles):
         self._head = StoredBlock(*blocks[-1])
         if self._watermark is not None:
             self._watermark.on_block(head.height)
-
-    def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
-        """Stored bytes of the heights first..last in order, a batch at a time; StoreCorrupted names the first height
-        that cannot be read. A height that is missing is skipped, as only the caller knows what should be there."""
-        first, last, batch = max(first, 0), min(last, MAX_HEIGHT), _BATCH_ROWS
-        query = (
-            "SELECT height, id, block, certificate, block_digest, certificate_digest"
-            " FROM blocks WHERE height BETWEEN ? AND ? ORDER BY height"
-        )
-        while first <= last:
-            end = min(last, first + batch - 1)
-            try:
-                rows = self._rows.read(f"block {first}", query, first, end)
-            except StoreCorrupted:
-                if batch == 1:
-                    raise
-                batch = 1  # find the height itself
-                continue
-            for height, block_id, block, certificate, block_digest, certificate_digest in rows:
-                damage = None
-                if not is_intact("block", (height, block_id, block), block_digest):
-                    damage = "stored bytes do not match their digest"
-                elif not is_intact("certificate", (height, certificate), certificate_digest):
-                    damage = "certificate: stored bytes do not match their digest"
-                yield BlockRow(height, block, certificate, damage)
-            if not rows and not self._rows.read(f"block {first}", "SELECT 1 FROM blocks WHERE height > ? LIMIT 1", end):
-                return
-            first = end + 1
-
-    def get_block_bytes(self, height: int) -> tuple[bytes, bytes] | None:
-        """The canonical bytes of a block and of its certificate (empty at height 0)."""
-        for row in self.read_rows(height, height):
-            if row.damage is not None:
-                raise StoreCorrupted(self._rows.where(f"block {height}: {row.damage}"))
-            return row.block, row.certificate
-        return None
-
-    def get_block(self, height: int) -> StoredBlock | None:
-        """The finalised block of a height; None below 0 and above the head."""
-        return next(self.blocks(height, height), None)
-
-    def find_block(self, block_id: Id) -> StoredBlock | None:
-        """The finalised block with this id."""
-        what = f"block {block_id.hex()}"
-        row = self._rows.read_one(what, "SELECT height FROM blocks WHERE id = ?", block_id)
-        if row is None:
-            return None
-        found = self.get_block(row[0])
-        if found is None or found.block.id != block_id:
-            raise StoreCorrupted(self._rows.where(f"{what}: the index of ids points elsewhere"))
-        return found
-
-    def blocks(self, first: int, last: int) -> Iterator[StoredBlock]:
-        """The finalised blocks of the heights first..last in order, as many as there are."""
-        for row in self.read_rows(first, last):
-            where = self._rows.where(f"block {row.height}")
-            if row.damage is not None:
-                raise StoreCorrupted(f"{where}: {row.damage}")
-            block = decode_stored(where, partial(decode_block, self._genesis.chain_id), row.block)
-            certificate = decode_stored(where, decode_certificate, row.certificate) if row.certificate else None
-            yield StoredBlock(block, certificate)
 
     # Looking for damage, and what must not be pruned
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from generators.words import ROOT, code, escape, make_table
 
 NOTES = re.compile(  # for whoever reads the code beside the plans it was written from
-    r",? (?:exactly )?as PROTOCOL §\d+ lays them out|\s*\((?:§|PROTOCOL|DESIGN|SECURITY|ALGORITHMS|INTERFACES)[^()]*\)"
+    r",? (?:exactly )?as PROTOCOL §\d+ lays them out|"
+    r"\s*\((?:§|PROTOCOL|FEDERATION|DESIGN|SECURITY|ALGORITHMS|INTERFACES)[^()]*\)"
 )
 
 

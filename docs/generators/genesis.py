@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 
-from chain.genesis import MAX_ABS, QUORUMS, PowRules
+from chain.genesis import PROTOCOL_VERSION
+from chain.rules import MAX_ABS, QUORUMS, PowRules
 from chain.waits import PROFILES
 from generators.words import Descriptions, code, make_table, show_default
 
 GENESIS_KEYS: tuple[tuple[str, str, str], ...] = (
-    ("protocol", "1", "required"),
+    ("protocol", str(PROTOCOL_VERSION), "required"),
     ("chain_name", "text", "required"),
     ("created_at", "time in UTC", "required"),
     ("members", "list", "required"),

@@ -37,95 +37,108 @@ from ml.training.loop import Engine
 _Part = Literal["train", "test"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """What all clients of a run have in common, in genesis's words. `rounds` is 0 where no end is planned; without
+    `num_members` nothing can be aggregated by a robust rule."""
+
+    method: Mapping[str, Any]
+    model: Mapping[str, Any]
+    classes: Sequence[str]
+    input: Mapping[str, Any]
+    rounds: int = 0
+    num_members: int = 0
+    max_weight: int = MAX_WEIGHT
+    max_abs: float = MAX_ABS
+
+    def get_spec(self) -> MethodSpec:
+        """Raises SpecError."""
+        return get_spec(
+            self.method,
+            self.model,
+            len(self.classes),
+            self.input["shape"],
+            max_weight=self.max_weight,
+            max_abs=self.max_abs,
+            rounds=self.rounds,
+            num_members=self.num_members,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Where a client computes, as `get_device` reads it, and with what settings: the fields of
+    `ml.training.loop.Engine`."""
+
+    device: str = "cpu"
+    engine: Mapping[str, Any] | None = None
+
+
 def make_client(
+    federation: Federation,
     *,
-    method: Mapping[str, Any],
-    model: Mapping[str, Any],
-    classes: Sequence[str],
-    input: Mapping[str, Any],  # noqa: A002 - genesis's word
     data: Mapping[str, Any],
     seed: int,
     initial: Arrays,
-    device: str = "auto",
-    max_weight: int = MAX_WEIGHT,
-    max_abs: float = MAX_ABS,
-    rounds: int = 0,
-    num_members: int = 0,
-    engine: Mapping[str, Any] | None = None,
+    compute: Compute = Compute(),
     user_models: bool = False,
     max_loss_ratio: float | None = None,
 ) -> Client:
-    """The client of one node: the first four and `initial`, block 0's aggregate, from genesis, the rest its own.
+    """The client of one node: the federation's, and `initial`, block 0's aggregate, from genesis, the rest its own.
 
     `data` is `{format: digits, partition: null}`, or with a partition `{scheme: classes, avg: 3, std: 1, index: 0,
-    of: 4, seed: 7}` the part of it that this node plays. `engine` has the fields of `ml.training.loop.Engine`. A user's
-    own model is imported only with `user_models`. `max_loss_ratio` is as `Client` has it. Raises SpecError, DataError,
-    or MlError for a device that is not there.
+    of: 4, seed: 7}` the part of it that this node plays. A user's own model is imported only with `user_models`.
+    `max_loss_ratio` is as `Client` has it. Raises SpecError, DataError, or MlError for a device that is not there.
     """
-    where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
-    spec = get_spec(
-        method,
-        model,
-        len(classes),
-        input["shape"],
-        max_weight=max_weight,
-        max_abs=max_abs,
-        rounds=rounds,
-        num_members=num_members,
-    )
-    (net,) = _make_models(1, spec, initial, own, where, user_models=user_models)
-    source = _Source(*opened, net, own)
+    device, engine = get_device(compute.device), make_engine(data, compute.engine)
+    opened, spec = _Opened.load(data, federation), federation.get_spec()
+    (net,) = _make_models(1, spec, initial, engine, device, user_models=user_models)
+    source, num_classes = _Source(*opened, net, engine), len(federation.classes)
     partition = data.get("partition")
     if partition is None:
         everyone = source.take_all("test")
-        client_data = ClientData(source.take_all("train"), everyone, everyone, len(classes))
+        client_data = ClientData(source.take_all("train"), everyone, everyone, num_classes)
     else:
         splits, index = splits_from_mapping(partition, source.train.y, source.test.y, source.domains)
         everyone = source.take_everyone(splits, partition["seed"])
-        client_data = source.take(splits[index], partition["seed"], everyone, len(classes))
-    return Client(make_method(spec), net, client_data, seed=seed, engine=own, max_loss_ratio=max_loss_ratio)
+        client_data = source.take(splits[index], partition["seed"], everyone, num_classes)
+    return Client(make_method(spec), net, client_data, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
 
 
 def make_clients(
+    federation: Federation,
     *,
-    method: Mapping[str, Any],
-    model: Mapping[str, Any],
-    classes: Sequence[str],
-    input: Mapping[str, Any],  # noqa: A002 - genesis's word
     data: Mapping[str, Any],
     partition: str,
-    num_clients: int,
     run_seed: int,
     shots: int | None = None,
-    device: str = "cpu",
     initial: Arrays | None = None,
-    rounds: int = 0,
-    engine: Mapping[str, Any] | None = None,
+    compute: Compute = Compute(),
     max_loss_ratio: float | None = None,
 ) -> list[Client]:
-    """All clients of a run, the test set and what is frozen in the model on the device once. A user's model is
-    imported: the run is its caller's.
+    """All clients of a run, one for each of the federation's members: the test set and what is frozen in the model on
+    the device once. A user's model is imported: the run is its caller's.
 
     Raises as `make_client`.
     """
-    where, own, opened = get_device(device), make_engine(data, engine), _Opened.load(data, input, classes)
-    spec = get_spec(method, model, len(classes), input["shape"], rounds=rounds, num_members=num_clients)
+    device, engine = get_device(compute.device), make_engine(data, compute.engine)
+    opened, spec, num_classes = _Opened.load(data, federation), federation.get_spec(), len(federation.classes)
     if initial is None:
-        initial = make_initial_aggregate(model, input["shape"], len(classes), run_seed)
-    nets = _make_models(num_clients, spec, initial, own, where, user_models=True)
-    source = _Source(*opened, nets[0], own)
+        initial = make_initial_aggregate(federation.model, federation.input["shape"], num_classes, run_seed)
+    nets = _make_models(federation.num_members, spec, initial, engine, device, user_models=True)
+    source = _Source(*opened, nets[0], engine)
     seed = get_partition_seed(run_seed)
-    splits = make_partition(partition, source.train.y, source.test.y, num_clients, seed, shots, source.domains)
+    splits = make_partition(partition, source.train.y, source.test.y, len(nets), seed, shots, source.domains)
     everyone = source.take_everyone(splits, seed)
     clients = []
     for i, (net, split) in enumerate(zip(nets, splits, strict=True)):
-        client_data = source.take(split, seed, everyone, len(classes))
+        client_data = source.take(split, seed, everyone, num_classes)
         client = Client(
             make_method(spec),
             net,
             client_data,
             seed=get_client_seed(run_seed, i),
-            engine=own,
+            engine=engine,
             max_loss_ratio=max_loss_ratio,
         )
         clients.append(client)
@@ -180,12 +193,12 @@ class _Opened(NamedTuple):
     input: InputFormat
 
     @classmethod
-    def load(cls, data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str]) -> Self:
+    def load(cls, data: Mapping[str, Any], federation: Federation) -> Self:
         """Open and check the data. Raises DataError; what may be wrong with them, but can be trained on, is logged."""
-        wanted = InputFormat.from_mapping(input_)
+        wanted = InputFormat.from_mapping(federation.input)
         if wanted.shape[1:] == (1, 1) and get_augment(data) != "none":
             raise DataError(f"data.transform.augment: expected none for samples of one pixel, got {get_augment(data)}")
-        train, test = open_dataset(data, shape=wanted.shape, classes=classes)
+        train, test = open_dataset(data, shape=wanted.shape, classes=federation.classes)
         log_findings(check_data(train, test, thorough=is_quick(train, test)))
         return cls(train, test, wanted)
 

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ml.clients.probe import are_finite, find_fault, has_finite_weights
+from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
 from ml.methods.base import Blobs, ClientData, Method, Metrics, Round, State, Trained
@@ -35,6 +35,7 @@ from ml.training.loop import (
     Schedule,
     Sgd,
     ShouldStop,
+    Stepping,
     add_by_step,
     augment_batches,
     compile_loss,
@@ -180,7 +181,8 @@ class Client:
     def run(self, phase: Phase, *, should_stop: ShouldStop | None = None, on_step: OnStep | None = None) -> Progress:
         """The steps of a local phase, and what is trained then. Raises as `ml.training.loop.train`, the model then
         somewhere on its way."""
-        compute_loss, prepared, autocast = self.method.compute_loss, phase.prepared, self.engine.autocast(self.device)
+        compute_loss, prepared = self.method.compute_loss, phase.prepared
+        stepping = Stepping(self.engine.autocast(self.device), should_stop, on_step)
         progress = train(
             self.state.model,
             self.get_batches(phase),
@@ -188,14 +190,12 @@ class Client:
             prepared.context,
             phase.sgd,
             num_steps=len(phase.schedule.batches) + prepared.then_steps,
-            autocast=autocast,
-            should_stop=should_stop,
-            on_step=on_step,
+            stepping=stepping,
         )
         if prepared.then is None:
             return progress
         start_s = time.perf_counter()
-        payloads = prepared.then(autocast, should_stop, _go_on_counting(on_step, progress.steps, prepared.then_steps))
+        payloads = prepared.then(stepping.after(progress.steps, prepared.then_steps))
         seconds = progress.seconds + time.perf_counter() - start_s
         return Progress(progress.loss, progress.steps + prepared.then_steps, seconds, payloads)
 
@@ -274,9 +274,9 @@ class Client:
     def _take(self, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Outcome:
         """What comes of taking over a round as it stands."""
         metrics = self.method.apply(self.state, round_, aggregate, blobs)
-        fault = find_fault(self.method, self.state, round_, self.engine)
-        if fault is not None:
-            return Outcome({}, fault)
+        reason = explain_untrainable(self.method, self.state, round_, self.engine)
+        if reason is not None:
+            return Outcome({}, reason)
         measured = self.evaluate()
         if not self._is_finite(measured):
             return Outcome({}, f"the loss of {self.num_test} test samples is {measured['loss']}")
@@ -388,8 +388,3 @@ class Client:
                 with torch.cuda.device(device):
                     torch.cuda.manual_seed(seed)
             yield
-
-
-def _go_on_counting(on_step: OnStep | None, made: int, more: int) -> OnStep | None:
-    """`on_step` for steps that come after `made`."""
-    return None if on_step is None else lambda done, _: on_step(made + done, made + more)

@@ -20,9 +20,9 @@ from ml.payload import Arrays, iter_blocks
 from ml.training.loop import Engine, Schedule, compute_gradients, gather_batches
 
 
-def find_fault(method: Method, state: State, round_: Round, engine: Engine) -> str | None:
-    """The fault for which no step can be made from this state: the method's loss of a batch of own samples, or a
-    gradient of it, is no number. None where one can be made.
+def explain_untrainable(method: Method, state: State, round_: Round, engine: Engine) -> str | None:
+    """The reason why no step can be made from this state: the method's loss of a batch of own samples, or a gradient of
+    it, is no number. None where one can be made.
 
     What it draws nobody else draws, but for dropout, which is to be seeded around it; it leaves everything as it was.
     """

@@ -11,11 +11,11 @@ Legend: N samples, B of a batch.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -30,8 +30,8 @@ from ml.fededs.stochastic_layer import classify_through, compute_soft_labels
 from ml.models.base import Model
 from ml.models.unet import UNet2
 from ml.payload import Array
-from ml.specs.fededs import MAX_MAGNITUDE
-from ml.training.loop import OnStep, ShouldStop, compute_gradients, compute_mean_loss, draw_batches, gather_batches
+from ml.specs.fededs import MAX_MAGNITUDE, FedEdsHyperparameters
+from ml.training.loop import ShouldStop, Stepping, compute_gradients, compute_mean_loss, draw_batches, gather_batches
 
 LEVELS = 255  # steps of a uint8 between the least and the greatest number of a channel
 
@@ -71,46 +71,62 @@ class AdamW:
 # ---- training it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptorSettings:
+    """An encryptor of `width` channels, whose output goes through `out`, and how AdamW trains it."""
+
+    width: int
+    out: str
+    epochs: int
+    lr: float
+    weight_decay: float
+    batch_size: int
+
+    @classmethod
+    def from_hyperparameters(cls, hyper: FedEdsHyperparameters) -> Self:
+        return cls(
+            width=hyper.unet_width,
+            out=hyper.unet_out,
+            epochs=hyper.encryptor_epochs,
+            lr=hyper.encryptor_lr,
+            weight_decay=hyper.encryptor_weight_decay,
+            batch_size=hyper.batch_size,
+        )
+
+
 def train_encryptor(
     model: Model,
     layer: Tensor | None,
     x: Tensor,
     y: Tensor,
+    settings: EncryptorSettings,
     *,
-    width: int,
-    out: str,
-    epochs: int,
-    lr: float,
-    weight_decay: float,
-    batch_size: int,
     rng: Generator,
-    autocast: AbstractContextManager[Any] | None = None,
-    should_stop: ShouldStop | None = None,
-    on_step: OnStep | None = None,
+    stepping: Stepping | None = None,
 ) -> UNet2:
     """An encryptor of the samples x_NCHW of classes y_N, in eval mode and on their device. `model` is in eval mode
     meanwhile, and afterwards as it was.
 
     `layer` is theta^l on the device. Raises Stopped between two steps, and Diverged.
     """
-    autocast = autocast or contextlib.nullcontext()
-    unet = _draw_unet(x.shape[1:], width, out, rng).to(x.device)
+    stepping = stepping or Stepping()
+    unet = _draw_unet(x.shape[1:], settings.width, settings.out, rng).to(x.device)
     if _is_channels_last(x):
         unet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs forget it
-    batches = draw_batches(len(x), batch_size, rng, epochs=epochs, device=x.device)
-    optimiser, losses = AdamW(unet.parameters(), lr, weight_decay), list[Tensor]()
+    batches = draw_batches(len(x), settings.batch_size, rng, epochs=settings.epochs, device=x.device)
+    optimiser, losses = AdamW(unet.parameters(), settings.lr, settings.weight_decay), list[Tensor]()
     unet.train()
     with freeze_for_now(model):
         for batch in gather_batches(x, y, {}, batches):
-            if should_stop is not None and should_stop():
+            if stepping.should_stop is not None and stepping.should_stop():
                 raise Stopped(f"stopped after {len(losses)} of the encryptor's {len(batches)} steps")
-            with autocast:
+            with stepping.autocast:
                 loss = F.cross_entropy(classify_through(model, unet(batch.x), layer), batch.y)  # Eq. (3)
             optimiser.step(loss)
             losses.append(loss.detach())
-            if on_step is not None:
-                on_step(len(losses), len(batches))
-    compute_mean_loss(losses, lr)
+            if stepping.on_step is not None:
+                stepping.on_step(len(losses), len(batches))
+    compute_mean_loss(losses, settings.lr)
     return unet.eval()
 
 

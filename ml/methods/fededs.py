@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ml.aggregation.nova import MAX_STEPS
-from ml.fededs.encryptor import count_encryptor_steps, make_encrypted_set, train_encryptor
+from ml.fededs.encryptor import EncryptorSettings, count_encryptor_steps, make_encrypted_set, train_encryptor
 from ml.fededs.shared_set import Draw, EncryptedSet, find_first, gather_draws
 from ml.fededs.stochastic_layer import apply_layer, classify_through, compute_distillation, make_layer
 from ml.methods.base import Round, State
@@ -51,13 +51,11 @@ from ml.payload import Arrays, compute_chunk_digests
 from ml.seeding import numpy_rng
 from ml.specs import FedEdsSpec, Offer
 from ml.training.loop import (
-    Autocast,
     Batch,
     ByStep,
-    OnStep,
     Prepared,
     Schedule,
-    ShouldStop,
+    Stepping,
     Tensors,
     compute_cross_entropy,
     compute_gradients,
@@ -139,9 +137,7 @@ class FedEds(SharesModel[FedEdsSpec]):
         num_steps = count_encryptor_steps(num_train, hyper.batch_size, hyper.encryptor_epochs)
         return Prepared(then=partial(self.make_set, state, round_), then_steps=num_steps)
 
-    def make_set(
-        self, state: State, round_: Round, autocast: Autocast, should_stop: ShouldStop | None, on_step: OnStep | None
-    ) -> Mapping[str, Arrays]:
+    def make_set(self, state: State, round_: Round, stepping: Stepping) -> Mapping[str, Arrays]:
         """F_i by the model as it is: Eq. (3) on all samples, Eq. (4) on those that are shared."""
         hyper, samples, model = self.spec.hyperparameters, state.data.train, state.model
         layer = make_layer(hyper.layer, self.spec.task.slot_dim, numpy_rng(round_.seed, "layer"))
@@ -150,16 +146,9 @@ class FedEds(SharesModel[FedEdsSpec]):
             None if layer is None else torch.tensor(layer, device=state.data.device),
             samples.x,
             samples.y,
-            width=hyper.unet_width,
-            out=hyper.unet_out,
-            epochs=hyper.encryptor_epochs,
-            lr=hyper.encryptor_lr,
-            weight_decay=hyper.encryptor_weight_decay,
-            batch_size=hyper.batch_size,
+            EncryptorSettings.from_hyperparameters(hyper),
             rng=round_.rng("encryptor"),
-            autocast=autocast,
-            should_stop=should_stop,
-            on_step=on_step,
+            stepping=stepping,
         )
         encrypted_set = make_encrypted_set(
             model,
@@ -169,7 +158,7 @@ class FedEds(SharesModel[FedEdsSpec]):
             self.choose_shared(samples.y.cpu().numpy(), round_),
             dtype=hyper.share_dtype,
             batch_size=hyper.batch_size,
-            should_stop=should_stop,
+            should_stop=stepping.should_stop,
         )
         digests = compute_chunk_digests(encrypted_set)
         return {"encrypted_set": encrypted_set, "chunk_digests": {"digests": digests}}
@@ -191,14 +180,15 @@ class FedEds(SharesModel[FedEdsSpec]):
     def open_set(self, state: State, round_: Round, offer: Offer) -> EncryptedSet | None:
         arrays, per_class = round_.blobs[offer.digests["encrypted_set"]], self.spec.hyperparameters.share_per_class
         set_ = EncryptedSet.open(arrays, state.data.device, per_class)
-        reason = self.find_fault(state.model, set_, round_)
+        reason = self.explain_left_out(state.model, set_, round_)
         if reason is None:
             return set_
         _log.warning("Left out the encrypted set of %s in round %d: %s", offer.author.hex()[:8], round_.number, reason)
         return None
 
-    def find_fault(self, model: Model, set_: EncryptedSet, round_: Round) -> str | None:
-        """The fault of the set for this model, as it stands before the first step; None for none."""
+    def explain_left_out(self, model: Model, set_: EncryptedSet, round_: Round) -> str | None:
+        """The reason why the set is left out of a phase: it is too far from this model as the phase begins with it, or
+        would change it too much. None where it is used."""
         x, y = set_.read(set_.draw(PROBED, round_.rng("probe")))
         model.eval()
         parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)

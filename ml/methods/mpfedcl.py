@@ -41,7 +41,7 @@ from ml.methods.base import Blobs, Round, State
 from ml.methods.common.clustering import Clusters, cluster_by_density, cluster_by_kmeans, cluster_by_mean
 from ml.methods.common.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest
 from ml.methods.common.contrast import freeze
-from ml.methods.common.prototypes import CHUNK, PrototypeRows
+from ml.methods.common.prototypes import CHUNK, PrototypeRows, find_sent_classes
 from ml.methods.common.sharing import SharesModel, get_agreed
 from ml.models.base import Model, dump_parameters
 from ml.payload import Arrays
@@ -107,10 +107,8 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         """u_{i,j}, Eq. (7), of all local samples with the model in eval mode."""
         hyper, samples, model = self.spec.hyperparameters, state.data.train, state.model.eval()
         v_ND = torch.cat([self.embed(model, x_chunk)[0] for x_chunk in torch.split(samples.x, CHUNK)])
-        y_N = samples.y
-        if hyper.min_class_samples > 1:
-            is_told_N = torch.bincount(y_N)[y_N] >= hyper.min_class_samples
-            v_ND, y_N = v_ND[is_told_N], y_N[is_told_N]
+        is_sent_N = find_sent_classes(torch.bincount(samples.y), hyper.min_class_samples)[samples.y]
+        v_ND, y_N = v_ND[is_sent_N], samples.y[is_sent_N]
         if not len(y_N):
             return Clusters(np.empty(0, np.int64), np.empty((0, self.spec.prototype_dim), np.float32))
         if hyper.cluster == "mean":

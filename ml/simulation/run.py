@@ -13,36 +13,29 @@ with fewer than n - f contributions.
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ml.aggregation import compute_max_liars
-from ml.clients.batched import explain_unbatchable, train_batched
-from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.batched import explain_unbatchable
+from ml.clients.build import Compute, Federation, make_clients, make_initial_aggregate
 from ml.clients.client import Client
 from ml.clients.embedding_snapshot import Snapshot, take_snapshot
 from ml.data import forget_sources, get_classes, get_default_input, open_once
-from ml.errors import DataError, Spoiled
-from ml.guard import KEEP_HEIGHTS, LeftOut
-from ml.methods.base import Blobs, Metrics, Trained
+from ml.errors import DataError
+from ml.methods.base import Metrics, Trained
 from ml.models import Pretrained, load_pretrained, resolve_model
-from ml.payload import Array, Arrays, decode_arrays
-from ml.simulation.exchange import Exchange
+from ml.payload import Array
 from ml.simulation.liars import Liars
-from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate
+from ml.simulation.rounds import Played, Rounds
 from ml.specs.architectures import MLP_HIDDEN
-from ml.training.loop import Diverged
 from ml.training.metrics import compute_mean
-
-log = logging.getLogger(__name__)
 
 BATCHED = ("auto", "on", "off")
 PEER_METRICS = ("peers", "similar", "dropout", "divergence")
@@ -210,72 +203,26 @@ def simulate(
     if len(set(ids)) != config.clients:
         raise ValueError(f"ids: expected {config.clients} different ones, got {len(set(ids))}")
     with use_threads(config.threads):
-        parent: Arrays | None
-        clients, parent, pretrained = begin_simulation(config)
+        clients, initial, pretrained = begin_simulation(config)
         spec, batched = clients[0].spec, _is_batched(config, clients)
         liars = None if config.attack is None else Liars.make(config.attack, clients, config.seed)
-        honest = list(range(config.clients)) if liars is None else liars.honest
-        kept: dict[int, Exchange] = {}  # those whose payloads later rounds read, by height
-        left_out = [LeftOut(KEEP_HEIGHTS) for _ in clients]
+        run = Rounds(clients, ids, initial, liars, batched=batched)
         rounds: list[RoundResult] = []
         digests: list[bytes] = []
         halted_at = None
-        trained: list[Trained | None] = [None] * config.clients
         for height in range(1, config.rounds + 1):
-            beacon = beacons(height) if beacons else _make_beacon(config.seed, height)
-            shared = kept.get(spec.get_shared_height(height) or 0)
-            offers = shared.offers if shared else ()
-            blobs = [shared.take_for_training(height, beacon, me) if shared else {} for me in ids]
-            if liars is not None:
-                liars.begin()
-            trained = _train(clients, height, beacon, ids, offers, blobs, batched=batched, tolerant=liars is not None)
-            answers = trained if liars is None else liars.answer(height, trained, parent)
-            if _stands_still(answers, honest):
+            played = run.play(height, beacons(height) if beacons else _make_beacon(config.seed, height))
+            if played is None:
                 halted_at = height
                 break
-            exchange = Exchange.make(spec, height, ids, answers)
-            kept = {made: old for made, old in {**kept, height: exchange}.items() if _is_read_after(height, made, spec)}
-            contributions = [
-                AuthorPayloads(author, made.weight, made.payloads)
-                for author, made in zip(ids, answers, strict=True)
-                if made is not None
-            ]
-            encoded = compute_aggregate(spec, height, contributions, parent)
-            parent = None if encoded is None else decode_arrays(encoded, len(encoded))
-            digests.append(ZERO_DIGEST if encoded is None else hashlib.sha256(encoded).digest())
-            gone = [frozenset(left.get(height)) for left in left_out]
-            taken = {me: exchange.take(beacon, me, parent, away) for me, away in zip(ids, gone, strict=True)}
-            sent, received = exchange.measure(taken)
-            applied = [
-                _apply(client, height, parent, beacon, me, exchange.offers, taken[me], away, left)
-                for me, client, away, left in zip(ids, clients, gone, left_out, strict=True)
-            ]
-            everyone = [client.evaluate("global") for client in clients]
-            before = [made.metrics for i in honest if (made := trained[i]) is not None]
-            after = [applied[i][0] for i in honest]
-            on_all = [everyone[i] for i in honest]
-            rounds.append(
-                RoundResult(
-                    round=height,
-                    taa=compute_mean(metrics["accuracy"] for metrics in after),
-                    tal=compute_mean(metrics["loss"] for metrics in after),
-                    taa_local=compute_mean(metrics["accuracy"] for metrics in before),
-                    global_=compute_mean(metrics["accuracy"] for metrics in on_all),
-                    tal_global=compute_mean(metrics["loss"] for metrics in on_all),
-                    sent_params=sent.params,
-                    sent_bytes=sent.bytes,
-                    received_params=received.params,
-                    received_bytes=received.bytes,
-                    **{name: _compute_known_mean(after, name) for name in PEER_METRICS},
-                    left_out=None if liars is None else answers.count(None),
-                    spoiled=None if liars is None else sum(applied[i][1] for i in honest),
-                    train_s=compute_mean(metrics["seconds"] for metrics in before),
-                )
-            )
+            digests.append(ZERO_DIGEST if played.digest is None else played.digest)
+            rounds.append(_measure(played, run.honest, attacked=liars is not None))
             if on_round is not None:
                 on_round(rounds[-1])
-        shown = take_snapshot(clients[honest[0]], config.seed) if snapshot else None
-        results = [_describe(i, client, made) for i, (client, made) in enumerate(zip(clients, trained, strict=True))]
+        shown = take_snapshot(clients[run.honest[0]], config.seed) if snapshot else None
+        results = [
+            _describe(i, client, made) for i, (client, made) in enumerate(zip(clients, run.trained, strict=True))
+        ]
     seconds = time.perf_counter() - start
     return SimulationResult(
         config,
@@ -305,84 +252,26 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
         if config.pretrained is not None:
             pretrained = load_pretrained(Path(config.pretrained), model, shape, len(classes))
         initial = make_initial_aggregate(model, shape, len(classes), config.seed, pretrained=pretrained)
-        clients = make_clients(
+        federation = Federation(
             method=config.method,
             model=model,
             classes=classes,
             input=config.input,
+            rounds=config.rounds,
+            num_members=config.clients,
+        )
+        clients = make_clients(
+            federation,
             data=config.data,
             partition=config.partition,
-            num_clients=config.clients,
             run_seed=config.seed,
             shots=config.shots,
-            device=config.device,
             initial=initial,
-            rounds=config.rounds,
+            compute=Compute(config.device),
             max_loss_ratio=config.max_loss_ratio,
         )
         forget_sources()  # also where somebody further out has it remembered
     return clients, initial, pretrained
-
-
-def _train(
-    clients: Sequence[Client],
-    height: int,
-    beacon: bytes,
-    ids: Sequence[bytes],
-    offers: Sequence[Offer],
-    blobs: Sequence[Blobs],
-    *,
-    batched: bool,
-    tolerant: bool,
-) -> list[Trained | None]:
-    """The local phases of all. Where those of all at once diverge, one after the other: each may have a state to go
-    back to. Where it is `tolerant`, None for one that diverges all the same; raises Diverged otherwise."""
-    if batched:
-        with suppress(Diverged):
-            return [*train_batched(clients, height, beacon, ids=ids, offers=offers, blobs=blobs)]
-    trained: list[Trained | None] = []
-    for me, client, own in zip(ids, clients, blobs, strict=True):
-        try:
-            trained.append(client.train(height, beacon, me=me, offers=offers, blobs=own))
-        except Diverged:
-            if not tolerant:
-                raise
-            trained.append(None)
-    return trained
-
-
-def _stands_still(answers: Sequence[Trained | None], honest: Sequence[int]) -> bool:
-    """Whether no block comes about: fewer than n - f contributions, a federation's quorum, or none of the honest."""
-    num = len(answers) - answers.count(None)
-    return num < len(answers) - compute_max_liars(len(answers)) or all(answers[i] is None for i in honest)
-
-
-def _apply(
-    client: Client,
-    height: int,
-    aggregate: Arrays | None,
-    beacon: bytes,
-    me: bytes,
-    offers: Sequence[Offer],
-    blobs: Blobs,
-    gone: Collection[bytes],
-    left_out: LeftOut,
-) -> tuple[Metrics, bool]:
-    """What a client measures after a round, and whether that would have spoiled it: then it is as it was. Whom it
-    refuses it leaves out."""
-
-    def on_refused(peer: bytes, why: str) -> None:
-        log.info("%s took nothing of %s at height %d: %s", me.hex()[:8], peer.hex()[:8], height, why)
-        left_out.add(peer, height, why)
-
-    try:
-        metrics = client.apply(
-            height, aggregate, beacon=beacon, me=me, offers=offers, blobs=blobs, gone=gone, on_refused=on_refused
-        )
-    except Spoiled as error:
-        log.warning("%s went on from its own model after height %d: %s", me.hex()[:8], height, error)
-        return client.evaluate(), True
-    return metrics, False
 
 
 def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:
@@ -395,10 +284,27 @@ def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:
     return reason is None
 
 
-def _is_read_after(height: int, made: int, spec: MethodSpec) -> bool:
-    """Whether a local phase after that of `height` reads what height `made` has exchanged."""
-    last = spec.needed_until(made)
-    return last is None or last > height
+def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundResult:
+    """The round's figures, means over the honest."""
+    before = [made.metrics for i in honest if (made := played.trained[i]) is not None]
+    after = [played.applied[i] for i in honest]
+    on_all = [played.on_all[i] for i in honest]
+    return RoundResult(
+        round=played.height,
+        taa=compute_mean(metrics["accuracy"] for metrics in after),
+        tal=compute_mean(metrics["loss"] for metrics in after),
+        taa_local=compute_mean(metrics["accuracy"] for metrics in before),
+        global_=compute_mean(metrics["accuracy"] for metrics in on_all),
+        tal_global=compute_mean(metrics["loss"] for metrics in on_all),
+        sent_params=played.sent.params,
+        sent_bytes=played.sent.bytes,
+        received_params=played.received.params,
+        received_bytes=played.received.bytes,
+        **{name: _compute_known_mean(after, name) for name in PEER_METRICS},
+        left_out=played.num_left_out if attacked else None,
+        spoiled=len(played.spoiled.intersection(honest)) if attacked else None,
+        train_s=compute_mean(metrics["seconds"] for metrics in before),
+    )
 
 
 def _compute_known_mean(told: Sequence[Metrics], name: str) -> float | None:

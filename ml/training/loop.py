@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -45,7 +45,6 @@ ShouldStop = Callable[[], bool]  # may raise Abandoned instead
 OnStep = Callable[[int, int], None]  # (steps done, steps in all)
 OnGradients = Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of all trained parameters, in the order of the model
 Autocast = AbstractContextManager[Any]  # that a forward pass in training runs in
-Then = Callable[[Autocast, ShouldStop | None, OnStep | None], Mapping[str, Arrays]]
 
 MAX_GATHERED_BYTES = 64 << 20
 
@@ -53,6 +52,26 @@ MAX_GATHERED_BYTES = 64 << 20
 class Diverged(MlError):
     """The loss is no number any more, or what is left no one would take: the learning rate is too high for these data,
     or the model that training began from is spoiled."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stepping:
+    """What goes on around steps: a forward pass runs in `autocast`, `should_stop` is asked before each step, and
+    `on_step` hears of each that was made."""
+
+    autocast: Autocast = field(default_factory=contextlib.nullcontext)
+    should_stop: ShouldStop | None = None
+    on_step: OnStep | None = None
+
+    def after(self, made: int, more: int) -> Stepping:
+        """The same around `more` steps that come after those `made`."""
+        on_step = self.on_step
+        if on_step is None:
+            return self
+        return replace(self, on_step=lambda done, _: on_step(made + done, made + more))
+
+
+Then = Callable[[Stepping], Mapping[str, Arrays]]
 
 
 class Batch(NamedTuple):
@@ -218,27 +237,25 @@ def train(
     sgd: Sgd,
     *,
     num_steps: int,
-    autocast: Autocast | None = None,
-    should_stop: ShouldStop | None = None,
-    on_step: OnStep | None = None,
+    stepping: Stepping | None = None,
 ) -> Progress:
     """One step for each of `batches`, of the `num_steps` that a phase has.
 
     Raises Stopped between two steps once `should_stop()` is true, and Diverged; the model then is somewhere on its way.
     """
     model.train()
-    autocast = autocast or contextlib.nullcontext()
+    stepping = stepping or Stepping()
     losses: list[Tensor] = []
     start = time.perf_counter()
     for batch in batches:
-        if should_stop is not None and should_stop():
+        if stepping.should_stop is not None and stepping.should_stop():
             raise Stopped(f"stopped after {len(losses)} of {num_steps} steps")
-        with autocast:
+        with stepping.autocast:
             loss = compute_loss(model, batch, context)
         sgd.step(loss)
         losses.append(loss.detach())
-        if on_step is not None:
-            on_step(len(losses), num_steps)
+        if stepping.on_step is not None:
+            stepping.on_step(len(losses), num_steps)
     mean = compute_mean_loss(losses, sgd.lr)
     return Progress(mean, len(losses), time.perf_counter() - start)
 

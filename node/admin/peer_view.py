@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+from chain.genesis import Genesis
 from chain.signing import encode_id
-from node.consensus.context import NodeContext
+from node.boundary import Boundary
+from node.clock import Clock
 from node.consensus.service import RoundService
 from node.ledger.reader import get_member_name
 from node.p2p.address_book import AddressBook
+from node.p2p.bans import Bans
 from node.p2p.peers import Peer
 from node.p2p.refusals import Refusals
+from node.p2p.transport.base import Transport
 from node.pb import admin_pb2 as pb
 
 
 class PeerView:
     """Reads what the parts of one node know of each peer."""
 
-    def __init__(self, service: RoundService, context: NodeContext, book: AddressBook) -> None:
+    def __init__(
+        self,
+        service: RoundService,
+        genesis: Genesis,
+        book: AddressBook,
+        *,
+        transport: Transport,
+        bans: Bans,
+        boundary: Boundary,
+        clock: Clock,
+    ) -> None:
         self._service = service
-        self._c = context
+        self._genesis = genesis
         self._book = book
+        self._transport = transport
+        self._bans = bans
+        self._boundary = boundary
+        self._clock = clock
 
     def show(self, peer: Peer) -> pb.PeerView:
-        silent_s = self._c.clock.monotonic() - peer.seen_s
+        silent_s = self._clock.monotonic() - peer.seen_s
         shown = pb.PeerView(
             id=encode_id(peer.id),
             name=peer.name,
@@ -31,12 +49,12 @@ class PeerView:
             connected=peer.connected,
             alive=self._service.peers.is_alive(peer.id),
             silent_s=silent_s if silent_s < float("inf") else None,
-            rejected=peer.num_rejected + self._c.boundary.by_peer[peer.id],
+            rejected=peer.num_rejected + self._boundary.by_peer[peer.id],
         )
         if peer.status is not None:
             shown.height, shown.head = peer.status.head_height, peer.status.head_id.hex()
             shown.abstains = peer.status.abstains
-            if peer.status.height:
+            if peer.status.height and self._service.tip.state.has_round(peer.status.height):
                 shown.round, shown.view = peer.status.height, peer.status.view
         if peer.is_member:
             shown.credit = self._service.credits.get_waits(peer.id)
@@ -44,10 +62,10 @@ class PeerView:
                 shown.not_awaited = reason
         if (skew_s := self._service.clocks.get_skews_s().get(peer.id)) is not None:
             shown.clock_ahead_s = skew_s
-        if (left_s := self._c.bans.get_remaining_s(peer.id)) > 0:
+        if (left_s := self._bans.get_remaining_s(peer.id)) > 0:
             shown.banned_s = left_s
-            shown.banned_for = "hand" if peer.id in self._c.bans.get_by_hand() else "fault"
-        traffic = self._c.transport.counters().get(peer.id)
+            shown.banned_for = "hand" if peer.id in self._bans.get_by_hand() else "fault"
+        traffic = self._transport.counters().get(peer.id)
         if traffic is not None:
             shown.bytes_sent, shown.bytes_received = traffic.bytes_sent, traffic.bytes_received
             shown.messages_sent, shown.messages_received = traffic.messages_sent, traffic.messages_received
@@ -59,4 +77,4 @@ class PeerView:
     def get_name(self, node_id: bytes) -> str:
         """The name of a peer or member; the start of a stranger's key."""
         peer = self._service.peers.get(node_id)
-        return peer.name if peer is not None else get_member_name(self._c.genesis, node_id)
+        return peer.name if peer is not None else get_member_name(self._genesis, node_id)

@@ -10,19 +10,18 @@ import asyncio
 
 import numpy as np
 
-from chain.block import Block
-from chain.errors import StoreCorrupted
+from chain.block import Block, Id
 from chain.signing import encode_id
 from ml.data.base import InputFormat
 from ml.payload import Array, decode_arrays
 from node.admin.samples import decode_samples, get_max_samples, get_top
-from node.consensus.context import NodeContext
+from node.admin.stored_chain import StoredChain
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.ledger.reader import get_member_name
-from node.offload import run_sized
+from node.offload import Offload, run_sized
 from node.pb import admin_pb2 as pb
 from node.training.learner import Learner
-from node.training.trainer import AnswerRefused, Predicted, WorkerDied, WorkerFailed
+from node.training.trainer import AnswerRefused, Predicted, Trainer, WorkerDied, WorkerFailed
 
 WAIT_S = 30.0  # unless the caller says otherwise
 MAX_WAIT_S = 3600.0
@@ -46,12 +45,16 @@ class TooManyPredictions(NodeError):
 
 
 class Predictor:
-    """Asks the trainer of one node, whose `learner` knows what it is doing besides."""
+    """Asks the trainer of one node, whose `learner` knows what it is doing besides. `arithmetic` decodes samples and
+    answers."""
 
-    def __init__(self, context: NodeContext, learner: Learner) -> None:
-        self._c = context
+    def __init__(self, chain: StoredChain, me: Id, trainer: Trainer, learner: Learner, arithmetic: Offload) -> None:
+        self._chain = chain
+        self._me = me
+        self._trainer = trainer
         self._learner = learner
-        self._shape = InputFormat.from_mapping(context.genesis.input).shape
+        self._arithmetic = arithmetic
+        self._shape = InputFormat.from_mapping(chain.genesis.run.input).shape
         self._count = 0
 
     async def predict(self, request: pb.PredictRequest) -> pb.PredictReply:
@@ -69,16 +72,16 @@ class Predictor:
             self._count -= 1
 
     async def _predict(self, request: pb.PredictRequest, wait_s: float) -> pb.PredictReply:
-        classes, num_bytes = self._c.genesis.classes, len(request.samples)
+        classes, num_bytes = self._chain.genesis.run.classes, len(request.samples)
         max_samples = get_max_samples(self._shape, len(classes), request.top)
-        await run_sized(self._c.arithmetic, num_bytes, decode_samples, request.samples, self._shape, max_samples)
+        await run_sized(self._arithmetic, num_bytes, decode_samples, request.samples, self._shape, max_samples)
         predicted = await self._ask_worker(request.samples, wait_s)
-        block = await self._c.disk.run(self._get_block, predicted.applied_height)
+        block = await self._chain.get_block(predicted.applied_height)
         top = get_top(request.top, len(classes))
-        return await self._c.arithmetic.run(self._describe, predicted, block, top)  # milliseconds, for few bytes
+        return await self._arithmetic.run(self._describe, predicted, block, top)  # milliseconds, for few bytes
 
     def _check_worker(self) -> None:
-        if self._c.genesis.index_of(self._c.me) is None:
+        if self._chain.genesis.state.index_of(self._me) is None:
             raise NoModel("expected a member of the federation, which trains a model; this node only observes")
         if self._learner.failure is not None:
             raise NoModel(f"this node has no worker any more: {self._learner.failure}")
@@ -88,7 +91,7 @@ class Predictor:
     async def _ask_worker(self, samples: bytes, wait_s: float) -> Predicted:
         try:
             async with asyncio.timeout(wait_s):
-                return await self._c.trainer.predict(samples)
+                return await self._trainer.predict(samples)
         except TimeoutError:
             raise NotInTime(f"not answered within {wait_s:g} s: {self._describe_work()}") from None
         except AnswerRefused as error:
@@ -105,13 +108,6 @@ class Predictor:
         progress = self._learner.progress
         steps = "" if progress is None else f" ({progress.step} of {progress.steps} steps)"
         return f"{work}{steps}, and a prediction waits for its end"
-
-    def _get_block(self, height: int) -> Block:
-        """Runs on the disk's thread."""
-        stored = self._c.store.get_block(height)
-        if stored is None:
-            raise StoreCorrupted(f"{self._c.store.path}: block {height}: missing from the store")
-        return stored.block
 
     def _describe(self, predicted: Predicted, block: Block, top: int) -> pb.PredictReply:
         """The reply, with the `top` most probable classes of each sample; of equal ones the first."""
@@ -132,7 +128,7 @@ class Predictor:
     def _name(self, label: int, probabilities: Array) -> dict[str, int | str | float]:
         return {
             "label": label,
-            "class_name": self._c.genesis.classes[label],
+            "class_name": self._chain.genesis.run.classes[label],
             "probability": float(probabilities[label]),
         }
 
@@ -141,4 +137,4 @@ class Predictor:
         if not 0 <= author < count:
             raise NodeError(f"block {block.height}: expected an author from 0 to {count - 1}, got {author}")
         key = block.contributions[author].author
-        said.nearest, said.nearest_name = encode_id(key), get_member_name(self._c.genesis, key)
+        said.nearest, said.nearest_name = encode_id(key), get_member_name(self._chain.genesis, key)

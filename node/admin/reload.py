@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from chain.block import Id
+from chain.genesis import Genesis
 from node.config.genesis_members import validate_membership
 from node.config.node_config import NodeConfig
 from node.config.node_sections import Section
-from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.errors import ConfigError, NodeError
 from node.p2p.address_book import AddressBook
+from node.p2p.transport.base import Transport
 from node.pb import admin_pb2 as pb
 
 if TYPE_CHECKING:
@@ -40,18 +41,22 @@ class Reloading:
         self,
         config: NodeConfig,
         load: Load | None,
-        context: NodeContext,
         service: RoundService,
+        genesis: Genesis,
         book: AddressBook,
         *,
+        me: Id,
+        transport: Transport,
         redial: Callable[[Id, str | None], Awaitable[None]],
         http: HttpServer | None,
         on_config: Callable[[NodeConfig], None],
     ) -> None:
         self.config = config
         self._load = load
-        self._c = context
         self._service = service
+        self._genesis = genesis
+        self._me = me
+        self._transport = transport
         self._book = book
         self._redial = redial
         self._http = http
@@ -76,7 +81,7 @@ class Reloading:
         if self._load is None:
             raise ConfigError("this node was not started from a file")
         new = self._load()
-        validate_membership(new, self._c.genesis, self._c.me)
+        validate_membership(new, self._genesis, self._me)
         if self._http is None or new.http.token_file is None:
             return new, None
         from node.telemetry.http_server import read_token
@@ -109,8 +114,8 @@ class Reloading:
 
     async def _move_peers(self, new: NodeConfig) -> None:
         before = self._book.get_all()
-        self._book.configure(new.network.get_addresses(self._c.genesis))
-        known = self._c.transport.counters().keys()  # an observer that is new comes with a restart
+        self._book.configure(new.network.get_addresses(self._genesis))
+        known = self._transport.counters().keys()  # an observer that is new comes with a restart
         for peer in before.keys() | self._book.get_all().keys():
             if peer in known and self._book.get(peer) != before.get(peer):
                 await self._redial(peer, self._book.get(peer))

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import logging
 
+from chain.block import Id
+from chain.genesis import Genesis
 from node.admin.reload import Reloading
 from node.admin.shutdown import Shutdown
-from node.consensus.context import NodeContext
+from node.clock import Clock
 from node.consensus.service import RoundService
 from node.errors import InvalidRequest
 from node.log import LEVELS
+from node.offload import Offload
 from node.pb import admin_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -24,10 +27,22 @@ class Control:
     """Carries out what an operator asks for. `name` is what people call this node."""
 
     def __init__(
-        self, service: RoundService, context: NodeContext, shutdown: Shutdown, reloading: Reloading, name: str
+        self,
+        service: RoundService,
+        genesis: Genesis,
+        shutdown: Shutdown,
+        reloading: Reloading,
+        *,
+        me: Id,
+        name: str,
+        disk: Offload,
+        clock: Clock,
     ) -> None:
         self._service = service
-        self._c = context
+        self._genesis = genesis
+        self._me = me
+        self._disk = disk
+        self._clock = clock
         self._part = service.participation
         self._shutdown = shutdown
         self._reloading = reloading
@@ -39,7 +54,7 @@ class Control:
         """Contributes nothing from the next round on. Raises InvalidRequest."""
         self._check_contributes()
         if not self._part.is_paused:
-            await self._c.disk.run(self._part.save_pause, self._c.clock.now_ms())
+            await self._disk.run(self._part.save_pause, self._clock.now_ms())
             self._part.is_paused = True
             self._tell(paused=True)
             log.warning("the operator paused training%s", self._describe_current())
@@ -49,7 +64,7 @@ class Control:
         """Contributes again, to the round in hand too unless others have finished it. Raises InvalidRequest."""
         self._check_contributes()
         if self._part.is_paused:
-            await self._c.disk.run(self._part.forget_pause)
+            await self._disk.run(self._part.forget_pause)
             self._part.is_paused = False
             await self._service.resume()
             self._tell(paused=False)
@@ -58,7 +73,7 @@ class Control:
 
     async def stop_after(self, number: int) -> pb.TakingPart:
         """Ends the daemon once round `number` is final here; 0 is the one in hand. Raises InvalidRequest."""
-        last, rounds = self._get_round(), self._c.genesis.rounds
+        last, rounds = self._get_round(), self._genesis.run.rounds
         number = number or last
         if number < last:
             raise InvalidRequest(f"round {number}: expected one that is not over; round {last} is in hand")
@@ -93,7 +108,7 @@ class Control:
         )
 
     def _check_contributes(self) -> None:
-        if self._c.genesis.index_of(self._c.me) is None:
+        if self._genesis.state.index_of(self._me) is None:
             raise InvalidRequest("this node observes: it contributes nothing anyway")
 
     def _get_round(self) -> int:

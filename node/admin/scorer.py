@@ -17,19 +17,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from chain.block import Block
-from chain.errors import StoreCorrupted
+from chain.block import Block, Id
 from ml.errors import AggregationError
 from ml.payload import Arrays
 from ml.specs import AuthorPayloads, compute_aggregate
-from node.boundary import UNFORESEEN
-from node.consensus.context import NodeContext
+from node.admin.stored_chain import StoredChain
+from node.boundary import UNFORESEEN, Boundary
 from node.errors import InvalidRequest
 from node.ledger.audit import Inputs
 from node.ledger.scores import Scores, measure
 from node.pb import admin_pb2 as pb
 from node.training.learner import Learner
-from node.training.trainer import AnswerRefused, WorkerDied, WorkerFailed
+from node.training.trainer import AnswerRefused, Trainer, WorkerDied, WorkerFailed
 
 MAX_WAIT_S = 3600.0
 KEPT_ROUNDS = 64  # in memory
@@ -41,9 +40,12 @@ T = TypeVar("T")
 class Scorer:
     """Of one node, whose `learner` knows whether there is a worker."""
 
-    def __init__(self, context: NodeContext, learner: Learner) -> None:
-        self._c = context
+    def __init__(self, chain: StoredChain, me: Id, trainer: Trainer, learner: Learner, boundary: Boundary) -> None:
+        self._chain = chain
+        self._me = me
+        self._trainer = trainer
         self._learner = learner
+        self._boundary = boundary
         self._scoring = asyncio.Lock()
         self._known: OrderedDict[int, Scores] = OrderedDict()
 
@@ -65,47 +67,34 @@ class Scorer:
     def _recall(self, shown: pb.Round) -> Scores:
         """The same object for all who ask about a round."""
         if shown.round not in self._known:
-            self._known[shown.round] = Scores.from_round(shown, self._c.genesis)
+            self._known[shown.round] = Scores.from_round(shown, self._chain.genesis)
         self._known.move_to_end(shown.round)
         while len(self._known) > KEPT_ROUNDS:
             self._known.popitem(last=False)
         return self._known[shown.round]
 
     async def _work_out(self, scores: Scores, height: int) -> None:
-        block = await self._c.disk.run(self._read_block, height)
+        chain = self._chain
+        block = await chain.get_block(height)
         before = scores.to_record()
         try:
-            with self._c.boundary.around("scores") as crossing:
-                inputs = await _run_on_thread(self._measure, scores, block, asyncio.get_running_loop())
+            with self._boundary.around("scores") as crossing:
+                inputs = await _run_on_thread(
+                    measure, scores, chain.genesis, chain.spec, chain.store, block, chain.make_call()
+                )
                 if inputs is not None:
                     await self._weigh(scores, block, inputs)
             if crossing.failure is not None:
                 scores.refuse(UNFORESEEN)
         finally:
             if scores.to_record() != before:
-                await self._c.disk.run(self._keep, height, scores)
-
-    def _read_block(self, height: int) -> Block:
-        """Runs on the disk's thread."""
-        stored = self._c.store.get_block(height)
-        if stored is None:
-            raise StoreCorrupted(f"{self._c.store.path}: block {height}: missing from the store")
-        return stored.block
+                await chain.disk.run(self._keep, height, scores)
 
     def _keep(self, height: int, scores: Scores) -> None:
         """With what else this node has measured of the round, if it has; runs on the disk's thread."""
-        record = self._c.store.get_round(height)
+        record = self._chain.store.get_round(height)
         if record is not None:
-            self._c.store.put_round(height, record | {"scores": scores.to_record()})
-
-    def _measure(self, scores: Scores, block: Block, loop: asyncio.AbstractEventLoop) -> Inputs | None:
-        def call(function: Callable[[], T]) -> T:
-            return asyncio.run_coroutine_threadsafe(self._run_on_disk(function), loop).result()
-
-        return measure(scores, self._c.genesis, self._c.spec, self._c.store, block, call)
-
-    async def _run_on_disk(self, function: Callable[[], T]) -> T:
-        return await self._c.disk.run(function)
+            self._chain.store.put_round(height, record | {"scores": scores.to_record()})
 
     async def _weigh(self, scores: Scores, block: Block, inputs: Inputs) -> None:
         """Sets the effects, one after the other."""
@@ -121,7 +110,7 @@ class Scorer:
                 continue
             try:
                 rest = await _run_on_thread(self._combine, block.height, others, parent)
-                with_it, without_it = await self._c.trainer.score(block.height, [whole, rest])
+                with_it, without_it = await self._trainer.score(block.height, [whole, rest])
             except AggregationError as error:
                 scores.no_effect = f"without {score.name} there is no aggregate: {error}"
             except AnswerRefused as error:
@@ -140,11 +129,11 @@ class Scorer:
 
     def _combine(self, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None) -> bytes:
         """An aggregate of a height that has one. Raises AggregationError."""
-        return compute_aggregate(self._c.spec, height, contributions, parent) or b""
+        return compute_aggregate(self._chain.spec, height, contributions, parent) or b""
 
     def _describe_lack(self) -> str | None:
         """Why there is nobody to evaluate anything, or nothing to do it on."""
-        if self._c.genesis.index_of(self._c.me) is None:
+        if self._chain.genesis.state.index_of(self._me) is None:
             return "this node observes, and has no test samples"
         if self._learner.failure is not None:
             return f"this node has no worker any more: {self._learner.failure}"

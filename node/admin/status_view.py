@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from contextlib import suppress
-
+from chain.block import Id
 from chain.schema import format_time
 from chain.signing import encode_id
-from chain.store.rows import DATABASE
+from ml.specs import MethodSpec
 from node.admin.peer_view import PeerView
+from node.admin.process_view import ProcessView
+from node.clock import Clock
 from node.consensus.actions import RoundPhase
-from node.consensus.context import NodeContext
-from node.consensus.miner import MinerProcess
 from node.consensus.service import RoundService
 from node.finite import to_finite
 from node.ledger.reader import Ledger
+from node.offload import Offload
 from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
-from node.training.worker import WorkerProcess
-from node.version import get_version
 
 
 class StatusView:
-    """Puts a node's status together, part by part. `started_ms` is when the node came up."""
+    """Puts a node's status together, part by part. `disk` is the store's thread."""
 
     def __init__(
-        self, service: RoundService, context: NodeContext, ledger: Ledger, peers: PeerView, started_ms: int
+        self,
+        service: RoundService,
+        process: ProcessView,
+        peers: PeerView,
+        ledger: Ledger,
+        disk: Offload,
+        *,
+        spec: MethodSpec,
+        me: Id,
+        clock: Clock,
     ) -> None:
         self._service = service
-        self._c = context
-        self._ledger = ledger
+        self._process = process
         self._peers = peers
-        self._started_ms = started_ms
-        self._started_s = context.clock.monotonic()
+        self._ledger = ledger
+        self._disk = disk
+        self._spec = spec
+        self._me = me
+        self._clock = clock
 
     def describe_unready(self) -> str | None:
         """The reason why this node takes no part in finalising blocks now, or None."""
@@ -44,37 +51,12 @@ class StatusView:
 
     async def show(self, name: str) -> pb.NodeStatus:
         """The status of the node, which is called `name`."""
-        status = self._show_node(name)
+        status = self._process.show(name)
         for part in (self._show_round(), self._show_sight(), self._show_training()):
             status.MergeFrom(part)
-        measured, status.database_bytes, status.disk_free_bytes = await self._c.disk.run(self._read_disk)
+        measured, status.database_bytes, status.disk_free_bytes = await self._disk.run(self._read_disk)
         self._add_measured(status, measured)
         return status
-
-    def _show_node(self, name: str) -> pb.NodeStatus:
-        """The chain it is on, and its processes."""
-        c, genesis = self._c, self._c.genesis
-        counters = c.transport.counters().values()
-        return pb.NodeStatus(
-            id=encode_id(c.key.id),
-            name=name,
-            version=get_version(),
-            chain_id=genesis.chain_id.hex(),
-            chain_name=genesis.chain_name,
-            method=genesis.method["name"],
-            rounds=genesis.rounds,
-            members=genesis.n,
-            quorum=genesis.q,
-            time=format_time(c.clock.now_ms()),
-            started_at=format_time(self._started_ms),
-            uptime_s=c.clock.monotonic() - self._started_s,
-            pid=os.getpid(),
-            worker_pid=c.trainer.pid if isinstance(c.trainer, WorkerProcess) else None,
-            miner_pids=c.miner.pids if isinstance(c.miner, MinerProcess) else (),
-            hashes=c.miner.hashes,
-            bytes_sent=sum(traffic.bytes_sent for traffic in counters),
-            bytes_received=sum(traffic.bytes_received for traffic in counters),
-        )
 
     def _show_round(self) -> pb.NodeStatus:
         """The tip, and the round in hand."""
@@ -114,7 +96,7 @@ class StatusView:
         status.clocks_wrong.extend(service.clocks.describe_wrong())
         if (silence := service.restored.describe()) is not None:
             status.silence = silence
-        if (skew_s := service.clocks.get_skews_s().get(self._c.me)) is not None:
+        if (skew_s := service.clocks.get_skews_s().get(self._me)) is not None:
             status.clock_ahead_s = skew_s
         status.transfers.extend(self._show_transfer(transfer) for transfer in service.transfers)
         return status
@@ -124,7 +106,7 @@ class StatusView:
         service = self._service
         status = pb.NodeStatus(
             local_iterations=service.num_iterations,
-            counts_epochs=self._c.spec.hyperparameters.counts_epochs,
+            counts_epochs=self._spec.hyperparameters.counts_epochs,
             budget_s=service.local_work.budget_s,
             alpha_s=service.local_work.alpha_s,
             beta_s=service.local_work.beta_s,
@@ -164,12 +146,7 @@ class StatusView:
             status.spoiled_round, status.spoiled_reason = measured.round, measured.spoiled  # in an earlier life
 
     def _read_disk(self) -> tuple[pb.Round | None, int, int]:
-        path = self._c.store.path
-        num_bytes = 0
-        for name in (DATABASE, f"{DATABASE}-wal"):
-            with suppress(FileNotFoundError):
-                num_bytes += (path / name).stat().st_size
-        return self._ledger.get_newest_measured(), num_bytes, shutil.disk_usage(path).free
+        return self._ledger.get_newest_measured(), *self._process.read_disk()
 
     def _show_transfer(self, transfer: Transfer) -> pb.Transfer:
         shown = pb.Transfer(
@@ -180,7 +157,7 @@ class StatusView:
             bytes=transfer.done,
             resumed=transfer.resumed,
             total_bytes=transfer.total,
-            seconds=self._c.clock.monotonic() - transfer.started_s,
+            seconds=self._clock.monotonic() - transfer.started_s,
         )
         if transfer.named is not None:
             shown.kind, author = transfer.named.kind, transfer.named.author

@@ -13,23 +13,22 @@ import platform
 import re
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from chain.audit import export_blocks
-from chain.errors import StoreCorrupted
 from chain.genesis import PROTOCOL_VERSION
 from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
 from node.admin.peer_view import PeerView
 from node.admin.scorer import Scorer
 from node.admin.status_view import StatusView
+from node.admin.stored_chain import StoredChain
 from node.config.node_config import NodeConfig
 from node.config.redaction import redact
-from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.errors import InvalidRequest, NodeUnreachable, NotFound
 from node.ledger.audit import run_audit
@@ -37,15 +36,27 @@ from node.ledger.comparison import Pair, await_comparison, compare_chains
 from node.ledger.explain import explain_round, is_explained
 from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger
-from node.p2p.address_book import AddressBook
 from node.p2p.peers import Peer
-from node.p2p.transport.base import PeerUnavailable
+from node.p2p.transport.base import PeerUnavailable, Transport
 from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from node.training.model_file import ModelFile, is_initial_needed, read_model
 from node.version import get_version
 
-EVENT_KINDS = ("block", "round", "training", "spoiled", "peer", "rejected", "evidence", "stall", "operator")
+EVENT_KINDS = (
+    "block",
+    "round",
+    "training",
+    "spoiled",
+    "peer",
+    "rejected",
+    "evidence",
+    "stall",
+    "operator",
+    "proposal",
+    "approval",
+    "change",
+)
 LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
 PROGRESS_S = 0.25  # between two messages about an audit under way
 PAUSE_S = 0.0005  # an audit rests this long after each block, or its thread would hold the interpreter
@@ -53,28 +64,39 @@ EXPORT_BATCH = 16
 
 _ID_KEYS = ("author", "miner", "peer")  # of an event's data
 
-T = TypeVar("T")
-
 
 class _Abandoned(Exception):
     """Whoever asked for the audit has gone."""
 
 
 class NodeView:
-    """Reads one node: its service, what the service is made of, and what the operator configured."""
+    """Reads one node, which came up at `started_ms`: its service, its chain, and what the operator configured."""
 
-    def __init__(self, service: RoundService, context: NodeContext, config: NodeConfig, book: AddressBook) -> None:
+    def __init__(
+        self,
+        service: RoundService,
+        config: NodeConfig,
+        chain: StoredChain,
+        ledger: Ledger,
+        transport: Transport,
+        *,
+        peers: PeerView,
+        status: StatusView,
+        scorer: Scorer,
+        started_ms: int,
+    ) -> None:
         self._service = service
-        self._c = context
         self._config = config
-        self._ledger = Ledger(context.genesis, context.store)
-        self._scorer = Scorer(context, service.learner)
+        self._chain = chain
+        self._ledger = ledger
+        self._transport = transport
+        self._peers = peers
+        self._status = status
+        self._scorer = scorer
+        self._started_ms = started_ms
         self._auditing = asyncio.Lock()
         self._exporting = asyncio.Lock()
         self._querying = asyncio.Lock()
-        self._started_ms = context.clock.now_ms()
-        self._peers = PeerView(service, context, book)
-        self._status = StatusView(service, context, self._ledger, self._peers, self._started_ms)
 
     def on_config(self, config: NodeConfig) -> None:
         """The operator has had another configuration taken."""
@@ -106,7 +128,7 @@ class NodeView:
         return pb.ConfigReply(json=json.dumps(redact(self._config.model_dump(mode="json"))))
 
     def get_genesis(self) -> pb.GenesisReply:
-        genesis = self._c.genesis
+        genesis = self._chain.genesis
         return pb.GenesisReply(chain_id=genesis.chain_id.hex(), json=json.dumps(genesis.to_mapping()))
 
     def list_peers(self) -> pb.ListPeersReply:
@@ -118,28 +140,30 @@ class NodeView:
     # ---- the chain
 
     async def get_head(self, *, include_payloads: bool) -> pb.Block:
-        return await self._c.disk.run(self._ledger.get_head, include_payloads=include_payloads)
+        return await self._chain.disk.run(self._ledger.get_head, include_payloads=include_payloads)
 
     async def get_block(self, height: int, *, include_payloads: bool) -> pb.Block:
-        return await self._c.disk.run(self._ledger.get_block, height, include_payloads=include_payloads)
+        return await self._chain.disk.run(self._ledger.get_block, height, include_payloads=include_payloads)
 
     async def find_block(self, block_id: str, *, include_payloads: bool) -> pb.Block:
-        return await self._c.disk.run(self._ledger.find_block, block_id, include_payloads=include_payloads)
+        return await self._chain.disk.run(self._ledger.find_block, block_id, include_payloads=include_payloads)
 
     async def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
-        return await self._c.disk.run(self._ledger.list_blocks, first, limit, reverse=reverse)
+        return await self._chain.disk.run(self._ledger.list_blocks, first, limit, reverse=reverse)
 
     async def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
-        return await self._c.disk.run(self._ledger.list_rounds, first, limit, reverse=reverse)
+        return await self._chain.disk.run(self._ledger.list_rounds, first, limit, reverse=reverse)
 
     async def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
         """With scores that are not known yet only where they are asked for. Raises NotFound and InvalidRequest."""
-        shown = await self._c.disk.run(self._ledger.get_round, number)
+        chain = self._chain
+        shown = await chain.disk.run(self._ledger.get_round, number)
         if scores_within_s is not None:
             await self._scorer.add_scores(shown, scores_within_s)
-        if is_explained(self._c.spec, number):
-            read = await self._c.disk.run(self._ledger.read_agreed, number, self._c.spec.get_shared_height(number))
-            shown.MergeFrom(await asyncio.to_thread(explain_round, self._c.genesis, self._c.spec, *read))
+        if is_explained(chain.spec, number):
+            shared = chain.spec.get_shared_height(number)
+            read = await chain.disk.run(self._ledger.read_agreed, number, shared)
+            shown.MergeFrom(await asyncio.to_thread(explain_round, chain.genesis, chain.spec, *read))
         return shown
 
     async def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
@@ -147,11 +171,11 @@ class NodeView:
         query = MetricsQuery(request, self._service.tip.height)
         async with self._querying:
             for first, last in query.get_pages():
-                query.add(await self._c.disk.run(self._ledger.read_rounds, first, last))
+                query.add(await self._chain.disk.run(self._ledger.read_rounds, first, last))
         return query.answer()
 
     async def list_evidence(self) -> pb.ListEvidenceReply:
-        return await self._c.disk.run(self._ledger.list_evidence)
+        return await self._chain.disk.run(self._ledger.list_evidence)
 
     async def compare(self, which: str) -> pb.ChainComparison:
         """The height where this chain and a peer's part. Raises NotFound, InvalidRequest, NodeUnreachable,
@@ -159,22 +183,22 @@ class NodeView:
         peer = self._service.peers.find(which)
         if peer.status is None:
             raise NodeUnreachable(f"{peer.name} has not said yet where its chain ends; is it up?")
-        store = self._c.store
 
         async def get_pair(height: int) -> Pair:
-            ours = await self._c.disk.run(store.get_block_bytes, height)
+            ours = await self._chain.disk.run(self._chain.store.get_block_bytes, height)
             if ours is None:
-                raise StoreCorrupted(f"{store.path}: block {height}: missing from the store")
+                raise self._chain.describe_missing(height)
             try:
-                theirs = await self._c.transport.request_blocks(peer.id, height, 1)
+                theirs = await self._transport.request_blocks(peer.id, height, 1)
             except PeerUnavailable as error:
                 raise NodeUnreachable(f"{peer.name}: {error}") from error
             if not theirs:
                 raise NodeUnreachable(f"{peer.name} did not give its block {height}")
-            return ours, theirs[0]
+            state = await self._chain.disk.run(self._chain.store.get_state, max(0, height - 1))
+            return ours, theirs[0], state
 
         heights = self._service.tip.height, peer.status.head_height
-        shown = await await_comparison(compare_chains(self._c.genesis, *heights), get_pair)
+        shown = await await_comparison(compare_chains(self._chain.genesis, *heights), get_pair)
         shown.peer, shown.peer_name = encode_id(peer.id), peer.name
         return shown
 
@@ -184,8 +208,8 @@ class NodeView:
         end = head if last is None else last
         if not 0 <= first <= end <= head:
             raise NotFound(f"blocks {first} to {end}: the chain ends at height {head}")
-        blocks = export_blocks(self._c.store, first, end)
-        while batch := await self._c.disk.run(lambda: list(islice(blocks, EXPORT_BATCH))):
+        blocks = export_blocks(self._chain.store, first, end)
+        while batch := await self._chain.disk.run(lambda: list(islice(blocks, EXPORT_BATCH))):
             for _, block, certificate in batch:
                 yield FinalisedBlock(block=block, certificate=certificate)
 
@@ -193,12 +217,8 @@ class NodeView:
         """Progress, then the report; one audit at a time. Closing the generator ends the audit. Raises NotFound."""
         if require_all and not deep:
             raise InvalidRequest("require_all: expected deep as well, since only that recomputes anything")
-        loop = asyncio.get_running_loop()
         gone = threading.Event()
         reached = first
-
-        def call(function: Callable[[], T]) -> T:
-            return asyncio.run_coroutine_threadsafe(self._run_on_disk(function), loop).result()
 
         def on_height(height: int) -> None:
             nonlocal reached
@@ -212,12 +232,12 @@ class NodeView:
                 asyncio.to_thread(
                     partial(
                         run_audit,
-                        self._c.genesis,
-                        self._c.store,
-                        self._c.spec if deep else None,
+                        self._chain.genesis,
+                        self._chain.store,
+                        self._chain.spec if deep else None,
                         first=first,
                         require_all=require_all,
-                        call=call,
+                        call=self._chain.make_call(),
                         on_height=on_height,
                     )
                 )
@@ -234,17 +254,14 @@ class NodeView:
                     with suppress(_Abandoned):
                         audit.result()
 
-    async def _run_on_disk(self, function: Callable[[], T]) -> T:
-        return await self._c.disk.run(function)
-
     # ---- the model
 
     async def read_model(self) -> ModelFile:
         """The model of the last checkpoint; one at a time. Raises NotFound, VerificationFailed and NodeError."""
-        genesis, initial = self._c.genesis, None
+        genesis, initial = self._chain.genesis, None
         async with self._exporting:
             if is_initial_needed(genesis):
-                initial = await self._c.disk.run(self._c.store.get_blob, genesis.initial_model)
+                initial = await self._chain.disk.run(self._chain.store.get_blob, genesis.run.initial_model)
             return await asyncio.to_thread(read_model, self._config.node.data_dir, genesis, initial)
 
     # ---- events

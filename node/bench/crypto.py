@@ -30,6 +30,7 @@ from chain.genesis import Genesis
 from chain.signing import SigningKey, compute_sign_bytes
 from chain.store.rows import compute_row_digest
 from chain.store.sqlite import SqliteStore
+from chain.tip import Tip, get_first_read
 from ml import specs
 from ml.payload import Arrays, decode_arrays, kind_name
 from node.bench.figures import Report
@@ -77,7 +78,7 @@ def run_crypto_bench(*, members: int, seconds: float, repeats: int, seed: int, r
             for name, pairs in groups.items():
                 report(name)
                 figures[name] = {what: _measure(pair, seconds=seconds, repeats=repeats) for what, pair in pairs.items()}
-    job = {"members": members, "quorum": genesis.q, "seconds": seconds, "repeats": repeats, "seed": seed}
+    job = {"members": members, "quorum": genesis.state.q, "seconds": seconds, "repeats": repeats, "seed": seed}
     return {"machine": get_machine(), "job": job, **figures}
 
 
@@ -93,18 +94,19 @@ class _Found:
 
     genesis: Genesis
     keys: Sequence[SigningKey]
-    parent: Block
+    tip: Tip
     block: Block
     certificate: Certificate
     payloads: Mapping[bytes, bytes]  # by digest
 
     @classmethod
     def read(cls, genesis: Genesis, keys: Sequence[SigningKey], store: SqliteStore) -> _Found:
-        parent, stored = store.blocks(HEIGHT - 1, HEIGHT)
+        *below, stored = store.blocks(get_first_read(HEIGHT - 1), HEIGHT)
+        tip = Tip.at(store.get_state(HEIGHT - 1), [final.block for final in below])
         assert stored.certificate is not None  # noqa: S101 - none is missing above block 0
         refs = [ref for contribution in stored.block.contributions for ref in contribution.payloads]
         payloads = {ref.digest: store.get_blob(ref.digest) for ref in refs}
-        return cls(genesis, keys, parent.block, stored.block, stored.certificate, payloads)
+        return cls(genesis, keys, tip, stored.block, stored.certificate, payloads)
 
     @property
     def contribution(self) -> Contribution:
@@ -112,7 +114,7 @@ class _Found:
 
     @property
     def votes(self) -> Sequence[Vote]:
-        return validation.get_precommits(self.genesis, self.block.id, HEIGHT, self.certificate)
+        return validation.get_precommits(self.genesis.state, self.block.id, HEIGHT, self.certificate)
 
     # ---- the calls
 
@@ -142,17 +144,17 @@ class _Found:
             "sign_contribution": self._pair_signing(sign, signed),
             "sign_vote": self._pair_signing(cast, voted),
             "verify_contribution": _pair_verifying(
-                partial(validation.verify_contribution, genesis, contribution), [signed]
+                partial(validation.verify_contribution, genesis.chain_id, contribution), [signed]
             ),
-            "verify_vote": _pair_verifying(partial(validation.verify_vote, genesis, vote), [voted]),
+            "verify_vote": _pair_verifying(partial(validation.verify_vote, genesis.chain_id, vote), [voted]),
             "verify_block": _pair_verifying(
-                partial(validation.verify_block, genesis, block), [Signed.of_block(genesis, block)]
+                partial(validation.verify_block, genesis.chain_id, block), [Signed.of_block(genesis, block)]
             ),
         }
 
     def pair_digests(self, store: SqliteStore) -> dict[str, Pair]:
         header, encoded = codec.encode_header(self.block.header), codec.encode_block(self.block)
-        body = codec.encode_body(self.block.contributions)
+        body = codec.encode_body(self.block.body)
         seal_header = partial(codec.compute_seal, self.genesis.chain_id, self.block.header)
         seal = seal_header()
         blob = os.urandom(BLOB_BYTES)
@@ -161,7 +163,7 @@ class _Found:
         return {
             "seal": _pair_digest(seal_header, header),
             "block_id": _pair_digest(partial(codec.compute_block_id, seal, self.block.nonce), seal + bytes(8)),
-            "body": _pair_digest(partial(codec.compute_body_digest, self.block.contributions), body),
+            "body": _pair_digest(partial(codec.compute_body_digest, self.block.body), body),
             "stored_row": _pair_digest(row, encoded),
             "blob_file": _pair_digest(partial(store.check_blob, digest), blob),
         }
@@ -197,7 +199,9 @@ class _Found:
         spec = get_genesis_spec(genesis)
         arrays = [_decode(spec, data)["prototypes"] for data in self.payloads.values()]
         payload_bytes = sum(map(len, self.payloads.values()))
-        judge_certificate = partial(validation.validate_certificate, genesis, self.block.id, HEIGHT, self.certificate)
+        judge_certificate = partial(
+            validation.validate_certificate, genesis.state, self.block.id, HEIGHT, self.certificate
+        )
         check = make_bare_check([*signed, *voted])
 
         def average() -> bytes:
@@ -206,7 +210,7 @@ class _Found:
         def judge_all() -> None:
             decoded = codec.decode_block(genesis.chain_id, block)
             self._judge(decoded)
-            validation.validate_certificate(genesis, decoded.id, HEIGHT, codec.decode_certificate(certificate))
+            validation.validate_certificate(genesis.state, decoded.id, HEIGHT, codec.decode_certificate(certificate))
             self._recompute(spec, decoded)
 
         def check_all() -> None:
@@ -248,13 +252,7 @@ class _Found:
         return Pair(ours, partial(self._get_key(signed.signer).private_key.sign, signed.data), len(signed.data))
 
     def _judge(self, block: Block) -> None:
-        validation.validate_candidate(
-            self.genesis,
-            block,
-            parent=self.parent.header,
-            parent_id=self.parent.id,
-            difficulty=self.block.header.difficulty,
-        )
+        validation.validate_candidate(self.tip, block)
 
     def _recompute(self, spec: specs.MethodSpec, block: Block) -> None:
         authors = [
@@ -322,7 +320,7 @@ def list_candidate(genesis: Genesis, block: Block) -> list[Signed]:
 
 
 def list_certificate(genesis: Genesis, block: Block, certificate: Certificate) -> list[Signed]:
-    votes = validation.get_precommits(genesis, block.id, block.height, certificate)
+    votes = validation.get_precommits(genesis.state, block.id, block.height, certificate)
     return [Signed.of_vote(genesis, vote) for vote in votes]
 
 

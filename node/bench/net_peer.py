@@ -55,7 +55,7 @@ class End:
 
     def check(self, message: Message) -> None:
         """As a node does of what comes. Raises ChainError."""
-        validation.validate_vote(self.genesis, codec.decode_vote(message.data))
+        validation.validate_vote(self.genesis.state, codec.decode_vote(message.data))
 
 
 def _sign_vote(key: SigningKey, genesis: Genesis) -> Vote:

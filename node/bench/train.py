@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from ml.clients.build import get_device, make_client, make_initial_aggregate
+from ml.clients.build import Compute, Federation, get_device, make_client, make_initial_aggregate
 from ml.clients.client import Client
 from ml.clients.feature_cache import precompute
 from ml.data import get_classes, load_dataset
@@ -172,16 +172,13 @@ def _divide(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 def _make_client(job: Job, device: torch.device, engine: Mapping[str, Any]) -> Client:
     classes = get_classes(DATA)
+    method = {"name": "local", "batch_size": BATCH_SIZE, "lr": LR}
     return make_client(
-        method={"name": "local", "batch_size": BATCH_SIZE, "lr": LR},
-        model=job.model,
-        classes=classes,
-        input=job.input,
+        Federation(method=method, model=job.model, classes=classes, input=job.input),
         data=DATA,
         seed=SEED,
         initial=make_initial_aggregate(job.model, job.input_shape, len(classes), SEED),
-        device=str(device),
-        engine=engine,
+        compute=Compute(str(device), engine),
     )
 
 

@@ -269,7 +269,8 @@ def watch(
         typer.Option(
             "--events",
             metavar="KIND,…",
-            help="block, round, training, spoiled, peer, rejected, evidence, stall, operator.",
+            help="block, round, training, spoiled, peer, rejected, evidence, stall, operator, proposal, approval, "
+            "change.",
         ),
     ] = "block",
     since: Annotated[
@@ -307,7 +308,7 @@ def describe_event(time: str, kind: str, data: dict[str, object]) -> str:
     for key, value in data.items():
         if f"{key}_name" in data or isinstance(value, dict | list):
             continue
-        if isinstance(value, str) and key in ("id", "block", "author", "miner", "peer"):
+        if isinstance(value, str) and key in ("id", "block", "author", "miner", "peer", "change"):
             value = show_id(value)
         elif isinstance(value, float):
             value = f"{value:.4g}"

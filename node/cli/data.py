@@ -150,7 +150,7 @@ def _open(
         from node.config.genesis_file import load_genesis
 
         known = load_genesis(genesis).genesis
-        classes, shape = known.classes, InputFormat.from_mapping(known.input).shape
+        classes, shape = known.run.classes, InputFormat.from_mapping(known.run.input).shape
     try:
         if size is not None and shape is None:
             shape = (_get_channels(asked), size, size)

@@ -211,7 +211,7 @@ def _watch(
     out = sys.stderr if to_stderr else sys.stdout
     print(
         f"{len(testnet.nodes)} nodes on this machine: {spec.method} on {spec.data} split {spec.partition}, "
-        f"{testnet.genesis.rounds} rounds",
+        f"{testnet.genesis.run.rounds} rounds",
         file=out,
     )
     what = "digits" if spec.data == "digits" else "classes"

@@ -57,7 +57,7 @@ def run(
     Example: fednode experiment run deploy/experiments/dfpl-table1-digits.yaml --set base.rounds=2 --dry-run
     """
     from node.experiments.loading import load_experiment
-    from node.experiments.runner import run_experiment, take_stock, validate_runs
+    from node.experiments.runner import take_stock, validate_runs
 
     experiment = load_experiment(file, overrides or ())
     directory = out or Path("results") / experiment.file.name
@@ -70,26 +70,13 @@ def run(
     pending = stock.list_pending(experiment)
     root = (data_root or file.parent).absolute()
     validate_runs(pending, root)
-    failed: list[Progress] = []
-    with _until_interrupted() as interrupts:
-        progress = run_experiment(
-            experiment,
-            directory,
-            pending,
-            jobs=jobs or len(os.sched_getaffinity(0)),
-            data_root=root,
-            should_stop=lambda: bool(interrupts),
-        )
-        done = 0
-        for news in _shown(progress, pending, to_stderr=as_json):
-            done += news.done
-            failed += [news] if news.error is not None else []
-    if as_json:
-        _print_summary(experiment, directory, stock, done, failed)
-    else:
-        _summarise(experiment, directory, stock, done, failed)
-    if interrupts:
-        print(f"stopped: {len(pending) - done} runs are left; the same command goes on with them", file=sys.stderr)
+    ended, was_interrupted = _run_pending(experiment, directory, pending, jobs, root, to_stderr=as_json)
+    failed = [news for news in ended if news.error is not None]
+    summarise = _print_summary if as_json else _summarise
+    summarise(experiment, directory, stock, len(ended), failed)
+    if was_interrupted:
+        left = len(pending) - len(ended)
+        print(f"stopped: {left} runs are left; the same command goes on with them", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
     if failed:
         raise NodeError(f"{len(failed)} of {len(pending)} runs failed; the same command tries them again")
@@ -114,6 +101,25 @@ def report(
     print(f"{written.page}: {written.summary}")
     for what, paths in (("runs and tables", written.tables), ("figures", written.figures)):
         print(f"{what}: {', '.join(str(path.relative_to(directory)) for path in paths) or 'none'}")
+
+
+def _run_pending(
+    experiment: Experiment, directory: Path, pending: Sequence[Run], jobs: int | None, root: Path, *, to_stderr: bool
+) -> tuple[list[Progress], bool]:
+    """The runs that ended, well or not, and whether a signal kept others from it."""
+    from node.experiments.runner import run_experiment
+
+    with _until_interrupted() as interrupts:
+        progress = run_experiment(
+            experiment,
+            directory,
+            pending,
+            jobs=jobs or len(os.sched_getaffinity(0)),
+            data_root=root,
+            should_stop=lambda: bool(interrupts),
+        )
+        ended = [news for news in _shown(progress, pending, to_stderr=to_stderr) if news.done]
+    return ended, bool(interrupts)
 
 
 @contextmanager

@@ -120,11 +120,11 @@ def make(
     )
     genesis, left_out = make_genesis(out, parse_members(members), spec)
     if left_out:
-        _explain_left_out(left_out, genesis.n)
+        _explain_left_out(left_out, genesis.state.n)
     if as_json:
         _print_made(out, genesis)
         return
-    print(f"{out}: {genesis.n} members, quorum {genesis.q}, chain {genesis.chain_id.hex()}")
+    print(f"{out}: {genesis.state.n} members, quorum {genesis.state.q}, chain {genesis.chain_id.hex()}")
     print(f"fednode: {out} and the initial model beside it go to every member as they are", file=sys.stderr)
 
 
@@ -148,7 +148,12 @@ def _read_shape(text: str) -> tuple[int, int, int]:
 
 
 def _print_made(file: Path, genesis: Genesis) -> None:
-    facts = {"file": str(file), "chain_id": genesis.chain_id.hex(), "members": genesis.n, "quorum": genesis.q}
+    facts = {
+        "file": str(file),
+        "chain_id": genesis.chain_id.hex(),
+        "members": genesis.state.n,
+        "quorum": genesis.state.q,
+    }
     print(json.dumps(facts))
 
 
@@ -170,7 +175,7 @@ def add_member(
     if as_json:
         _print_made(file, genesis)
         return
-    print(f"{file}: {genesis.n} members, quorum {genesis.q}, chain {genesis.chain_id.hex()}")
+    print(f"{file}: {genesis.state.n} members, quorum {genesis.state.q}, chain {genesis.chain_id.hex()}")
     print("fednode: every member needs this file in the place of the old one", file=sys.stderr)
 
 
@@ -186,7 +191,7 @@ def show(file: _File, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({"chain_id": genesis.chain_id.hex(), "genesis": genesis.to_mapping()}))
     else:
-        print(f"# chain {genesis.chain_id.hex()}, {genesis.n} members, quorum {genesis.q}")
+        print(f"# chain {genesis.chain_id.hex()}, {genesis.state.n} members, quorum {genesis.state.q}")
         print(dump_yaml(genesis.to_mapping()), end="")
 
 

@@ -71,40 +71,13 @@ def show(
 
     Example: fednode plan --budget 100s --rounds 20 --config node.yaml
     """
-    from ml.budget import compute_max_rounds, compute_plan
-    from ml.errors import BudgetError
-    from node.cli.output import print_json
-
     if alpha_s is not None and beta_s is not None:
         facts = _Facts(alpha_s, beta_s)
     else:
         facts = _measure(alpha_s, beta_s, socket, config, data_dir)
-    try:
-        if rounds is None:
-            numbers = _choose_rounds(compute_max_rounds(budget_s, facts.alpha_s, facts.beta_s), facts.rounds)
-        else:
-            numbers = [rounds]
-        plans = {number: compute_plan(budget_s, number, facts.alpha_s, facts.beta_s) for number in numbers}
-    except BudgetError as error:
-        raise NodeError(str(error)) from error
+    plans = _compute_plans(facts, budget_s, rounds)
     if as_json:
-        print_json(
-            {
-                "budget_s": budget_s,
-                "alpha_s": facts.alpha_s,
-                "beta_s": facts.beta_s,
-                "unit": facts.unit,
-                "plans": [
-                    {
-                        "rounds": number,
-                        "local_iterations": plan.local_iterations,
-                        "available_s": plan.available_s,
-                        "used_s": plan.used_s,
-                    }
-                    for number, plan in plans.items()
-                ],
-            }
-        )
+        _print_plans(facts, budget_s, plans)
     elif rounds is not None:
         _show_one(facts, rounds, plans[rounds])
     else:
@@ -129,7 +102,22 @@ def _measure(
     if alpha_s is None or beta_s is None:
         missing = "--alpha TIME" if alpha_s is None else "--beta TIME"
         raise NodeError(f"{place}: expected a round that was measured there, or {missing}")
-    return _Facts(alpha_s, beta_s, get_work_unit(genesis), genesis.rounds)
+    return _Facts(alpha_s, beta_s, get_work_unit(genesis), genesis.run.rounds)
+
+
+def _compute_plans(facts: _Facts, budget_s: float, rounds: int | None) -> dict[int, Plan]:
+    """By the number of rounds: the one that is asked for, or a choice. Raises NodeError when nothing fits."""
+    from ml.budget import compute_max_rounds, compute_plan
+    from ml.errors import BudgetError
+
+    try:
+        if rounds is None:
+            numbers = _choose_rounds(compute_max_rounds(budget_s, facts.alpha_s, facts.beta_s), facts.rounds)
+        else:
+            numbers = [rounds]
+        return {number: compute_plan(budget_s, number, facts.alpha_s, facts.beta_s) for number in numbers}
+    except BudgetError as error:
+        raise NodeError(str(error)) from error
 
 
 def _choose_rounds(most: int, usual: int) -> list[int]:
@@ -139,6 +127,29 @@ def _choose_rounds(most: int, usual: int) -> list[int]:
         return list(range(1, most + 1))
     spread = {round(most ** (row / (MAX_ROWS - 1))) for row in range(MAX_ROWS)}
     return sorted(spread | ({usual} if 1 <= usual <= most else set()))
+
+
+def _print_plans(facts: _Facts, budget_s: float, plans: Mapping[int, Plan]) -> None:
+    """As JSON."""
+    from node.cli.output import print_json
+
+    print_json(
+        {
+            "budget_s": budget_s,
+            "alpha_s": facts.alpha_s,
+            "beta_s": facts.beta_s,
+            "unit": facts.unit,
+            "plans": [
+                {
+                    "rounds": rounds,
+                    "local_iterations": plan.local_iterations,
+                    "available_s": plan.available_s,
+                    "used_s": plan.used_s,
+                }
+                for rounds, plan in plans.items()
+            ],
+        }
+    )
 
 
 def _show_one(facts: _Facts, rounds: int, plan: Plan) -> None:

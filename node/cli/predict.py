@@ -94,9 +94,9 @@ def _ask(
     try:
         for path in inputs:
             validate_kind(path)
-        shape = InputFormat.from_mapping(genesis.input).shape
-        top = get_top(top, len(genesis.classes))
-        max_samples = get_max_samples(shape, len(genesis.classes), top)
+        shape = InputFormat.from_mapping(genesis.run.input).shape
+        top = get_top(top, len(genesis.run.classes))
+        max_samples = get_max_samples(shape, len(genesis.run.classes), top)
         for batch in make_batches(_read(inputs, genesis, label), shape, max_samples):
             yield from _match(genesis, batch, node.predict(encode_batch(batch), top, timeout_s))
     except DataError as error:
@@ -107,9 +107,9 @@ def _read(inputs: Sequence[Path], genesis: Genesis, label: str | None) -> Iterat
     from ml.data.base import InputFormat
     from ml.data.inference_files import read_inference_file
 
-    shape = InputFormat.from_mapping(genesis.input).shape
+    shape = InputFormat.from_mapping(genesis.run.input).shape
     for path in inputs:
-        yield read_inference_file(path, shape, genesis.classes, label)
+        yield read_inference_file(path, shape, genesis.run.classes, label)
 
 
 def _match(genesis: Genesis, batch: Batch, reply: pb.PredictReply) -> Iterator[Answered]:
@@ -119,7 +119,7 @@ def _match(genesis: Genesis, batch: Batch, reply: pb.PredictReply) -> Iterator[A
         raise NodeError(f"expected {len(samples)} predictions of the node, got {len(reply.predictions)}")
     for (file, i), prediction in zip(samples, reply.predictions, strict=True):
         row = None if file.rows is None else file.rows[i]
-        expected = None if file.labels is None else genesis.classes[int(file.labels[i])]
+        expected = None if file.labels is None else genesis.run.classes[int(file.labels[i])]
         yield Answered(file.path, row, expected, prediction, reply.applied_round)
 
 

@@ -71,7 +71,7 @@ def list_some(
             return list(page.rounds), page.next if page.HasField("next") else None
 
         entries = gather_pages(get_page, first, limit)
-        num_members = ledger.genesis.n
+        num_members = ledger.genesis.state.n
     if as_json:
         print_json({"rounds": [to_json(entry) for entry in entries]})
         return
@@ -152,7 +152,9 @@ def show(
 
     with open_ledger(socket, config, data_dir) as ledger:
         entry, unit = ledger.get_round(number, timeout_s if scores else None), get_work_unit(ledger.genesis)
-        absent = [member.name for member in ledger.genesis.members if member.name not in set(entry.contributor_names)]
+        absent = [
+            member.name for member in ledger.genesis.state.members if member.name not in set(entry.contributor_names)
+        ]
     if as_json:
         print_json(to_json(entry))
         return

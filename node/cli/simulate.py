@@ -22,6 +22,7 @@ from node.cli.testnet import (
 
 if TYPE_CHECKING:
     from ml.simulation.run import RoundResult, SimulationResult
+    from node.experiments.simulation import SimulationSpec
 
 COLUMNS: Mapping[str, Callable[[RoundResult], str | None]] = {  # without a value: left out; 80 characters wide
     "round": lambda row: str(row.round),
@@ -97,11 +98,7 @@ def run(
     Example: fednode simulate --method fedavg --data cifar:cifar-10-batches-py --model cnn_cifar --partition
     dirichlet:0.3 --clients 10 --rounds 20
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from node.experiments.simulation import SimulationSpec, run_simulation
-    from node.host.allocator import keep_freed_memory
+    from node.experiments.simulation import SimulationSpec
 
     spec = SimulationSpec(
         method=method,
@@ -120,15 +117,26 @@ def run(
         max_loss_ratio=max_loss_ratio,
         attack=attack,
     )
-    keep_freed_memory()
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
-        task = progress.add_task("rounds", total=rounds)
-        result = run_simulation(spec, on_round=lambda _: progress.advance(task))
+    result = _simulate(spec, has_bar=not as_json)
     if as_json:
         print_json(result.to_json())
     else:
         _print_result(result)
+
+
+def _simulate(spec: SimulationSpec, *, has_bar: bool) -> SimulationResult:
+    """With a bar of its rounds on a terminal, if it is to have one."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from node.experiments.simulation import run_simulation
+    from node.host.allocator import keep_freed_memory
+
+    keep_freed_memory()
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not (has_bar and console.is_terminal)) as progress:
+        task = progress.add_task("rounds", total=spec.rounds)
+        return run_simulation(spec, on_round=lambda _: progress.advance(task))
 
 
 def _print_result(result: SimulationResult) -> None:

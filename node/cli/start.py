@@ -113,12 +113,12 @@ def check_node(config: NodeConfig, path: Path) -> None:
 
     identity = open_identity(config)
     genesis, _ = load_genesis(config.genesis_file)
-    index = genesis.index_of(identity.id)
+    index = genesis.state.index_of(identity.id)
     validate_membership(config, genesis, identity.id, place=f"{path}: network.peers")
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
     validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
     validate_sinks(config.sinks)
-    if config.training.user_models and is_user_model(genesis.model):
+    if config.training.user_models and is_user_model(genesis.run.model):
         _build_user_model(genesis, config.genesis_file)
     try:
         stored = SqliteStore.stored_genesis(config.node.data_dir)
@@ -134,12 +134,12 @@ def check_node(config: NodeConfig, path: Path) -> None:
         raise NodeError(str(error)) from error
     on_chain = f"on chain {genesis.chain_name} ({genesis.chain_id.hex()})"
     if index is None:
-        print(f"ok: {config.node.name} ({encode_id(identity.id)}) observes the {genesis.n} members {on_chain}")
+        print(f"ok: {config.node.name} ({encode_id(identity.id)}) observes the {genesis.state.n} members {on_chain}")
         return
     try:
         data = config.data.model_dump(mode="json")
-        shape = InputFormat.from_mapping(genesis.input).shape
-        train, test = open_dataset(data, shape=shape, classes=genesis.classes)
+        shape = InputFormat.from_mapping(genesis.run.input).shape
+        train, test = open_dataset(data, shape=shape, classes=genesis.run.classes)
         log_findings(check_data(train, test, thorough=is_quick(train, test)))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:
@@ -148,8 +148,9 @@ def check_node(config: NodeConfig, path: Path) -> None:
     except DataError as error:
         raise ConfigError(f"{path}: {error}") from error
     print(
-        f"ok: {config.node.name} is {genesis.members[index].name} ({encode_id(identity.id)}), member {index + 1} of "
-        f"{genesis.n}, {on_chain}, with {num_train} train / {num_test} test samples of {config.data.format}"
+        f"ok: {config.node.name} is {genesis.state.members[index].name} ({encode_id(identity.id)}), "
+        f"member {index + 1} of {genesis.state.n}, {on_chain}, "
+        f"with {num_train} train / {num_test} test samples of {config.data.format}"
     )
 
 
@@ -159,6 +160,6 @@ def _build_user_model(genesis: Genesis, path: Path) -> None:
     from ml.models import build_model
 
     try:
-        build_model(genesis.model, genesis.input["shape"], len(genesis.classes), user_models=True)
+        build_model(genesis.run.model, genesis.run.input["shape"], len(genesis.run.classes), user_models=True)
     except SpecError as error:
         raise ConfigError(f"{path}: {error}") from error

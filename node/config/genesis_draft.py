@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chain.errors import GenesisError
-from chain.genesis import Genesis
+from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.pow import USUAL_DIFFICULTY
 from ml.clients.build import make_initial_aggregate
 from ml.data import get_classes, open_once
@@ -74,7 +74,7 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     """Genesis as `spec` and its settings have it, yet without members, and the nodes' `data` ({} without
     any). Raises ConfigError."""
     mapping: dict[str, Any] = {
-        "protocol": 1,
+        "protocol": PROTOCOL_VERSION,
         "chain_name": spec.chain_name,
         "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "members": [],
@@ -138,8 +138,8 @@ def complete_genesis(
     source = YamlSource(asked.path, asked.value | {"members": list(members)}, asked.origins)
     try:
         draft = Genesis.from_mapping(source.value)
-        shape, num_classes = draft.input["shape"], len(draft.classes)
-        model = resolve_model(draft.model, shape, num_classes)
+        shape, num_classes = draft.run.input["shape"], len(draft.run.classes)
+        model = resolve_model(draft.run.model, shape, num_classes)
         method = get_genesis_spec(Genesis.from_mapping(source.value | {"model": model}))
         if method.shares_samples and not spec.i_understand:
             raise ConfigError(f"--method: {method.name} {WHAT_LEAVES}. Say --i-understand if that may be")

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chain.errors import GenesisError
-from chain.genesis import MIB, Genesis
+from chain.genesis import Genesis
+from chain.rules import MIB
 from ml.errors import DataError, MlError, PayloadError, SpecError
 from ml.payload import Arrays, decode_arrays, encode_arrays, validate_arrays
 from ml.specs import MethodSpec, add_kind, get_kind, get_spec
@@ -73,22 +74,23 @@ def check_initial_model(path: Path, source: YamlSource, genesis: Genesis, spec: 
 def get_genesis_spec(genesis: Genesis) -> MethodSpec:
     """The method, as far as a validator needs it. Raises SpecError, also where `limits` would refuse its payloads."""
     spec = get_spec(
-        genesis.method,
-        genesis.model,
-        len(genesis.classes),
-        genesis.input["shape"],
-        max_weight=genesis.limits.max_weight,
-        rounds=genesis.rounds,
-        max_abs=genesis.limits.max_abs,
-        num_members=genesis.n,
+        genesis.run.method,
+        genesis.run.model,
+        len(genesis.run.classes),
+        genesis.run.input["shape"],
+        max_weight=genesis.rules.limits.max_weight,
+        rounds=genesis.run.rounds,
+        max_abs=genesis.rules.limits.max_abs,
+        num_members=genesis.state.n,
     )
     for height in range(1, spec.sharing_heights + 2):
         for kind, schema in spec.schemas(height).items():
-            if schema.max_bytes > genesis.limits.payload_bytes:
+            if schema.max_bytes > genesis.rules.limits.payload_bytes:
                 raise SpecError(
                     "limits.payload_mib",
-                    f"expected at least {math.ceil(schema.max_bytes / MIB)}, for a {kind} of {genesis.method['name']} "
-                    f"may have {schema.max_bytes} bytes; got {genesis.limits.payload_bytes / MIB:g}",
+                    f"expected at least {math.ceil(schema.max_bytes / MIB)}, for a {kind} of "
+                    f"{genesis.run.method['name']} may have {schema.max_bytes} bytes; "
+                    f"got {genesis.rules.limits.payload_bytes / MIB:g}",
                 )
     return spec
 
@@ -109,9 +111,9 @@ def get_work_unit(genesis: Genesis) -> str:
 
 def validate_user_model(path: Path, genesis: Genesis, *, is_allowed: bool) -> None:
     """Raises ConfigError where the model is a user's module and this node may not import one."""
-    if is_user_model(genesis.model) and not is_allowed:
+    if is_user_model(genesis.run.model) and not is_allowed:
         raise ConfigError(
-            f"{path}: model.name: {genesis.model['name']} is a Python module, whose code this node runs only with "
+            f"{path}: model.name: {genesis.run.model['name']} is a Python module, whose code this node runs only with "
             "training.user_models: true in its own configuration (got false)"
         )
 
@@ -120,7 +122,7 @@ def validate_sharing(path: Path, genesis: Genesis, *, is_understood: bool) -> No
     """Raises ConfigError where samples, transformed, would leave a node that has not said it understands that."""
     if not is_understood and get_genesis_spec(genesis).shares_samples:
         raise ConfigError(
-            f"{path}: method.name: {genesis.method['name']} {WHAT_LEAVES}. A node takes part only with "
+            f"{path}: method.name: {genesis.run.method['name']} {WHAT_LEAVES}. A node takes part only with "
             "fededs.i_understand: true in its own configuration (got false)"
         )
 
@@ -144,10 +146,10 @@ def _read_model(path: Path) -> bytes:
 
 def _validate_initial_model(data: bytes, path: Path, source: YamlSource, genesis: Genesis, spec: MethodSpec) -> None:
     digest = hashlib.sha256(data).digest()
-    if digest != genesis.initial_model:
+    if digest != genesis.run.initial_model:
         origin = source.get_origin(("initial_model",))
         raise ConfigError(
-            f"{path}: expected the initial model that {origin} names, {genesis.initial_model.hex()} "
+            f"{path}: expected the initial model that {origin} names, {genesis.run.initial_model.hex()} "
             f"(got {digest.hex()})"
         )
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from chain.block import Id
 from chain.errors import ChainError, GenesisError, InvalidKey
-from chain.genesis import Genesis, compute_quorum
+from chain.genesis import Genesis
 from chain.signing import decode_id, encode_id
 from chain.store.sqlite import SqliteStore
 from node.addresses import parse_address
@@ -53,9 +53,7 @@ def add_member(path: Path, text: str) -> Genesis:
             "member makes it another federation's"
         )
     mapping = old.to_mapping()
-    mapping["members"] = [*mapping["members"], parse_member(text, f"node{old.n}")]
-    if old.min_contributions == compute_quorum(old.quorum, old.n):  # as it is unless somebody chose it
-        del mapping["min_contributions"]
+    mapping["members"] = [*mapping["members"], parse_member(text, f"node{old.state.n}")]
     try:
         genesis = Genesis.from_mapping(mapping)
     except GenesisError as error:
@@ -100,7 +98,7 @@ def validate_membership(config: NodeConfig, genesis: Genesis, key: Id, place: st
     `place` is where those are named."""
     members = f"{config.genesis_file}: members"
     shown = f"{encode_id(key)} ({config.node.identity_key_file})"
-    is_member = genesis.index_of(key) is not None
+    is_member = genesis.state.index_of(key) is not None
     if not is_member and not config.node.observer:
         raise ConfigError(
             f"{members}: expected this node's key {shown}; one that only observes says node.observer: true"

@@ -104,7 +104,7 @@ class NetworkSection(Section):
 
     def get_addresses(self, genesis: Genesis) -> dict[bytes, str]:
         """The address each member is dialled at, by id: as genesis hints, unless `peers` says otherwise."""
-        hints = {member.key: member.address for member in genesis.members if member.address}
+        hints = {founder.key: founder.address for founder in genesis.founders if founder.address}
         return hints | self.get_peer_addresses()
 
     def get_observer_ids(self) -> tuple[bytes, ...]:
@@ -112,7 +112,7 @@ class NetworkSection(Section):
 
     def find_strangers(self, genesis: Genesis) -> tuple[bytes, ...]:
         """Whom `peers` names though they are neither members nor observers."""
-        known = {*genesis.member_ids, *self.get_observer_ids()}
+        known = {*genesis.state.member_ids, *self.get_observer_ids()}
         return tuple(peer for peer in self.get_peer_addresses() if peer not in known)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from chain import finality
-from chain.block import Block, Certificate, Contribution, Evidence, Id, Vote
+from chain.block import ApprovedChange, Block, Certificate, Contribution, Evidence, Id, Vote
 from node.p2p.refusals import Reason
 
 
@@ -124,6 +124,13 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeCompleted:
+    """A change lacks nothing any more: it may be in the block of this height."""
+
+    change: ApprovedChange
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingFailed:
     """This node will not contribute to this height. It goes on collecting, mining and voting."""
 
@@ -202,6 +209,7 @@ Event = (
     | CandidateRefused
     | VoteSeen
     | Accused
+    | ChangeCompleted
     | TimerFired
 )
 
@@ -229,6 +237,13 @@ class Mine:
 
     contributions: tuple[Contribution, ...]
     aggregate: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MineChange:
+    """As `Mine`, a block that holds this change."""
+
+    change: ApprovedChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,19 +303,20 @@ class Halt:
     reason: str
 
 
-Action = (
+Effect = (  # an action that leaves the height in hand
     FetchPayloads
     | ComputeAggregate
     | Mine
+    | MineChange
     | StopMining
     | CheckCandidate
     | CastVote
     | FetchBlock
     | StartTimer
     | Accuse
-    | Finalise
     | Halt
 )
+Action = Effect | Finalise
 
 
 def get_source(event: Event) -> Id | None:

@@ -64,7 +64,9 @@ class Auditor:
         self._idle.set()
 
     def add(self, block: Block, parent: Block) -> None:
-        """`block`, on `parent`, was followed without being recomputed."""
+        """`block`, on `parent`, was followed without being recomputed. Of a change there is nothing to recompute."""
+        if block.change is not None:
+            return
         self._waiting.append((block, parent))
         self._added.set()
         self._idle.clear()
@@ -106,7 +108,7 @@ class Auditor:
             self._idle.set()
 
     def _is_worth_asking_for(self, block: Block) -> bool:
-        is_recent = len(self._waiting) < self._genesis.keep_heights
+        is_recent = len(self._waiting) < self._genesis.rules.keep_heights
         needed_until = self._spec.needed_until(block.height)
         newest = self._waiting[-1][0].height if self._waiting else block.height
         is_needed = needed_until is None or needed_until > newest
@@ -133,7 +135,7 @@ class Auditor:
 
     async def _recompute(self, payloads: RoundPayloads, block: Block) -> Digest:
         """Raises TimeoutError when nothing has come in for `waits.collect_s`, or not all in the time its round had."""
-        quiet_s = self._genesis.waits.collect_s
+        quiet_s = self._genesis.rules.waits.collect_s
         work = asyncio.create_task(self._compute(payloads, block))
         try:
             async with asyncio.timeout(self._spec.get_collect_s(block.height, quiet_s)):

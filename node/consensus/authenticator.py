@@ -8,8 +8,8 @@ from collections.abc import Callable
 from chain import codec, validation
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
 from chain.errors import DecodeError, InvalidBody, InvalidKey, InvalidSeal, InvalidSignature, NotAMember
-from chain.genesis import Genesis
 from chain.pow import is_valid_work
+from chain.state import State
 from node.p2p.refusals import Reason, get_reason
 from node.p2p.transport.base import Message, MessageKind, PeerFault
 from node.p2p.transport.outbox import TokenBucket
@@ -35,17 +35,22 @@ class Authenticator:
     seconds of any steady clock.
     """
 
-    def __init__(self, genesis: Genesis, clock: Callable[[], float]) -> None:
-        self._genesis = genesis
+    def __init__(self, state: State, clock: Callable[[], float]) -> None:
+        self._state = state
         self._clock = clock
         # By signer, the height of each object that is authentic.
-        self._opened: dict[Id, dict[Digest, int]] = {key: {} for key in genesis.member_ids}
+        self._opened: dict[Id, dict[Digest, int]] = {key: {} for key in state.member_ids}
         self._known: set[Digest] = set()  # all of these: asked at every message, it must not cost a look at each signer
-        self._checks = {key: TokenBucket(CHECKS_PER_S, CHECKS_BURST, clock()) for key in genesis.member_ids}
+        self._checks = {key: TokenBucket(CHECKS_PER_S, CHECKS_BURST, clock()) for key in state.member_ids}
 
-    def on_height(self, height: int) -> None:
-        """Objects below `height` will not come again, or do not matter."""
+    def on_height(self, height: int, state: State) -> None:
+        """Objects below `height`, which `state` judges, will not come again, or do not matter."""
         now = self._clock()
+        if state != self._state:
+            self._opened = {key: self._opened.get(key, {}) for key in state.member_ids}
+            fresh = {key: TokenBucket(CHECKS_PER_S, CHECKS_BURST, now) for key in state.member_ids}
+            self._checks = {key: self._checks.get(key, bucket) for key, bucket in fresh.items()}
+            self._state = state
         for signer, opened in self._opened.items():
             self._opened[signer] = {digest: at for digest, at in opened.items() if at >= height}
             self._checks[signer].give(now, CHECKS_PER_HEIGHT)
@@ -71,8 +76,10 @@ class Authenticator:
                 return Reason.OTHER_HEIGHT
             author = get_signer(opened)
             signer = self._opened.get(author)
+            if signer is None and opened.height > first:  # one that may be a member by then: nobody's fault
+                return Reason.STRANGER
             if signer is None:
-                raise NotAMember(f"signer: expected one of {self._genesis.n} members, got a stranger")
+                raise NotAMember(f"signer: expected one of {self._state.n} members, got a stranger")
             if not has_room(opened):
                 return Reason.NO_ROOM
             if not self._may_check(author):
@@ -96,27 +103,27 @@ class Authenticator:
             case MessageKind.CONTRIBUTION:
                 return codec.decode_contribution(message.data)
             case MessageKind.BLOCK:
-                return codec.decode_block(self._genesis.chain_id, message.data)
+                return codec.decode_block(self._state.chain_id, message.data)
             case MessageKind.VOTE:
                 return codec.decode_vote(message.data)
             case MessageKind.EVIDENCE:
                 return codec.decode_evidence(message.data)
-            case MessageKind.STATUS:
-                raise DecodeError("a status is not a signed object")
+            case _:
+                raise DecodeError(f"a {message.kind.name.lower()} is not an object of one height")
 
     def _authenticate(self, opened: Contribution | Block | Vote) -> None:
         match opened:
             case Contribution():
-                validation.verify_contribution(self._genesis, opened)
+                validation.verify_contribution(self._state.chain_id, opened)
             case Vote():
-                validation.verify_vote(self._genesis, opened)
+                validation.verify_vote(self._state.chain_id, opened)
             case Block():
-                if not is_valid_work(opened.id, max(opened.header.difficulty, self._genesis.pow.min)):
-                    raise InvalidSeal(f"work below the least difficulty, {self._genesis.pow.min}")
-                body = codec.compute_body_digest(opened.contributions)
+                if not is_valid_work(opened.id, max(opened.header.difficulty, self._state.rules.pow.min)):
+                    raise InvalidSeal(f"work below the least difficulty, {self._state.rules.pow.min}")
+                body = codec.compute_body_digest(opened.body)
                 if opened.header.body != body:  # a relay can hang any body on a signed header
                     raise InvalidBody.differs("digest of the body", opened.header.body, body)
-                validation.verify_block(self._genesis, opened)
+                validation.verify_block(self._state.chain_id, opened)
 
     def add_own(self, contribution: Contribution) -> None:
         """This node's own, just signed: it need not be verified in the candidates of others."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 
 from chain.block import Id
-from chain.genesis import Genesis
+from chain.state import State
 from node.consensus.credit import Credits, VainWait
 from node.consensus.machine import RoundMachine
 from node.events import Events
@@ -19,11 +19,17 @@ log = logging.getLogger(__name__)
 class Awaiting:
     """One node's accounts of the others, and the log of whom it stops waiting for."""
 
-    def __init__(self, genesis: Genesis, me: Id, peers: Peers, events: Events) -> None:
-        self._others = [member for member in genesis.member_ids if member != me]
+    def __init__(self, state: State, me: Id, peers: Peers, events: Events) -> None:
+        self._me = me
         self._peers = peers
         self._events = events
-        self.credits = Credits(self._others)
+        self.credits = Credits(())
+        self.on_state(state)
+
+    def on_state(self, state: State) -> None:
+        """Another state is in force. Who is new begins with full credit."""
+        self._others = [member for member in state.active_ids if member != self._me]
+        self.credits.on_members(self._others)
 
     def get_overdrawn(self) -> frozenset[Id]:
         """Who is not waited for, since it has cost too much."""
@@ -52,7 +58,9 @@ class Awaiting:
         if machine is None:
             return {}
         others = (member for member in self._others if member not in machine.awaited)
-        return {member: self.credits.explain(member) or machine.explain_not_awaited(member) for member in others}
+        return {
+            member: self.credits.explain(member) or machine.collecting.explain_not_awaited(member) for member in others
+        }
 
     def _tell(self, member: Id) -> None:
         why = self.credits.explain(member)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 
 from chain.block import Block, Id
-from chain.genesis import Genesis
+from chain.state import State
 from node.consensus.actions import CandidateRefused, Now, Objection
 from node.consensus.collecting import Collecting
 from node.p2p.refusals import Reason
@@ -24,13 +24,13 @@ MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only where vot
 class Candidates:
     """One height's, as one member sees it, on a parent of the time `parent_ms`."""
 
-    def __init__(self, genesis: Genesis, parent_ms: int) -> None:
+    def __init__(self, state: State, parent_ms: int) -> None:
         self.blocks: dict[Id, Block] = {}
         self.recomputed: set[Id] = set()  # valid, once their time has come
         self.early: set[Id] = set()  # of these, those that the clock still speaks against
         self.refusals: dict[Id, CandidateRefused] = {}
         self.objections: dict[Id, Objection] = {}  # why one is not to be prevoted in view 0, or at all
-        self._genesis = genesis
+        self._state = state
         self._parent_ms = parent_ms
         self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
         self._look_at_s = inf  # when those that are early are looked at again
@@ -82,9 +82,8 @@ class Candidates:
         missing = collecting.find_left_out(block, now)
         if not missing:
             return None
-        names = ", ".join(
-            self._genesis.members[self._genesis.member_ids.index(author)].name for author in sorted(missing)
-        )
+        members = [member for member in self._state.members if member.key in missing]
+        names = ", ".join(member.name for member in members)
         return Objection(Reason.LEAVES_OUT, f"it leaves out {names}, in time here")
 
     def is_held(self, block: Block, now: Now) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from chain import codec
 from chain.block import Block, Contribution, Id
-from chain.genesis import Genesis
+from chain.state import State
 from node.consensus.actions import Absence, Now
 from node.consensus.credit import VainWait
 
@@ -25,7 +25,7 @@ class Collecting:
 
     def __init__(
         self,
-        genesis: Genesis,
+        state: State,
         me: Id | None,
         *,
         awaited: Collection[Id],
@@ -40,13 +40,13 @@ class Collecting:
         self.accused = set(accused)
         self.collect_s = collect_s
         self.cutoff_s: float | None = None  # when the body was fixed
-        self._genesis = genesis
+        self._state = state
         self._me = me
         self._overdrawn = frozenset(overdrawn)
         self._awaited = {
             member
             for member in awaited
-            if member in genesis.member_ids and member not in self._overdrawn and (contributes or member != me)
+            if member in state.active_ids and member not in self._overdrawn and (contributes or member != me)
         }
         self._abstaining: set[Id] = set()  # others that are not to be waited for, as they say
         self._verified_at_s: dict[Id, float] = {}
@@ -74,7 +74,7 @@ class Collecting:
     def has_all_awaited(self) -> bool:
         """Whether there is nobody left to wait for, and a quorum is here."""
         eligible = self.eligible
-        return len(eligible) >= self._genesis.q and eligible >= self._awaited - self.accused
+        return len(eligible) >= self._state.q and eligible >= self._awaited - self.accused
 
     def add(self, contribution: Contribution) -> bool:
         """A contribution was seen. Whether it is its author's first."""
@@ -82,6 +82,10 @@ class Collecting:
             return False
         self.contributions[contribution.author] = contribution
         return True
+
+    def has_room_for(self, author: Id) -> bool:
+        """Of an author whose two contributions are evidence against it no third one is taken in."""
+        return author not in self.accused or author not in self.contributions
 
     def find_rival(self, contribution: Contribution) -> Contribution | None:
         """The author's first contribution, if it says something else: both are evidence."""
@@ -98,7 +102,7 @@ class Collecting:
         if self.contributions.get(author) != contribution or author in self._verified_at_s:
             return False
         self._verified_at_s[author] = now.monotonic_s
-        if len(self.eligible) < self._genesis.q or self._waiting_s is not None or self.cutoff_s is not None:
+        if len(self.eligible) < self._state.q or self._waiting_s is not None or self.cutoff_s is not None:
             return False
         self._waiting_s = now.monotonic_s
         return True
@@ -106,7 +110,7 @@ class Collecting:
     def fix_body(self, now: Now) -> tuple[Contribution, ...] | None:
         """The body, once: everyone verified by now, without the accused. None where it is fixed, or too few are."""
         eligible = self.eligible
-        if self.cutoff_s is not None or len(eligible) < self._genesis.min_contributions:
+        if self.cutoff_s is not None or len(eligible) < self._state.min_contributions:
             return None
         self.end_wait(now)
         self.cutoff_s = now.monotonic_s
@@ -116,14 +120,20 @@ class Collecting:
 
     def on_alive(self, member: Id) -> None:
         """A member is at work on this height."""
-        if member in self._genesis.member_ids and member not in self.refused:
+        if member in self._state.active_ids and member not in self.refused:
             self._abstaining.discard(member)
             if member not in self._overdrawn:
                 self._awaited.add(member)
 
+    def on_resumed(self) -> None:
+        """This node is at work on this height after all."""
+        if self._me is not None:
+            self.contributes = True
+            self.on_alive(self._me)
+
     def on_abstains(self, member: Id, now: Now) -> bool:
         """A member says that it does not contribute. Whether that counts."""
-        if member not in self._genesis.member_ids or member in self.contributions:
+        if member not in self._state.active_ids or member in self.contributions:
             return False
         self._abstaining.add(member)
         self.stop_awaiting(member, now)
@@ -173,17 +183,21 @@ class Collecting:
         """
         # These vote, whatever became of their contributions.
         here = self.accused | self.refused.keys() | self._abstaining | {self._me}
-        return _get_authors(block) >= set(self._genesis.member_ids) - here
+        return block.change is not None or _get_authors(block) >= set(self._state.active_ids) - here
 
     def find_left_out(self, block: Block, now: Now) -> set[Id]:
         """Authors that the block leaves out though they were in good time here: by 2 Delta before the cut-off."""
+        if block.change is not None:
+            return set()
         reference_s = now.monotonic_s if self.cutoff_s is None else self.cutoff_s
-        in_time_s = reference_s - 2 * self._genesis.waits.delta_s
+        in_time_s = reference_s - 2 * self._state.rules.waits.delta_s
         expected = {author for author, at_s in self._verified_at_s.items() if at_s <= in_time_s} - self.accused
         return expected - _get_authors(block)
 
     def get_vain_waits(self, block: Block, now: Now) -> dict[Id, VainWait]:
         """For whom was waited in vain at this height, which ends with `block`."""
+        if block.change is not None:
+            return {}
         authors = _get_authors(block)
         return {
             member: VainWait(min(1.0, waited_s / self.collect_s), self._explain_absence(member))
@@ -193,8 +207,10 @@ class Collecting:
 
     def explain_left_out(self, block: Block) -> Mapping[Id, str]:
         """Of each member that this final block has no contribution of, why that may be, as this node has seen it."""
+        if block.change is not None:
+            return {}
         authors = _get_authors(block)
-        return {member: self._explain_absence(member) for member in self._genesis.member_ids if member not in authors}
+        return {member: self._explain_absence(member) for member in self._state.active_ids if member not in authors}
 
     def explain_not_awaited(self, member: Id) -> str:
         """Why nobody need wait for a member at this height, as far as the height itself shows it."""

@@ -7,9 +7,11 @@ signed on top of that any more (PROTOCOL §9).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from chain import codec
 from chain.block import ZERO, Contribution, Digest
+from chain.state import State
 from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
 from ml.specs import MethodSpec
@@ -27,9 +29,16 @@ from node.payloads.transfers import Transfers
 DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
 
 
+class StateFollower(Protocol):
+    """Something that lives longer than a height, and goes by the state in force."""
+
+    def on_state(self, state: State) -> None:
+        """Another state is in force."""
+
+
 class Committer:
     """The only one that moves the tip. `blobs` pulls for the vote of the height in hand, and those in `behind` pull of
-    blocks that are final: retention is told of either."""
+    blocks that are final: retention is told of either. `followers` hear of each new state."""
 
     def __init__(
         self,
@@ -42,6 +51,7 @@ class Committer:
         retention: Retention,
         blobs: BlobFetcher,
         behind: Sequence[BlobFetcher],
+        followers: Sequence[StateFollower],
         transfers: Transfers,
         boundary: Boundary,
     ) -> None:
@@ -53,6 +63,7 @@ class Committer:
         self._retention = retention
         self._blobs = blobs
         self._behind = tuple(behind)
+        self._followers = tuple(followers)
         self._transfers = transfers
         self._boundary = boundary
         self._just_named: set[Digest] = get_block_digests(current.tip.block)  # by the blocks that were appended last
@@ -81,7 +92,11 @@ class Committer:
         if aggregate is not None:
             self._aggregates.on_new(aggregate)
         for final in blocks:
+            before = self._current.tip.state
             self._current.tip = self._current.tip.extend(final.block)
+            if self._current.tip.state != before:
+                for follower in self._followers:
+                    follower.on_state(self._current.tip.state)
             with self._boundary.around("record"):
                 self._transfers.name(final.block.contributions, self._spec.get_streamed(final.block.height))
 

@@ -40,6 +40,10 @@ class Credits:
     def __init__(self, members: Iterable[Id]) -> None:
         self._accounts = {member: _Account() for member in members}
 
+    def on_members(self, members: Iterable[Id]) -> None:
+        """These are the members now: the accounts of others are closed, and new ones opened in full."""
+        self._accounts = {member: self._accounts.get(member) or _Account() for member in members}
+
     def get_waits(self, member: Id) -> float:
         """How many waits the member's credit pays for."""
         account = self._accounts.get(member)

@@ -9,7 +9,6 @@ import logging
 from functools import partial
 
 from chain.block import Evidence, Id
-from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.clock import Clock
@@ -31,7 +30,6 @@ class EvidencePool:
     def __init__(
         self,
         current: CurrentRound,
-        genesis: Genesis,
         store: SqliteStore,
         disk: Offload,
         *,
@@ -43,7 +41,6 @@ class EvidencePool:
         boundary: Boundary,
     ) -> None:
         self._current = current
-        self._evidence_heights = genesis.evidence_heights
         self._store = store
         self._disk = disk
         self._peers = peers
@@ -53,7 +50,7 @@ class EvidencePool:
         self._clock = clock
         self._boundary = boundary
         self._accused: dict[Id, int] = {}  # author -> height of the newest evidence
-        for stored in store.get_evidence(first=max(0, current.tip.height - genesis.evidence_heights)):
+        for stored in store.get_evidence(first=max(0, current.tip.height - current.tip.state.rules.evidence_heights)):
             self._note(stored.author, stored.height)
             gossip.keep_evidence(stored.evidence)
 
@@ -63,7 +60,7 @@ class EvidencePool:
 
     def get_accused(self, height: int) -> set[Id]:
         """Who is left out of the round at `height`."""
-        oldest = height - self._evidence_heights
+        oldest = height - self._current.tip.state.rules.evidence_heights
         return {author for author, at in self._accused.items() if at >= oldest}
 
     def on_evidence(self, evidence: Evidence, author: Id, height: int) -> None:

@@ -10,45 +10,45 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from chain import codec
-from chain.block import Block, Contribution, Evidence, Id, Phase, Vote
-from chain.genesis import Genesis
+from chain.approvals import encode_approval, encode_proposal, encode_readiness
+from chain.block import Approval, Block, Contribution, Evidence, Id, Phase, Vote
+from chain.proposals import Proposal
+from chain.state import State
+from chain.tip import Tip
 from node.clock import Clock
 from node.consensus.machine import RoundMachine
 from node.p2p.peers import Peers
-from node.p2p.status import Status, VoteBitmap, status_to_bytes
+from node.p2p.status import MAX_OPEN_TOLD, OpenChange, Status, VoteBitmap, status_to_bytes
 from node.p2p.transport.base import Message, MessageKind, Transport
 
 MAX_EVIDENCE_PUSHED = 16  # on connect: the newest; older evidence has long been seen
 FIRST_GIVERS = 3  # holders besides the author that give what is missing in one status; twice as many in the next
 MAX_MISSED = 1 << 17  # of a height that goes on for long; what is forgotten is given as if it were missing anew
+MAX_GIVEN_PAUSE = 32.0  # statuses between two gifts of one change to a peer that goes on to lack it, or says so
 MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where this node stands: its finalised head, and the height it works on (None once the set rounds are done).
+    """Where this node stands: its finalised tip, and the height it works on (None once the set rounds are done).
 
     `contributes`: whether others have reason to await its contribution to that height.
     """
 
-    head_height: int
-    head_id: Id
+    tip: Tip
     machine: RoundMachine | None
     contributes: bool
+    proposals: Iterable[Proposal] = ()
 
 
 class Gossip:
     """One node's side of the conversation. `position` is asked anew each time; nothing here decides anything."""
 
-    def __init__(
-        self, genesis: Genesis, transport: Transport, peers: Peers, clock: Clock, position: Callable[[], Position]
-    ) -> None:
-        self._genesis = genesis
-        self._is_member = genesis.index_of(transport.me) is not None  # an observer tells its status and nothing else
+    def __init__(self, transport: Transport, peers: Peers, clock: Clock, position: Callable[[], Position]) -> None:
         self._transport = transport
         self._peers = peers
         self._clock = clock
@@ -56,6 +56,9 @@ class Gossip:
         self._changed = asyncio.Event()
         self._held_since_s: dict[Hashable, float] = {}
         self._missed: Counter[tuple[Id, Hashable]] = Counter()  # in how many statuses a peer lacked an object
+        self._given: dict[
+            tuple[Id, Id, Hashable], tuple[float, float]
+        ] = {}  # of changes: when last, and the pause since
         self._encoded: dict[Id, Message] = {}
         self._proved: set[tuple[Id, Hashable]] = set()  # to whom the prevotes behind a block were given, in which view
         self._evidence: list[Message] = []
@@ -73,6 +76,12 @@ class Gossip:
 
     def push_evidence(self, evidence: Evidence) -> None:
         self._push(self.keep_evidence(evidence))
+
+    def push_proposal(self, change: bytes, approval: Approval) -> None:
+        self._push(Message(MessageKind.PROPOSAL, encode_proposal(change, approval)))
+
+    def push_approval(self, approval: Approval) -> None:
+        self._push(Message(MessageKind.APPROVAL, encode_approval(approval)))
 
     def keep_evidence(self, evidence: Evidence) -> Message:
         """Tells it to every peer that comes up from now on."""
@@ -100,34 +109,57 @@ class Gossip:
         self._missed.clear()
         self._encoded.clear()
         self._proved.clear()
+        still_open = {proposal.id for proposal in self._position().proposals}
+        self._given = {key: given for key, given in self._given.items() if key[1] in still_open and key[2] is None}
         self.on_step()
 
     def on_step(self) -> None:
         """Something a status tells has changed."""
         self._changed.set()
 
+    @property
+    def _state(self) -> State:
+        """That which judges the height in hand."""
+        return self._position().tip.state
+
+    @property
+    def _is_member(self) -> bool:
+        """An observer tells its status and nothing else."""
+        return self._state.index_of(self._transport.me) is not None
+
     def _is_settled(self, key: Hashable) -> bool:
         since_s = self._held_since_s.get(key, float("-inf"))
-        return self._clock.monotonic() - since_s >= self._genesis.waits.delta_s
+        return self._clock.monotonic() - since_s >= self._state.rules.waits.delta_s
 
     def _gives(self, peer: Id, key: Hashable, author: Id) -> bool:
         """Whether it is this node's turn to give `peer` an object that its status shows it lacks: the author always
         does, of the others first those that follow it among the members."""
-        me, first = self._genesis.index_of(self._transport.me), self._genesis.index_of(author)
+        state = self._state
+        me, first = state.index_of(self._transport.me), state.index_of(author)
         if me is None or first is None or not self._is_settled(key):
             return False
         missed = self._missed[peer, key]
         self._missed[peer, key] += 1
         if len(self._missed) > MAX_MISSED:
             del self._missed[next(iter(self._missed))]
-        return (me - first) % self._genesis.n >> missed <= FIRST_GIVERS
+        return (me - first) % state.n >> missed <= FIRST_GIVERS
+
+    def _is_due(self, peer: Id, change_id: Id, what: Hashable = None) -> bool:
+        """Whether enough time has passed since this was given to `peer`, twice as much each time: it may have no room
+        for it, or lie. A change is large, and open for long."""
+        now_s, status_s = self._clock.monotonic(), self._state.rules.waits.status_s
+        given_s, pause_s = self._given.get((peer, change_id, what), (float("-inf"), status_s / 2))
+        if now_s - given_s < pause_s:
+            return False
+        self._given[peer, change_id, what] = now_s, min(2 * pause_s, MAX_GIVEN_PAUSE * status_s)
+        return True
 
     # ---- status
 
     async def run(self) -> None:
         """Sends a status to everyone Delta after a change, so that changes in a row share one, and every `status_s`."""
-        waits = self._genesis.waits
         while True:
+            waits = self._state.rules.waits
             try:
                 async with asyncio.timeout(waits.status_s):
                     await self._changed.wait()
@@ -153,16 +185,16 @@ class Gossip:
 
     def get_status(self) -> Status:
         position = self._position()
-        machine = position.machine
+        machine, tip = position.machine, position.tip
         now_ms = self._clock.now_ms()
         if machine is None:
-            return Status(self._genesis.chain_id, position.head_height, position.head_id, time_ms=now_ms)
-        members = self._genesis.member_ids
+            return Status(tip.state.chain_id, tip.height, tip.id, time_ms=now_ms)
+        members = tip.state.member_ids
         candidates = sorted(machine.candidates)[: 2 * len(members)]  # no peer takes a longer list
         return Status(
-            chain_id=self._genesis.chain_id,
-            head_height=position.head_height,
-            head_id=position.head_id,
+            chain_id=tip.state.chain_id,
+            head_height=tip.height,
+            head_id=tip.id,
             height=machine.height,
             view=machine.view,
             contributes=position.contributes,
@@ -170,6 +202,7 @@ class Gossip:
             contributions=sum(1 << i for i, key in enumerate(members) if key in machine.contributions),
             candidates=tuple(candidates),
             votes=tuple(VoteBitmap(*held) for held in machine.voting.get_bitmaps()),
+            open=_list_open(position),
             time_ms=now_ms,
         )
 
@@ -177,10 +210,10 @@ class Gossip:
 
     def on_status(self, peer: Id, status: Status) -> None:
         """Gives `peer` what its status shows it lacks at our height. A peer on another height syncs by itself."""
-        machine = self._position().machine
+        position = self._position()
+        machine, members = position.machine, position.tip.state.member_ids
         if machine is None or status.height != machine.height or not self._is_member:
             return
-        members = self._genesis.member_ids
         for index, key in enumerate(members):
             contribution = None if status.contributions >> index & 1 else machine.contributions.get(key)
             if contribution is not None and self._gives(peer, contribution, key):
@@ -194,6 +227,32 @@ class Gossip:
             if self._gives(peer, vote.slot, vote.voter):
                 self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
         self._prove(peer, status, machine.voting.get_proof())
+        self._repair_proposals(peer, status, position)
+
+    def _repair_proposals(self, peer: Id, status: Status, position: Position) -> None:
+        """Open changes that the peer lacks, or what it lacks of the consent to them."""
+        state = position.tip.state
+        told = {change.id: change for change in status.open}
+        for proposal in position.proposals:
+            held, proposer = told.get(proposal.id), state.get_seat(proposal.change.by)
+            if held is None:
+                approval = None if proposer is None else proposal.approvals.get(proposer.key)
+                if approval is None or not self._gives(peer, proposal.id, approval.voter):
+                    continue
+                if self._is_due(peer, proposal.id):
+                    self._post(peer, MessageKind.PROPOSAL, encode_proposal(proposal.data, approval))
+                continue
+            for voter, approval in proposal.approvals.items():
+                index = state.index_of(voter)
+                if index is None or held.approvals >> index & 1:
+                    continue
+                if self._gives(peer, (proposal.id, voter), voter):
+                    self._post(peer, MessageKind.APPROVAL, encode_approval(approval))
+            ready = proposal.readiness
+            if ready is None or (held.ready_height is not None and held.ready_height >= ready.height):
+                continue
+            if self._is_due(peer, proposal.id, ready.height):
+                self._post(peer, MessageKind.READINESS, encode_readiness(ready))
 
     def _prove(self, peer: Id, status: Status, proof: Sequence[Vote]) -> None:
         """Gives a peer in a later view the prevotes behind the valid block, once a view, whatever it holds: a bitmap
@@ -214,3 +273,13 @@ class Gossip:
 
     def _post(self, peer: Id, kind: MessageKind, data: bytes) -> None:
         self._transport.post(peer, Message(kind, data))
+
+
+def _list_open(position: Position) -> tuple[OpenChange, ...]:
+    """The open changes as a status tells of them, those made first if there are too many."""
+    members, told = position.tip.state.member_ids, []
+    for proposal in position.proposals:
+        approvals = sum(1 << i for i, key in enumerate(members) if key in proposal.approvals)
+        ready = proposal.readiness
+        told.append(OpenChange(proposal.id, approvals, None if ready is None else ready.height))
+    return tuple(told[:MAX_OPEN_TOLD])

@@ -11,22 +11,23 @@ from collections.abc import AsyncGenerator, Hashable
 from contextlib import suppress
 from typing import Protocol
 
+from chain import evidence as evidence_rules
 from chain import validation
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
 from chain.errors import ChainError, InvalidEvidence, InvalidSignature
-from chain.genesis import Genesis
 from node.boundary import Boundary
 from node.consensus import actions
 from node.consensus.authenticator import Authenticator, get_signer
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
 from node.consensus.member_clocks import MemberClocks
+from node.consensus.proposals import CONSENT_KINDS, ProposalBook
 from node.consensus.serving import StoreServer
 from node.consensus.sync import Sync
 from node.events import Events
 from node.p2p.peers import Peer, Peers
 from node.p2p.refusals import Reason, get_reason
-from node.p2p.status import Status, StatusError, status_from_bytes
+from node.p2p.status import Status, StatusError, check_bounds, status_from_bytes
 from node.p2p.transport.base import Message, MessageKind, PeerFault
 
 log = logging.getLogger(__name__)
@@ -49,11 +50,11 @@ class PeerHandler:
 
     def __init__(
         self,
-        genesis: Genesis,
         current: CurrentRound,
         authenticator: Authenticator,
         evidence: Accusations,
         server: StoreServer,
+        proposals: ProposalBook,
         *,
         peers: Peers,
         clocks: MemberClocks,
@@ -62,11 +63,11 @@ class PeerHandler:
         events: Events,
         boundary: Boundary,
     ) -> None:
-        self._genesis = genesis
         self._current = current
         self._authenticator = authenticator
         self._evidence = evidence
         self._server = server
+        self._proposals = proposals
         self._peers = peers
         self._clocks = clocks
         self._gossip = gossip
@@ -85,7 +86,7 @@ class PeerHandler:
 
     def on_height(self, height: int) -> None:
         """Objects below `height` no longer matter, nor who was seen at work on the one before."""
-        self._authenticator.on_height(height)
+        self._authenticator.on_height(height, self._current.tip.state)
         self._heard.clear()
 
     def release(self) -> None:
@@ -125,12 +126,14 @@ class PeerHandler:
 
     def _open_status(self, data: bytes) -> Status:
         try:
-            status = status_from_bytes(data, self._genesis.n)
+            status = status_from_bytes(data)
+            if status.height == self._current.tip.height + 1:  # of other heights nobody here knows how many are members
+                check_bounds(status, self._current.tip.state.n)
         except StatusError as error:
             raise PeerFault(f"status: {error}") from error
-        if status.chain_id != self._genesis.chain_id:
+        if status.chain_id != self._current.tip.state.chain_id:
             raise PeerFault(
-                f"status: expected chain {self._genesis.chain_id.hex()}, got {status.chain_id.hex()}",
+                f"status: expected chain {self._current.tip.state.chain_id.hex()}, got {status.chain_id.hex()}",
                 Reason.OTHER_CHAIN,
             )
         return status
@@ -150,6 +153,9 @@ class PeerHandler:
             self._current.post(height, event)
 
     def _on_signed(self, sender: Peer, message: Message) -> None:
+        if message.kind in CONSENT_KINDS:
+            self._proposals.on_message(sender, message)
+            return
         height = self._current.tip.height + 1
         opened = self._authenticator.open(message, first=height, last=height + 1, has_room=self._has_room)
         if isinstance(opened, Evidence):
@@ -172,11 +178,12 @@ class PeerHandler:
     def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
         """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. Whether it
         is news is seen before its signatures are looked at."""
-        author, height = validation.read_accusation(evidence)
-        if abs(height - self._current.tip.height) > self._genesis.evidence_heights:
+        state = self._current.tip.state
+        author, height = evidence_rules.read_accusation(evidence)
+        if abs(height - self._current.tip.height) > state.rules.evidence_heights:
             sender.refusals[Reason.OTHER_HEIGHT] += 1
         elif not self._evidence.is_accused(author, height):
-            author, height = validation.validate_evidence(self._genesis, evidence)
+            author, height = evidence_rules.validate_evidence(state, evidence)
             self._evidence.on_evidence(evidence, author, height)
 
     def _accept(self, thing: Contribution | Block | Vote) -> bool:
@@ -192,18 +199,16 @@ class PeerHandler:
             return False
         match thing:
             case Contribution():
-                validation.validate_contribution(self._genesis, thing, height=height, prev=tip.id, is_verified=True)
+                validation.validate_contribution(tip.state, thing, height=height, prev=tip.id, is_verified=True)
                 self._current.post(height, actions.ContributionSeen(thing))
             case Vote():
                 self._current.post(height, actions.VoteSeen(thing))
             case Block():
                 validation.validate_candidate(
-                    self._genesis,
+                    tip,
                     thing,
-                    parent=tip.header,
-                    parent_id=tip.id,
-                    difficulty=tip.next_difficulty,
                     known=self._authenticator.is_known,
+                    knows_approval=self._proposals.knows,
                     is_verified=True,
                 )
                 if not machine.has_room(thing):

@@ -1,4 +1,4 @@
-"""Round inputs: what the learner gets of final blocks, to apply them and to train on.
+"""Block inputs: what the learner gets of final blocks, to apply them and to train on.
 
 An aggregate is computed from what is here, or had from any peer. What single peers offer (blobs on demand, shared sets)
 is pulled, and a round goes on without those of whom it cannot be had.
@@ -23,8 +23,8 @@ from node.training.learner import RoundInput
 RECALLED_HEIGHTS = 64  # below the head, in which an older aggregate is looked for
 
 
-class RoundInputs:
-    """One node's. `me` is this client; `disk` is the store's thread."""
+class BlockInputs:
+    """One learner's `RoundInputs`. `me` is this client; `disk` is the store's thread."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """One height of the ledger, as one member lives it: events in, actions out, nothing that waits (PROTOCOL §3).
 
 `RoundMachine` decides when contributions are enough, what goes into this node's candidate, which candidates are
-acceptable, and passes votes through `chain.finality`. `node.consensus.service` carries the actions out and owns every
-socket, clock, disk and process. The same events give the same actions.
+acceptable, and passes votes through `chain.finality`. `node.consensus.service` hands it the events and has the actions
+carried out; every socket, clock, disk and process is behind that. The same events give the same actions.
 
     TRAIN ──► COLLECT ──► MINE ──► VOTE ──► (finalised)      votes and collecting go on in every phase
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from chain import codec, finality
-from chain.block import Block, Certificate, Contribution, Id, Vote
-from chain.genesis import Genesis
+from chain.block import ApprovedChange, Block, Certificate, Contribution, Id, Vote
+from chain.state import State
 from node.consensus.actions import (
     Accuse,
     Accused,
@@ -23,6 +23,7 @@ from node.consensus.actions import (
     CandidateSeen,
     CandidateValidated,
     CastVote,
+    ChangeCompleted,
     CheckCandidate,
     ClockTimer,
     CollectTimer,
@@ -37,6 +38,7 @@ from node.consensus.actions import (
     MemberAbstains,
     MemberAlive,
     Mine,
+    MineChange,
     Mined,
     Now,
     Objection,
@@ -53,22 +55,22 @@ from node.consensus.actions import (
 )
 from node.consensus.candidates import Candidates
 from node.consensus.collecting import Collecting
-from node.consensus.credit import VainWait
 
 
 class RoundMachine:
-    """The rules of one height for one node, on a parent of the time `parent_ms`.
+    """The rules of one height for one node, as `state` has them, on a parent of the time `parent_ms`.
 
-    `awaited` are the members worth waiting for, `collect_s` at most (genesis' own by default): the parent's authors,
+    `awaited` are the members worth waiting for, `collect_s` at most (the state's own by default): the parent's authors,
     and those seen alive since, but for the `overdrawn`, whose credit is used up. `accused` are the authors with
     evidence, left out of the body built here. `me` is None for an observer. A member that does not contribute
     (`contributes`) collects, mines and votes like any other. `crossing_s` is for how long a candidate that nobody is
-    missing from waits for others that may cross it.
+    missing from waits for others that may cross it. A complete `change` is mined at once; with a run's rounds over
+    nothing else is.
     """
 
     def __init__(
         self,
-        genesis: Genesis,
+        state: State,
         *,
         me: Id | None,
         height: int,
@@ -80,42 +82,52 @@ class RoundMachine:
         contributes: bool = True,
         collect_s: float | None = None,
         crossing_s: float = 0.0,
+        change: ApprovedChange | None = None,
     ) -> None:
         self.height = height
-        self._genesis = genesis
+        self._has_round = state.has_round(height)
+        self._change = change
         self._me = me
         self._mines = mine and me is not None
+        patience_s = state.rules.waits.collect_s if collect_s is None else collect_s
         self._collecting = Collecting(
-            genesis,
+            state,
             me,
             awaited=awaited,
             overdrawn=overdrawn,
             accused=accused,
             contributes=contributes,
-            collect_s=genesis.waits.collect_s if collect_s is None else collect_s,
+            collect_s=patience_s,
         )
         self._body: tuple[Contribution, ...] = ()
-        self._candidates = Candidates(genesis, parent_ms)
+        self._candidates = Candidates(state, parent_ms)
         self._crossing_s = crossing_s
         self._crossed = crossing_s <= 0  # what crosses the first candidate is here
         self._satisfied = False  # an acceptable candidate is here: mining on would only split the vote
         self._mining = False
+        self._computing = False  # the aggregate to mine on: a change need not wait for it
         self._finalised = False
+        members, coordinators, waits = state.member_ids, state.active_ids, state.rules.waits
         self._voting = finality.Voting(
-            height=height, members=genesis.member_ids, quorum=genesis.q, me=me, waits=genesis.waits
+            height=height, members=members, coordinators=coordinators, quorum=state.q, me=me, waits=waits
         )
 
     # ---- what others may ask
 
     @property
     def phase(self) -> RoundPhase:
-        if self._finalised:
+        if self._finalised or self.is_idle:
             return RoundPhase.DONE
         if self.contributes and self._me not in self.contributions:
             return RoundPhase.TRAIN
         if self._mining:
             return RoundPhase.MINE
         return RoundPhase.VOTE if self.is_cut_off else RoundPhase.COLLECT
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do at this height: no round, and no change so far."""
+        return not (self._has_round or self._mining or self.candidates)
 
     @property
     def contributes(self) -> bool:
@@ -125,7 +137,7 @@ class RoundMachine:
     @property
     def abstains(self) -> bool:
         """Whether others need not wait for this node's contribution, since there will be none."""
-        return self._me is not None and not self.contributes
+        return self._me is not None and self._has_round and not self.contributes
 
     @property
     def view(self) -> int:
@@ -176,23 +188,16 @@ class RoundMachine:
         it no third one is, of a miner no third candidate, and votes are bounded by the book they go into."""
         match thing:
             case Contribution(author=author):
-                return author not in self._collecting.accused or author not in self.contributions
+                return self._has_round and self._collecting.has_room_for(author)
             case Block():
                 return self._candidates.has_room_for(thing)
             case Vote():
                 return True
 
-    def explain_left_out(self, block: Block) -> Mapping[Id, str]:
-        """Of each member that this final block has no contribution of, why that may be, as this node has seen it."""
-        return self._collecting.explain_left_out(block)
-
-    def explain_not_awaited(self, member: Id) -> str:
-        """Why nobody need wait for a member at this height, as far as the height itself shows it."""
-        return self._collecting.explain_not_awaited(member)
-
-    def get_vain_waits(self, block: Block, now: Now) -> Mapping[Id, VainWait]:
-        """For whom was waited in vain at this height, which ends with `block`."""
-        return self._collecting.get_vain_waits(block, now)
+    @property
+    def collecting(self) -> Collecting:
+        """What has come of contributions, who is waited for, and why some are not."""
+        return self._collecting
 
     @property
     def voting(self) -> finality.Voting:
@@ -219,7 +224,7 @@ class RoundMachine:
             case MemberAbstains(member):
                 return self._cut_off_if_all(now) if self._collecting.on_abstains(member, now) else []
             case Resumed():
-                self._on_resumed()
+                self._collecting.on_resumed()
                 return []
             case TrainingFailed():
                 return self._on_training_failed(now)
@@ -238,6 +243,8 @@ class RoundMachine:
                 return self._from_voting(self._voting.on_vote(vote), now)
             case Accused(member):
                 return self._leave_out(member, now)
+            case ChangeCompleted(change):
+                return self._mine_change(change)
             case TimerFired(timer):
                 match timer:
                     case CollectTimer():
@@ -261,7 +268,7 @@ class RoundMachine:
         if event.contribution is not None:
             self._collecting.contributes = self._me is not None
             actions += self._on_contribution(event.contribution, now)
-        return actions
+        return actions if self._change is None else actions + self._mine_change(self._change)
 
     # ---- COLLECT
 
@@ -284,11 +291,6 @@ class RoundMachine:
         self._collecting.refuse(contribution.author, reason, now)
         return self._cut_off_if_all(now)
 
-    def _on_resumed(self) -> None:
-        if self._me is not None:
-            self._collecting.contributes = True
-            self._collecting.on_alive(self._me)
-
     def _on_training_failed(self, now: Now) -> list[Action]:
         self._collecting.contributes = False
         if self._me is None:
@@ -305,26 +307,32 @@ class RoundMachine:
         if body is None:
             return []
         self._body = body
-        if not self._mines or self._satisfied:
+        if not self._mines or self._mining or self._satisfied:
             return []
-        self._mining = True
+        self._mining = self._computing = True
         return [ComputeAggregate(self._body)]
 
     # ---- MINE
 
+    def _mine_change(self, change: ApprovedChange) -> list[Action]:
+        """At once, whatever has come of contributions: so a round without an end can be ended or mended."""
+        if not self._mines or self._satisfied or (self._mining and not self._computing):
+            return []
+        self._mining, self._computing = True, False
+        return [MineChange(change)]
+
     def _on_aggregate(self, digest: bytes) -> list[Action]:
-        return [Mine(self._body, digest)] if self._mining else []
+        computing, self._computing = self._computing, False
+        return [Mine(self._body, digest)] if computing else []
 
     def _on_mined(self, block: Block, now: Now) -> list[Action]:
-        self._mining = False
+        self._mining = self._mines = False  # one candidate a height
         self._candidates.blocks[block.id] = block
         return self._on_validated(block, now)
 
     def _stop_mining(self) -> list[Action]:
-        if not self._mining:
-            return []
-        self._mining = False
-        return [StopMining()]
+        was_mining, self._mining, self._computing = self._mining, False, False
+        return [StopMining()] if was_mining else []
 
     # ---- VOTE
 

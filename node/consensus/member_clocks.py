@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chain.block import Id
-from chain.genesis import Genesis
+from chain.state import State
 from node.clock import Clock
+from node.consensus.current import CurrentRound
 from node.p2p.clock_skew import ENOUGH_TO_TELL, compute_lower_median, compute_skews_s, describe_skew, is_wrong
 
 FORGET_S = 60.0  # after a member's last status
@@ -31,15 +32,19 @@ class MemberClocks:
     """What one node knows of its federation's clocks. A status that was under way for long makes its sender look slow:
     of the last statuses the one that took least counts."""
 
-    def __init__(self, genesis: Genesis, me: Id, clock: Clock) -> None:
-        self._genesis = genesis
+    def __init__(self, current: CurrentRound, me: Id, clock: Clock) -> None:
+        self._current = current
         self._me = me
         self._clock = clock
         self._readings: dict[Id, _Reading] = {}
 
+    @property
+    def _state(self) -> State:
+        return self._current.tip.state
+
     def on_status(self, member: Id, time_ms: int) -> None:
         """A member has told its time; 0 is that of one which does not tell."""
-        if time_ms <= 0 or member == self._me or self._genesis.index_of(member) is None:
+        if time_ms <= 0 or member == self._me or self._state.index_of(member) is None:
             return
         now_s = self._clock.monotonic()
         before, new = self._readings.get(member), _Reading(time_ms - now_s * 1000, now_s)
@@ -74,12 +79,12 @@ class MemberClocks:
         shown = {
             member: reading.ahead_ms + now_s * 1000
             for member, reading in self._readings.items()
-            if now_s - reading.at_s <= FORGET_S
+            if now_s - reading.at_s <= FORGET_S and self._state.index_of(member) is not None
         }
-        if self._genesis.index_of(self._me) is not None:
+        if self._state.index_of(self._me) is not None:
             shown[self._me] = self._clock.now_ms()
         return shown
 
     def _get_name(self, member: Id) -> str:
-        index = self._genesis.index_of(member)
-        return "this node" if member == self._me or index is None else self._genesis.members[index].name
+        known = self._state.get_member(member)
+        return "this node" if member == self._me or known is None else known.name

@@ -6,11 +6,13 @@ searches are a fraction of what mining should take: a block found in the first o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from random import Random
 
 from chain import codec
-from chain.block import HEADER_VERSION, Block, Contribution, Digest, Header, Id
+from chain.block import Block, Body, Digest, Header, Id
+from chain.changes.base import Place
+from chain.changes.execution import compute_state_after
 from chain.tip import Tip
 from node.clock import Clock
 from node.consensus.miner import Miner
@@ -20,12 +22,12 @@ SLICES = 16  # of the time that mining should take, where difficulty follows it
 FIRST_COUNT = 1 << 12  # hashes in the first search; later ones are sized to last until the next seal
 MAX_COUNT = 1 << 32
 
-Sign = Callable[[Header, int, tuple[Contribution, ...]], Awaitable[Block]]  # of a header, the nonce found, and a body
+Sign = Callable[[Header, int, Body], Awaitable[Block]]  # of a header, the nonce found, and a body
 
 
 async def mine_block(
     tip: Tip,
-    contributions: Sequence[Contribution],
+    body: Body,
     aggregate: Digest,
     *,
     miner: Miner,
@@ -38,30 +40,30 @@ async def mine_block(
 
     `random` says where the search begins.
     """
-    genesis = tip.genesis
-    body = tuple(contributions)
+    state = tip.state
+    state_next = compute_state_after(state, body, Place(tip.height + 1, tip.header.aggregate))
     body_digest = codec.compute_body_digest(body)
     start_ms = max(clock.now_ms(), tip.header.time_ms + 1)
     slice_s = RESEAL_S
-    if genesis.pow.min < genesis.pow.max:
-        slice_s = min(RESEAL_S, genesis.pow.target_ms / 1000 / SLICES)
+    if state.rules.pow.min < state.rules.pow.max:
+        slice_s = min(RESEAL_S, state.rules.pow.target_ms / 1000 / SLICES)
     nonce = random.getrandbits(63)
     count = FIRST_COUNT
     while True:
         header = Header(
-            version=HEADER_VERSION,
+            version=state.protocol,
             height=tip.height + 1,
             prev=tip.id,
             body=body_digest,
             aggregate=aggregate,
-            members_next=genesis.members_digest,
+            state_next=state_next.digest,
             miner=me,
             start_ms=start_ms,
             time_ms=max(clock.now_ms(), start_ms),
             difficulty=tip.next_difficulty,
         )
         began_s = clock.monotonic()
-        found = await miner.mine(codec.compute_seal(genesis.chain_id, header), header.difficulty, nonce, count)
+        found = await miner.mine(codec.compute_seal(state.chain_id, header), header.difficulty, nonce, count)
         if found is not None:
             return await sign(header, found, body)
         nonce = (nonce + count) % (1 << 63)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 
-from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from node.consensus.awaiting import Awaiting
@@ -16,6 +15,7 @@ from node.consensus.crossing import Crossing
 from node.consensus.evidence import EvidencePool
 from node.consensus.machine import RoundMachine
 from node.consensus.participation import Participation
+from node.consensus.proposals import ProposalBook
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.signer import Signer
 from node.offload import Offload
@@ -29,7 +29,6 @@ class RoundOpener:
 
     def __init__(
         self,
-        genesis: Genesis,
         signer: Signer,
         store: SqliteStore,
         disk: Offload,
@@ -37,6 +36,7 @@ class RoundOpener:
         peers: Peers,
         awaiting: Awaiting,
         evidence: EvidencePool,
+        proposals: ProposalBook,
         crossing: Crossing,
         participation: Participation,
         mines: bool,
@@ -45,32 +45,36 @@ class RoundOpener:
         self.restored = Restored(store.get_meta(RESTORED))
         self.participation = participation
         self.crossing = crossing
-        self._genesis = genesis
         self._signer = signer
         self._store = store
         self._disk = disk
         self._peers = peers
         self._awaiting = awaiting
         self._evidence = evidence
+        self._proposals = proposals
 
     async def open(self, tip: Tip, collect_s: float, *, is_behind: bool) -> RoundMachine:
         """The machine of the height after `tip`. `is_behind`: there are final blocks that are not here yet."""
         height = tip.height + 1
         await self._note_tip(tip.height, is_behind=is_behind)
-        speaks = self._signer.may_sign(height) and not self.restored.is_silent_at(height)
+        state, me = tip.state, self._signer.id
+        speaks = self._signer.may_sign(state, height) and not self.restored.is_silent_at(height)
+        await self._proposals.on_tip()
+        has_round = state.has_round(height)
         parent_authors = {contribution.author for contribution in tip.block.contributions}
         return RoundMachine(
-            self._genesis,
-            me=self._signer.id if speaks else None,
+            state,
+            me=me if speaks else None,
             height=height,
             parent_ms=tip.header.time_ms,
-            awaited=parent_authors if tip.height else self._genesis.member_ids,
+            awaited=parent_authors or state.active_ids,  # a change block has no authors
             overdrawn=self._awaiting.get_overdrawn(),
             accused=self._evidence.get_accused(height),
-            mine=self.mines,
-            contributes=self.participation.contributes_to(height),
+            mine=self.mines and state.is_active(me),
+            contributes=has_round and self.participation.contributes_to(height) and state.is_active(me),
             collect_s=collect_s,
             crossing_s=self.crossing.wait_s,
+            change=self._proposals.choose(),
         )
 
     async def _note_tip(self, height: int, *, is_behind: bool) -> None:

@@ -67,7 +67,7 @@ class RoundRecord:
     def on_final(self, block: Block, certificate: Certificate, at_s: float, machine: RoundMachine) -> None:
         self.mark("final", at_s)
         self.block, self.certificate, self.refused = block, certificate, dict(machine.refused)
-        self.left_out = machine.explain_left_out(block)
+        self.left_out = machine.collecting.explain_left_out(block)
         self.objections = [(machine.candidates[at], objection) for at, objection in machine.objections.items()]
 
     def on_signed_twice(self, author: Id, kind: EvidenceKind) -> None:

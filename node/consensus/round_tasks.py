@@ -13,7 +13,9 @@ from functools import partial
 from typing import Any
 
 from chain import validation
-from chain.block import Block, Contribution, Digest
+from chain.block import ApprovedChange, Block, Body, Contribution, Digest
+from chain.changes.change import read_change
+from chain.changes.execution import get_aggregate
 from chain.errors import ValidationError
 from chain.tip import Tip
 from ml.specs import MethodSpec
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 
 AGAIN_S = 1.0  # between two attempts at what failed for an error that nobody foresaw
 
-Mine = Callable[[Tip, tuple[Contribution, ...], Digest], Awaitable[Block]]
+Mine = Callable[[Tip, Body, Digest], Awaitable[Block]]
 
 
 async def _raise(error: BaseException) -> None:
@@ -117,7 +119,12 @@ class RoundTasks:
 
     def start_mining(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
         """Has a candidate of this node mined."""
-        self._mining = self._spawn(self._mine_and_push(tip, contributions, aggregate))
+        self._mining = self._spawn(self._mine_and_push(tip, Body(contributions), aggregate))
+
+    def start_mining_change(self, tip: Tip, change: ApprovedChange) -> None:
+        """Has a candidate of this node mined that holds a change."""
+        aggregate = get_aggregate(read_change(change.change), tip.header.aggregate)
+        self._mining = self._spawn(self._mine_and_push(tip, Body(change=change), aggregate))
 
     def stop_mining(self) -> None:
         """Nobody waits for a candidate of this node any more."""
@@ -125,7 +132,10 @@ class RoundTasks:
             self._mining.cancel()
 
     def check_candidate(self, block: Block) -> None:
-        """Has a candidate recomputed."""
+        """Has a candidate recomputed. A change was judged whole before it came here."""
+        if block.change is not None:
+            self._current.post(block.height, actions.CandidateValidated(block))
+            return
         self._spawn(self._check_candidate(self._get_payloads(), block))
 
     def start_timer(self, timer: actions.Timer, after_s: float) -> None:
@@ -187,8 +197,8 @@ class RoundTasks:
             has_failed = True
             await asyncio.sleep(AGAIN_S)
 
-    async def _mine_and_push(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
-        block = await self._mine(tip, contributions, aggregate)
+    async def _mine_and_push(self, tip: Tip, body: Body, aggregate: Digest) -> None:
+        block = await self._mine(tip, body, aggregate)
         self._gossip.push_block(block)
         self._current.post(block.height, actions.Mined(block))
 

@@ -1,8 +1,8 @@
-"""Carries out what `RoundMachine` decides: one queue, one task.
+"""Round service: one queue and one task, in which a node lives one height after the other.
 
-Everything that happens to a height goes through the queue of `CurrentRound`, so the machine sees one event at a time
-and what it decides is done, and durable, before the next. Slow work runs beside it (`RoundTasks`) and reports back
-through the queue. What is signed goes through `Signer`, what is final through `Committer`.
+Everything that happens to a height goes through the queue of `CurrentRound`, so `RoundMachine` sees one event at a time
+and what it decides is done, and durable, before the next. `ActionExecutor` carries that out; the end of a height, with
+its block for `Committer` and the round after it, is the service's own.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from chain.block import Block, Contribution, Id, Phase, Vote
-from chain.genesis import Genesis
+from chain.block import Contribution, Id
 from chain.tip import Tip
-from ml.specs import MethodSpec
 from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus import actions
@@ -26,16 +24,18 @@ from node.consensus.awaiting import Awaiting
 from node.consensus.commit import Committer
 from node.consensus.credit import VainWait
 from node.consensus.current import Adopted, CurrentRound, Posted
-from node.consensus.evidence import EvidencePool
+from node.consensus.executor import ActionExecutor
 from node.consensus.gossip import Gossip
-from node.consensus.halted import Halted
 from node.consensus.handler import PeerHandler
 from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.opening import RoundOpener
-from node.consensus.record import Records, RoundRecord
+from node.consensus.proposals import ProposalBook
+from node.consensus.record import Records
+from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import AGAIN_S, RoundTasks
-from node.consensus.signer import SignedBefore, Signer
+from node.consensus.scheduler import TrainingScheduler
+from node.consensus.signer import Signer
 from node.consensus.stall import StallWatch
 from node.consensus.sync import ChainsDiverge, FinalBlock, Sync
 from node.events import Events
@@ -45,7 +45,7 @@ from node.p2p.transport.base import Transport
 from node.payloads.checks import Aggregate
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.transfers import Transfers
-from node.training.learner import Learner, Target
+from node.training.learner import Learner
 from node.training.local_work import LocalWork
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,6 @@ log = logging.getLogger(__name__)
 class RoundParts:
     """The parts of one node's rounds, as `node.consensus.wiring` puts them together."""
 
-    genesis: Genesis
-    spec: MethodSpec
     clock: Clock
     clocks: MemberClocks
     boundary: Boundary
@@ -68,16 +66,19 @@ class RoundParts:
     current: CurrentRound
     signer: Signer
     committer: Committer
-    evidence: EvidencePool
     awaiting: Awaiting
+    proposals: ProposalBook
     opener: RoundOpener
     tasks: RoundTasks
+    executor: ActionExecutor
     records: Records
+    reporter: RoundReporter
     local_work: LocalWork
     gossip: Gossip
     sync: Sync
     handler: PeerHandler
     learner: Learner
+    scheduler: TrainingScheduler
     stall: StallWatch
     auditor: Auditor
 
@@ -86,32 +87,32 @@ class RoundService:
     """One node's rounds, from the store's head on. `run` goes on until cancelled."""
 
     def __init__(self, parts: RoundParts) -> None:
-        self.peers = parts.peers
+        self.peers = parts.peers  # these are here for status, metrics and the operator
         self.events = parts.events
-        self.clocks = parts.clocks
         self.blobs = parts.blobs
         self.transfers = parts.transfers
-        self.current = parts.current
-        self.signer = parts.signer
-        self.awaiting = parts.awaiting
-        self.opener = parts.opener
-        self.tasks = parts.tasks
         self.participation = parts.opener.participation
         self.restored = parts.opener.restored
         self.credits = parts.awaiting.credits
-        self.records = parts.records
         self.local_work = parts.local_work
+        self.clocks = parts.clocks  # and these are worked with
+        self.current = parts.current
+        self.signer = parts.signer
+        self.proposals = parts.proposals
+        self.opener = parts.opener
+        self.tasks = parts.tasks
+        self.records = parts.records
         self.gossip = parts.gossip
         self.handler = parts.handler
         self.learner = parts.learner
-        self.num_iterations = parts.spec.get_local_work(parts.current.tip.height + 1)  # E of the round in hand
-        self._genesis = parts.genesis
-        self._spec = parts.spec
         self._clock = parts.clock
         self._boundary = parts.boundary
         self._transport = parts.transport
         self._committer = parts.committer
-        self._evidence = parts.evidence
+        self._awaiting = parts.awaiting
+        self._executor = parts.executor
+        self._reporter = parts.reporter
+        self._scheduler = parts.scheduler
         self._sync = parts.sync
         self._stall = parts.stall
         self._auditor = parts.auditor
@@ -124,7 +125,9 @@ class RoundService:
 
     @property
     def machine(self) -> RoundMachine | None:
-        return self.current.machine
+        """The round in hand; None while there is none, as the set rounds are over."""
+        machine = self.current.machine
+        return None if machine is None or machine.is_idle else machine
 
     @property
     def stall(self) -> str | None:
@@ -132,13 +135,18 @@ class RoundService:
         return self._stall.reason
 
     @property
+    def num_iterations(self) -> int:
+        """E of the round in hand."""
+        return self._scheduler.num_iterations
+
+    @property
     def is_done(self) -> bool:
-        """Whether the set rounds are over: the node keeps serving and contributes no more."""
-        return self._genesis.rounds != 0 and self.tip.height >= self._genesis.rounds
+        """Whether the set rounds are over: the node keeps serving, and only a change makes a block."""
+        return not self.tip.state.has_round(self.tip.height + 1)
 
     def describe_not_awaited(self) -> dict[Id, str]:
         """Whose contribution this node does not wait for in the round in hand, and why."""
-        return self.awaiting.describe(self.machine)
+        return self._awaiting.describe(self.machine)
 
     def get_refusals(self) -> dict[Id, Refusals]:
         """What was not taken since the node started, of each peer of which there is such."""
@@ -184,8 +192,8 @@ class RoundService:
             while True:
                 match await self.current.next():
                     case Posted(height, event):
-                        if self.machine is not None and height == self.machine.height:
-                            await self._handle(self.machine, event)
+                        if self.current.machine is not None and height == self.current.machine.height:
+                            await self._handle(self.current.machine, event)
                     case Adopted(blocks, done):
                         await self._adopt(blocks, done)
                     case step:
@@ -197,54 +205,34 @@ class RoundService:
 
     async def _begin(self) -> None:
         """Take up the height after the head, with whatever of it is durable here already."""
-        self._measure()
+        if self.current.machine is not None:
+            self._scheduler.measure()
+            self.opener.crossing.add(self.current.machine.apart_s)
         self.tasks.cancel()
         tip, height = self.tip, self.tip.height + 1
         self.handler.on_height(height)
-        if self.is_done:
-            self.current.machine = None
-            self.records.end()
-            self.gossip.on_height()
-            self.learner.set_target(Target(tip.block, trains=False))
-            return
+        is_done = self.is_done
         collect_s = self.tasks.get_collect_s(height)
         machine = await self.opener.open(tip, collect_s, is_behind=self._sync.is_behind)
         self.tasks.begin(tip)
-        self.records.begin(height)
+        if is_done:
+            self.records.end()
+        else:
+            self.records.begin(height)
         self.current.machine = machine
         before = await self.signer.load_before(height)
         self.gossip.on_height()
         await self._handle(machine, before.started)
         for block in before.locked:
             self.current.post(height, actions.CandidateSeen(block))
-        for thing in before.own:
-            self._push(thing)
+        self._executor.resend(before.own)
         self.handler.release()
-        self._set_target(machine, before)
-        self._publish_phase()
-
-    def _measure(self) -> None:
-        """What the round that ends has taken, for the choices of the next."""
-        machine, record = self.machine, self.records.current
-        if machine is None or record is None:
-            return
-        self.local_work.add_round(record.train, record.beta_s, self.learner.progress, self.num_iterations)
-        self.opener.crossing.add(machine.apart_s)
-
-    def _set_target(self, machine: RoundMachine, before: SignedBefore) -> None:
-        """Has the worker train for this height, unless it has been trained for in an earlier life."""
-        chosen = before.num_iterations or self.local_work.choose_iterations()
-        self.num_iterations = chosen or self._spec.get_local_work(machine.height)
-        has_contributed = before.started.contribution is not None
-        is_over = has_contributed and machine.height <= self._spec.sharing_heights  # nothing is left but what is signed
-        self.learner.set_target(
-            Target(
-                self.tip.block,
-                trains=machine.contributes and not is_over,
-                has_contributed=has_contributed,
-                num_iterations=chosen,
-            )
-        )
+        if is_done:
+            self._scheduler.end()
+        else:
+            self._scheduler.begin(machine, before)
+        if self.current.machine is not None:
+            self._reporter.publish_phase(self.current.machine)
 
     async def resume(self) -> None:
         """Has the round in hand contributed to, if it is not already: while all pause there is none after it."""
@@ -253,12 +241,10 @@ class RoundService:
         await done
 
     async def _resume(self, done: asyncio.Future[None]) -> None:
-        machine = self.machine
+        machine = self.current.machine
         if machine is not None and machine.abstains and self.participation.contributes_to(machine.height):
             await self._handle(machine, actions.Resumed())
-            chosen = self.local_work.choose_iterations()
-            self.num_iterations = chosen or self._spec.get_local_work(machine.height)
-            self.learner.set_target(Target(self.tip.block, trains=True, num_iterations=chosen))
+            self._scheduler.resume(machine)
             self.gossip.on_step()
         if not done.done():
             done.set_result(None)
@@ -273,151 +259,52 @@ class RoundService:
         source = actions.get_source(event)
         with self._boundary.around("event", source, passing=(Exception,) if is_own else ()):
             decided = machine.on(event, self._get_now())
-        with self._boundary.around("record"):
-            self._note(machine, event)
+        self._reporter.on_event(machine, event)
         if machine.phase is not phase:
-            self._publish_phase()
+            self._reporter.publish_phase(machine)
         for action in decided:
-            if self.machine is not machine:
+            if self.current.machine is not machine:
                 break  # an earlier action has finalised the height
-            await self._perform(machine, action)
+            if isinstance(action, actions.Finalise):
+                await self._finalise(machine, action)
+            elif (heard := await self._executor.execute(machine.height, action)) is not None:
+                await self._handle(machine, heard)
         if decided:
             self.gossip.on_step()
 
     def _get_now(self) -> actions.Now:
         return actions.Now(self._clock.monotonic(), self.clocks.now_ms())
 
-    def _note(self, machine: RoundMachine, event: actions.Event) -> None:
-        """Remember since when things are held, and when the round's phases ended."""
-        record, now_s = self._get_record(), self._clock.monotonic()
-        match event:
-            case actions.ContributionSeen(contribution):
-                self.gossip.on_held(contribution)
-                if contribution.author == self.signer.id:
-                    record.mark("contributed", now_s)
-            case actions.CandidateSeen(block) | actions.Mined(block):
-                self.gossip.on_held(block.id)
-            case actions.VoteSeen(vote):
-                self.gossip.on_held(vote.slot)
-            case actions.CandidateValidated(block) | actions.CandidateRefused(block):
-                objection = machine.objections.get(block.id)
-                if objection is not None and objection.kind is not None:
-                    self.peers.refuse(block.header.miner, objection.kind)
-            case _:
-                pass
-        if machine.is_cut_off:
-            record.mark("cutoff", now_s)
-        if machine.is_satisfied:
-            record.mark("candidate", now_s)
-
-    def _get_record(self) -> RoundRecord:
-        assert self.records.current is not None  # noqa: S101 - only asked for while a round is in hand
-        return self.records.current
-
-    def _publish_phase(self) -> None:
-        machine = self.machine
-        if machine is not None:
-            self.events.publish("round", height=machine.height, phase=machine.phase.value, view=machine.view)
-
-    async def _perform(self, machine: RoundMachine, action: actions.Action) -> None:
-        match action:
-            case actions.FetchPayloads(contribution):
-                self.tasks.fetch_payloads(contribution)
-            case actions.ComputeAggregate(contributions):
-                self.tasks.compute_aggregate(contributions)
-            case actions.Mine(contributions, aggregate):
-                self.tasks.start_mining(self.tip, contributions, aggregate)
-            case actions.StopMining():
-                self.tasks.stop_mining()
-            case actions.CheckCandidate(block):
-                self.tasks.check_candidate(block)
-            case actions.CastVote():
-                await self._cast(machine, action)
-            case actions.FetchBlock():
-                with self._boundary.around("status"):
-                    self.gossip.send_status()  # whoever sees that we lack it pushes it
-            case actions.StartTimer(timer, after_s):
-                self.tasks.start_timer(timer, after_s)
-            case actions.Accuse(evidence, author):
-                await self._evidence.accuse(evidence, author, machine.height)
-            case actions.Finalise():
-                await self._finalise(machine, action)
-            case actions.Halt(reason):
-                raise Halted(reason)
-
-    async def _cast(self, machine: RoundMachine, action: actions.CastVote) -> None:
-        vote = await self.signer.sign_vote(machine.height, action)
-        if action.cast.phase is Phase.PREVOTE:
-            for prevote in action.cast.justification:
-                self.gossip.push_vote(prevote)
-        self.gossip.push_vote(vote)
-        await self._handle(machine, actions.VoteSeen(vote))
-
-    def _push(self, thing: Contribution | Block | Vote) -> None:
-        match thing:
-            case Contribution():
-                self.gossip.push_contribution(thing)
-            case Block():
-                self.gossip.push_block(thing)
-            case Vote():
-                self.gossip.push_vote(thing)
-
     # ---- blocks that are final
 
     async def _finalise(self, machine: RoundMachine, action: actions.Finalise) -> None:
-        block, record = action.block, self._get_record()
+        block, final = action.block, FinalBlock(action.block, action.certificate)
         if not action.audited:
             log.warning("height %d followed by its certificate; its blobs are not here yet", block.height)
             self._auditor.add(block, self.tip.block)
-        await self._append([FinalBlock(block, action.certificate)], self.tasks.get_aggregate(block.header.aggregate))
-        with self._boundary.around("record"):
-            record.on_final(block, action.certificate, self._clock.monotonic(), machine)
-            self.records.keep(record)
-            self._publish_block(block, len(action.certificate.signatures))
+        await self._append([final], self.tasks.get_aggregate(block.header.aggregate))
+        self._reporter.on_final(machine, final)
         await self._begin()
 
     async def _adopt(self, blocks: Sequence[FinalBlock], done: asyncio.Future[None]) -> None:
-        before = self.tip
         new = self._committer.choose_next(blocks)
         if new:
-            parents = [before.block, *(final.block for final in new)]
+            parents = [self.tip.block, *(final.block for final in new)]
             for parent, final in zip(parents, new, strict=False):
                 with self._boundary.around("audit"):
                     self._auditor.add(final.block, parent)
             await self._append(new)
-            with self._boundary.around("record"):
-                for final in new:
-                    self._publish_block(final.block, len(final.certificate.signatures))
-                log.info("caught up from height %d to %d", before.height, self.tip.height)
+            self._reporter.on_adopted(new)
             await self._begin()
         if not done.done():
             done.set_result(None)
 
     async def _append(self, blocks: Sequence[FinalBlock], aggregate: Aggregate | None = None) -> None:
-        machine, first = self.machine, blocks[0].block
+        machine, first = self.current.machine, blocks[0].block
         seen: Collection[Contribution] = ()
         vain: Mapping[Id, VainWait] = {}
         if machine is not None and machine.height == first.height:
-            seen, vain = machine.contributions.values(), machine.get_vain_waits(first, self._get_now())
+            seen, vain = machine.contributions.values(), machine.collecting.get_vain_waits(first, self._get_now())
         await self._committer.append(blocks, aggregate, seen)
         for final in blocks:
-            self.awaiting.on_final(final.block.height, vain if final.block is first else {})
-
-    def _publish_block(self, block: Block, num_votes: int) -> None:
-        log.info(
-            "block %d  %s by %s  %d contributions  %d votes  finalised",
-            block.height,
-            block.id.hex()[:8],
-            self.peers.get_name(block.header.miner),
-            len(block.contributions),
-            num_votes,
-        )
-        self.events.publish(
-            "block",
-            height=block.height,
-            id=block.id.hex(),
-            miner=block.header.miner.hex(),
-            time_ms=block.header.time_ms,
-            contributions=len(block.contributions),
-            votes=num_votes,
-        )
+            self._awaiting.on_final(final.block.height, vain if final.block is first else {})

@@ -1,5 +1,5 @@
-"""The one door that signs contributions, candidates and votes: durable before they are sent, and never two of a slot
-(I4).
+"""The one door that signs: contributions, candidates and votes durable before they are sent, and never two of a slot
+(I4), and approvals of changes.
 
 Nothing else in a round holds the key. The store keeps one object for each slot; where there is one already, from an
 earlier life, that one is given back and sent again. Before a lock is signed, what it is on and the prevotes that
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from chain import codec
-from chain.block import Block, Contribution, Header, Id, PayloadRef, Phase, Vote
+from chain import approvals, codec
+from chain.block import Answer, Approval, Block, Body, Contribution, Digest, Header, Id, PayloadRef, Phase, Vote
 from chain.errors import SlotTaken
 from chain.genesis import Genesis
 from chain.signing import SigningKey
+from chain.state import State
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from ml import payload
@@ -54,7 +55,6 @@ class Signer:
     ) -> None:
         self._key = key
         self._chain_id = genesis.chain_id
-        self._is_member = genesis.index_of(key.id) is not None
         self._store = store
         self._disk = disk
         self._bulk = bulk
@@ -66,9 +66,10 @@ class Signer:
         """Who signs."""
         return self._key.id
 
-    def may_sign(self, height: int) -> bool:
-        """Whether it is certain what was signed for this height: where rows were lost it is not, and nothing is."""
-        return self._is_member and height > self._store.silent_until
+    def may_sign(self, state: State, height: int) -> bool:
+        """Whether this key counts at `height`, which `state` judges, and it is certain what was signed for it: where
+        rows were lost it is not, and nothing is signed."""
+        return state.index_of(self.id) is not None and height > self._store.silent_until
 
     # ---- what was signed before
 
@@ -138,9 +139,15 @@ class Signer:
             return codec.decode_contribution(taken.stored)
         return contribution
 
+    # ---- changes
+
+    def sign_approval(self, change_id: Digest, answer: Answer) -> Approval:
+        """This member's answer to a change. Nothing binds it to say the same of another: it is no slot."""
+        return approvals.sign_approval(self._key, self._chain_id, change_id, answer)
+
     # ---- candidates
 
-    async def sign_candidate(self, header: Header, nonce: int, body: tuple[Contribution, ...]) -> Block:
+    async def sign_candidate(self, header: Header, nonce: int, body: Body) -> Block:
         """The durable candidate of this height: the one of this header, or the one signed before."""
         block = codec.make_block(self._chain_id, header, nonce, body, self._key)
         try:

@@ -19,7 +19,7 @@ from math import inf
 from statistics import median
 
 from chain.block import Id, Phase
-from chain.genesis import Genesis
+from chain.state import State
 from node.clock import Clock
 from node.consensus.actions import RoundPhase
 from node.consensus.machine import RoundMachine
@@ -38,7 +38,8 @@ GRACE_STATUSES = 4.0  # after a start nobody has been heard of yet
 
 @dataclass(frozen=True, slots=True)
 class StallInput:
-    """Where a node stands: its head, and the round on top of it, None once the set rounds are done.
+    """Where a node stands: its head, the state that judges what comes next, and the round on top of it, None once the
+    set rounds are done.
 
     `is_starting`: its worker is not ready yet. `collect_s` is for how long this round waits for payloads,
     `received_bytes` what has come of blobs so far, and `mine_s` how long mining is expected to take, None while that is
@@ -46,6 +47,7 @@ class StallInput:
     """
 
     height: int
+    state: State
     machine: RoundMachine | None
     is_starting: bool
     collect_s: float
@@ -56,10 +58,7 @@ class StallInput:
 class StallDetector:
     """One node's sense of time. To be asked several times a second, or at least once a status."""
 
-    def __init__(
-        self, genesis: Genesis, me: Id, peers: Peers, clock: Clock, get_work: Callable[[], StallInput]
-    ) -> None:
-        self._genesis = genesis
+    def __init__(self, me: Id, peers: Peers, clock: Clock, get_work: Callable[[], StallInput]) -> None:
         self._me = me
         self._peers = peers
         self._clock = clock
@@ -78,11 +77,16 @@ class StallDetector:
         if work.height != self._height:
             self._on_block(work.height, now_s)
         machine = work.machine
-        if machine is None:
+        if machine is None or machine.is_idle:
             self._moved_s = now_s
             return None
         mark = self._get_mark(work, machine)
-        if mark != self._mark or work.is_starting or self._is_at_work(machine) or self._peers.describe_stall():
+        if (
+            mark != self._mark
+            or work.is_starting
+            or self._is_at_work(work.state, machine)
+            or self._peers.describe_stall()
+        ):
             self._mark, self._moved_s = mark, now_s
         if now_s - self._moved_s <= self._get_patience_s(work, machine):
             return None
@@ -90,7 +94,7 @@ class StallDetector:
         usually = f", usually {_show(median(self._intervals_s))}" if self._intervals_s else ""
         return (
             f"height {machine.height}: no block for {_show(now_s - since_s)}{usually}; "
-            f"phase {machine.phase.value}, waiting for {self._describe_wait(machine)}"
+            f"phase {machine.phase.value}, waiting for {self._describe_wait(work.state, machine)}"
         )
 
     def _on_block(self, height: int, now_s: float) -> None:
@@ -104,60 +108,62 @@ class StallDetector:
     def _get_mark(self, work: StallInput, machine: RoundMachine) -> Hashable:
         """It changes whenever the round moves. Votes alone are no move: where they do not settle there is no end of
         them. Nor are bytes, once there are enough payloads."""
-        num_bytes = work.received_bytes if len(machine.verified) < self._genesis.q else 0
+        num_bytes = work.received_bytes if len(machine.verified) < work.state.q else 0
         return work.height, len(machine.contributions), len(machine.verified), len(machine.candidates), num_bytes
 
     def _get_patience_s(self, work: StallInput, machine: RoundMachine) -> float:
-        waits = self._genesis.waits
+        waits = work.state.rules.waits
         views_s = sum(waits.compute_propose_s(view) + 2 * waits.compute_vote_s(view) for view in range(USUAL_VIEWS))
         slow_s = work.collect_s + views_s
-        if len(machine.verified) >= self._genesis.q and not machine.candidates:  # somebody is mining
+        if len(machine.verified) >= work.state.q and not machine.candidates:  # somebody is mining
             if work.mine_s is None or len(self._rests_s) < ENOUGH_BLOCKS:
                 return inf
             return slow_s + UNLUCKY * work.mine_s
         return slow_s + FAR * median(self._rests_s) if self._rests_s else FAR * slow_s
 
-    def _is_at_work(self, machine: RoundMachine) -> bool:
+    def _is_at_work(self, state: State, machine: RoundMachine) -> bool:
         """Whether contributions are missing that are being made, and with them there would be enough."""
         here = set(machine.contributions)
-        if len(here) >= self._genesis.q:
+        if len(here) >= state.q:
             return False
-        coming = {peer.id for peer in self._peers if peer.is_member and self._is_training(peer.id, machine.height)}
+        coming = {
+            peer.id for peer in self._peers if peer.is_member and self._is_training(state, peer.id, machine.height)
+        }
         if machine.phase is RoundPhase.TRAIN:
             coming.add(self._me)
-        return len(here | coming) >= self._genesis.q
+        return len(here | coming) >= state.q
 
-    def _is_training(self, peer: Id, height: int) -> bool:
+    def _is_training(self, state: State, peer: Id, height: int) -> bool:
         """As it says itself. One that has fallen back trains once it has caught up."""
-        entry, index = self._peers.get(peer), self._genesis.index_of(peer)
+        entry, index = self._peers.get(peer), state.index_of(peer)
         if entry is None or entry.status is None or index is None or not self._peers.is_alive(peer):
             return False
         status = entry.status
         has_contributed = status.height == height and status.contributions >> index & 1
         return status.contributes and status.height <= height and not has_contributed
 
-    def _describe_wait(self, machine: RoundMachine) -> str:
-        members, quorum = self._genesis.members, self._genesis.q
+    def _describe_wait(self, state: State, machine: RoundMachine) -> str:
+        members, quorum = state.members, state.q
         ahead = [peer for peer in self._peers if peer.status is not None and peer.status.head_height >= machine.height]
         if ahead:
             return f"the blocks of {', '.join(sorted(peer.name for peer in ahead))}"
         if len(machine.contributions) < quorum:
-            return f"contributions of {self._name(set(self._genesis.member_ids) - set(machine.contributions))}"
+            return f"contributions of {self._name(state, set(state.active_ids) - set(machine.contributions))}"
         if len(machine.verified) < quorum:
-            return f"payloads of {self._name(set(machine.contributions) - set(machine.verified))}"
+            return f"payloads of {self._name(state, set(machine.contributions) - set(machine.verified))}"
         if not machine.candidates:
             return "proof of work"
         for phase in (Phase.PREVOTE, Phase.PRECOMMIT):
             held = machine.voting.vote_bitmap(machine.view, phase)
             missing = {member.key for index, member in enumerate(members) if not held >> index & 1}
             if len(members) - len(missing) < quorum:
-                return f"{phase.name.lower()}s of {self._name(missing)} in view {machine.view}"
+                return f"{phase.name.lower()}s of {self._name(state, missing)} in view {machine.view}"
         return f"votes that agree, in view {machine.view}"
 
-    def _name(self, keys: set[Id]) -> str:
+    def _name(self, state: State, keys: set[Id]) -> str:
         named = (
             f"{member.name} (paused)" if self._abstains(member.key) else member.name
-            for member in self._genesis.members
+            for member in state.members
             if member.key in keys
         )
         return ", ".join(sorted(named))

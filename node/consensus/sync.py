@@ -12,7 +12,6 @@ from chain import codec, validation
 from chain.block import Block, Certificate, Id
 from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES
 from chain.errors import ChainError
-from chain.genesis import Genesis
 from chain.tip import Tip
 from node.boundary import Boundary
 from node.p2p.peers import Peer, Peers
@@ -77,14 +76,12 @@ class Sync:
 
     def __init__(
         self,
-        genesis: Genesis,
         transport: Transport,
         peers: Peers,
         get_tip: Callable[[], Tip],
         adopt: Adopt,
         boundary: Boundary | None = None,
     ) -> None:
-        self._genesis = genesis
         self._transport = transport
         self._peers = peers
         self._get_tip = get_tip
@@ -107,7 +104,7 @@ class Sync:
             while (peer := self._choose()) is not None:
                 await self._try(peer, self._follow(peer))
             for peer in self._get_elsewhere():
-                await self._try(peer, self._compare(peer, self._get_tip().block))
+                await self._try(peer, self._compare(peer, self._get_tip()))
 
     async def _try(self, peer: Peer, work: Coroutine[None, None, None]) -> None:
         """What `peer` gives may bring about an error that nobody foresaw: then it had nothing good. Raises
@@ -184,7 +181,7 @@ class Sync:
             self._peers.refuse(peer.id, get_reason(refused.error))
             self._on_failed(peer)
             if refused.height == tip.height + 1 and tip.height > 0:
-                await self._compare(peer, tip.block)
+                await self._compare(peer, tip)
         else:
             size = sum(len(block) + len(certificate) for block, certificate in replies)
             if taken < min(claimed, tip.height + BATCH) and size <= FULL_BYTES:
@@ -236,16 +233,15 @@ class Sync:
             asking.cancel()
 
     def _verify(self, tip: Tip, block_bytes: bytes, certificate_bytes: bytes) -> FinalBlock:
-        block = codec.decode_block(self._genesis.chain_id, block_bytes)
+        block = codec.decode_block(tip.state.chain_id, block_bytes)
         certificate = codec.decode_certificate(certificate_bytes)
-        validation.validate_candidate(
-            self._genesis, block, parent=tip.header, parent_id=tip.id, difficulty=tip.next_difficulty
-        )
-        validation.validate_certificate(self._genesis, block.id, block.height, certificate)
+        validation.validate_candidate(tip, block)
+        validation.validate_certificate(tip.state, block.id, block.height, certificate)
         return FinalBlock(block, certificate)
 
-    async def _compare(self, peer: Peer, ours: Block) -> None:
+    async def _compare(self, peer: Peer, tip: Tip) -> None:
         """Asks `peer` for its block at our height. Raises ChainsDiverge if it is another one and certified too."""
+        ours = tip.block
         try:
             replies = await self._request(peer, ours.height, 1)
         except PeerUnavailable:
@@ -253,9 +249,9 @@ class Sync:
             return
         for block_bytes, certificate_bytes in replies[:1]:
             try:
-                theirs = codec.decode_block(self._genesis.chain_id, block_bytes)
+                theirs = codec.decode_block(tip.state.chain_id, block_bytes)
                 certificate = codec.decode_certificate(certificate_bytes)
-                validation.validate_certificate(self._genesis, theirs.id, ours.height, certificate)
+                validation.validate_certificate(tip.judged_by, theirs.id, ours.height, certificate)
             except ChainError as error:
                 log.warning("%s shows no certificate for its height %d: %s", peer.name, ours.height, error)
                 self._peers.refuse(peer.id, get_reason(error))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from chain.block import Id
-from chain.difficulty import get_first_read
-from chain.tip import Tip
+from chain.proposals import Proposals
+from chain.tip import Tip, get_first_read
 from node.consensus.auditor import Auditor
 from node.consensus.authenticator import Authenticator
 from node.consensus.awaiting import Awaiting
@@ -18,15 +18,19 @@ from node.consensus.contributor import Contributor
 from node.consensus.crossing import Crossing
 from node.consensus.current import CurrentRound
 from node.consensus.evidence import EvidencePool
+from node.consensus.executor import ActionExecutor
 from node.consensus.gossip import Gossip, Position
 from node.consensus.handler import PeerHandler
-from node.consensus.inputs import RoundInputs
+from node.consensus.inputs import BlockInputs
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.mining import mine_block
 from node.consensus.opening import RoundOpener
 from node.consensus.participation import Participation
+from node.consensus.proposals import ProposalBook, load_proposals
 from node.consensus.record import Records
+from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import RoundTasks
+from node.consensus.scheduler import TrainingScheduler
 from node.consensus.service import RoundParts, RoundService
 from node.consensus.serving import StoreServer
 from node.consensus.signer import Signer
@@ -63,6 +67,7 @@ class _Ground:
     peers: Peers
     awaiting: Awaiting
     records: Records
+    proposals: Proposals
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,15 +100,17 @@ class _Talk:
 
     clocks: MemberClocks
     gossip: Gossip
+    reporter: RoundReporter
     evidence: EvidencePool
     authenticator: Authenticator
+    proposals: ProposalBook
     handler: PeerHandler
 
 
 def make_round_parts(c: NodeContext) -> RoundParts:
     """The parts, of one node each."""
     ground = _make_ground(c)
-    current, peers, events = ground.current, ground.peers, ground.events
+    current, peers, events, proposals = ground.current, ground.peers, ground.events, ground.proposals
     local_work = _load_local_work(c, current.tip.height)
     payloads = _make_payloads(c, ground)
     ledger = _make_ledger(c, ground, payloads)
@@ -111,15 +118,20 @@ def make_round_parts(c: NodeContext) -> RoundParts:
     def get_position() -> Position:
         machine = current.machine
         contributes = machine is not None and machine.contributes and learner.info is not None
-        return Position(current.tip.height, current.tip.id, machine, contributes)
+        return Position(current.tip, machine, contributes, proposals)
 
     talk = _make_talk(c, ground, payloads, ledger, get_position)
     learner = _make_learner(c, ground, payloads, ledger, talk)
     tasks = _make_tasks(c, ground, payloads, ledger, talk)
 
+    executor = ActionExecutor(
+        current, ledger.signer, tasks, gossip=talk.gossip, evidence=talk.evidence, boundary=c.boundary
+    )
+
     def get_stall_input() -> StallInput:
         return StallInput(
             current.tip.height,
+            current.tip.state,
             current.machine,
             is_starting=learner.info is None and learner.failure is None,
             collect_s=tasks.get_collect_s(current.tip.height + 1),
@@ -127,10 +139,8 @@ def make_round_parts(c: NodeContext) -> RoundParts:
             mine_s=_expect_mining_s(local_work, current.tip),
         )
 
-    detector = StallDetector(c.genesis, c.me, peers, c.clock, get_stall_input)
+    detector = StallDetector(c.me, peers, c.clock, get_stall_input)
     return RoundParts(
-        genesis=c.genesis,
-        spec=c.spec,
         clock=c.clock,
         clocks=talk.clocks,
         boundary=c.boundary,
@@ -142,28 +152,32 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         current=current,
         signer=ledger.signer,
         committer=ledger.committer,
-        evidence=talk.evidence,
         awaiting=ground.awaiting,
-        opener=_make_opener(c, ground, ledger.signer, talk.evidence),
+        proposals=talk.proposals,
+        opener=_make_opener(c, ground, ledger.signer, talk),
         tasks=tasks,
+        executor=executor,
         records=ground.records,
+        reporter=talk.reporter,
         local_work=local_work,
         gossip=talk.gossip,
         sync=ledger.sync,
         handler=talk.handler,
         learner=learner,
-        stall=StallWatch(peers, detector, c.clock, events, c.genesis.waits.status_s),
+        scheduler=TrainingScheduler(current, c.spec, learner, local_work, ground.records),
+        stall=StallWatch(peers, detector, c.clock, events, c.genesis.rules.waits.status_s),
         auditor=ledger.auditor,
     )
 
 
 def _make_ground(c: NodeContext) -> _Ground:
     current, events = CurrentRound(_load_tip(c)), Events(c.clock)
-    peers = Peers(c.genesis, c.me, c.observers, c.clock)
+    peers = Peers(current.tip.state, c.me, c.observers, c.clock)
     records = Records(
         current.call, c.transport, peers, c.store, c.disk, clock=c.clock, events=events, boundary=c.boundary
     )
-    return _Ground(current, events, peers, Awaiting(c.genesis, c.me, peers, events), records)
+    awaiting = Awaiting(current.tip.state, c.me, peers, events)
+    return _Ground(current, events, peers, awaiting, records, load_proposals(current, c.store))
 
 
 def _make_payloads(c: NodeContext, ground: _Ground) -> _Payloads:
@@ -185,8 +199,8 @@ def _make_payloads(c: NodeContext, ground: _Ground) -> _Payloads:
         c.me,
         demanded_blobs,
         c.bulk,
-        collect_s=c.genesis.waits.collect_s,
-        keep_heights=c.genesis.keep_heights,
+        collect_s=c.genesis.rules.waits.collect_s,
+        keep_heights=c.genesis.rules.keep_heights,
         is_alone=is_alone,
         get_patience=ground.awaiting.get_patience,
         on_loss=ground.awaiting.on_missing,
@@ -199,7 +213,7 @@ def _make_payloads(c: NodeContext, ground: _Ground) -> _Payloads:
         late_blobs,
         c.disk,
         c.bulk,
-        collect_s=c.genesis.waits.collect_s,
+        collect_s=c.genesis.rules.waits.collect_s,
         is_alone=is_alone,
         on_loss=ground.awaiting.on_missing,
         boundary=c.boundary,
@@ -227,6 +241,7 @@ def _make_ledger(c: NodeContext, ground: _Ground, payloads: _Payloads) -> _Ledge
         retention=Retention(c.store, c.genesis, c.spec, c.me),
         blobs=payloads.blobs,
         behind=(payloads.demanded_blobs, payloads.late_blobs),
+        followers=(ground.peers, ground.awaiting),
         transfers=payloads.transfers,
         boundary=c.boundary,
     )
@@ -244,7 +259,7 @@ def _make_ledger(c: NodeContext, ground: _Ground, payloads: _Payloads) -> _Ledge
         Signer(c.key, c.genesis, c.store, c.disk, c.bulk, notes_iterations=has_budget),
         committer,
         auditor,
-        Sync(c.genesis, c.transport, ground.peers, lambda: current.tip, current.adopt, c.boundary),
+        Sync(c.transport, ground.peers, lambda: current.tip, current.adopt, c.boundary),
     )
 
 
@@ -252,11 +267,10 @@ def _make_talk(
     c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, get_position: Callable[[], Position]
 ) -> _Talk:
     current, peers, events = ground.current, ground.peers, ground.events
-    clocks = MemberClocks(c.genesis, c.me, c.clock)
-    gossip = Gossip(c.genesis, c.transport, peers, c.clock, get_position)
+    clocks = MemberClocks(current, c.me, c.clock)
+    gossip = Gossip(c.transport, peers, c.clock, get_position)
     evidence = EvidencePool(
         current,
-        c.genesis,
         c.store,
         c.disk,
         peers=peers,
@@ -266,13 +280,25 @@ def _make_talk(
         clock=c.clock,
         boundary=c.boundary,
     )
-    authenticator = Authenticator(c.genesis, c.clock.monotonic)
+    proposals = ProposalBook(
+        current,
+        ground.proposals,
+        ledger.signer,
+        c.store,
+        c.disk,
+        gossip=gossip,
+        peers=peers,
+        events=events,
+        clock=c.clock,
+        boundary=c.boundary,
+    )
+    authenticator = Authenticator(current.tip.state, c.clock.monotonic)
     handler = PeerHandler(
-        c.genesis,
         current,
         authenticator,
         evidence,
         StoreServer(c.store, c.disk, c.bulk, payloads.transfers),
+        proposals,
         peers=peers,
         clocks=clocks,
         gossip=gossip,
@@ -280,11 +306,14 @@ def _make_talk(
         events=events,
         boundary=c.boundary,
     )
-    return _Talk(clocks, gossip, evidence, authenticator, handler)
+    reporter = RoundReporter(
+        c.me, c.clock, gossip=gossip, records=ground.records, peers=peers, events=events, boundary=c.boundary
+    )
+    return _Talk(clocks, gossip, reporter, evidence, authenticator, proposals, handler)
 
 
 def _make_learner(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, talk: _Talk) -> Learner:
-    inputs = RoundInputs(
+    inputs = BlockInputs(
         ground.current,
         c.me,
         c.spec,
@@ -306,9 +335,7 @@ def _make_learner(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: 
         peers=ground.peers,
         events=ground.events,
     )
-    return Learner(
-        c.trainer, inputs.gather, contributor, prepare=inputs.prepare, recall=inputs.recall, boundary=c.boundary
-    )
+    return Learner(c.trainer, inputs, contributor, c.boundary)
 
 
 def _make_tasks(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, talk: _Talk) -> RoundTasks:
@@ -322,7 +349,7 @@ def _make_tasks(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _L
     return RoundTasks(
         ground.current,
         c.spec,
-        collect_s=c.genesis.waits.collect_s,
+        collect_s=c.genesis.rules.waits.collect_s,
         make_payloads=make_round_payloads,
         mine=partial(mine_block, miner=c.miner, me=c.me, sign=sign, clock=c.clock, random=c.random),
         blobs=payloads.blobs,
@@ -334,16 +361,16 @@ def _make_tasks(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _L
     )
 
 
-def _make_opener(c: NodeContext, ground: _Ground, signer: Signer, evidence: EvidencePool) -> RoundOpener:
+def _make_opener(c: NodeContext, ground: _Ground, signer: Signer, talk: _Talk) -> RoundOpener:
     return RoundOpener(
-        c.genesis,
         signer,
         c.store,
         c.disk,
         peers=ground.peers,
         awaiting=ground.awaiting,
-        evidence=evidence,
-        crossing=Crossing(c.genesis.waits.delta_s),
+        evidence=talk.evidence,
+        proposals=talk.proposals,
+        crossing=Crossing(c.genesis.rules.waits.delta_s),
         participation=Participation(c.store.path),
         mines=c.mines,
     )
@@ -352,7 +379,8 @@ def _make_opener(c: NodeContext, ground: _Ground, signer: Signer, evidence: Evid
 def _load_tip(c: NodeContext) -> Tip:
     head = c.store.head_height
     newest = c.store.blocks(get_first_read(head), head)
-    return Tip.at(c.genesis, [stored.block for stored in newest])
+    state, judged_by = c.store.get_state(head), c.store.get_state(max(0, head - 1))
+    return Tip.at(state, [stored.block for stored in newest], judged_by)
 
 
 def _load_local_work(c: NodeContext, head: int) -> LocalWork:

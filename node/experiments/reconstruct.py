@@ -30,7 +30,7 @@ from torch import Tensor
 from ml.clients.client import Client
 from ml.data.base import Images, InputFormat
 from ml.errors import SpecError
-from ml.fededs.encryptor import make_encrypted_set, train_encryptor
+from ml.fededs.encryptor import EncryptorSettings, make_encrypted_set, train_encryptor
 from ml.fededs.reconstruction_attack import (
     SSIM_WINDOW,
     Decoder,
@@ -301,12 +301,7 @@ def _make_own_sets(attacker: Client, layer: Tensor | None, seed: int, num_sets: 
             layer,
             own.x,
             own.y,
-            width=hyper.unet_width,
-            out=hyper.unet_out,
-            epochs=hyper.encryptor_epochs,
-            lr=hyper.encryptor_lr,
-            weight_decay=hyper.encryptor_weight_decay,
-            batch_size=hyper.batch_size,
+            EncryptorSettings.from_hyperparameters(hyper),
             rng=numpy_rng(seed, "own encryptor", i),
         )
         theta = None if layer is None else layer.cpu().numpy()

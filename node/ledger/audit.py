@@ -19,6 +19,7 @@ from chain.block import ZERO, Block, Digest, PayloadRef
 from chain.codec import decode_block
 from chain.errors import BlobMissing, ChainError, InvalidAggregate, StoreCorrupted
 from chain.genesis import Genesis
+from chain.state import State
 from chain.store.interface import BlockRow, Damage
 from chain.store.sqlite import SqliteStore
 from ml.aggregation import RULES, carry
@@ -76,6 +77,9 @@ class _Source:
             if error is not None:
                 raise error
             more = len(batch) == BATCH_ROWS
+
+    def get_state(self, height: int) -> State:
+        return self._call(partial(self._store.get_state, height))
 
     def find_damage(self) -> Iterator[Damage]:
         """Rows that are not blocks, then every held blob that no block of the audit has named."""

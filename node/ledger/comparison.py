@@ -15,13 +15,14 @@ from chain.errors import ChainError
 from chain.genesis import Genesis
 from chain.schema import format_time
 from chain.signing import encode_id
+from chain.state import State
 from chain.validation import validate_certificate
 from node.errors import VerificationFailed
 from node.ledger.reader import get_member_name
 from node.pb import admin_pb2 as pb
 
 StoredBytes = tuple[bytes, bytes]  # a block and its certificate, canonical
-Pair = tuple[StoredBytes, StoredBytes]  # ours and the other's, of one height
+Pair = tuple[StoredBytes, StoredBytes, State]  # ours and the other's of one height, and what judges both
 Comparison = Generator[int, Pair, pb.ChainComparison]
 
 
@@ -65,9 +66,10 @@ async def await_comparison(comparison: Comparison, get_pair: Callable[[int], Awa
 
 def _show_parting(genesis: Genesis, height: int, pair: Pair, shown: pb.ChainComparison) -> None:
     voters = []
-    for stored, place in zip(pair, (shown.ours, shown.theirs), strict=True):
+    *both, state = pair
+    for stored, place in zip(both, (shown.ours, shown.theirs), strict=True):
         block = _decode(genesis, height, stored)
-        certificate = _find_certificate(genesis, block, stored[1])
+        certificate = _find_certificate(state, block, stored[1])
         place.height, place.id, place.time = height, block.id.hex(), format_time(block.header.time_ms)
         place.miner = encode_id(block.header.miner)
         place.miner_name = get_member_name(genesis, block.header.miner)
@@ -76,7 +78,7 @@ def _show_parting(genesis: Genesis, height: int, pair: Pair, shown: pb.ChainComp
             voters.append({index for index, _ in certificate.signatures})
     if len(voters) == 2:
         for index in sorted(voters[0] & voters[1]):
-            shown.guilty.add(id=encode_id(genesis.members[index].key), name=genesis.members[index].name)
+            shown.guilty.add(id=encode_id(state.members[index].key), name=state.members[index].name)
 
 
 def _decode(genesis: Genesis, height: int, stored: StoredBytes) -> Block:
@@ -89,11 +91,11 @@ def _decode(genesis: Genesis, height: int, stored: StoredBytes) -> Block:
     return block
 
 
-def _find_certificate(genesis: Genesis, block: Block, data: bytes) -> Certificate | None:
+def _find_certificate(state: State, block: Block, data: bytes) -> Certificate | None:
     """The certificate, if it proves that the block is final."""
     try:
         certificate = decode_certificate(data)
-        validate_certificate(genesis, block.id, block.height, certificate)
+        validate_certificate(state, block.id, block.height, certificate)
     except ChainError:
         return None
     return certificate

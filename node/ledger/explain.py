@@ -45,7 +45,7 @@ def explain_round(
 
 def _show(genesis: Genesis, block: Block, told: Mapping[str, Any]) -> pb.Peering:
     authors = [contribution.author for contribution in block.contributions]
-    names = [genesis.members[genesis.member_ids.index(author)].name for author in authors]
+    names = [genesis.state.members[genesis.state.member_ids.index(author)].name for author in authors]
     shown = pb.Peering(held=True, div=told.get("div"), threshold=told.get("threshold"))
     for i, node in enumerate(told["nodes"]):
         taker = shown.nodes.add(id=encode_id(authors[i]), name=names[i], branch=node.get("branch"))

@@ -17,12 +17,11 @@ from typing import IO
 from chain.audit import EXPORT_MAGIC, ExportedBlock, read_export
 from chain.block import Block, Certificate, Id
 from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES, decode_block, decode_certificate
-from chain.difficulty import get_first_read
 from chain.errors import ChainError, DecodeError, ValidationError
 from chain.genesis import Genesis
 from chain.store.interface import IMPORTED
 from chain.store.sqlite import SqliteStore
-from chain.tip import Tip
+from chain.tip import Tip, get_first_read
 from chain.validation import validate_candidate, validate_certificate
 from node.errors import VerificationFailed
 
@@ -68,9 +67,10 @@ def import_chain(genesis: Genesis, store: SqliteStore | None, stream: IO[bytes],
 
 def _get_tip(genesis: Genesis, store: SqliteStore | None) -> Tip:
     if store is None:
-        return Tip.at(genesis, (genesis.block0,))
+        return Tip.at(genesis.state, (genesis.block0,))
     head = store.head_height
-    return Tip.at(genesis, (stored.block for stored in store.blocks(get_first_read(head), head)))
+    newest = (stored.block for stored in store.blocks(get_first_read(head), head))
+    return Tip.at(store.get_state(head), newest, store.get_state(max(0, head - 1)))
 
 
 def _note_unaudited(store: SqliteStore, last: int) -> None:
@@ -114,33 +114,28 @@ class _Judge:
         if height <= self._head:
             self._compare(block, certificate)
             return
-        validate_candidate(
-            self._genesis,
-            block,
-            parent=self.tip.header,
-            parent_id=self.tip.id,
-            difficulty=self.tip.next_difficulty,
-        )
-        validate_certificate(self._genesis, block.id, height, certificate)
+        validate_candidate(self.tip, block)
+        validate_certificate(self.tip.state, block.id, height, certificate)
         self.tip = self.tip.extend(block)
         self.digests.append(_hash(data, certified))
 
     def _compare(self, block: Block, certificate: Certificate) -> None:
         """A block of a height that is finalised here: it is the same one, or somebody has lied."""
         stored = self._store.get_block(block.height) if self._store is not None else None
+        state = self._genesis.state if self._store is None else self._store.get_state(block.height - 1)
         if stored is None or stored.block.id != block.id:
             ours = "none" if stored is None else stored.block.id.hex()
             try:
-                validate_certificate(self._genesis, block.id, block.height, certificate)
+                validate_certificate(state, block.id, block.height, certificate)
             except ValidationError as error:
                 raise ValidationError(
                     f"block {block.height}: expected {ours}, got {block.id.hex()}: {error}"
                 ) from error
             raise ValidationError(
                 f"block {block.height}: {ours} and {block.id.hex()} are both certified: at least "
-                f"{2 * self._genesis.q - self._genesis.n} members have lied"
+                f"{2 * state.q - state.n} members have lied"
             )
-        validate_certificate(self._genesis, block.id, block.height, certificate)
+        validate_certificate(state, block.id, block.height, certificate)
 
 
 def _append(genesis: Genesis, store: SqliteStore, blocks: Iterator[ExportedBlock], digests: list[bytes]) -> None:

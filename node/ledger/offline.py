@@ -13,6 +13,7 @@ from chain.audit import ExportedBlock, export_blocks
 from chain.block import ZERO
 from chain.errors import ChainError, StoreCorrupted, StoreForbidden, StoreLocked, StoreMismatch
 from chain.genesis import Genesis
+from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
 from node.config.genesis_file import get_genesis_spec
@@ -125,7 +126,7 @@ class OfflineNode:
     def _read_model(self) -> ModelFile:
         with _translated(self._data_dir):
             needed = is_initial_needed(self.genesis)
-            initial = self._store.get_blob(self.genesis.initial_model) if needed else None
+            initial = self._store.get_blob(self.genesis.run.initial_model) if needed else None
             return read_model(self._data_dir, self.genesis, initial)
 
     def get_height(self) -> int:
@@ -138,6 +139,11 @@ class OfflineNode:
             if stored is None:
                 raise StoreCorrupted(f"{self._data_dir}: block {height}: missing from the store")
             return stored
+
+    def read_state(self, height: int) -> State:
+        """The state after `height`."""
+        with _translated(self._data_dir):
+            return self._store.get_state(max(0, height))
 
     def list_evidence(self) -> pb.ListEvidenceReply:
         with _translated(self._data_dir):
@@ -187,7 +193,7 @@ def compare_data_dirs(data_dir: Path, other: Path) -> pb.ChainComparison:
             )
 
         def get_pair(height: int) -> Pair:
-            return node.read_block(height), rival.read_block(height)
+            return node.read_block(height), rival.read_block(height), node.read_state(height - 1)
 
         heights = node.get_height(), rival.get_height()
         return run_comparison(compare_chains(node.genesis, *heights), get_pair)

@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from chain.block import ZERO, Block, Certificate, Contribution, EvidenceKind, Id, PayloadRef
-from chain.codec import decode_block, decode_certificate, decode_vote
+from chain.codec import decode_block, decode_certificate, decode_sealed_header, decode_vote
 from chain.errors import StoreCorrupted
 from chain.genesis import Genesis
 from chain.schema import format_time, quote
@@ -36,8 +36,8 @@ NEWEST_ROUNDS = 64  # how far below the head the newest measurements are looked 
 
 def get_member_name(genesis: Genesis, key: Id) -> str:
     """The name of a member; the short id of a stranger."""
-    index = genesis.index_of(key)
-    return genesis.members[index].name if index is not None else encode_id(key)[:8]
+    index = genesis.state.index_of(key)
+    return genesis.state.members[index].name if index is not None else encode_id(key)[:8]
 
 
 def show_summary(genesis: Genesis, block: Block, certificate: Certificate | None, num_bytes: int) -> pb.BlockSummary:
@@ -52,7 +52,7 @@ def show_summary(genesis: Genesis, block: Block, certificate: Certificate | None
         nonce=block.nonce,
         mining_s=(header.time_ms - header.start_ms) / 1000,
         num_contributions=len(block.contributions),
-        num_members=genesis.n,
+        num_members=genesis.state.n,
         bytes=num_bytes,
         payload_bytes=sum(ref.size for contribution in block.contributions for ref in contribution.payloads),
         body=header.body.hex(),
@@ -164,7 +164,7 @@ class Ledger:
             return map_arrays(path, ref.size)
 
     def _show_voter(self, index: int) -> pb.Voter:
-        member = self.genesis.members[index]
+        member = self.genesis.state.members[index]
         return pb.Voter(id=encode_id(member.key), name=member.name)
 
     # ---- rounds
@@ -260,7 +260,7 @@ class Ledger:
             shown.view, shown.phase = votes[0].view, votes[0].phase.name.lower()
             shown.first, shown.second = (vote.block_id.hex() for vote in votes)
         elif evidence.kind is EvidenceKind.CANDIDATE:
-            blocks = (decode_block(self.genesis.chain_id, data) for data in (evidence.first, evidence.second))
+            blocks = (decode_sealed_header(self.genesis.chain_id, data) for data in (evidence.first, evidence.second))
             shown.first, shown.second = (block.id.hex() for block in blocks)
         else:
             shown.first, shown.second = (sha256(data).hexdigest() for data in (evidence.first, evidence.second))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from chain.block import Id
-from chain.genesis import Genesis
 from chain.signing import encode_id
+from chain.state import State
 from node.clock import Clock
 from node.errors import InvalidRequest, NotFound
 from node.p2p.refusals import Reason, Refusals, count_faults
@@ -38,15 +38,28 @@ class Peer:
 class Peers:
     """The book of peers: every other member, and the observers that may connect."""
 
-    def __init__(self, genesis: Genesis, me: Id, observers: tuple[Id, ...], clock: Clock) -> None:
-        self._genesis = genesis
-        self._names = {member.key: member.name for member in genesis.members}
+    def __init__(self, state: State, me: Id, observers: tuple[Id, ...], clock: Clock) -> None:
+        self._me = me
+        self._observers = observers
         self._clock = clock
-        self._peers = {
-            member.key: Peer(member.key, member.name, is_member=True) for member in genesis.members if member.key != me
-        }
-        self._peers |= {key: Peer(key, "observer", is_member=False) for key in observers if key != me}
-        self._is_member = me in genesis.member_ids
+        self._peers: dict[Id, Peer] = {}
+        self._names: dict[Id, str] = {}
+        self.on_state(state)
+
+    def on_state(self, state: State) -> None:
+        """Another state is in force: whoever came or went, or changed its key, is in the book as it is now."""
+        self._state = state
+        self._names |= {member.key: member.name for member in state.members}  # also of those who have left
+        book = {member.key: Peer(member.key, member.name, is_member=True) for member in state.members}
+        observers = {observer.key: observer.name for observer in state.observers}
+        observers |= {key: observers.get(key, "observer") for key in self._observers}
+        book = {key: Peer(key, name, is_member=False) for key, name in observers.items()} | book
+        book.pop(self._me, None)
+        for key, new in book.items():
+            if (known := self._peers.get(key)) is not None:  # also an observer that joins: it goes on to be connected
+                known.name, known.is_member = new.name, new.is_member
+                book[key] = known
+        self._peers = book
 
     def __repr__(self) -> str:
         up = sum(peer.connected for peer in self)
@@ -95,24 +108,29 @@ class Peers:
             entry.refusals[reason] += 1
 
     def is_connected(self, peer: Id) -> bool:
-        return self._peers[peer].connected
+        entry = self._peers.get(peer)
+        return entry is not None and entry.connected
 
     def is_alive(self, peer: Id) -> bool:
         """Heard of within the last few statuses."""
-        entry = self._peers[peer]
-        return self._clock.monotonic() - entry.seen_s < SILENT_AFTER * self._genesis.waits.status_s
+        entry = self._peers.get(peer)
+        return (
+            entry is not None
+            and self._clock.monotonic() - entry.seen_s < SILENT_AFTER * self._state.rules.waits.status_s
+        )
 
     def count_alive_members(self) -> int:
         """Members alive as far as this node can tell, itself included if it is one."""
-        return self._is_member + sum(peer.is_member and self.is_alive(peer.id) for peer in self)
+        is_member = self._state.index_of(self._me) is not None
+        return is_member + sum(peer.is_member and self.is_alive(peer.id) for peer in self)
 
     def describe_stall(self) -> str | None:
         """The reason why nothing can be finalised now, or None while a quorum is in sight."""
-        alive, quorum = self.count_alive_members(), self._genesis.q
+        alive, quorum = self.count_alive_members(), self._state.q
         if alive >= quorum:
             return None
         missing = ", ".join(sorted(peer.name for peer in self if peer.is_member and not self.is_alive(peer.id)))
-        return f"{alive} of {self._genesis.n} members in sight, {quorum} needed; missing {missing}"
+        return f"{alive} of {self._state.n} members in sight, {quorum} needed; missing {missing}"
 
     def describe_lag(self, height: int) -> str | None:
         """The lag of a chain of this height, or None: it counts once so many members say so that one of them does not
@@ -128,7 +146,7 @@ class Peers:
             ),
             reverse=True,
         )
-        num_liars = self._genesis.n - self._genesis.q
+        num_liars = self._state.n - self._state.q
         if len(heights) <= num_liars or heights[num_liars] <= height + 1:
             return None
         return f"catching up: at height {height} of {heights[num_liars]}"

@@ -11,11 +11,13 @@ from itertools import pairwise
 from google.protobuf.message import DecodeError
 
 from chain.block import Id, Phase
-from chain.codec import MAX_HEIGHT, MAX_MEMBERS, MAX_TIME_MS, MAX_U32
+from chain.codec import MAX_MEMBERS
+from chain.layout import MAX_HEIGHT, MAX_TIME_MS, MAX_U32
 from node.p2p.transport.base import MAX_MESSAGE_BYTES, MessageKind
 from node.pb import peer_pb2 as pb
 
 MAX_STATUS_BYTES = MAX_MESSAGE_BYTES[MessageKind.STATUS]
+MAX_OPEN_TOLD = 64  # open changes in one status; more are told of once these are closed
 FULL_VIEWS = 2 * 8 + 1  # the window in which every vote is kept (PROTOCOL §5); outside, the latest of each member
 
 
@@ -33,6 +35,16 @@ class VoteBitmap:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenChange:
+    """An open change that is held: whose approvals (bit i: the member of index i), and the height that the readiness of
+    its new key names; None where none is held."""
+
+    id: Id
+    approvals: int = 0
+    ready_height: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The position of a node, and the things it holds at the height it works on (0: none, the set rounds are done). One
     that neither `contributes` nor `abstains` is not ready yet."""
@@ -47,6 +59,7 @@ class Status:
     candidates: tuple[Id, ...] = ()
     votes: tuple[VoteBitmap, ...] = ()
     abstains: bool = False
+    open: tuple[OpenChange, ...] = ()  # sorted by id
     time_ms: int = 0  # of its sender's wall clock; 0: it does not tell
 
 
@@ -66,6 +79,14 @@ def status_to_bytes(status: Status) -> bytes:
         ],
         abstains=status.abstains,
         time_ms=status.time_ms,
+        open=[
+            pb.OpenChange(
+                id=change.id,
+                approvals=_bitmap_to_bytes(change.approvals),
+                ready=0 if change.ready_height is None else change.ready_height + 1,
+            )
+            for change in sorted(status.open, key=lambda change: change.id)
+        ],
     ).SerializeToString(deterministic=True)
 
 
@@ -96,8 +117,20 @@ def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
         candidates=candidates,
         votes=_votes_from_pb(message, num_members),
         abstains=message.abstains,
+        open=_open_from_pb(message, num_members),
         time_ms=message.time_ms,
     )
+
+
+def check_bounds(status: Status, num_members: int) -> None:
+    """Raise StatusError where a status of our height tells more than one of so many members can."""
+    _check("number of candidates", len(status.candidates), 2 * num_members)
+    _check("number of vote bitmaps", len(status.votes), 2 * (FULL_VIEWS + num_members))
+    _check("bits of the bitmap of contributions", status.contributions.bit_length(), num_members)
+    for votes in status.votes:
+        _check("bits of the bitmap of votes", votes.members.bit_length(), num_members)
+    for change in status.open:
+        _check("bits of the bitmap of approvals", change.approvals.bit_length(), num_members)
 
 
 def _votes_from_pb(message: pb.Status, num_members: int) -> tuple[VoteBitmap, ...]:
@@ -112,6 +145,20 @@ def _votes_from_pb(message: pb.Status, num_members: int) -> tuple[VoteBitmap, ..
         last = (held.view, held.phase)
         votes.append(VoteBitmap(held.view, Phase(held.phase), _bitmap_from_bytes("votes", held.members, num_members)))
     return tuple(votes)
+
+
+def _open_from_pb(message: pb.Status, num_members: int) -> tuple[OpenChange, ...]:
+    _check("number of open changes", len(message.open), MAX_OPEN_TOLD)
+    changes = []
+    for held in message.open:
+        _check("height of readiness", held.ready, MAX_HEIGHT)
+        approvals = _bitmap_from_bytes("approvals", held.approvals, num_members)
+        changes.append(
+            OpenChange(_hash_from_bytes("open change", held.id), approvals, held.ready - 1 if held.ready else None)
+        )
+    if any(first.id >= second.id for first, second in pairwise(changes)):
+        raise StatusError("open changes: expected sorted ids, each once")
+    return tuple(changes)
 
 
 def _bitmap_to_bytes(bitmap: int) -> bytes:

@@ -36,7 +36,7 @@ class Aggregates:
         arithmetic: Offload,
         boundary: Boundary | None = None,
     ) -> None:
-        self._max_bytes = genesis.limits.payload_bytes * genesis.n
+        self._max_bytes = genesis.rules.limits.payload_bytes * genesis.state.n
         self._spec = spec
         self._store = store
         self._blobs = blobs
@@ -78,6 +78,8 @@ class Aggregates:
             await self._compute(block)
 
     async def _compute(self, block: Block) -> None:
+        if block.change is not None:  # its aggregate is an earlier block's
+            return
         parent = await self._disk.run(self._store.get_block, block.height - 1)
         if parent is None or not self._is_all_held(block, parent.block):
             return

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chain import codec
-from chain.block import ZERO, Contribution, Digest, Id, PayloadRef
+from chain.block import ZERO, Body, Contribution, Digest, Id, PayloadRef
 from chain.errors import BlobMissing
 from chain.store.blob_files import reading_blob
 from ml import payload, specs
@@ -169,7 +169,7 @@ class RoundPayloads:
 
     async def aggregate(self, contributions: Sequence[Contribution]) -> Aggregate:
         """The aggregate of these contributions, whose payloads `ensure` has seen."""
-        body = codec.compute_body_digest(tuple(contributions))
+        body = codec.compute_body_digest(Body(tuple(contributions)))
         if body not in self._aggregates:
             parent = await self._parent() if self._spec.reads_parent(self._height) else None
             async with self._working:

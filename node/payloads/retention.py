@@ -41,7 +41,7 @@ class Retention:
         self._me = me
         head = store.head_height
         # One more than is kept: its blobs may be half gone, if this node went down while they went.
-        newest = store.blocks(max(1, head - genesis.keep_heights), head)
+        newest = store.blocks(max(1, head - genesis.rules.keep_heights), head)
         self._newest = deque(stored.block for stored in newest)
         sharing = store.blocks(1, min(spec.sharing_heights, head - len(self._newest)))
         self._old = [stored.block for stored in sharing]  # read by later rounds, or were when this node went down
@@ -70,7 +70,7 @@ class Retention:
         self._newest.append(block)
         self._keep_account(block, seen, {*pulled}, self._choose_unnamed(late))
         pruned, kept = 0, list[Block]()
-        while len(self._newest) > self._genesis.keep_heights:
+        while len(self._newest) > self._genesis.rules.keep_heights:
             self._old.append(self._newest.popleft())
             pruned += self._drop_left_out(self._old[-1])
         for old in self._old:
@@ -94,7 +94,7 @@ class Retention:
         return {digest for digest in digests if (self._store.blob_size(digest) or 0) > LARGE_BYTES} - self._get_kept()
 
     def _get_kept(self) -> set[Digest]:
-        return {self._genesis.initial_model}.union(*map(get_block_digests, (*self._old, *self._newest)))
+        return {self._genesis.run.initial_model}.union(*map(get_block_digests, (*self._old, *self._newest)))
 
     def _prune(self, block: Block) -> int:
         taken = self._get_taken(block)
@@ -110,7 +110,7 @@ class Retention:
                 doomed.add(digest)
         if not doomed:
             return 0
-        kept = self._store.referenced_blobs(block.height + 1) | {self._genesis.initial_model}
+        kept = self._store.referenced_blobs(block.height + 1) | {self._genesis.run.initial_model}
         for digest in taken - kept:
             self._store.drop_partial(digest)  # of a pull that was called off
         return sum(self._store.delete_blob(digest) for digest in doomed - kept)
@@ -173,7 +173,7 @@ class Retention:
         as its own on demand must not take it from those who will audit that height."""
         schemas, size = self._spec.schemas(height), self._store.blob_size(digest)
         voted = {kind: schemas[kind] for kind in self._spec.rules(height)}
-        most = self._genesis.n * sum(schema.max_bytes for schema in voted.values())  # of an aggregate
+        most = self._genesis.state.n * sum(schema.max_bytes for schema in voted.values())  # of an aggregate
         if size is None or size > min(most, LARGE_BYTES):
             return False
         try:

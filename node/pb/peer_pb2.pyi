@@ -14,21 +14,27 @@ class Batch(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("status", "contribution", "block", "vote", "evidence")
+    __slots__ = ("status", "contribution", "block", "vote", "evidence", "proposal", "approval", "readiness")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     VOTE_FIELD_NUMBER: _ClassVar[int]
     EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    APPROVAL_FIELD_NUMBER: _ClassVar[int]
+    READINESS_FIELD_NUMBER: _ClassVar[int]
     status: bytes
     contribution: bytes
     block: bytes
     vote: bytes
     evidence: bytes
-    def __init__(self, status: _Optional[bytes] = ..., contribution: _Optional[bytes] = ..., block: _Optional[bytes] = ..., vote: _Optional[bytes] = ..., evidence: _Optional[bytes] = ...) -> None: ...
+    proposal: bytes
+    approval: bytes
+    readiness: bytes
+    def __init__(self, status: _Optional[bytes] = ..., contribution: _Optional[bytes] = ..., block: _Optional[bytes] = ..., vote: _Optional[bytes] = ..., evidence: _Optional[bytes] = ..., proposal: _Optional[bytes] = ..., approval: _Optional[bytes] = ..., readiness: _Optional[bytes] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("chain_id", "head_height", "head_id", "height", "view", "contributes", "contributions", "candidates", "votes", "abstains", "time_ms")
+    __slots__ = ("chain_id", "head_height", "head_id", "height", "view", "contributes", "contributions", "candidates", "votes", "abstains", "time_ms", "open")
     CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
     HEAD_HEIGHT_FIELD_NUMBER: _ClassVar[int]
     HEAD_ID_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +46,7 @@ class Status(_message.Message):
     VOTES_FIELD_NUMBER: _ClassVar[int]
     ABSTAINS_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
     chain_id: bytes
     head_height: int
     head_id: bytes
@@ -51,7 +58,18 @@ class Status(_message.Message):
     votes: _containers.RepeatedCompositeFieldContainer[VoteBitmap]
     abstains: bool
     time_ms: int
-    def __init__(self, chain_id: _Optional[bytes] = ..., head_height: _Optional[int] = ..., head_id: _Optional[bytes] = ..., height: _Optional[int] = ..., view: _Optional[int] = ..., contributes: _Optional[bool] = ..., contributions: _Optional[bytes] = ..., candidates: _Optional[_Iterable[bytes]] = ..., votes: _Optional[_Iterable[_Union[VoteBitmap, _Mapping]]] = ..., abstains: _Optional[bool] = ..., time_ms: _Optional[int] = ...) -> None: ...
+    open: _containers.RepeatedCompositeFieldContainer[OpenChange]
+    def __init__(self, chain_id: _Optional[bytes] = ..., head_height: _Optional[int] = ..., head_id: _Optional[bytes] = ..., height: _Optional[int] = ..., view: _Optional[int] = ..., contributes: _Optional[bool] = ..., contributions: _Optional[bytes] = ..., candidates: _Optional[_Iterable[bytes]] = ..., votes: _Optional[_Iterable[_Union[VoteBitmap, _Mapping]]] = ..., abstains: _Optional[bool] = ..., time_ms: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenChange, _Mapping]]] = ...) -> None: ...
+
+class OpenChange(_message.Message):
+    __slots__ = ("id", "approvals", "ready")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    APPROVALS_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    id: bytes
+    approvals: bytes
+    ready: int
+    def __init__(self, id: _Optional[bytes] = ..., approvals: _Optional[bytes] = ..., ready: _Optional[int] = ...) -> None: ...
 
 class VoteBitmap(_message.Message):
     __slots__ = ("view", "phase", "members")

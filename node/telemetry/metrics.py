@@ -19,17 +19,20 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from chain.block import EvidenceKind, Id
-from chain.genesis import PROTOCOL_VERSION
+from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.signing import encode_id
+from chain.store.sqlite import SqliteStore
+from node.boundary import Boundary
 from node.consensus.actions import Absence
-from node.consensus.context import NodeContext
+from node.consensus.miner import Miner
 from node.consensus.record import PHASE_ENDS
 from node.consensus.service import RoundService
 from node.events import NodeEvent
 from node.finite import to_finite
+from node.p2p.bans import Bans
 from node.p2p.peers import Peer
 from node.p2p.refusals import Reason, Refusals
-from node.telemetry.process_metrics import ProcessMetrics
+from node.p2p.transport.base import Transport
 from node.version import get_version
 
 LAG_S = 0.25  # between two looks at how late the event loop is
@@ -65,19 +68,37 @@ class CallTimes:
 class NodeMetrics(Collector):
     """Keeps account of one node, beside its `calls`."""
 
-    def __init__(self, calls: CallTimes, service: RoundService, context: NodeContext, name: str) -> None:
+    def __init__(
+        self,
+        calls: CallTimes,
+        service: RoundService,
+        genesis: Genesis,
+        store: SqliteStore,
+        *,
+        me: Id,
+        name: str,
+        miner: Miner,
+        transport: Transport,
+        bans: Bans,
+        boundary: Boundary,
+    ) -> None:
         """Reads the store: to be made before the store's thread has work."""
         self._registry = registry = calls.registry
         self._service = service
-        self._c = context
+        self._genesis = genesis
+        self._me = me
         self._name = name
+        self._miner = miner
+        self._transport = transport
+        self._bans = bans
+        self._boundary = boundary
         head = service.tip.height
-        records = [record for _, record in context.store.rounds(max(1, head - NEWEST_ROUNDS + 1), head)]
+        records = [record for _, record in store.rounds(max(1, head - NEWEST_ROUNDS + 1), head)]
         self._record: Mapping[str, Any] | None = records[-1] if records else None  # the newest
         self._block_ms = service.tip.header.time_ms if head else None  # block 0 was not mined
         self._settled: deque[tuple[int, str]] = deque(maxlen=SETTLED_KEPT)
         for height in range(head // SETTLED_EVERY * SETTLED_EVERY, -1, -SETTLED_EVERY)[:SETTLED_KEPT]:
-            for stored in context.store.blocks(height, height):
+            for stored in store.blocks(height, height):
                 self._settled.appendleft((height, stored.block.id.hex()))
         self._objected: deque[str] = deque(maxlen=MAX_OBJECTED)
         self._blocks = Tally({"finalised": 0, "rejected": 0})
@@ -108,7 +129,6 @@ class NodeMetrics(Collector):
             registry=registry,
         )
         registry.register(self)
-        registry.register(ProcessMetrics(context))
 
     def _make_histogram(self, name: str, text: str) -> Histogram:
         return Histogram(name, text, buckets=_SECONDS, registry=self._registry)
@@ -182,7 +202,7 @@ class NodeMetrics(Collector):
             blocks.add_metric((result,), count)
         yield blocks
         yield CounterMetricFamily(
-            "fednode_pow_hashes", "Hashes that this node's miners have tried.", value=self._c.miner.hashes
+            "fednode_pow_hashes", "Hashes that this node's miners have tried.", value=self._miner.hashes
         )
         height = tip.height if machine is None else machine.height
         yield _gauge("fednode_round", "The round in hand; the last one when the set rounds are over.", height)
@@ -291,7 +311,7 @@ class NodeMetrics(Collector):
         traffic = CounterMetricFamily(
             "fednode_peer_bytes", "Bytes exchanged with each peer.", labels=("peer", "direction")
         )
-        for key, counters in self._c.transport.counters().items():
+        for key, counters in self._transport.counters().items():
             short = _shorten(key)
             traffic.add_metric((short, "sent"), counters.bytes_sent)
             traffic.add_metric((short, "received"), counters.bytes_received)
@@ -308,14 +328,14 @@ class NodeMetrics(Collector):
             "Errors that nobody foresaw in work that a peer's bytes had caused, by what was being done.",
             labels=("what",),
         )
-        for what, count in sorted(self._c.boundary.failures.items()):
+        for what, count in sorted(self._boundary.failures.items()):
             failures.add_metric((what,), count)
         yield failures
 
     def _get_state(self, peer: Peer) -> str | None:
         if not peer.is_member:
             return "observer" if peer.connected else None
-        if self._c.bans.is_banned(peer.id):
+        if self._bans.is_banned(peer.id):
             return "refused"
         if not peer.connected:
             return "missing"
@@ -327,12 +347,12 @@ class NodeMetrics(Collector):
         )
         build.add_metric((get_version(), str(PROTOCOL_VERSION), platform.python_version()), 1)
         yield build
-        genesis = self._c.genesis
+        genesis = self._genesis
         node = GaugeMetricFamily(
             "fednode_node_info", "Who this node is; always 1.", labels=("id", "name", "chain", "chain_name", "method")
         )
         chain = genesis.chain_id.hex()[:SHORT_CHARS]
-        node.add_metric((_shorten(self._c.me), self._name, chain, genesis.chain_name, genesis.method["name"]), 1)
+        node.add_metric((_shorten(self._me), self._name, chain, genesis.chain_name, genesis.run.method["name"]), 1)
         yield node
         settled = GaugeMetricFamily(
             "fednode_chain_settled_info",

@@ -12,6 +12,7 @@ from node.config.node_config import NodeConfig
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.events import Events, NodeEvent
+from node.telemetry.processes import Processes
 from node.telemetry.sinks.base import SinkThread
 from node.telemetry.sinks.point import make_point
 
@@ -28,14 +29,25 @@ def make_call_times(config: NodeConfig) -> CallTimes | None:
     return CallTimes()
 
 
-def make_metrics(
-    calls: CallTimes | None, service: RoundService, context: NodeContext, config: NodeConfig
-) -> NodeMetrics | None:
-    if calls is None:
-        return None
+def make_metrics(calls: CallTimes, service: RoundService, context: NodeContext, name: str) -> NodeMetrics:
+    """Those of a node that people call `name`, and of its processes. Reads the store (`NodeMetrics`)."""
     from node.telemetry.metrics import NodeMetrics
+    from node.telemetry.process_metrics import ProcessMetrics
 
-    return NodeMetrics(calls, service, context, config.node.name)
+    metrics = NodeMetrics(
+        calls,
+        service,
+        context.genesis,
+        context.store,
+        me=context.me,
+        name=name,
+        miner=context.miner,
+        transport=context.transport,
+        bans=context.bans,
+        boundary=context.boundary,
+    )
+    calls.registry.register(ProcessMetrics(Processes(context.trainer, context.miner), context.store.path))
+    return metrics
 
 
 class Monitor:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from chain.store.rows import DATABASE
-from node.consensus.context import NodeContext
-from node.consensus.miner import MinerProcess
 from node.errors import NodeError
 from node.host.procfs import read_cpu_s, read_memory
-from node.training.worker import WorkerProcess
+from node.telemetry.processes import Processes
 
 
 class ProcessMetrics(Collector):
-    """Looks at the daemon, its worker and its miners when somebody asks. One started anew counts from zero."""
+    """Looks at the processes when somebody asks, and at the disk that holds the store at `path`. A process started anew
+    counts from zero."""
 
-    def __init__(self, context: NodeContext) -> None:
-        self._c = context
+    def __init__(self, processes: Processes, path: Path) -> None:
+        self._processes = processes
+        self._path = path
 
     def collect(self) -> Iterable[Metric]:
         cpu = CounterMetricFamily(
@@ -30,7 +30,7 @@ class ProcessMetrics(Collector):
         memory = GaugeMetricFamily(
             "fednode_process_resident_bytes", "Memory of a process of this node, shared pages too.", labels=("process",)
         )
-        for name, pid in self._list_processes():
+        for name, pid in self._processes.get_all():
             try:
                 cpu_s, resident = read_cpu_s(pid), read_memory(pid)["resident"]
             except NodeError:  # it has just ended
@@ -39,17 +39,7 @@ class ProcessMetrics(Collector):
             memory.add_metric((name,), resident)
         yield cpu
         yield memory
-        path = self._c.store.path
-        yield GaugeMetricFamily(
-            "fednode_disk_free_bytes", "Room left where the node keeps its data.", value=shutil.disk_usage(path).free
-        )
-        sizes = (file.stat().st_size for name in (DATABASE, f"{DATABASE}-wal") if (file := path / name).exists())
+        free = shutil.disk_usage(self._path).free
+        yield GaugeMetricFamily("fednode_disk_free_bytes", "Room left where the node keeps its data.", value=free)
+        sizes = (file.stat().st_size for name in (DATABASE, f"{DATABASE}-wal") if (file := self._path / name).exists())
         yield GaugeMetricFamily("fednode_database_bytes", "The chain's database and its log.", value=sum(sizes))
-
-    def _list_processes(self) -> Iterator[tuple[str, int]]:
-        yield "daemon", os.getpid()
-        trainer, miner = self._c.trainer, self._c.miner
-        if isinstance(trainer, WorkerProcess) and trainer.pid is not None:
-            yield "worker", trainer.pid
-        if isinstance(miner, MinerProcess):
-            yield from ((f"miner{i}", pid) for i, pid in enumerate(miner.pids))

@@ -310,7 +310,7 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
             "precision": "auto",
             "seed": get_client_seed(spec.seed, i),
             "threads": 1,
-            **({"user_models": True} if is_user_model(genesis.model) else {}),  # who made the network asked for it
+            **({"user_models": True} if is_user_model(genesis.run.model) else {}),  # who made the network asked for it
         },
         **({"fededs": {"i_understand": True}} if get_genesis_spec(genesis).shares_samples else {}),  # likewise
         "data": {**plan.data, "partition": parse_partition(spec.partition).to_mapping() | part},

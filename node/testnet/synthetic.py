@@ -16,8 +16,8 @@ import numpy as np
 
 from chain import codec
 from chain import pow as work
-from chain.block import HEADER_VERSION, Block, Certificate, Contribution, Digest, Header, PayloadRef, Phase
-from chain.genesis import Genesis
+from chain.block import Block, Body, Certificate, Contribution, Digest, Header, PayloadRef, Phase
+from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
@@ -53,7 +53,9 @@ class _Maker:
         self._variety = variety
         schemas = self._spec.schemas(1)
         if set(schemas) != {KIND}:
-            raise ConfigError(f"method: expected one whose payloads are {KIND} alone (got {genesis.method['name']})")
+            raise ConfigError(
+                f"method: expected one whose payloads are {KIND} alone (got {genesis.run.method['name']})"
+            )
         self._dim = int(schemas[KIND].arrays["prototypes"].shape[1])
 
     def extend(self, tip: Tip) -> Tip:
@@ -69,7 +71,7 @@ class _Maker:
         return tip.extend(block)
 
     def _make_payload(self, author: int, height: int) -> Arrays:
-        count = len(self._genesis.classes)
+        count = len(self._genesis.run.classes)
         random = np.random.default_rng((author, height % self._variety if self._variety else height))
         return {
             "classes": np.arange(count, dtype=np.int64),
@@ -87,23 +89,24 @@ class _Maker:
         )
 
     def _mine(self, tip: Tip, contributions: Sequence[Contribution], aggregate: Digest) -> Block:
+        state, body = tip.state, Body(tuple(contributions))
         miner, time_ms = self._keys[tip.height % len(self._keys)], tip.header.time_ms + BLOCK_MS
         header = Header(
-            version=HEADER_VERSION,
+            version=state.protocol,
             height=tip.height + 1,
             prev=tip.id,
-            body=codec.compute_body_digest(contributions),
+            body=codec.compute_body_digest(body),
             aggregate=aggregate,
-            members_next=self._genesis.members_digest,
+            state_next=state.digest,
             miner=miner.id,
-            start_ms=time_ms - self._genesis.pow.target_ms,  # just what keeps the difficulty as it is
+            start_ms=time_ms - self._genesis.rules.pow.target_ms,  # just what keeps the difficulty as it is
             time_ms=time_ms,
             difficulty=tip.next_difficulty,
         )
         seal, nonce, start = codec.compute_seal(self._genesis.chain_id, header), None, 0
         while nonce is None:
             nonce, start = work.search(seal, header.difficulty, start, 1 << 20), start + (1 << 20)
-        return codec.make_block(self._genesis.chain_id, header, nonce, contributions, miner)
+        return codec.make_block(self._genesis.chain_id, header, nonce, body, miner)
 
     def _certify(self, block: Block) -> Certificate:
         votes = [
@@ -115,7 +118,7 @@ class _Maker:
                 view=0,
                 block_id=block.id,
             )
-            for key in self._keys[: self._genesis.q]
+            for key in self._keys[: self._genesis.state.q]
         ]
         return Certificate(0, tuple((index, vote.signature) for index, vote in enumerate(votes)))
 
@@ -141,7 +144,7 @@ def extend_chain(
 ) -> None:
     """Puts so many blocks on a store that is empty. `keys` are all members'; each goes through `variety` payloads, or
     with 0 offers a new one every round. Raises ConfigError as `make_chain`."""
-    maker, tip = _Maker(genesis, keys, store, variety), Tip.at(genesis, [genesis.block0])
+    maker, tip = _Maker(genesis, keys, store, variety), Tip.at(genesis.state, [genesis.block0])
     for _ in range(rounds):
         tip = maker.extend(tip)
 
@@ -150,7 +153,7 @@ def make_genesis(keys: Sequence[SigningKey], *, difficulty: int, target_ms: int,
     """Its members are `keys`, its initial model is INITIAL_MODEL, and its difficulty stays. An override replaces a
     whole field of genesis.yaml. Raises GenesisError."""
     mapping = {
-        "protocol": 1,
+        "protocol": PROTOCOL_VERSION,
         "chain_name": "idle",
         "created_at": "2026-01-01T00:00:00Z",
         "members": [{"key": encode_id(key.id), "name": f"node{i}"} for i, key in enumerate(keys)],

@@ -94,30 +94,24 @@ class SpoiledAggregate:
     reason: str
 
 
-async def prepare_nothing(height: int, head: Block) -> Exchange:
-    """For methods whose local phase reads no earlier block."""
-    return NOTHING_TAKEN
+class RoundInputs(Protocol):
+    """The learner's source of what final blocks give."""
 
+    async def gather(self, block: Block) -> RoundInput:
+        """What the worker needs of a final block, however long it takes to get it."""
 
-async def recall_nothing(below: int) -> tuple[int, bytes] | None:
-    """For a node that holds no older aggregates."""
-    return None
+    async def prepare(self, height: int, head: Block) -> Exchange:
+        """What the local phase for a height, on a head, reads of an earlier block."""
+
+    async def recall(self, below: int) -> tuple[int, bytes] | None:
+        """The newest aggregate below a height that is held here, with its own height."""
 
 
 class Learner:
-    """Runs one request at a time against the trainer. `gather` returns what a block gives, however long it takes to get
-    it; `prepare` what the local phase for a height, on a head, reads of an earlier block; `recall` the newest aggregate
-    below a height that is held here, with its own height."""
+    """Runs one request at a time against the trainer, with what `inputs` gives, and reports to `listener`."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        gather: Callable[[Block], Coroutine[Any, Any, RoundInput]],
-        listener: Listener,
-        *,
-        prepare: Callable[[int, Block], Coroutine[Any, Any, Exchange]] = prepare_nothing,
-        recall: Callable[[int], Coroutine[Any, Any, tuple[int, bytes] | None]] = recall_nothing,
-        boundary: Boundary | None = None,
+        self, trainer: Trainer, inputs: RoundInputs, listener: Listener, boundary: Boundary | None = None
     ) -> None:
         self.info: TrainerInfo | None = None
         self.failure: str | None = None  # why there is no worker any more
@@ -126,15 +120,11 @@ class Learner:
         self.work: str | None = None  # what the worker does, or is about to, for a round
         self.progress: Progress | None = None  # of the local phase under way, once there is some to tell of
         self._trainer = trainer
-        self._gather = gather
-        self._prepare = prepare
-        self._recall = recall
+        self._inputs = inputs
         self._listener = listener
         self._boundary = boundary or Boundary()
         self._target: Target | None = None
-        self._given: tuple[Block, RoundInput] | None = (
-            None  # what is being applied: the same again if the worker dies of it
-        )
+        self._given: tuple[Block, RoundInput] | None = None  # what is applied: the same again if the worker dies of it
         self._shared_sets: tuple[Block, Exchange] | None = None  # what is trained with, likewise
         self._changed = asyncio.Event()
         self.applied = -1  # height of the last aggregate that this worker process has dealt with
@@ -233,7 +223,7 @@ class Learner:
             return True  # the trainer starts from block 0's aggregate, the initial model
         if self._given is None or self._given[0] is not head:
             self._given = None
-            gathering = asyncio.create_task(self._gather(head))
+            gathering = asyncio.create_task(self._inputs.gather(head))
             if not await self._unless_changed(gathering):
                 return False
             self._given = head, gathering.result()
@@ -268,7 +258,7 @@ class Learner:
         """A client that has only block 0's model takes the newest aggregate before `head` that it can go on from."""
         below = head.height
         for _ in range(MAX_RECALLED):
-            recalled = await self._recall(below)
+            recalled = await self._inputs.recall(below)
             if recalled is None:
                 return
             below, aggregate = recalled
@@ -290,7 +280,7 @@ class Learner:
         """Whether there is what training on `head` reads: not if the target changed first."""
         if self._shared_sets is None or self._shared_sets[0] is not head:
             self._shared_sets = None
-            preparing = asyncio.create_task(self._prepare(head.height + 1, head))
+            preparing = asyncio.create_task(self._inputs.prepare(head.height + 1, head))
             if not await self._unless_changed(preparing):
                 return False
             self._shared_sets = head, preparing.result()

@@ -65,20 +65,20 @@ def make_model_file(genesis: Genesis, applied_round: int, arrays: dict[str, Arra
         "format": "pt",  # what readers of safetensors call the layout of torch's own arrays
         "fednode.chain_id": genesis.chain_id.hex(),
         "fednode.round": str(applied_round),
-        "fednode.method": genesis.method["name"],
-        "fednode.model": json.dumps(genesis.model, sort_keys=True),
-        "fednode.classes": json.dumps(list(genesis.classes)),
-        "fednode.input": json.dumps(genesis.input, sort_keys=True),
+        "fednode.method": genesis.run.method["name"],
+        "fednode.model": json.dumps(genesis.run.model, sort_keys=True),
+        "fednode.classes": json.dumps(list(genesis.run.classes)),
+        "fednode.input": json.dumps(genesis.run.input, sort_keys=True),
     }
     data = _encode(arrays, card)
     info = pb.ModelInfo(
         applied_round=applied_round,
         chain_id=genesis.chain_id.hex(),
         chain_name=genesis.chain_name,
-        method=genesis.method["name"],
-        model=json.dumps(genesis.model, sort_keys=True),
-        classes=genesis.classes,
-        input=json.dumps(genesis.input, sort_keys=True),
+        method=genesis.run.method["name"],
+        model=json.dumps(genesis.run.model, sort_keys=True),
+        classes=genesis.run.classes,
+        input=json.dumps(genesis.run.input, sort_keys=True),
         numbers=sum(array.size for array in arrays.values()),
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
@@ -100,7 +100,7 @@ def _encode(arrays: Arrays, card: Mapping[str, str]) -> bytes:
 
 def is_initial_needed(genesis: Genesis) -> bool:
     """Whether part of the model never changes, such as a frozen encoder: block 0 has it, a checkpoint does not."""
-    return bool(frozen_shapes(genesis.model, genesis.input["shape"], len(genesis.classes)))
+    return bool(frozen_shapes(genesis.run.model, genesis.run.input["shape"], len(genesis.run.classes)))
 
 
 def _get_frozen(initial_model: bytes, own: Arrays) -> dict[str, Array]:

@@ -348,7 +348,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when torch first multiplies on a GPU
     import torch  # takes a second, in which the start call has been read and the daemon's death is noticed
 
-    from ml.clients.build import make_client
+    from ml.clients.build import Compute, Federation, make_client
     from ml.clients.inference import answer
     from ml.data.base import InputFormat
     from node.host.allocator import keep_freed_memory
@@ -358,8 +358,12 @@ def build_client(config: Config, initial: Arrays) -> Built:
         torch.set_num_threads(config["threads"])
     torch.set_num_interop_threads(1)
     genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
-    own = ("data", "seed", "device", "engine", "user_models", "max_loss_ratio")
-    client = make_client(**{name: config[name] for name in (*genesis, *own)}, initial=initial)
+    client = make_client(
+        Federation(**{name: config[name] for name in genesis}),
+        initial=initial,
+        compute=Compute(config["device"], config["engine"]),
+        **{name: config[name] for name in ("data", "seed", "user_models", "max_loss_ratio")},
+    )
     return Built(
         client,
         partial(answer, client, InputFormat.from_mapping(config["input"])),

@@ -44,7 +44,7 @@ from node.p2p.transport.base import CHUNK_BYTES, MAX_MESSAGE_BYTES, Message, Mes
 from node.p2p.transport.calls import SERVICE
 from node.p2p.transport.channel import Caller
 from node.p2p.transport.rate_limits import MAX_BATCH_MESSAGES, to_pb
-from node.p2p.transport.rpc import RpcTransport
+from node.p2p.transport.rpc import Admission, RpcTransport
 from node.pb import peer_pb2 as pb
 
 KINDS = ("valid", "invalid")
@@ -85,12 +85,12 @@ class _Recorder(NullHandler):
         self.height = 1
         self.prev: Id = genesis.chain_id
         self.heard: deque[Message] = deque(maxlen=HEARD)
-        self.blobs: deque[bytes] = deque([genesis.initial_model], maxlen=HEARD)
+        self.blobs: deque[bytes] = deque([genesis.run.initial_model], maxlen=HEARD)
 
     def on_message(self, peer: Id, message: Message) -> None:
         match message.kind:
             case MessageKind.STATUS:
-                status = status_from_bytes(message.data, self._genesis.n)
+                status = status_from_bytes(message.data, self._genesis.state.n)
                 if status.head_height >= self.height - 1:
                     self.height, self.prev = status.head_height + 1, status.head_id
                     self.heard.clear()
@@ -107,7 +107,8 @@ class Flood:
     def __init__(self, key: SigningKey, genesis: Genesis, listen: str, victims: Mapping[Id, str]) -> None:
         self.tally = Tally()
         self.recorder = _Recorder(genesis)
-        self._transport = RpcTransport(key, listen, {}, members=victims)  # dials nobody, so that all calls are ours
+        admission = Admission(victims)  # and it dials nobody, so that all calls are ours
+        self._transport = RpcTransport(key, listen, {}, admission=admission)
         self._key = key
         self._genesis = genesis
         self._victims = victims

@@ -163,7 +163,7 @@ async def _watch(testnet: Testnet) -> dict[str, Any]:
         await cluster.start()
         await cluster.wait_for_height(WARM_UP, TIMEOUT_S)
         before = await asyncio.gather(*(_Reading.take(process) for process in cluster.processes))
-        await cluster.wait_for_height(testnet.genesis.rounds, TIMEOUT_S)
+        await cluster.wait_for_height(testnet.genesis.run.rounds, TIMEOUT_S)
         after = await asyncio.gather(*(_Reading.take(process) for process in cluster.processes))
         times = await cluster.processes[0].get_block_times()
         records = [record for process in cluster.processes for record in await process.get_rounds()]

@@ -68,8 +68,8 @@ def run_share_bench(*, nodes: int, set_mb: float, seed: int, report: Report) -> 
         "job": {
             "nodes": nodes,
             "seed": seed,
-            "shape": list(testnet.genesis.input["shape"]),
-            "samples": testnet.genesis.method["share_max"],
+            "shape": list(testnet.genesis.run.input["shape"]),
+            "samples": testnet.genesis.run.method["share_max"],
             "settings": list(SETTINGS),
         },
         "set_mb": {name: size / MB for name, size in sorted(sizes.items())},

@@ -160,7 +160,7 @@ class _Run:
             finally:
                 failing.cancel()
                 await asyncio.gather(failing, return_exceptions=True)
-            rounds = self._testnet.genesis.rounds
+            rounds = self._testnet.genesis.run.rounds
             await cluster.wait_for_height(rounds, TIMEOUT_S)
             heads: dict[str, str] = {}
             for process in cluster.processes:
@@ -172,7 +172,7 @@ class _Run:
     async def _follow(self, cluster: LocalCluster, failing: asyncio.Task[None]) -> None:
         """Until the first node has all rounds; a sample every so many."""
         first, sampled, moved_s = cluster.processes[0], 0, time.monotonic()
-        while self._height < self._testnet.genesis.rounds:
+        while self._height < self._testnet.genesis.run.rounds:
             if failing.done():
                 failing.result()
             status = await first.get_status()

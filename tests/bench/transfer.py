@@ -182,7 +182,7 @@ async def _receiving(testnet: Testnet, fourth: NodeProcess, sender: NodeProcess)
     store = SqliteStore.open(config.node.data_dir, testnet.genesis)
     bulk, disk = ThreadOffload("bulk"), ThreadOffload("disk")
     transport = RpcTransport(key, config.network.listen, peers, chain_id=testnet.genesis.chain_id)
-    recorder, names = _VoteRecorder(), {member.key: member.name for member in testnet.genesis.members}
+    recorder, names = _VoteRecorder(), {member.key: member.name for member in testnet.genesis.state.members}
     fetcher = BlobFetcher(
         transport, store, disk, PartialFiles(store, bulk), Transfers(SystemClock(), lambda peer: names[peer])
     )

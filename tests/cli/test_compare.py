@@ -10,11 +10,11 @@ import pytest
 
 from chain.block import ZERO, Block, Certificate, Evidence, Phase
 from chain.codec import encode_block, encode_certificate, make_evidence, sign_vote
+from chain.evidence import validate_evidence
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
-from chain.validation import validate_evidence
 from node.cli import main
-from node.ledger.comparison import compare_chains, run_comparison
+from node.ledger.comparison import Pair, compare_chains, run_comparison
 from support.data.chains import make_candidate, make_certificate, make_chain, make_contribution, make_genesis, make_keys
 
 Captured = pytest.CaptureFixture[str]
@@ -52,13 +52,11 @@ def run_json(capsys: Captured, *arguments: object, code: int = 0) -> dict[str, A
 def test_the_first_difference_is_found_wherever_it_is(common: int) -> None:
     fork, looks = make_fork(common, 11), []
 
-    def get_pair(height: int) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    def get_pair(height: int) -> Pair:
         looks.append(height)
         ours, theirs = CHAIN[height - 1], fork[height - 1]
-        return (encode_block(ours[0]), encode_certificate(ours[1])), (
-            encode_block(theirs[0]),
-            encode_certificate(theirs[1]),
-        )
+        encoded = [(encode_block(block), encode_certificate(certificate)) for block, certificate in (ours, theirs)]
+        return encoded[0], encoded[1], GENESIS.state
 
     shown = run_comparison(compare_chains(GENESIS, 12, 11), get_pair)
     assert (shown.height, shown.other_height, shown.common) == (12, 11, common)
@@ -108,7 +106,7 @@ def test_another_chain_cannot_be_compared_and_a_peer_needs_a_running_node(capsys
 
 
 def put(store: SqliteStore, evidence: Evidence, seen_ms: int | None) -> None:
-    author, height = validate_evidence(GENESIS, evidence)
+    author, height = validate_evidence(GENESIS.state, evidence)
     store.put_evidence(evidence, author, height, seen_ms)
 
 

@@ -172,9 +172,9 @@ def test_a_test_network_takes_any_data_and_names_them_whole(
     assert code == 0
     assert "24 train" in out
     genesis, _ = load_genesis(tmp_path / "net/genesis.yaml")
-    assert genesis.classes == CLASSES
-    assert (genesis.input["shape"], genesis.input["resize"]) == ([1, 8, 8], [8, 8])
-    assert 0.4 < genesis.input["mean"][0] < 0.6
+    assert genesis.run.classes == CLASSES
+    assert (genesis.run.input["shape"], genesis.run.input["resize"]) == ([1, 8, 8], [8, 8])
+    assert 0.4 < genesis.run.input["mean"][0] < 0.6
     own = load_config(tmp_path / "net/node1.yaml").data
     assert (own.format, own.path, own.transform.augment) == ("npz", archive, "flip")
     code, out, _ = run(capsys, "--config", "net/node1.yaml", "--check")

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
+from chain.genesis import PROTOCOL_VERSION
 from chain.signing import SigningKey, encode_id
 from chain.store.sqlite import SqliteStore
 from node.cli import main
@@ -303,7 +304,7 @@ def test_peers_are_held_to_chain_protocol_version_and_clock(
     capsys: Captured, three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain_id = load_genesis(three / "genesis.yaml").genesis.chain_id
-    good = Greeting(get_version(), 1, chain_id, skew_s=0.1, rtt_s=0.001)
+    good = Greeting(get_version(), PROTOCOL_VERSION, chain_id, skew_s=0.1, rtt_s=0.001)
     answers: list[Greeting | ProbeFailed | None] = []
 
     def probe(*_: object, **__: object) -> Greeting | None:
@@ -324,13 +325,18 @@ def test_peers_are_held_to_chain_protocol_version_and_clock(
     assert ask(good, good, code=0)[0] == ["ok", "ok", "ok", "ok"]
     assert ask(good, None, code=0)[0] == ["ok", "warn", "ok", "ok"]
     assert ask(good, NotReached("away", "wait"), code=6)[0] == ["ok", "warn", "ok", "fail"]
-    other = Greeting(get_version(), 1, b"c" * 32, 0.1, 0.001)
+    other = Greeting(get_version(), PROTOCOL_VERSION, b"c" * 32, 0.1, 0.001)
     assert ask(good, other, code=6)[0] == ["ok", "fail", "ok", "fail"]
-    assert ask(good, Greeting("0.0.1", 1, chain_id, 0.1, 0.001), code=0)[0] == ["ok", "warn", "ok", "ok"]
-    assert ask(good, Greeting(get_version(), 2, chain_id, 0.1, 0.001), code=6)[0] == ["ok", "fail", "ok", "fail"]
+    assert ask(good, Greeting("0.0.1", PROTOCOL_VERSION, chain_id, 0.1, 0.001), code=0)[0] == ["ok", "warn", "ok", "ok"]
+    assert ask(good, Greeting(get_version(), PROTOCOL_VERSION + 1, chain_id, 0.1, 0.001), code=6)[0] == [
+        "ok",
+        "fail",
+        "ok",
+        "fail",
+    ]
     somebody_else = WrongPeer("127.0.0.1:1: expected a, b answers", "correct it")
     assert ask(good, somebody_else, code=6)[0] == ["ok", "fail", "ok", "fail"]
-    ahead = Greeting(get_version(), 1, chain_id, 5.0, 0.001)
+    ahead = Greeting(get_version(), PROTOCOL_VERSION, chain_id, 5.0, 0.001)
     states, clock = ask(ahead, ahead, code=6)
     assert states == ["ok", "ok", "fail", "ok"]
     assert clock == "5.0 s behind the median of 3 members' clocks"

@@ -42,7 +42,7 @@ def test_three_sites_begin_with_ids_and_one_file(capsys: Captured, tmp_path: Pat
     assert code == 0, err
     made, model = load_genesis(genesis)
     assert made.chain_id.hex() in out
-    assert {member.name: member.address for member in made.members} == {
+    assert {member.name: member.address for member in made.founders} == {
         site.name: f"{site.name}.example:7050" for site in sites
     }
     for site in sites:
@@ -120,7 +120,7 @@ def test_four_sites_begin_with_what_bounds_each_of_them_and_three_are_told_why_n
         out = tmp_path / str(number) / "genesis.yaml"
         code, _, err = run(capsys, "genesis", "new", *peers[:number], "-o", str(out), *SMALL)
         assert code == 0, err
-        method = load_genesis(out).genesis.method
+        method = load_genesis(out).genesis.run.method
         assert (method["aggregation"], method.get("weight_cap")) == expected
         told = "aggregation: trimmed_mean and weight_cap: 4 are for 4 members and more, and not written for 3"
         assert (told in err) == (number == 3)
@@ -160,10 +160,10 @@ def test_genesis_without_data_says_classes_and_input_itself(capsys: Captured, tm
         "members": 1,
         "quorum": 1,
     }
-    assert genesis.classes == ("benign", "malignant")
-    assert genesis.input == {"shape": [3, 16, 16], "resize": [16, 16], "mean": [0.5], "std": [1.0]}
-    assert genesis.method["lr"] == 0.05
-    assert (genesis.rounds, genesis.profile) == (0, "site")
+    assert genesis.run.classes == ("benign", "malignant")
+    assert genesis.run.input == {"shape": [3, 16, 16], "resize": [16, 16], "mean": [0.5], "std": [1.0]}
+    assert genesis.run.method["lr"] == 0.05
+    assert (genesis.run.rounds, genesis.profile) == (0, "site")
 
 
 @pytest.mark.parametrize(
@@ -211,15 +211,15 @@ def test_a_member_is_added_before_the_start_and_not_after(capsys: Captured, tmp_
     file = site / "genesis.yaml"
     assert run(capsys, "genesis", "new", f"alice={alice}", "-o", str(file), *SMALL)[0] == 0
     before = load_genesis(file).genesis
-    assert before.min_contributions == 1
+    assert before.state.min_contributions == 1
     code, out, _ = run(capsys, "genesis", "add-member", str(file), f"bob={bob}")
     after = load_genesis(file).genesis
     assert code == 0
     assert after.chain_id.hex() in out
     assert after.chain_id != before.chain_id
-    assert {member.name for member in after.members} == {"alice", "bob"}
-    assert after.min_contributions == after.q == 2
-    assert (after.created_at_ms, after.initial_model) == (before.created_at_ms, before.initial_model)
+    assert {member.name for member in after.founders} == {"alice", "bob"}
+    assert after.state.min_contributions == after.state.q == 2
+    assert (after.created_at_ms, after.run.initial_model) == (before.created_at_ms, before.run.initial_model)
 
     SqliteStore.open(load_config(site / "node.yaml").node.data_dir, after).close()
     text = file.read_text()

@@ -128,7 +128,9 @@ async def test_all_killed_with_their_precommits_on_disk_finalise_that_height_whe
             *(net.start_doomed(name, "vote.committed", after="justification.committed") for name in net.names)
         )
         locked = await lock_and_kill_all(net)
-        if len(locked) >= net.genesis.q:  # otherwise some died before the others had heard of them: nothing is decided
+        if (
+            len(locked) >= net.genesis.state.q
+        ):  # otherwise some died before the others had heard of them: nothing is decided
             break
         await net.start()
         await net.wait_until_ready()
@@ -152,7 +154,9 @@ async def lock_and_kill_all(net: Killable) -> dict[str, tuple[int, bytes]]:
     deadline_s = time.monotonic() + WAIT_S
     alone_since_s = None
     while net.running and time.monotonic() < deadline_s:
-        if len(net.running) < net.genesis.q:  # they can finalise nothing, but may still come to their own precommits
+        if (
+            len(net.running) < net.genesis.state.q
+        ):  # they can finalise nothing, but may still come to their own precommits
             alone_since_s = alone_since_s or time.monotonic()
             if time.monotonic() - alone_since_s > 5:
                 break

@@ -200,11 +200,11 @@ def read_resumed(net: Federation, name: str) -> list[str]:
 def simulate_the_same(net: Federation, blocks: list[dict[str, Any]]) -> list[str]:
     """The aggregates of a simulation with the blocks' ids for beacons."""
     genesis = net.genesis
-    members = sorted(genesis.members, key=lambda member: member.name)
+    members = sorted(genesis.state.members, key=lambda member: member.name)
     config = SimulationConfig(
-        method=dict(genesis.method),
-        model=dict(genesis.model),
-        input=dict(genesis.input),
+        method=dict(genesis.run.method),
+        model=dict(genesis.run.model),
+        input=dict(genesis.run.input),
         partition=PARTITION,
         clients=len(NODES),
         rounds=ROUNDS,
@@ -254,7 +254,7 @@ async def sharing(tmp_path: Path) -> AsyncIterator[Federation]:
 
 def find_sets(net: Federation, name: str) -> dict[str, tuple[str, int]]:
     """Author, and size, of each set of block 1 by its digest, as a stopped node has it."""
-    members = {member.key: member.name for member in net.genesis.members}
+    members = {member.key: member.name for member in net.genesis.state.members}
     with SqliteStore.open(net.get_data_dir(name), net.genesis, readonly=True) as store:
         stored = store.get_block(1)
     assert stored is not None

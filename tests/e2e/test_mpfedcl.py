@@ -62,7 +62,7 @@ def read_blocks(directory: Path) -> list[dict[str, Any]]:
 
 def get_ids(directory: Path) -> list[bytes]:
     """Of node0 to node3."""
-    members = Federation(directory).genesis.members
+    members = Federation(directory).genesis.state.members
     return [member.key for member in sorted(members, key=lambda member: member.name)]
 
 

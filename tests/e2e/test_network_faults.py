@@ -166,7 +166,7 @@ async def test_two_sides_without_a_quorum_finalise_nothing_and_resume(
             await start(nodes)
             sides = [name_hosts(net[:here]), name_hosts(net[here:])]
             net.partition(net[:here], net[here:])
-            quorum = f"{nodes.genesis.q} needed"
+            quorum = f"{nodes.genesis.state.q} needed"
             await asyncio.gather(
                 *(
                     wait_for_stall(

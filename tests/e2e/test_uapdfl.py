@@ -78,7 +78,7 @@ def test_the_blocks_name_the_simulations_aggregates(
 ) -> None:
     blocks = ask(directory, 0, "chain", "list", "--reverse", "--limit", 100)["blocks"]
     assert [block["num_contributions"] for block in blocks] == [0] + [NODES] * ROUNDS
-    members = sorted(Federation(directory).genesis.members, key=lambda member: member.name)
+    members = sorted(Federation(directory).genesis.state.members, key=lambda member: member.name)
     config = SimulationConfig(method=METHOD, partition=partition, clients=NODES, rounds=ROUNDS, seed=SEED)
     simulated = simulate(
         config,

@@ -6,12 +6,18 @@ import hashlib
 import io
 from dataclasses import replace
 
-from chain import codec, validation
+from chain import codec
+from chain.approvals import sign_approval, sign_readiness
 from chain.audit import read_export, write_export
-from chain.block import ZERO, EvidenceKind, PayloadRef, Phase
+from chain.block import ZERO, Approval, ApprovedChange, Block, Body, EvidenceKind, PayloadRef, Phase, Readiness
+from chain.changes.base import Place
+from chain.changes.change import Change
+from chain.changes.execution import execute_change
+from chain.changes.members import AddMember
 from chain.errors import DecodeError, InvalidEvidence, ValidationError
+from chain.evidence import validate_evidence
 from fuzz.claims import Seeds, attempt, passes, takes_only_its_own
-from fuzz.federation import CANDIDATE, GENESIS, KEYS, PARENT, believing, sign_vote
+from fuzz.federation import CANDIDATE, GENESIS, KEYS, NEWCOMER, PARENT, believing, sign_vote
 from support.data.chains import make_candidate, make_certificate, make_chain, make_contribution
 
 
@@ -30,20 +36,53 @@ def make_blocks() -> Seeds:
         "genesis": codec.encode_block(PARENT),
         "candidate": codec.encode_block(CANDIDATE),
         "alone": codec.encode_block(alone),
+        "change": codec.encode_block(make_change_block()),
     }
+
+
+def make_consent() -> tuple[Change, list[Approval], Readiness]:
+    """A fifth member is to be added in block 1: all four approve, and the newcomer is ready."""
+    change = Change(AddMember(NEWCOMER.id, "node4"), by=0, made=0, first=1, expires=100, note="ethics vote 2026-11")
+    change_id = change.compute_id(GENESIS.chain_id)
+    approvals = [sign_approval(key, GENESIS.chain_id, change_id) for key in KEYS]
+    return change, approvals, sign_readiness(NEWCOMER, GENESIS.chain_id, change_id, height=0, block_id=PARENT.id)
+
+
+def make_change_block() -> Block:
+    """Block 1, in which the fifth member is added."""
+    change, approvals, ready = make_consent()
+    body = Body(
+        change=ApprovedChange(
+            change.data,
+            tuple((i, approval.answer, approval.signature) for i, approval in enumerate(approvals)),
+            ((ready.key, ready.height, ready.block_id, ready.signature),),
+        )
+    )
+    aggregate = PARENT.header.aggregate
+    header = replace(
+        CANDIDATE.header,
+        body=codec.compute_body_digest(body),
+        aggregate=aggregate,
+        state_next=execute_change(GENESIS.state, change, Place(1, aggregate)).digest,
+    )
+    return codec.make_block(GENESIS.chain_id, header, 0, body, KEYS[0])
 
 
 _check_whole_block = takes_only_its_own(
     lambda data: codec.decode_block(GENESIS.chain_id, data), codec.encode_block, DecodeError
 )
 _check_header = takes_only_its_own(codec.decode_header, codec.encode_header, DecodeError)
+_check_sealed = takes_only_its_own(
+    lambda data: codec.decode_sealed_header(GENESIS.chain_id, data), codec.encode_sealed_header, DecodeError
+)
 _check_body = takes_only_its_own(codec.decode_body, codec.encode_body, DecodeError)
 
 
 def check_block(data: bytes) -> bool:
-    """A block, and its header and body by themselves."""
+    """A block, and its header and body by themselves, and what of it stands in evidence."""
     after = codec.HEADER_BYTES + 8
     parts = (_check_header(data[: codec.HEADER_BYTES]), _check_body(data[after:-64]))
+    assert _check_sealed(data[:after] + bytes(64)) == (parts[0] and after <= len(data))
     taken = _check_whole_block(data)
     assert taken == (all(parts) and after + 64 <= len(data) <= codec.MAX_BLOCK_BYTES)
     return taken
@@ -87,7 +126,7 @@ def check_evidence(data: bytes) -> bool:
     evidence = codec.decode_evidence(data)
     assert evidence.kind in EvidenceKind
     with believing():
-        return passes(lambda: validation.validate_evidence(GENESIS, evidence), InvalidEvidence)
+        return passes(lambda: validate_evidence(GENESIS.state, evidence), InvalidEvidence)
 
 
 def make_exports() -> Seeds:

@@ -6,18 +6,19 @@ Where a signature would end every attempt at once it is believed: whoever has a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from chain import codec, validation
+from chain import approvals, codec, evidence, validation
 from chain.block import Id, Phase
 from chain.errors import InvalidSignature
 from support.data.chains import make_candidate, make_genesis, make_keys
 
 KEYS = make_keys(4)
+(NEWCOMER,) = make_keys(1, "newcomer")
 GENESIS = make_genesis(KEYS, pow={"difficulty": 1, "min": 1, "max": 1, "target_ms": 100})
 PARENT = GENESIS.block0
-ME, LIAR = GENESIS.member_ids[0], GENESIS.member_ids[1]
+ME, LIAR = GENESIS.state.member_ids[0], GENESIS.state.member_ids[1]
 CANDIDATE = make_candidate(GENESIS, PARENT, KEYS)
 
 
@@ -34,5 +35,7 @@ def believe(id: Id, signature: bytes, *_: object) -> None:  # noqa: A002 (as in 
 
 @contextmanager
 def believing() -> Iterator[None]:
-    with patch.object(validation, "verify", believe):
+    with ExitStack() as stack:
+        for module in (validation, evidence, approvals):
+            stack.enter_context(patch.object(module, "verify", believe))
         yield

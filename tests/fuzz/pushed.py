@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
@@ -9,10 +10,20 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError as NotProtobuf
 
 from chain import codec, validation
-from chain.block import Block, Id, Phase
+from chain.approvals import encode_approval, encode_proposal, encode_readiness
+from chain.block import Block, Certificate, Id, Phase
 from chain.errors import ChainError, DecodeError
+from chain.proposals import MAX_OPEN, Proposals
+from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
-from fuzz.chain_bytes import make_blocks, make_contributions, make_evidences, make_votes
+from fuzz.chain_bytes import (
+    make_blocks,
+    make_change_block,
+    make_consent,
+    make_contributions,
+    make_evidences,
+    make_votes,
+)
 from fuzz.claims import Seeds, attempt, passes
 from fuzz.federation import CANDIDATE, GENESIS, KEYS, LIAR, ME, PARENT, believing, sign_vote
 from fuzz.wire_bytes import make_statuses
@@ -23,17 +34,22 @@ from node.consensus.gossip import Gossip, Position
 from node.consensus.handler import PeerHandler
 from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
+from node.consensus.proposals import ProposalBook
 from node.consensus.serving import StoreServer
+from node.consensus.signer import Signer
 from node.consensus.sync import Sync
 from node.events import Events
+from node.offload import Offload
 from node.p2p.bans import Bans
 from node.p2p.peers import Peers
 from node.p2p.transport.base import PeerFault, TrafficCounters
 from node.p2p.transport.rate_limits import Intake, RateLimits
 from node.pb import peer_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
-from support.data.chains import make_chain
+from support.data.chains import make_certificate, make_chain
 from support.faults.open_boundary import OpenBoundary
+
+STATE = GENESIS.state
 
 
 class Clock:
@@ -44,32 +60,57 @@ class Clock:
         return 0.0
 
 
+class _Nowhere:
+    """A store of what was proposed and approved that keeps nothing."""
+
+    def put_change(self, *row: object) -> None: ...
+
+    def put_approval(self, *row: object) -> None: ...
+
+    def put_readiness(self, *row: object) -> None: ...
+
+
 class Door:
     """A node's intake and all that it stands on, up to what its round decides; nothing is signed or stored."""
 
     def __init__(self) -> None:
-        self.tip = Tip.at(GENESIS, [PARENT])
+        self.tip = Tip.at(STATE, [PARENT])
         self.machine = RoundMachine(
-            GENESIS, me=ME, height=1, parent_ms=GENESIS.block0.header.time_ms, awaited=GENESIS.member_ids
+            STATE, me=ME, height=1, parent_ms=GENESIS.block0.header.time_ms, awaited=STATE.member_ids
         )
         self.accused: set[Id] = set()
         clock = Clock()
         self.machine.on(actions.Started(), self._now())
-        peers = Peers(GENESIS, ME, (), clock)
+        peers = Peers(GENESIS.state, ME, (), clock)
         boundary = OpenBoundary()
-        gossip = Gossip(GENESIS, cast(Any, self), peers, clock, self._get_position)
-        sync = Sync(GENESIS, cast(Any, self), peers, lambda: self.tip, cast(Any, None))
+        current = cast(CurrentRound, self)
+        gossip = Gossip(cast(Any, self), peers, clock, self._get_position)
+        sync = Sync(cast(Any, self), peers, lambda: self.tip, cast(Any, None))
+        events = Events(clock)
+        self.proposals = Proposals(self.tip)
+        book = ProposalBook(
+            current,
+            self.proposals,
+            cast(Signer, None),
+            cast(SqliteStore, _Nowhere()),
+            cast(Offload, None),
+            gossip=gossip,
+            peers=peers,
+            events=events,
+            clock=clock,
+            boundary=boundary,
+        )
         self.handler = PeerHandler(
-            GENESIS,
-            cast(CurrentRound, self),
-            Authenticator(GENESIS, clock.monotonic),
+            current,
+            Authenticator(STATE, clock.monotonic),
             self,
             cast(StoreServer, None),
+            book,
             peers=peers,
-            clocks=MemberClocks(GENESIS, ME, clock),
+            clocks=MemberClocks(current, ME, clock),
             gossip=gossip,
             sync=sync,
-            events=Events(clock),
+            events=events,
             boundary=boundary,
         )
         counters = TrafficCounters()
@@ -85,6 +126,9 @@ class Door:
 
     me = ME
 
+    def call(self, step: object) -> None:
+        """What is to be made durable, in its turn: nowhere, here."""
+
     def post(self, to: int | Id, event: Any) -> None:
         """An event for the round in hand, or a message for a peer: this stands for both."""
         if isinstance(to, int):
@@ -98,7 +142,7 @@ class Door:
         self.machine.on(actions.Accused(author), self._now())
 
     def _get_position(self) -> Position:
-        return Position(0, PARENT.id, self.machine, True)
+        return Position(self.tip, self.machine, True)
 
     def _now(self) -> actions.Now:
         return actions.Now(0.0, Clock().now_ms())
@@ -112,8 +156,12 @@ def make_pushes() -> Seeds:
     block = [pb.Envelope(block=data) for data in make_blocks().values()]
     evidence = [pb.Envelope(evidence=data) for data in make_evidences().values()]
     status = [pb.Envelope(status=data) for data in make_statuses().values()]
+    change, (first, *others), ready = make_consent()
+    consent = [pb.Envelope(proposal=encode_proposal(change.data, first))]
+    consent += [pb.Envelope(approval=encode_approval(approval)) for approval in others]
+    consent += [pb.Envelope(readiness=encode_readiness(ready))]
     batches = {"votes": votes + more, "round": body + block[1:] + more, "lies": contributions + evidence}
-    batches["statuses"] = status + block[:1]
+    batches |= {"statuses": status + block[:1], "consent": consent}
     return {name: b"\1" + pb.Batch(messages=batch).SerializeToString() for name, batch in batches.items()}
 
 
@@ -135,7 +183,8 @@ def check_push(data: bytes) -> bool:
         if taken:
             door.handler.release()
     for kind in (door.machine.contributions, door.machine.candidates, door.accused):
-        assert len(kind) <= 2 * GENESIS.n
+        assert len(kind) <= 2 * STATE.n
+    assert len(door.proposals) <= MAX_OPEN * STATE.n
     return taken
 
 
@@ -145,17 +194,25 @@ def mend_block(data: bytes) -> bytes:
         block = codec.decode_block(GENESIS.chain_id, data)
     except DecodeError:
         return data
-    body = codec.compute_body_digest(block.contributions)
+    body = codec.compute_body_digest(block.body)
     return codec.encode_block(replace(block, header=replace(block.header, body=body, difficulty=1)))
 
 
 def make_replies() -> Seeds:
-    chain = make_chain(GENESIS, KEYS, 2)
+    change = make_change_block()
+    return {
+        "two": b"\1" + _encode_reply(make_chain(GENESIS, KEYS, 2)),
+        "change": b"\0" + _encode_reply([(change, make_certificate(GENESIS, change, KEYS))]),
+        "none": b"\0",
+    }
+
+
+def _encode_reply(chain: Sequence[tuple[Block, Certificate]]) -> bytes:
     entries = [
         FinalisedBlock(block=codec.encode_block(block), certificate=codec.encode_certificate(certificate))
         for block, certificate in chain
     ]
-    return {"two": b"\1" + pb.BlocksReply(blocks=entries).SerializeToString(), "none": b"\0"}
+    return pb.BlocksReply(blocks=entries).SerializeToString()
 
 
 def check_reply(data: bytes) -> bool:
@@ -165,7 +222,7 @@ def check_reply(data: bytes) -> bool:
         reply = pb.BlocksReply.FromString(data)
     except NotProtobuf:
         return False
-    tip = Tip.at(GENESIS, [PARENT])
+    tip = Tip.at(STATE, [PARENT])
     with believing() if flags & 1 else nullcontext():
         for entry in reply.blocks:
             data = mend_block(entry.block) if flags & 2 else entry.block
@@ -180,6 +237,6 @@ def follow(tip: Tip, block_bytes: bytes, certificate_bytes: bytes) -> Block:
     """As sync does."""
     block = codec.decode_block(GENESIS.chain_id, block_bytes)
     certificate = codec.decode_certificate(certificate_bytes)
-    validation.validate_candidate(GENESIS, block, parent=tip.header, parent_id=tip.id, difficulty=tip.next_difficulty)
-    validation.validate_certificate(GENESIS, block.id, block.height, certificate)
+    validation.validate_candidate(tip, block)
+    validation.validate_certificate(tip.state, block.id, block.height, certificate)
     return block

@@ -24,7 +24,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chain import codec
-from chain.block import ZERO, Id, PayloadRef, Phase
+from chain.block import ZERO, Body, Id, PayloadRef, Phase
+from chain.layout import MAX_HEIGHT, MAX_TIME_MS
 from chain.signing import encode_id
 from fuzz.array_bytes import make_arrays
 from node.admin.server import MAX_REASON_CHARS
@@ -139,7 +140,7 @@ class Attacked:
         await wait_until(
             lambda: (self.intake.num_blob_streams, self.intake.num_blocks_requests) == (0, 0), "all calls closed"
         )
-        n = self.one.net.genesis.n
+        n = self.one.net.genesis.state.n
         assert len(service.machine.contributions) <= n
         assert len(service.machine.candidates) <= 2 * n
         assert all(len(opened) <= MAX_KNOWN for opened in service.handler._authenticator._opened.values())
@@ -261,22 +262,22 @@ def make_lies(attacked: Attacked) -> list[bytes]:
 
     every_kind = [PayloadRef(kind, bytes([kind]) * 32, 2**64 - 1) for kind in range(1, codec.MAX_PAYLOADS)]
     blocks = []
-    for time_ms, difficulty in ((head.header.time_ms + 1, 1), (codec.MAX_TIME_MS, 2**64 - 1)):
+    for time_ms, difficulty in ((head.header.time_ms + 1, 1), (MAX_TIME_MS, 2**64 - 1)):
         header = replace(
             head.header,
             height=height,
             prev=head.id,
-            body=codec.compute_body_digest(()),
+            body=codec.compute_body_digest(Body()),
             miner=key.id,
             start_ms=0,
             time_ms=time_ms,
             difficulty=difficulty,
         )
-        blocks.append(codec.encode_block(codec.make_block(genesis.chain_id, header, 0, (), key)))
+        blocks.append(codec.encode_block(codec.make_block(genesis.chain_id, header, 0, Body(), key)))
     votes = [
         vote(phase, at, view, block_id)
         for phase in Phase
-        for at in (height, height + 1, 1, codec.MAX_HEIGHT)
+        for at in (height, height + 1, 1, MAX_HEIGHT)
         for view in (0, 9, 2**32 - 1)
         for block_id in (ZERO, b"b" * 32)
     ]

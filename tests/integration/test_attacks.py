@@ -20,7 +20,7 @@ from chain.block import ZERO, Phase
 from chain.signing import encode_id, verify
 from chain.store.signed_slots import get_block_digests
 from ml.payload import decode_arrays
-from node.admin.view import NodeView
+from node.admin.wiring import make_view
 from node.cli.peers import describe_clocks, describe_not_awaited, describe_refusals
 from node.cli.rounds import _describe
 from node.ledger.reader import Ledger
@@ -95,7 +95,7 @@ def show_peer(net: Cluster, path: Path) -> pb.PeerView:
     """The liar as node0 shows it."""
     service = net["node0"].service
     assert service is not None
-    peers = NodeView(service, net["node0"].get_context(), make_config(path), make_book()).list_peers().peers
+    peers = make_view(service, net["node0"].get_context(), make_config(path), make_book()).list_peers().peers
     return next(peer for peer in peers if peer.name == "node3")
 
 
@@ -191,7 +191,8 @@ def test_a_flood_costs_no_more_signatures_than_its_authors_share(
             service = net["node0"].service
             assert service is not None
             flood = make_flood(liar, what)
-            monkeypatch.setattr("chain.validation.verify", count)
+            for rules in ("validation", "evidence"):
+                monkeypatch.setattr(f"chain.{rules}.verify", count)
             for message in flood:
                 service.handler.on_message(liar.key.id, message)
                 await asyncio.sleep(0)
@@ -219,13 +220,15 @@ def test_what_refused_contributions_weighed_is_not_kept(tmp_path: Path) -> None:
                 offered |= {ref.digest for ref in liar.make_contribution(bytes([i]) * 300).payloads}
                 liar.send(liar.make_contribution(bytes([i]) * 300))
                 await net.wait_for_height(height, *HONEST)
-            await net.wait_for_height(liar.height + net.genesis.keep_heights, *HONEST)
+            await net.wait_for_height(liar.height + net.genesis.rules.keep_heights, *HONEST)
             for name in HONEST:
                 store = net[name].store
                 assert store is not None
                 assert not [digest for digest in offered if store.has_blob(digest)]
                 kept = {path.name for path in (tmp_path / name / "blobs").glob("??/*")}
-                named = {net.genesis.initial_model}.union(*(get_block_digests(b.block) for b in store.blocks(0, 99)))
+                named = {net.genesis.run.initial_model}.union(
+                    *(get_block_digests(b.block) for b in store.blocks(0, 99))
+                )
                 recent = store.referenced_blobs(store.head_height + 1)
                 assert {bytes.fromhex(digest) for digest in kept} <= named | recent | get_offered(net)
 

@@ -123,13 +123,13 @@ def test_large_blobs_go_when_their_height_is_old_and_small_ones_stay(tmp_path: P
         refs = [PayloadRef(1, store.put_blob(large), len(large)), PayloadRef(2, store.put_blob(small), len(small))]
         retention = Retention(store, genesis, get_genesis_spec(genesis), keys[0].id)
         parent = genesis.block0
-        for height in range(1, genesis.keep_heights + 2):
+        for height in range(1, genesis.rules.keep_heights + 2):
             payloads = refs if height == 1 else [PayloadRef(1, make_digest(f"{height}"), 1)]
             own = make_contribution(genesis, keys[0], height=height, prev=parent.id, payloads=payloads)
             block = make_candidate(genesis, parent, keys, contributions=[own])
             store.append(block, make_certificate(genesis, block, keys))
             parent = block
-            assert retention.on_block(block) == (height == genesis.keep_heights + 1)
+            assert retention.on_block(block) == (height == genesis.rules.keep_heights + 1)
         assert not store.has_blob(refs[0].digest)
         assert store.has_blob(refs[1].digest)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chain.block import HEADER_VERSION, ZERO, Block, Contribution, Digest, Header, Phase
+from chain.block import ZERO, Block, Body, Digest, Header, Phase
 from chain.codec import compute_body_digest
 from chain.tip import Tip
 from node.consensus.context import NodeContext
@@ -93,21 +93,21 @@ class Claimer(RoundService):
         self.context = context
         self.tasks._mine = self._claim
 
-    async def _claim(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> Block:
+    async def _claim(self, tip: Tip, body: Body, aggregate: Digest) -> Block:
         time_ms = max(self.context.clock.now_ms(), tip.header.time_ms + 1 + self.claim_ms)
         header = Header(
-            version=HEADER_VERSION,
+            version=tip.state.protocol,
             height=tip.height + 1,
             prev=tip.id,
-            body=compute_body_digest(contributions),
+            body=compute_body_digest(body),
             aggregate=aggregate,
-            members_next=self._genesis.members_digest,
+            state_next=tip.state.digest,
             miner=self.context.me,
             start_ms=time_ms - self.claim_ms,
             time_ms=time_ms,
             difficulty=tip.next_difficulty,
         )
-        return mine(self._genesis, header, contributions, self.context.key)
+        return mine(self.context.genesis, header, body.contributions, self.context.key)
 
 
 @pytest.mark.parametrize("claim_ms", [0, 1])

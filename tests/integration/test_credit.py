@@ -52,7 +52,7 @@ async def withhold(liar: Liar, rng: Random) -> None:
 
 async def be_late(liar: Liar, rng: Random) -> None:
     """It comes when the others have just stopped waiting, or nearly."""
-    collect_s, height = liar.net.genesis.waits.collect_s, liar.height
+    collect_s, height = liar.net.genesis.rules.waits.collect_s, liar.height
     await asyncio.sleep(TRAIN_S + collect_s * rng.uniform(0.98, 1.3))
     if liar.height == height:
         liar.send(liar.make_contribution())
@@ -61,7 +61,7 @@ async def be_late(liar: Liar, rng: Random) -> None:
 async def take_it_back(liar: Liar, rng: Random) -> None:
     """Shortly before the others would stop waiting it says that nothing will come."""
     height = liar.height
-    await asyncio.sleep(TRAIN_S + 0.95 * liar.net.genesis.waits.collect_s)
+    await asyncio.sleep(TRAIN_S + 0.95 * liar.net.genesis.rules.waits.collect_s)
     if liar.height == height:
         liar.send(liar.make_status(contributes=False, abstains=True))
 
@@ -69,7 +69,7 @@ async def take_it_back(liar: Liar, rng: Random) -> None:
 async def spoil(liar: Liar, rng: Random) -> None:
     """Shortly before the others would stop waiting it sends what does not fit."""
     height = liar.height
-    await asyncio.sleep(TRAIN_S + 0.95 * liar.net.genesis.waits.collect_s)
+    await asyncio.sleep(TRAIN_S + 0.95 * liar.net.genesis.rules.waits.collect_s)
     if liar.height == height:
         liar.send(liar.make_contribution(b"no arrays"))
 

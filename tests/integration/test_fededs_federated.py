@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
@@ -47,18 +47,10 @@ def federate(path: Path, method: dict[str, Any], story: Callable[[Cluster], Any]
     """`story` of four members on digits."""
     classes, input_ = get_classes({"format": "digits"}), get_default_input({"format": "digits"}, MODEL)
     initial = make_initial_aggregate(MODEL, input_["shape"], len(classes), SEED)
-    clients = make_clients(
-        method=method,
-        model=MODEL,
-        classes=classes,
-        input=input_,
-        data={"format": "digits"},
-        partition=PARTITION,
-        num_clients=len(NODES),
-        run_seed=SEED,
-        initial=initial,
-        rounds=ROUNDS,
+    federation = Federation(
+        method=method, model=MODEL, classes=classes, input=input_, rounds=ROUNDS, num_members=len(NODES)
     )
+    clients = make_clients(federation, data={"format": "digits"}, partition=PARTITION, run_seed=SEED, initial=initial)
 
     async def run() -> None:
         async with cluster(
@@ -95,7 +87,7 @@ def test_a_federation_comes_to_what_the_simulation_does(tmp_path: Path, settings
         assert net.check_agreement() == ROUNDS
         blocks = [net["node0"].get_block(height) for height in range(1, ROUNDS + 1)]
         assert all(len(block.contributions) == len(NODES) for block in blocks)
-        assert blocks[0].header.aggregate == net.genesis.initial_model
+        assert blocks[0].header.aggregate == net.genesis.run.initial_model
         simulated = simulate_the_same(net, method)
         assert list(simulated.aggregate_digests) == [block.header.aggregate for block in blocks]
         store = net["node2"].store

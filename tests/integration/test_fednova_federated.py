@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import decode_arrays, encode_arrays
 from node.config.genesis_file import get_genesis_spec
@@ -30,17 +30,11 @@ def federate(path: Path, story: Callable[[Cluster], Any], *, start: Sequence[str
     """`story` of four members on digits that have unlike numbers of samples, and so make unlike numbers of steps."""
     classes, input_ = get_classes({"format": "digits"}), get_default_input({"format": "digits"}, MODEL)
     initial = make_initial_aggregate(MODEL, input_["shape"], len(classes), 1)
+    federation = Federation(
+        method=METHOD, model=MODEL, classes=classes, input=input_, rounds=ROUNDS, num_members=len(NODES)
+    )
     clients = make_clients(
-        method=METHOD,
-        model=MODEL,
-        classes=classes,
-        input=input_,
-        data={"format": "digits"},
-        partition="dirichlet:0.3",
-        num_clients=len(NODES),
-        run_seed=1,
-        initial=initial,
-        rounds=ROUNDS,
+        federation, data={"format": "digits"}, partition="dirichlet:0.3", run_seed=1, initial=initial
     )
 
     async def run() -> None:
@@ -136,7 +130,7 @@ def test_the_common_model_moves_by_the_rule_and_not_by_the_mean(tmp_path: Path) 
         read = [store.get_blob(contribution.payloads[0].digest) for contribution in block.contributions]
         models = [decode_arrays(data, len(data)) for data in read]
         weights = [contribution.weight for contribution in block.contributions]
-        start = store.get_blob(net.genesis.initial_model)
+        start = store.get_blob(net.genesis.run.initial_model)
         w_global = decode_arrays(start, len(start))
         aggregate = store.get_blob(block.header.aggregate)
         assert hashlib.sha256(aggregate).digest() == block.header.aggregate

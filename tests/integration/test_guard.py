@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
@@ -70,17 +70,11 @@ def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: di
     assert config.input is not None
     classes = get_classes({"format": "digits"})
     initial = make_initial_aggregate(MODEL, config.input["shape"], len(classes), config.seed)
+    federation = Federation(
+        method=method, model=MODEL, classes=classes, input=config.input, rounds=rounds, num_members=4
+    )
     clients = make_clients(
-        method=method,
-        model=MODEL,
-        classes=classes,
-        input=config.input,
-        data=config.data,
-        partition=config.partition,
-        num_clients=4,
-        run_seed=config.seed,
-        initial=initial,
-        rounds=rounds,
+        federation, data=config.data, partition=config.partition, run_seed=config.seed, initial=initial
     )
 
     async def federate() -> tuple[list[bytes], list[bytes], list[bytes]]:

@@ -96,7 +96,7 @@ def read_replies(net: Cluster, first: int, count: int) -> Reply:
 def forge(net: Cluster, reply: Reply) -> Reply:
     """The same blocks, with one signature less than makes them final."""
     certificates = [codec.decode_certificate(certificate) for _, certificate in reply]
-    few = [Certificate(one.view, one.signatures[: net.genesis.q - 1]) for one in certificates]
+    few = [Certificate(one.view, one.signatures[: net.genesis.state.q - 1]) for one in certificates]
     return [(block, codec.encode_certificate(one)) for (block, _), one in zip(reply, few, strict=True)]
 
 
@@ -106,7 +106,7 @@ def invent(net: Cluster, liar: Liar, reply: Reply) -> Reply:
     for block_bytes, certificate in reply:
         block = codec.decode_block(net.genesis.chain_id, block_bytes)
         header = replace(block.header, miner=liar.key.id, aggregate=make_digest("forged"))
-        forged = codec.make_block(net.genesis.chain_id, header, 0, block.contributions, liar.key)
+        forged = codec.make_block(net.genesis.chain_id, header, 0, block.body, liar.key)
         invented.append((codec.encode_block(forged), certificate))
     return invented
 

@@ -13,7 +13,7 @@ import pytest
 from chain.block import Block, Id
 from ml.guard import OnRefused
 from node.training.exchange import Exchange
-from node.training.learner import MAX_RECALLED, RETRY_S, Learner, RoundInput, SpoiledAggregate, Target
+from node.training.learner import MAX_RECALLED, RETRY_S, Learner, RoundInput, RoundInputs, SpoiledAggregate, Target
 from node.training.trainer import (
     NOTHING_TAKEN,
     AggregateSpoiled,
@@ -110,13 +110,34 @@ class Silent:
         raise AssertionError
 
 
-async def gather_nothing(block: Block) -> RoundInput:
-    return RoundInput(None)
+class Nothing:
+    """Inputs of a method without aggregates, at a node that holds none."""
+
+    async def gather(self, block: Block) -> RoundInput:
+        return RoundInput(None)
+
+    async def prepare(self, height: int, head: Block) -> Exchange:
+        return NOTHING_TAKEN
+
+    async def recall(self, below: int) -> tuple[int, bytes] | None:
+        return None
+
+
+class Older(Nothing):
+    """Holds an aggregate every `step` heights below any but the first ones, and keeps what it was asked for."""
+
+    def __init__(self, step: int) -> None:
+        self.asked: list[int] = []
+        self._step = step
+
+    async def recall(self, below: int) -> tuple[int, bytes] | None:
+        self.asked.append(below)
+        return (below - self._step, b"") if below > self._step else None
 
 
 async def run_through(trainer: SlowTrainer, *targets: Target) -> list[str]:
     """What the trainer was told, each target set once the training for the one before is under way."""
-    learner = Learner(trainer, gather_nothing, Silent())
+    learner = Learner(trainer, Nothing(), Silent())
     running = asyncio.create_task(learner.run())
     for count, target in enumerate(targets, start=1):
         learner.set_target(target)
@@ -144,13 +165,14 @@ async def test_training_gets_what_was_prepared_for_it_and_does_not_begin_before(
     prepared = {height: asyncio.Event() for height in (1, 2)}
     asked: list[tuple[int, int]] = []
 
-    async def prepare(height: int, head: Block) -> Exchange:
-        asked.append((height, head.height))
-        await prepared[height].wait()
-        return Exchange(me=bytes([height]))
+    class Preparing(Nothing):
+        async def prepare(self, height: int, head: Block) -> Exchange:
+            asked.append((height, head.height))
+            await prepared[height].wait()
+            return Exchange(me=bytes([height]))
 
     trainer = SlowTrainer(can_abandon=True)
-    learner = Learner(trainer, gather_nothing, Silent(), prepare=prepare)
+    learner = Learner(trainer, Preparing(), Silent())
     running = asyncio.create_task(learner.run())
     learner.set_target(Target(make_head(0), trains=True))
     await wait_until(lambda: asked == [(1, 0)], "the first to be prepared")
@@ -235,10 +257,10 @@ class Told:
 
 
 @contextmanager
-def learning(trainer: Trainer, **options: Any) -> Iterator[tuple[Learner, list[str]]]:
+def learning(trainer: Trainer, inputs: RoundInputs | None = None) -> Iterator[tuple[Learner, list[str]]]:
     """A learner at work, and what it tells."""
     told = Told()
-    learner = Learner(trainer, gather_nothing, told, **options)
+    learner = Learner(trainer, inputs or Nothing(), told)
     running = asyncio.create_task(learner.run())
     try:
         yield learner, told.log
@@ -348,22 +370,16 @@ def test_training_that_went_back_is_told_of_the_aggregate_before() -> None:
 
 @pytest.mark.parametrize("trained_height", [0, 7])
 def test_a_client_without_a_model_of_its_own_takes_the_newest_that_is_sound(trained_height: int) -> None:
-    asked: list[int] = []
-
-    async def recall(below: int) -> tuple[int, bytes] | None:
-        asked.append(below)
-        return (below - 2, b"") if below > 2 else None
-
     async def story() -> None:
-        trainer = MoodyTrainer()
+        trainer, inputs = MoodyTrainer(), Older(2)
         trainer.trained_height = trained_height
         trainer.spoiled = {8, 9, 10, 11}
-        with learning(trainer, recall=recall) as (learner, told):
+        with learning(trainer, inputs) as (learner, told):
             learner.set_target(Target(make_head(10), trains=True))
             await rest()
             older = [] if trained_height else ["apply 8", "apply 6"]
             assert trainer.log == ["apply 10", *older, "pass over 10", "train 11"]
-            assert asked == ([] if trained_height else [10, 8])
+            assert inputs.asked == ([] if trained_height else [10, 8])
             assert told[0] == "spoiled 10: height 10: the loss is nan"
             learner.set_target(Target(make_head(11), trains=True))
             await rest()
@@ -373,13 +389,10 @@ def test_a_client_without_a_model_of_its_own_takes_the_newest_that_is_sound(trai
 
 
 def test_older_aggregates_are_tried_up_to_a_number_and_then_it_is_the_initial_model() -> None:
-    async def recall(below: int) -> tuple[int, bytes] | None:
-        return below - 1, b""
-
     async def story() -> None:
         trainer = MoodyTrainer()
         trainer.spoiled = set(range(1, 101))
-        with learning(trainer, recall=recall) as (learner, _):
+        with learning(trainer, Older(1)) as (learner, _):
             learner.set_target(Target(make_head(100), trains=True))
             await rest()
             tried = [line for line in trainer.log if line.startswith("apply")]

@@ -53,7 +53,7 @@ def test_a_member_sends_each_other_one_what_the_protocol_asks_for_and_checks_eac
 
 def count_sent(net: Cluster) -> Counter[str]:
     sent: Counter[str] = Counter()
-    for member in net.genesis.member_ids:
+    for member in net.genesis.state.member_ids:
         for counters in net.network.find(member).counters().values():  # type: ignore[union-attr]  # they all run
             sent.update({kind: traffic.messages_sent for kind, traffic in counters.kinds.items()})
     return sent

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chain import codec, validation
+from chain import codec
 from chain.block import ZERO, Block, Certificate, Contribution, Id, Phase
 from chain.errors import InvalidAggregate
+from chain.evidence import validate_evidence
 from chain.signing import SigningKey, encode_id
 from chain.validation import validate_aggregate
 from ml import payload
@@ -66,9 +67,9 @@ async def go_on(net: Cluster, blocks: int = 3, names: Sequence[str] = HONEST) ->
 
 def check_bounded(net: Cluster, name: str) -> None:
     """I6, with the numbers of PROTOCOL §4 and §5."""
-    service, n = get_service(net, name), net.genesis.n
+    service, n = get_service(net, name), net.genesis.state.n
     authenticator = service.handler._authenticator._opened
-    assert set(authenticator) == set(net.genesis.member_ids)
+    assert set(authenticator) == set(net.genesis.state.member_ids)
     assert max(len(known) for known in authenticator.values()) <= MAX_KNOWN
     assert service.handler.num_kept <= n * (2 + 2 * 9)
     assert len(service.records) <= 4
@@ -237,7 +238,7 @@ def test_a_candidate_that_leaves_somebody_out_loses_to_one_that_does_not(tmp_pat
     async def story() -> None:
         async with federation(tmp_path, pow=SLOW) as (net, liar):
             contributions = await wait_for_contributions(net, liar)
-            await asyncio.sleep(4 * net.genesis.waits.delta_s)
+            await asyncio.sleep(4 * net.genesis.rules.waits.delta_s)
             own = liar.make_contribution()
             censoring = liar.make_candidate([own] + [c for c in contributions if c.author != net.id("node0")])
             liar.send(own)
@@ -281,14 +282,10 @@ def test_a_candidate_that_breaks_a_rule_is_not_stored(tmp_path: Path, lie: str) 
                         < 2
                     ):
                         block = replace(block, nonce=block.nonce + 1)
-                    block = codec.make_block(
-                        net.genesis.chain_id, block.header, block.nonce, block.contributions, liar.key
-                    )
+                    block = codec.make_block(net.genesis.chain_id, block.header, block.nonce, block.body, liar.key)
                 case "old height":
                     header = replace(net["node0"].get_block(1).header, miner=liar.key.id)
-                    block = codec.make_block(
-                        net.genesis.chain_id, header, 0, net["node0"].get_block(1).contributions, liar.key
-                    )
+                    block = codec.make_block(net.genesis.chain_id, header, 0, net["node0"].get_block(1).body, liar.key)
                 case _:
                     bad = replace(contributions[0], signature=bytes(64))
                     block = liar.make_candidate([bad, *contributions[1:]], aggregate=make_digest("any"))
@@ -521,7 +518,7 @@ def test_who_signs_two_things_for_one_slot_is_shown_to_all_and_left_out(tmp_path
                 store = net[name].store
                 assert store is not None
                 for stored in store.get_evidence():
-                    author, height = validation.validate_evidence(net.genesis, stored.evidence)
+                    author, height = validate_evidence(net.genesis.state, stored.evidence)
                     assert (author, height) == (stored.author, stored.height)
             assert any(message.kind is MessageKind.EVIDENCE for _, message in liar.heard)
             await net.wait_for_height(max(net[name].height for name in HONEST) + 1, *HONEST)
@@ -541,7 +538,7 @@ def test_prevotes_that_an_equivocators_other_vote_hides_reach_everybody(tmp_path
 
     async def story() -> None:
         async with cluster(tmp_path, 4, start=()) as net, lying(net, "node3") as liar:
-            keys = net.genesis.member_ids
+            keys = net.genesis.state.member_ids
             coordinator = keys[(1 + 1) % 4]  # of view 1 at height 1: it would prove its proposal by itself
             one, other = sorted(("node0", "node1", "node2"), key=lambda name: net.id(name) == coordinator)[:2]
             for name in (one, other):
@@ -690,7 +687,7 @@ def forge(net: Cluster, liar: Liar, signers: Sequence[str], *, bad: int = 0) -> 
     contributions = [liar.make_contribution(key=net[name].key) for name in net.nodes]
     block = liar.make_candidate(contributions, aggregate=make_digest("forged"))
     votes = [liar.make_vote(Phase.PRECOMMIT, block.id, key=net[name].key, height=block.height) for name in signers]
-    entries = sorted((net.genesis.index_of(vote.voter) or 0, vote.signature) for vote in votes)
+    entries = sorted((net.genesis.state.index_of(vote.voter) or 0, vote.signature) for vote in votes)
     entries[len(entries) - bad :] = [(index, bytes(64)) for index, _ in entries[len(entries) - bad :]]
     return block, Certificate(0, tuple(entries))
 
@@ -756,9 +753,8 @@ def test_two_certificates_at_one_height_halt_and_are_written_down(tmp_path: Path
         async with federation(tmp_path, rounds=1) as (net, liar):
             await net.wait_for_height(1, *HONEST)
             ours = net["node0"].get_block(1)
-            contributions = ours.contributions
             theirs = replace(ours.header, miner=liar.key.id, aggregate=make_digest("forged"))
-            block = codec.make_block(net.genesis.chain_id, theirs, 0, contributions, liar.key)
+            block = codec.make_block(net.genesis.chain_id, theirs, 0, ours.body, liar.key)
             certificate = make_certificate(net.genesis, block, [node.key for node in net.nodes.values()])
             liar.blocks = lambda first, count: [(codec.encode_block(block), codec.encode_certificate(certificate))]
             for life in range(2):
@@ -848,7 +844,7 @@ def make_on(net: Cluster, parent: Block, contributions: Sequence[Contribution], 
     from support.data.chains import make_candidate
 
     return make_candidate(
-        net.genesis, parent, [key], contributions=contributions, difficulty=net.genesis.pow.difficulty
+        net.genesis, parent, [key], contributions=contributions, difficulty=net.genesis.rules.pow.difficulty
     )
 
 

@@ -18,7 +18,7 @@ from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.telemetry.metrics import SETTLED_EVERY, CallTimes, NodeMetrics
-from node.telemetry.monitor import Monitor
+from node.telemetry.monitor import Monitor, make_metrics
 from node.telemetry.sinks.base import SinkThread
 from node.telemetry.sinks.jsonl import METRICS, JsonlSink
 from support.data.chains import make_digest
@@ -58,7 +58,7 @@ async def observed(
             net.start(name, make_service)
         service = net["node0"].service
         assert service is not None
-        metrics = NodeMetrics(CallTimes(), service, contexts[0], "hospital-a")
+        metrics = make_metrics(CallTimes(), service, contexts[0], "hospital-a")
         running = asyncio.create_task(Monitor(service.events, metrics, sinks, "hospital-a").run())
         try:
             yield Observed(net, metrics, service)
@@ -122,7 +122,7 @@ def test_a_restart_goes_on_from_what_is_stored(tmp_path: Path) -> None:
             await one.net.wait_for(lambda: one.count_records() == 2, "both records")
             context = one.net["node0"].get_context()
             scraped = Scraped.read(
-                NodeMetrics(CallTimes(), make_round_service(context), context, "x").encode("")[0].decode()
+                make_metrics(CallTimes(), make_round_service(context), context, "x").encode("")[0].decode()
             )
             assert scraped.get("fednode_chain_height") == 2
             assert scraped.get("fednode_train_loss") == 0

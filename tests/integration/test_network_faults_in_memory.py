@@ -117,7 +117,7 @@ async def run_cut(tmp_path: Path, cut: Cut, seed: int) -> dict[str, float]:
             )
             figures["stall"] = clock.monotonic() - cut_s
             for member in unable:
-                assert f"{net.genesis.q} needed" in str(get_stall(net, member))
+                assert f"{net.genesis.state.q} needed" in str(get_stall(net, member))
         await net.wait_for(lambda: clock.monotonic() > cut_s + NOTICE_S, "what was under way to end")
         held = get_heights(net, unable)
         trained = [list(trainers[i].trained) for i in cut.waits]

@@ -17,7 +17,7 @@ from chain.signing import encode_id
 from chain.store.interface import StoredBlock
 from node.admin.round_control import Control
 from node.admin.shutdown import Deadline, Shutdown
-from node.admin.view import NodeView
+from node.admin.wiring import make_view
 from node.consensus.context import NodeContext
 from node.consensus.participation import PAUSED
 from node.consensus.service import RoundService
@@ -52,7 +52,7 @@ class Controlled:
 
     def control(self, name: str, stopped: asyncio.Event | None = None) -> Control:
         service, context = self.get_service(name), self.contexts[name]
-        view = NodeView(service, context, make_config(Path("nowhere")), make_book())
+        view = make_view(service, context, make_config(Path("nowhere")), make_book())
         return make_control(context, service, view=view, book=make_book(), stopped=stopped)
 
     def read(self, height: int) -> StoredBlock:
@@ -89,13 +89,13 @@ def test_a_paused_member_ends_its_round_and_then_contributes_nothing_and_goes_on
             assert there.get_authors(current) == set(NAMES)
             times_ms = [net["node0"].get_block(height).header.time_ms for height in range(current, last + 1)]
             waits_ms = [after - before for before, after in pairwise(times_ms)]
-            assert max(waits_ms) < 1000 * net.genesis.waits.collect_s  # nobody waits for it, not even once
+            assert max(waits_ms) < 1000 * net.genesis.rules.waits.collect_s  # nobody waits for it, not even once
             for height in range(current + 1, last + 1):
                 assert there.get_authors(height) == {"node0", "node1", "node2"}
             assert max(there.trainers[3].trained) == current
             assert max(there.trainers[3].applied) >= last - 1
             blocks = [there.read(height) for height in range(current + 1, last + 1)]
-            index = net.genesis.member_ids.index(net.id("node3"))
+            index = net.genesis.state.member_ids.index(net.id("node3"))
             assert any(index in dict(stored.certificate.signatures) for stored in blocks if stored.certificate)
             assert any(stored.block.header.miner == net.id("node3") for stored in blocks)
             net.check_agreement()
@@ -126,7 +126,7 @@ def test_a_pause_outlives_a_restart_and_ends_by_the_operators_word_alone(tmp_pat
             began_s, height = net["node0"].clock.monotonic(), net["node0"].height
             await net.wait_for_height(height + 5)
             assert all(there.get_authors(at) == set(NAMES) for at in range(height + 1, height + 6))
-            assert net["node0"].clock.monotonic() - began_s < net.genesis.waits.collect_s
+            assert net["node0"].clock.monotonic() - began_s < net.genesis.rules.waits.collect_s
             net.check_agreement()
 
     run_virtual(story())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig
@@ -37,17 +37,9 @@ def test_six_members_train_take_from_two_peers_each_and_measure_what_came_of_it(
     assert config.input is not None
     classes = get_classes({"format": "digits"})
     initial = make_initial_aggregate(MODEL, config.input["shape"], len(classes), config.seed)
+    federation = Federation(method=method, model=MODEL, classes=classes, input=config.input, rounds=3, num_members=6)
     clients = make_clients(
-        method=method,
-        model=MODEL,
-        classes=classes,
-        input=config.input,
-        data=config.data,
-        partition=config.partition,
-        num_clients=6,
-        run_seed=config.seed,
-        initial=initial,
-        rounds=3,
+        federation, data=config.data, partition=config.partition, run_seed=config.seed, initial=initial
     )
 
     async def federate() -> list[dict[str, Any]]:

@@ -62,8 +62,8 @@ def find_kept(net: Cluster, name: str) -> dict[str, str]:
     of, as far as there is one."""
     store = net[name].store
     assert store is not None
-    head, keep = store.head_height, net.genesis.keep_heights
-    needed = store.referenced_blobs(head - keep + 1) | {net.genesis.initial_model} | get_offered(net)
+    head, keep = store.head_height, net.genesis.rules.keep_heights
+    needed = store.referenced_blobs(head - keep + 1) | {net.genesis.run.initial_model} | get_offered(net)
     heights = {
         digest: f"block {stored.block.height}"
         for stored in store.blocks(1, head)
@@ -81,7 +81,7 @@ def get_offered(net: Cluster) -> set[bytes]:
     offered: set[bytes] = set()
     for node in net.nodes.values():
         if node.store is not None:
-            for height in range(node.height - net.genesis.keep_heights, node.height + 2):
+            for height in range(node.height - net.genesis.rules.keep_heights, node.height + 2):
                 if (own := node.store.get_contribution(height)) is not None:
                     offered |= {ref.digest for ref in own.payloads}
     return offered
@@ -121,9 +121,9 @@ def test_a_large_blob_of_ones_own_that_came_too_late_goes(tmp_path: Path) -> Non
         ref = PayloadRef(1, store.put_blob(LARGE), len(LARGE))
         parent = store.head().block
         store.put_contribution(make_contribution(genesis, keys[0], height=1, prev=parent.id, payloads=[ref]))
-        for height in range(1, genesis.keep_heights + 2):
+        for height in range(1, genesis.rules.keep_heights + 2):
             assert store.has_blob(ref.digest)
-            assert kept.on_block(append(store, genesis, keys)) == (height > genesis.keep_heights)
+            assert kept.on_block(append(store, genesis, keys)) == (height > genesis.rules.keep_heights)
         assert not store.has_blob(ref.digest)
 
 
@@ -134,7 +134,7 @@ def test_what_was_pulled_before_a_crash_goes_too_whole_or_in_part(tmp_path: Path
         partial, _ = store.open_partial(broken_off)
         small = store.put_blob(b"small")
         kept = Retention(store, genesis, get_genesis_spec(genesis), keys[0].id)
-        for _ in range(genesis.keep_heights + 1):
+        for _ in range(genesis.rules.keep_heights + 1):
             assert store.has_blob(pulled)
             kept.on_block(append(store, genesis, keys))
         assert not store.has_blob(pulled)
@@ -149,7 +149,7 @@ def test_what_was_half_gone_when_the_node_went_down_goes_when_it_is_back(tmp_pat
         ref = PayloadRef(1, store.put_blob(LARGE), len(LARGE))
         kept = Retention(store, genesis, spec, keys[0].id)
         kept.on_block(append(store, genesis, keys, ref))
-        for _ in range(genesis.keep_heights - 1):
+        for _ in range(genesis.rules.keep_heights - 1):
             kept.on_block(append(store, genesis, keys))
         append(store, genesis, keys)  # and it went down before anything else
         assert Retention(store, genesis, spec, keys[0].id).on_block(append(store, genesis, keys)) == 1
@@ -162,11 +162,11 @@ def test_a_blob_that_came_after_its_height_was_old_goes_unless_it_is_small(tmp_p
         kept = Retention(store, genesis, get_genesis_spec(genesis), keys[0].id)
         small, large = (PayloadRef(i, hashlib.sha256(data).digest(), len(data)) for i, data in ((1, SMALL), (2, LARGE)))
         kept.on_block(append(store, genesis, keys, small, large))
-        for _ in range(genesis.keep_heights):
+        for _ in range(genesis.rules.keep_heights):
             kept.on_block(append(store, genesis, keys))
         late = [store.put_blob(data) for data in (SMALL, LARGE)]  # for an audit
         kept.on_block(append(store, genesis, keys), late=late)
-        for _ in range(genesis.keep_heights):
+        for _ in range(genesis.rules.keep_heights):
             kept.on_block(append(store, genesis, keys))
         assert [store.has_blob(digest) for digest in late] == [True, False]
 
@@ -183,7 +183,7 @@ def test_a_blob_that_came_while_its_block_was_written_stays(tmp_path: Path, monk
             block = service.tip.block
             digests = get_block_digests(block)
             service.blobs._pulled |= digests  # the pull ended once the block was no longer to be asked about it
-            await net.wait_for_height(block.height + net.genesis.keep_heights + 3)
+            await net.wait_for_height(block.height + net.genesis.rules.keep_heights + 3)
             assert all(map(store.has_blob, digests))
 
     run_virtual(story())
@@ -199,7 +199,7 @@ def test_whoever_says_that_a_small_blob_is_large_does_not_take_it_from_others(tm
         tip = store.head().block
         lie = make_contribution(genesis, keys[0], height=2, prev=tip.id, payloads=[claimed])
         kept.on_block(append(store, genesis, keys), seen=[lie])
-        for _ in range(2 * genesis.keep_heights):
+        for _ in range(2 * genesis.rules.keep_heights):
             kept.on_block(append(store, genesis, keys))
         assert store.has_blob(small.digest)
 
@@ -222,7 +222,7 @@ def test_large_blobs_go_over_a_hundred_rounds_of_crashes_and_latecomers(tmp_path
                 net.start(killed)
                 await net.wait_for_height(net["node0"].height + 2, *EARLY)
                 weights.append(max(count_bytes(net[name].path) for name in EARLY))
-            await net.wait_for_height(net["node0"].height + net.genesis.keep_heights + 1, *EARLY)
+            await net.wait_for_height(net["node0"].height + net.genesis.rules.keep_heights + 1, *EARLY)
             assert {name: find_kept(net, name) for name in EARLY} == {name: {} for name in EARLY}
             # all that is needed is there: for who comes late, and for who comes back
             net.start(LATE)
@@ -230,7 +230,7 @@ def test_large_blobs_go_over_a_hundred_rounds_of_crashes_and_latecomers(tmp_path
             await net.crash("node1")
             net.start("node1")
             height = net["node0"].height
-            await net.wait_for_height(height + net.genesis.keep_heights + 2)
+            await net.wait_for_height(height + net.genesis.rules.keep_heights + 2)
             authors = {one.author for one in net["node0"].get_block(net["node0"].height).contributions}
             assert authors >= {net.id(LATE), net.id("node1")}
             net.check_agreement()

@@ -54,7 +54,7 @@ def test_when_the_set_rounds_are_done_nodes_keep_serving(tmp_path: Path) -> None
 def test_an_absent_member_costs_one_collect_s_and_then_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path, 4, start=["node0", "node1", "node2"]) as net:
-            collect_s = net.genesis.waits.collect_s
+            collect_s = net.genesis.rules.waits.collect_s
             clock = net["node0"].clock
             began_s = clock.monotonic()
             await net.wait_for_height(1, "node0", "node1", "node2")
@@ -132,7 +132,7 @@ def test_a_partition_heals_without_two_finalised_blocks(
             for side in sides:
                 for name in side:
                     grew = net[name].height > before[name] + 1
-                    assert grew == (len(side) >= net.genesis.q), net.describe()
+                    assert grew == (len(side) >= net.genesis.state.q), net.describe()
             net.check_agreement()
             net.heal()
             await net.wait_for_height(max(before.values()) + 5)

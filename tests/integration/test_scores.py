@@ -15,7 +15,7 @@ import torch
 
 from chain.errors import StoreCorrupted
 from ml.payload import decode_arrays, encode_arrays
-from node.admin.scorer import Scorer
+from node.admin.wiring import make_scorer
 from node.boundary import UNFORESEEN
 from node.errors import NodeError
 from node.ledger import scores as scores_module
@@ -152,8 +152,8 @@ def test_one_without_test_samples_a_worker_or_a_membership_says_so(tmp_path: Pat
         assert (shown.no_effect, get_numbers(shown, "effect")) == ("this node has no test samples", {})
         assert len(get_numbers(shown, "distance")) == 4
         learner = fed.service.learner
-        key = next(key for key in make_keys(5) if key.id not in fed.net.genesis.member_ids)
-        stranger = Scorer(replace(fed.context, key=key), learner)
+        key = next(key for key in make_keys(5) if key.id not in fed.net.genesis.state.member_ids)
+        stranger = make_scorer(fed.service, replace(fed.context, key=key))
         await stranger.add_scores(shown := await fed.view.get_round(2), LONG_S)
         assert shown.no_effect == "this node observes, and has no test samples"
         learner.info = None

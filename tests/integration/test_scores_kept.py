@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.admin.view import NodeView
+from node.admin.wiring import make_view
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
@@ -35,7 +35,7 @@ def test_nothing_is_worked_out_that_nobody_asks_for_and_nothing_twice(tmp_path: 
         assert len(get_numbers(shown, "distance")) == 4
         assert await fed.score(1) == shown
         assert await fed.view.get_round(1) == shown  # once known it is shown to whoever asks
-        restarted = NodeView(fed.service, fed.context, make_config(tmp_path), make_book())
+        restarted = make_view(fed.service, fed.context, make_config(tmp_path), make_book())
         assert await restarted.get_round(1, LONG_S) == shown
         assert trainer.asked == [(1, 2)] * 4
         await fed.net.crash("node0")
@@ -111,7 +111,7 @@ def test_a_round_that_was_only_caught_up_with_is_scored_and_stays_unmeasured(tmp
             await net.wait_for_height(6)
             service = net["node0"].service
             assert service is not None
-            view = NodeView(service, contexts[0], make_config(tmp_path), make_book())
+            view = make_view(service, contexts[0], make_config(tmp_path), make_book())
             await net.wait_for(lambda: holds_payloads(net, 1), "the payloads of round 1")
             shown = await view.get_round(1, LONG_S)
             assert len(get_numbers(shown, "distance")) == len(get_numbers(shown, "effect")) == len(trainer.asked) == 3
@@ -167,7 +167,7 @@ def test_one_round_is_scored_at_a_time_however_many_ask_and_rounds_go_on(tmp_pat
             await net.wait_for_height(3)
             service = net["node0"].service
             assert service is not None
-            view = NodeView(service, contexts[0], make_config(tmp_path), make_book())
+            view = make_view(service, contexts[0], make_config(tmp_path), make_book())
             trainer.may_answer = asyncio.Semaphore(0)
             asking = [asyncio.create_task(view.get_round(number, LONG_S)) for number in (1, 2, 1, 2)]
             late = asyncio.create_task(view.get_round(3, 0.25))

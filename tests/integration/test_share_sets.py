@@ -16,7 +16,7 @@ from chain.genesis import Genesis
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES, decode_arrays
-from node.admin.view import NodeView
+from node.admin.wiring import make_view
 from node.cli.status import describe
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.service import RoundService
@@ -49,7 +49,7 @@ def get_slow(net: Cluster, name: str) -> Slow:
 
 async def show_status(net: Cluster, name: str, path: Path) -> pb.NodeStatus:
     service = get_service(net, name)
-    return await NodeView(service, net[name].get_context(), make_config(path), make_book()).get_status()
+    return await make_view(service, net[name].get_context(), make_config(path), make_book()).get_status()
 
 
 def audit(genesis: Genesis, store: SqliteStore | None) -> pb.VerifyReport:

@@ -17,18 +17,19 @@ import pytest
 import torch
 
 from chain.signing import encode_id
-from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
 from ml.payload import Array, decode_arrays, encode_arrays
 from node.admin.json_view import to_json
-from node.admin.view import NodeView
+from node.admin.wiring import make_view
 from node.cli.rounds import _describe
 from node.cli.status import describe, describe_in_a_line
 from node.consensus.service import RoundService
 from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
 from node.telemetry.metrics import CallTimes, NodeMetrics
+from node.telemetry.monitor import make_metrics
 from node.telemetry.sinks.point import list_scalars, make_point
 from node.training.trainer import InlineTrainer, Trained
 from support.federation.asked import make_book, make_config
@@ -109,16 +110,9 @@ def federate(
     """`story` of three honest members on digits, and of one that lies."""
     classes, input_ = get_classes({"format": "digits"}), get_default_input({"format": "digits"}, model)
     initial = make_initial_aggregate(model, input_["shape"], len(classes), 1)
+    federation = Federation(method=method, model=model, classes=classes, input=input_, num_members=4)
     clients = make_clients(
-        method=method,
-        model=model,
-        classes=classes,
-        input=input_,
-        data={"format": "digits"},
-        partition="dirichlet:0.5",
-        num_clients=4,
-        run_seed=1,
-        initial=initial,
+        federation, data={"format": "digits"}, partition="dirichlet:0.5", run_seed=1, initial=initial
     )
     prepare(clients)
 
@@ -184,6 +178,7 @@ def test_an_absurd_contribution_is_refused_and_the_round_goes_on(
 ) -> None:
     async def story(net: Cluster) -> None:
         await wait_for_records(net, AT + 2)
+        await net.wait_for_height(AT + 2)  # the liar's node, too
         assert net.check_agreement() >= AT + 2
         liar = net.id(LIAR)
         assert get_authors(net, AT) == {net.id(name) for name in HONEST}
@@ -257,8 +252,8 @@ def test_an_aggregate_that_spoils_everybody_is_taken_over_by_nobody_and_the_next
 def test_while_a_node_goes_on_from_its_own_model_its_status_and_its_metrics_say_so(tmp_path: Path) -> None:
     async def story(net: Cluster) -> None:
         service = get_service(net, "node0")
-        metrics = NodeMetrics(CallTimes(), service, net["node0"].get_context(), "node0")
-        view = NodeView(service, net["node0"].get_context(), make_config(tmp_path), make_book())
+        metrics = make_metrics(CallTimes(), service, net["node0"].get_context(), "node0")
+        view = make_view(service, net["node0"].get_context(), make_config(tmp_path), make_book())
         told = read_metrics(metrics)
         assert (told["fednode_spoiled_aggregates_total"], told["fednode_on_own_model"]) == (0, 0)
         await wait_for_records(net, AT, "node0")
@@ -397,8 +392,8 @@ def test_a_learning_rate_that_diverges_everywhere_is_told_and_ends_nobody(tmp_pa
 
     async def story(net: Cluster) -> None:
         service = get_service(net, "node0")
-        view = NodeView(service, net["node0"].get_context(), make_config(tmp_path), make_book())
-        metrics = NodeMetrics(CallTimes(), service, net["node0"].get_context(), "node0")
+        view = make_view(service, net["node0"].get_context(), make_config(tmp_path), make_book())
+        metrics = make_metrics(CallTimes(), service, net["node0"].get_context(), "node0")
         await net.wait_for(lambda: service.learner.trouble is not None, "node0 to say that its training diverges")
         await asyncio.sleep(300.0)
         assert all(net[name].failure is None for name in net.nodes)

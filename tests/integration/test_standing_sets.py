@@ -140,7 +140,7 @@ def test_the_files_that_training_leaves_become_the_blobs_and_are_read_by_nobody(
                 for author in NODES:
                     assert fed.get_path(name, author).read_bytes() == fed.trainers[author].made.data
             block = fed.net["node0"].get_block(1)
-            assert block.header.aggregate == fed.net.genesis.initial_model
+            assert block.header.aggregate == fed.net.genesis.run.initial_model
 
     run(story)
 
@@ -346,7 +346,7 @@ def test_a_member_that_comes_late_fetches_what_it_draws(tmp_path: Path) -> None:
 def test_who_is_missing_is_waited_for_longer_in_the_sharing_round_and_never_after_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with sharing(tmp_path, rounds=3) as fed:
-            collect_s = fed.net.genesis.waits.collect_s
+            collect_s = fed.net.genesis.rules.waits.collect_s
             fed.trainers["node3"].times = {1: SHARE_COLLECT_S / 2, 2: 1000.0}
             clock = fed.net["node0"].clock
             await fed.net.wait_for_height(1)
@@ -367,7 +367,7 @@ def test_a_member_that_never_comes_costs_the_sharing_round_its_own_wait(tmp_path
             shared_s = fed.net["node0"].clock.monotonic()
             assert SHARE_COLLECT_S <= shared_s < SHARE_COLLECT_S + 5
             await fed.net.wait_for_height(2, *NODES[:3])
-            assert fed.net["node0"].clock.monotonic() - shared_s < fed.net.genesis.waits.collect_s
+            assert fed.net["node0"].clock.monotonic() - shared_s < fed.net.genesis.rules.waits.collect_s
 
     run(story)
 

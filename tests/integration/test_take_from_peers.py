@@ -14,7 +14,7 @@ from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from ml import specs
 from ml.payload import Array, decode_arrays, encode_arrays
-from node.admin.view import NodeView
+from node.admin.wiring import make_view
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
@@ -136,7 +136,7 @@ def test_who_does_harm_is_left_out_of_the_draw_for_as_long_as_blobs_are_kept(tmp
             liar = fed.net.id("node3")
             fed.trainers["node0"].refuses.add(liar)
             await fed.wait_for_round(6)
-            keep = fed.net.genesis.keep_heights
+            keep = fed.net.genesis.rules.keep_heights
             refused = [height for height in range(1, 7) if liar not in fed.get_exchange("node0", height).gone]
             assert refused == list(range(1, 7, keep + 1))
             for height in range(1, 7):
@@ -204,7 +204,7 @@ def test_who_does_not_serve_what_it_offers_is_dropped_and_keeps_its_votes(
             fed.net.start("node2", liar)
             await fed.wait_for_round(3, *names)
             lies = fed.net.id("node2")
-            collect_s = fed.net.genesis.waits.collect_s
+            collect_s = fed.net.genesis.rules.waits.collect_s
             for height in range(1, 4):
                 block = fed.net["node0"].get_block(height)
                 assert lies in {contribution.author for contribution in block.contributions}
@@ -406,7 +406,7 @@ def test_a_running_node_explains_a_round_as_its_directory_does(tmp_path: Path) -
             await fed.wait_for_round(2)
             service = fed.net["node0"].service
             assert service is not None
-            shown = await NodeView(service, contexts[0], make_config(tmp_path), make_book()).get_round(2)
+            shown = await make_view(service, contexts[0], make_config(tmp_path), make_book()).get_round(2)
             assert shown.peering.held
             await fed.net.crash("node0")
             with OfflineNode(fed.net["node0"].path) as offline:
@@ -435,7 +435,7 @@ def test_own_blobs_stay_and_those_of_others_go_when_nobody_asks_any_more(tmp_pat
     async def story() -> None:
         async with taking(tmp_path, 4, {**FEDPER, "num_peers": 3}, rounds=6) as fed:
             await fed.wait_for_round(6)
-            keep = fed.net.genesis.keep_heights
+            keep = fed.net.genesis.rules.keep_heights
             for name in fed.net.nodes:
                 for height in range(1, 7):
                     assert all(get_held(fed, name, height, of_own=True))
@@ -513,7 +513,7 @@ def test_large_blobs_on_demand_travel_and_go_like_all_large_ones(tmp_path: Path)
         method = {**FEDPER, "num_peers": 1}
         async with taking(tmp_path, 3, method, rounds=4, model=model) as fed:
             await fed.wait_for_round(4)
-            keep = fed.net.genesis.keep_heights
+            keep = fed.net.genesis.rules.keep_heights
             for name in fed.net.nodes:
                 for height in range(1, 5):
                     exchange = fed.get_exchange(name, height)

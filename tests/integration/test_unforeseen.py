@@ -18,7 +18,7 @@ from chain.block import Phase
 from chain.errors import StoreFull
 from chain.signing import encode_id
 from ml.payload import KINDS
-from node.admin.view import NodeView
+from node.admin.wiring import make_view
 from node.boundary import UNFORESEEN, Boundary
 from node.cli.output import show_id
 from node.cli.rounds import _describe
@@ -32,8 +32,8 @@ from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message, MessageKind
 from node.payloads.checks import RoundPayloads
-from node.telemetry.metrics import CallTimes, NodeMetrics
-from node.telemetry.monitor import Monitor
+from node.telemetry.metrics import CallTimes
+from node.telemetry.monitor import Monitor, make_metrics
 from support.faults.liar import lying
 from support.federation.asked import make_book, make_config
 from support.federation.cluster import Cluster, VirtualClock, cluster
@@ -43,7 +43,7 @@ from support.federation.virtual_time import run_virtual
 
 FOUR = ("node0", "node1", "node2", "node3")
 VICTIM, LIAR = "node0", "node3"
-INPUTS = ("learner", "_gather", "__self__")  # what the learner gathers with
+INPUTS = ("learner", "_inputs")
 
 Arm = Callable[[pytest.MonkeyPatch, RoundService], None]
 
@@ -176,10 +176,10 @@ FAULTS = {
     "aggregating": at_payloads("aggregate", MemoryError, "own aggregate", "candidate"),
     "checking a candidate": at("candidate", "tasks", "_try_check_candidate"),
     "pulling a blob": at("transfer", "blobs", "_pull_from"),
-    "noting an event": at("record", "_note"),
+    "noting an event": at("record", "_reporter", "_note"),
     **{f"the round at {kind.__name__}": at_event(kind) for kind in EVENTS},
     "deleting what is old": at("retention", "_committer", "_retention", "on_block"),
-    "telling of a block": at("record", "_publish_block"),
+    "telling of a block": at("record", "_reporter", "_publish_block"),
     "writing a round down": at("record", "records", "_store", "put_round"),
     "ending a record": at("record", "records", "_on_applied"),
     "taking in an aggregate": at("training", "learner", "_trainer", "apply"),
@@ -379,14 +379,14 @@ def test_who_causes_an_error_is_counted_and_shown(tmp_path: Path, monkeypatch: p
             assert service.get_refusals()[liar.key.id] == {Reason.FAILED: 1}
 
             context, book = net[VICTIM].get_context(), make_book()
-            view = NodeView(service, context, make_config(tmp_path), book)
+            view = make_view(service, context, make_config(tmp_path), book)
             shown = next(peer for peer in view.list_peers().peers if peer.id == encode_id(liar.key.id))
             assert shown.rejected == 1
             at = height if store.get_round(height) else height + 1
             told = dict(_describe(Ledger(net.genesis, store).get_round(at), [LIAR], "step"))
             assert told["not taken of node3"] == "1 failed"
             assert told[f"without {show_id(encode_id(liar.key.id))}"] == UNFORESEEN
-            metrics = NodeMetrics(CallTimes(), service, context, VICTIM).encode("")[0].decode()
+            metrics = make_metrics(CallTimes(), service, context, VICTIM).encode("")[0].decode()
             assert 'fednode_unforeseen_failures_total{what="payloads"} 1.0' in metrics
             assert 'fednode_messages_rejected_total{reason="failed"} 1.0' in metrics
 
@@ -400,7 +400,7 @@ def test_evidence_and_what_is_kept_that_fail_leave_the_node_running(
         async with waiting(tmp_path) as net, lying(net, LIAR) as liar:
             service = get_service(net)
             with monkeypatch.context() as patch:
-                patch.setattr(service._evidence, "_keep", fail_later)
+                patch.setattr(service._executor._evidence, "_keep", fail_later)
                 for value in (b"a" * 32, b"b" * 32):
                     liar.send(liar.make_vote(Phase.PREVOTE, value), VICTIM)
                 await net.wait_for(lambda: get_boundary(net).failures["accusation"] == 1, "the accusation")

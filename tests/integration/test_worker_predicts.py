@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml.clients.build import get_client_seed, make_client, make_initial_aggregate
+from ml.clients.build import get_client_seed, make_initial_aggregate
 from ml.clients.client import Client
 from ml.clients.inference import answer
 from ml.data.base import InputFormat
@@ -42,6 +42,7 @@ from support.federation.fake_worker import (
 )
 from support.federation.processes import kill
 from support.federation.recording import wait_until
+from support.federation.simulated import make_described_client
 
 DEADLINE_S = 120.0
 
@@ -293,7 +294,7 @@ async def test_a_worker_says_what_the_client_says_and_trains_as_if_it_had_not_be
     method: dict[str, Any], tmp_path: Path
 ) -> None:
     initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
-    client = make_client(**describe_client(method), initial=initial)
+    client = make_described_client(describe_client(method), initial)
     config = WorkerConfig(
         **describe_client(method),
         initial_model=encode_arrays(initial),

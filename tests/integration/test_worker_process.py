@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml.clients.build import get_client_seed, make_client, make_initial_aggregate
+from ml.clients.build import get_client_seed, make_initial_aggregate
 from ml.payload import decode_arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.specs import Offer, add_kind
@@ -63,6 +63,7 @@ from support.federation.fake_worker import (
 )
 from support.federation.processes import is_alive, kill
 from support.federation.recording import wait_until
+from support.federation.simulated import make_described_client
 
 T = TypeVar("T")
 
@@ -716,7 +717,7 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
     method: str, tmp_path: Path
 ) -> None:
     initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
-    client = make_client(**describe_client(method), initial=initial)
+    client = make_described_client(describe_client(method), initial)
     (tmp_path / "initial_model.safetensors").write_bytes(encode_arrays(initial))
     config = WorkerConfig(
         **describe_client(method),
@@ -753,7 +754,7 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
 async def test_a_peers_model_that_does_harm_is_refused_in_a_worker_as_here(tmp_path: Path) -> None:
     described = describe_client("fedavg_p2p")
     initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
-    client = make_client(**described, initial=initial, max_loss_ratio=2.0)
+    client = make_described_client(described, initial, max_loss_ratio=2.0)
     config = WorkerConfig(
         **described,
         initial_model=encode_arrays(initial),
@@ -788,7 +789,7 @@ async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_f
     """And what a site chooses about its training reaches the worker."""
     described = describe_client("dfpl")
     initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
-    client = make_client(**described, initial=initial)
+    client = make_described_client(described, initial)
     count = 4000
     config = WorkerConfig(
         **described,
@@ -818,7 +819,7 @@ async def test_what_was_learned_stays_if_the_round_is_over_and_not_if_training_i
 ) -> None:
     described = describe_client("local")
     initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
-    untrained = make_client(**described, initial=initial).evaluate()
+    untrained = make_described_client(described, initial).evaluate()
     config = WorkerConfig(
         **described,
         initial_model=encode_arrays(initial),
@@ -848,7 +849,7 @@ async def test_a_worker_killed_in_the_middle_of_the_encryptor_is_replaced_and_gi
     method = {"name": "fededs", "warmup_epochs": 1, "encryptor_epochs": 12, "unet_width": 8, "share_max": 50}
     described = describe_client("fededs") | {"method": method}
     initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
-    client = make_client(**described, initial=initial)
+    client = make_described_client(described, initial)
     config = WorkerConfig(
         **described,
         initial_model=encode_arrays(initial),

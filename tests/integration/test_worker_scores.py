@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
 from ml.errors import Stopped
@@ -209,17 +209,13 @@ BEACON = bytes(32)
 
 def make_three(name: str) -> list[Client]:
     classes, input_ = get_classes(DIGITS), get_default_input(DIGITS, MODEL)
+    method = {"name": name, "local_iterations": 5}
     return make_clients(
-        method={"name": name, "local_iterations": 5},
-        model=MODEL,
-        classes=classes,
-        input=input_,
+        Federation(method=method, model=MODEL, classes=classes, input=input_, rounds=2, num_members=3),
         data=DIGITS,
         partition="dirichlet:5",
-        num_clients=3,
         run_seed=1,
         initial=make_initial_aggregate(MODEL, input_["shape"], len(classes), 1),
-        rounds=2,
     )
 
 

@@ -19,6 +19,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from chain.genesis import PROTOCOL_VERSION
 from chain.signing import encode_id
 from chain.store.rows import DATABASE
 from ml.payload import encode_arrays
@@ -239,7 +240,7 @@ async def test_configuration_genesis_and_version_are_shown_without_secrets(tmp_p
         genesis = await one.ask(lambda node: node.genesis)
         assert genesis == one.net.genesis
         version = await one.ask(lambda node: node.get_version())
-        assert (version.protocol, "grpcio" in version.libraries) == (1, True)
+        assert (version.protocol, "grpcio" in version.libraries) == (PROTOCOL_VERSION, True)
 
 
 async def test_the_socket_is_private_and_goes_with_the_server(tmp_path: Path) -> None:

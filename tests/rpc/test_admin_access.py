@@ -19,9 +19,9 @@ from node.admin import client as admin_client
 from node.admin.access import ROLES, RemoteAccess
 from node.admin.address import RemoteAddress
 from node.admin.client import AdminClient
-from node.admin.predictor import Predictor
 from node.admin.server import AdminServer
 from node.admin.tokens import Role, Tokens
+from node.admin.wiring import make_predictor
 from node.cli import main
 from node.errors import NodeUnreachable, PermissionRefused
 from support.federation.asked import Running, make_book, make_control, make_operator, running
@@ -59,7 +59,7 @@ async def remote(tmp_path: Path) -> AsyncIterator[Remote]:
         access = RemoteAccess("127.0.0.1:0", tokens, context.key)
         operator = make_operator(context, service, make_book(), tmp_path)
         control = make_control(context, service, view=one.view, book=make_book())
-        predictor = Predictor(context, service.learner)
+        predictor = make_predictor(service, context)
         async with AdminServer(None, one.view, predictor, operator, control, access) as server:
             yield Remote(one, tokens, server.port, context.key)
 

@@ -37,7 +37,7 @@ Captured = pytest.CaptureFixture[str]
 def make_arrays(genesis: Genesis, seed: int = 3) -> dict[str, Array]:
     """What a client of this genesis has, by chance."""
     torch.manual_seed(seed)
-    net = build_model(genesis.model, genesis.input["shape"], len(genesis.classes))
+    net = build_model(genesis.run.model, genesis.run.input["shape"], len(genesis.run.classes))
     return {name: tensor.numpy() for name, tensor in net.state_dict().items()}
 
 
@@ -70,13 +70,13 @@ def test_torch_loads_the_file_into_the_model_it_is_of(
     said = json.loads(capsys.readouterr().out)
     assert (said["applied_round"], said["bytes"]) == (7, out.stat().st_size)
     assert said["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
-    net = build_model(genesis.model, genesis.input["shape"], len(genesis.classes))
+    net = build_model(genesis.run.model, genesis.run.input["shape"], len(genesis.run.classes))
     net.load_state_dict(load_file(out))
     assert all(np.array_equal(tensor.numpy(), arrays[name]) for name, tensor in net.state_dict().items())
     with safe_open(out, framework="np") as opened:
         card = opened.metadata()
     assert (card["format"], card["fednode.round"], card["fednode.chain_id"]) == ("pt", "7", genesis.chain_id.hex())
-    assert json.loads(card["fednode.classes"]) == list(genesis.classes)
+    assert json.loads(card["fednode.classes"]) == list(genesis.run.classes)
 
     assert main(["model", "info", "--data-dir", str(data_dir), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sha256"] == said["sha256"]

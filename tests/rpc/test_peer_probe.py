@@ -13,7 +13,7 @@ from chain.genesis import PROTOCOL_VERSION
 from chain.signing import SigningKey, encode_id
 from node.p2p import probe as peer_probe
 from node.p2p.probe import Greeting, NotReached, Refused, WrongPeer, identify_server, probe_peer
-from node.p2p.transport.rpc import RpcTransport
+from node.p2p.transport.rpc import Admission, RpcTransport
 from node.version import get_version
 from support.federation.ports import find_free_ports
 from support.federation.recording import PATIENCE_S, Recorder
@@ -41,7 +41,7 @@ async def probe(key: SigningKey, peer: Id, address: str) -> Greeting | None:
 async def test_a_peer_says_who_it_is_on_which_chain_and_what_time_it_has() -> None:
     alice, bob = make_keys(2)
     (port,) = find_free_ports(1)
-    transport = RpcTransport(alice, f"127.0.0.1:{port}", {}, members=[bob.id], chain_id=b"c" * 32)
+    transport = RpcTransport(alice, f"127.0.0.1:{port}", {}, admission=Admission([bob.id]), chain_id=b"c" * 32)
     running = asyncio.create_task(transport.run(Recorder()))
     try:
         await transport.ready()

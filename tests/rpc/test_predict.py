@@ -19,6 +19,7 @@ from node.admin import client as admin_client
 from node.admin import predictor
 from node.admin.client import AdminClient
 from node.admin.samples import MAX_BYTES
+from node.admin.wiring import make_predictor
 from node.cli import main
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.pb import admin_pb2 as pb
@@ -207,7 +208,7 @@ async def test_who_only_observes_has_no_model(tmp_path: Path) -> None:
         assert service is not None
         stranger = replace(one.context, key=SigningKey.from_private_bytes(bytes(32)))
         with pytest.raises(predictor.NoModel, match="this node only observes"):
-            await predictor.Predictor(stranger, service.learner).predict(pb.PredictRequest(samples=encode(1)))
+            await make_predictor(service, stranger).predict(pb.PredictRequest(samples=encode(1)))
 
 
 async def test_only_so_many_predictions_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import grpc
 import pytest
@@ -15,6 +14,7 @@ from node.p2p.tls import MutualTls
 from node.p2p.transport.base import Message, MessageKind, PeerUnavailable, TrafficCounters
 from node.p2p.transport.link import ACCEPTED_KEY
 from node.p2p.transport.rate_limits import RateLimits
+from node.p2p.transport.rpc import ConnectionLimits
 from node.p2p.transport.sender import Sender
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc as rpc
@@ -45,7 +45,9 @@ class Mute(rpc.PeerServicer):
 
 
 @asynccontextmanager
-async def ignored(limits: RateLimits | None = None, **options: Any) -> AsyncIterator[tuple[RpcNode, Id]]:
+async def ignored(
+    limits: RateLimits | None = None, connections: ConnectionLimits | None = None
+) -> AsyncIterator[tuple[RpcNode, Id]]:
     """A node that is connected to a mute; gives the node and the mute's id."""
     key, mute_key = make_keys(2)
     ports = find_free_ports(2)
@@ -53,7 +55,7 @@ async def ignored(limits: RateLimits | None = None, **options: Any) -> AsyncIter
     rpc.add_PeerServicer_to_server(Mute(), server)
     server.add_secure_port(f"127.0.0.1:{ports[1]}", MutualTls(mute_key, [key.id]).make_server_credentials())
     await server.start()
-    net = RpcNet(limits=limits or RateLimits(), options=options)
+    net = RpcNet(limits=limits or RateLimits(), connections=connections or ConnectionLimits())
     node = net.build(key, f"127.0.0.1:{ports[0]}", {mute_key.id: f"127.0.0.1:{ports[1]}"})
     try:
         await node.start()
@@ -65,7 +67,7 @@ async def ignored(limits: RateLimits | None = None, **options: Any) -> AsyncIter
 
 
 async def test_blocks_that_do_not_come_are_given_up() -> None:
-    async with ignored(request_s=SHORT_S) as (node, mute), asyncio.timeout(PATIENCE_S):
+    async with ignored(connections=ConnectionLimits(request_s=SHORT_S)) as (node, mute), asyncio.timeout(PATIENCE_S):
         with pytest.raises(PeerUnavailable, match="deadline_exceeded"):
             await node.transport.request_blocks(mute, 1, 1)
 
@@ -87,7 +89,7 @@ async def test_a_connection_that_does_not_come_about_is_tried_again() -> None:
     accepted = []
     silent = await asyncio.start_server(lambda reader, writer: accepted.append(writer), "127.0.0.1", 0)
     key, other = make_keys(2)
-    net = RpcNet(options={"connect_s": SHORT_S})
+    net = RpcNet(connections=ConnectionLimits(connect_s=SHORT_S))
     host, port = silent.sockets[0].getsockname()
     node = net.build(key, f"127.0.0.1:{find_free_ports(1)[0]}", {other.id: f"{host}:{port}"})
     try:
@@ -103,7 +105,7 @@ async def test_a_connection_that_does_not_come_about_is_tried_again() -> None:
 
 
 async def test_a_caller_that_does_not_say_who_it_is_is_hung_up_on() -> None:
-    nets = [RpcNet(options={"handshake_s": seconds}) for seconds in (SHORT_S, PATIENCE_S)]
+    nets = [RpcNet(connections=ConnectionLimits(handshake_s=seconds)) for seconds in (SHORT_S, PATIENCE_S)]
     reads = []
     async with AsyncExitStack() as stack:
         for net, key, port in zip(nets, make_keys(2), find_free_ports(2), strict=True):
@@ -121,7 +123,7 @@ async def test_a_caller_that_does_not_say_who_it_is_is_hung_up_on() -> None:
 async def test_no_more_calls_at_once_on_a_connection_than_allowed() -> None:
     """The third waits until one of the first two has ended."""
     alice_key, bob_key = make_keys(2)
-    net = RpcNet(options={"max_streams": 2})
+    net = RpcNet(connections=ConnectionLimits(max_streams=2))
     alice = net.build(alice_key, f"127.0.0.1:{find_free_ports(1)[0]}", {}, members=[bob_key.id])
     alice.recorder.blobs[b"d" * 32] = b"blob"
     request = pb.BlobRequest(digest=b"d" * 32)
@@ -156,7 +158,7 @@ def test_what_waits_for_a_peer_is_bounded_by_number_and_bytes() -> None:
 async def test_no_more_connections_at_once_than_allowed_whoever_they_are_with() -> None:
     """The third is closed as it comes; with one of the first two gone there is room again."""
     key = make_keys(1)[0]
-    net = RpcNet(options={"max_connections": 2, "handshake_s": PATIENCE_S})
+    net = RpcNet(connections=ConnectionLimits(max_connections=2, handshake_s=PATIENCE_S))
     port = find_free_ports(1)[0]
     writers = []
     try:

@@ -36,8 +36,10 @@ class PrototypeRows:
 
 
 @torch.no_grad()
-def compute_prototypes(model: Model, x: Tensor, y_N: Tensor, num_classes: int, min_samples: int = 1) -> LocalPrototypes:
-    """Eq. (1) over all samples, the model in eval mode, for the classes with at least `min_samples` of them.
+def compute_prototypes(
+    model: Model, x: Tensor, y_N: Tensor, num_classes: int, min_class_samples: int = 1
+) -> LocalPrototypes:
+    """Eq. (1) over all samples, the model in eval mode, for the classes with at least `min_class_samples` of them.
 
     Summed in float64, so that the result hardly depends on the order of the samples. Leaves the model in eval mode.
     """
@@ -49,10 +51,16 @@ def compute_prototypes(model: Model, x: Tensor, y_N: Tensor, num_classes: int, m
     if sums_CD is None:
         raise ValueError("prototypes: expected at least one sample, got none")
     counts_C = torch.bincount(y_N, minlength=num_classes)
-    (classes,) = torch.nonzero(counts_C >= max(1, min_samples), as_tuple=True)
+    (classes,) = torch.nonzero(find_sent_classes(counts_C, min_class_samples), as_tuple=True)
     counts_n = counts_C[classes]
     prototypes_nD = (sums_CD[classes] / counts_n[:, None]).float()
     return LocalPrototypes(classes.cpu().numpy(), prototypes_nD.cpu().numpy(), counts_n.cpu().numpy())
+
+
+def find_sent_classes(counts_C: Tensor, min_class_samples: int) -> Tensor:
+    """The classes of which a client sends prototypes, bool[C]: of a smaller one they would be too close to its samples.
+    `counts_C` are its samples of each."""
+    return counts_C >= max(1, min_class_samples)
 
 
 def sum_by_class(z_ND: Tensor, y_N: Tensor, num_classes: int) -> Tensor:

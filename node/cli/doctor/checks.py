@@ -117,20 +117,20 @@ def _check_genesis(config: NodeConfig) -> Generator[Finding, None, GenesisFile |
             yield fail("genesis", problem, "take the file that the other members have, as it is")
         return None
     shown = f"{config.genesis_file}: chain {genesis.chain_name} ({genesis.chain_id.hex()})"
-    yield ok("genesis", f"{shown}, {genesis.method['name']}, {genesis.n} members, quorum {genesis.q}")
+    yield ok("genesis", f"{shown}, {genesis.run.method['name']}, {genesis.state.n} members, quorum {genesis.state.q}")
     try:
         model = check_initial_model(config.genesis_file, source, genesis, spec)
     except ConfigError as error:
         yield fail("initial model", str(error), "copy it anew from a member, with its genesis.yaml")
         return None
-    yield ok("initial model", f"{model}, SHA-256 {genesis.initial_model.hex()}")
+    yield ok("initial model", f"{model}, SHA-256 {genesis.run.initial_model.hex()}")
     return GenesisFile(genesis, model)
 
 
 def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: SigningKey | None) -> Iterator[Finding]:
-    found = len(genesis.members)
+    found = len(genesis.state.members)
     if key is not None:
-        index = genesis.index_of(key.id)
+        index = genesis.state.index_of(key.id)
         if index is None and config.node.observer:
             found = 0
         elif index is None:
@@ -154,7 +154,7 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
             "members",
             f"{path}: network.peers names {encode_id(peer)}, which is no member",
             f"take the entry out, or name an observer under network.observers too; {genesis.chain_name} has "
-            + ", ".join(member.name for member in genesis.members),
+            + ", ".join(member.name for member in genesis.state.members),
         )
     try:
         validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
@@ -162,7 +162,7 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
         yield fail("members", str(error), "read that module, and then allow it or stay out")
     addresses = config.network.get_addresses(genesis)
     me = None if key is None else key.id
-    missing = [member.name for member in genesis.members if member.key not in addresses and member.key != me]
+    missing = [member.name for member in genesis.state.members if member.key not in addresses and member.key != me]
     if missing:
         yield warn(
             "members",
@@ -170,9 +170,12 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
             "name it under network.peers, unless those dial this node",
         )
     if me is not None and found == 0:
-        yield ok("members", f"{config.node.name} observes the {genesis.n} members of {genesis.chain_name}")
+        yield ok("members", f"{config.node.name} observes the {genesis.state.n} members of {genesis.chain_name}")
     elif me is not None:
-        yield ok("members", f"{config.node.name} is {genesis.members[found - 1].name}, member {found} of {genesis.n}")
+        yield ok(
+            "members",
+            f"{config.node.name} is {genesis.state.members[found - 1].name}, member {found} of {genesis.state.n}",
+        )
 
 
 # ---- whether it runs, and where
@@ -260,7 +263,7 @@ def _check_disk(config: NodeConfig, read: GenesisFile | None) -> Iterator[Findin
     free = shutil.disk_usage(place).free
     wanted = LITTLE_BYTES
     if read is not None:
-        wanted = max(wanted, MODELS_KEPT * read.genesis.n * read.initial_model.stat().st_size)
+        wanted = max(wanted, MODELS_KEPT * read.genesis.state.n * read.initial_model.stat().st_size)
     shown = f"{free / 1e9:.1f} GB free at {place}"
     if free < FEW_BYTES:
         yield fail("disk", shown, "make room: a node that cannot write stops")
@@ -309,8 +312,8 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
 
     data = config.data.model_dump(mode="json")
     try:
-        shape = InputFormat.from_mapping(genesis.input).shape
-        train, test = open_dataset(data, shape=shape, classes=genesis.classes)
+        shape = InputFormat.from_mapping(genesis.run.input).shape
+        train, test = open_dataset(data, shape=shape, classes=genesis.run.classes)
         findings = check_data(train, test, thorough=is_quick(train, test))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:
@@ -323,7 +326,7 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     for finding in findings:
         if finding.level == "warning":
             yield warn("data", finding.text, "fednode data inspect shows more")
-    fits = f"{len(genesis.classes)} classes and shape {'x'.join(map(str, shape))} as genesis has them"
+    fits = f"{len(genesis.run.classes)} classes and shape {'x'.join(map(str, shape))} as genesis has them"
     yield ok("data", f"{config.data.format}: {num_train} train / {num_test} test samples; {fits}")
 
 
@@ -332,7 +335,7 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
 
 def _check_peers(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterator[Finding]:
     addresses = {peer: at for peer, at in config.network.get_addresses(genesis).items() if peer != key.id}
-    names = {member.key: member.name for member in genesis.members}
+    names = {member.key: member.name for member in genesis.state.members}
     uses_tls = config.network.tls == "mutual"
 
     def probe(peer: bytes) -> Greeting | ProbeFailed | None:
@@ -351,10 +354,10 @@ def _check_peers(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Itera
         finding = _judge_peer(check, addresses[peer], answer, genesis, skews_s.get(peer, 0.0), len(skews_s))
         yield finding
         reached += finding.verdict is not Verdict.FAIL and not isinstance(answer, NotReached)
-    if genesis.n > 1:
+    if genesis.state.n > 1:
         yield _judge_clock(skews_s, key.id)
-    shown = f"{reached} of {genesis.n} members in reach, {genesis.q} needed"
-    if reached < genesis.q:
+    shown = f"{reached} of {genesis.state.n} members in reach, {genesis.state.q} needed"
+    if reached < genesis.state.q:
         yield fail("quorum", shown, "nothing is finalised before: see the peers above")
     else:
         yield ok("quorum", shown)

@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
+from chain.approvals import APPROVAL_BYTES, MAX_PROPOSAL_BYTES, READINESS_BYTES
 from chain.block import Digest, Id
+from chain.codec import MAX_EVIDENCE_BYTES
 from node.p2p.refusals import Reason, Refusals
 
 CHUNK_BYTES = 1 << 20  # blobs travel in chunks of this size
@@ -38,6 +40,9 @@ class MessageKind(IntEnum):
     BLOCK = 3
     VOTE = 4
     EVIDENCE = 5
+    PROPOSAL = 6
+    APPROVAL = 7
+    READINESS = 8
 
 
 MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
@@ -45,7 +50,10 @@ MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
     MessageKind.CONTRIBUTION: 4 * 1024,
     MessageKind.BLOCK: 256 * 1024,
     MessageKind.VOTE: 512,
-    MessageKind.EVIDENCE: 512 * 1024,
+    MessageKind.EVIDENCE: MAX_EVIDENCE_BYTES,
+    MessageKind.PROPOSAL: MAX_PROPOSAL_BYTES,
+    MessageKind.APPROVAL: APPROVAL_BYTES,
+    MessageKind.READINESS: READINESS_BYTES,
 }
 
 

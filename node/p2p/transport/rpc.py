@@ -10,7 +10,8 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import grpc
@@ -45,13 +46,33 @@ MAX_STREAMS = 64
 REQUEST_S = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whom a node lets in besides those it dials, and how it knows them. An observer may push nothing but statuses;
+    with `tls` off callers are believed, on loopback only."""
+
+    members: Collection[Id] = ()
+    observers: Collection[Id] = ()
+    tls: Literal["mutual", "off"] = "mutual"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """How many connections there may be, whoever they are with, and how many calls at once on each; how long one may
+    take that we dial, a caller to say who it is, and an answer to what we ask."""
+
+    max_connections: int = MAX_CONNECTIONS
+    max_streams: int = MAX_STREAMS
+    connect_s: float = CONNECT_S
+    handshake_s: float = HANDSHAKE_S
+    request_s: float = REQUEST_S
+
+
 class RpcTransport:
     """One node's end. See `node.p2p.transport.base.Transport`.
 
-    `peers` gives the address of everyone to dial at first. `members` and `observers` are whom to let in (members: by
-    default those dialled); an observer may push nothing but statuses. With `tls` off callers are believed, on loopback
-    only. `chain_id` is what peers are told that ask who answers. `on_call` hears of every call of a peer that has
-    ended.
+    `peers` gives the address of everyone to dial at first. `limits` are what one peer may send, and how fast.
+    `chain_id` is what peers are told that ask who answers. `on_call` hears of every call of a peer that has ended.
     """
 
     def __init__(
@@ -60,15 +81,9 @@ class RpcTransport:
         listen: str,
         peers: Mapping[Id, str],
         *,
-        members: Iterable[Id] = (),
-        observers: Iterable[Id] = (),
-        tls: Literal["mutual", "off"] = "mutual",
+        admission: Admission = Admission(),
         limits: RateLimits | None = None,
-        max_streams: int = MAX_STREAMS,
-        request_s: float = REQUEST_S,
-        connect_s: float = CONNECT_S,
-        handshake_s: float = HANDSHAKE_S,
-        max_connections: int = MAX_CONNECTIONS,
+        connections: ConnectionLimits = ConnectionLimits(),
         bans: Bans | None = None,
         chain_id: Digest = b"",
         on_call: OnCall | None = None,
@@ -78,23 +93,20 @@ class RpcTransport:
         self._me = identity.id
         self._listen = listen
         self._addresses = {peer: address for peer, address in peers.items() if peer != self._me}
-        self._needs_loopback = tls == "off"
+        self._needs_loopback = admission.tls == "off"
         for address in (listen, *self._addresses.values()):
             self._validate(address)
-        trusted_observers = {*observers} - {*members} - {self._me}
-        trusted_members = ({*members} | self._addresses.keys()) - trusted_observers - {self._me}
+        trusted_observers = {*admission.observers} - {*admission.members} - {self._me}
+        trusted_members = ({*admission.members} | self._addresses.keys()) - trusted_observers - {self._me}
         trusted = trusted_members | trusted_observers
-        self.tls = MutualTls(identity, trusted) if tls == "mutual" else None
+        self.tls = MutualTls(identity, trusted) if admission.tls == "mutual" else None
         self.bans = bans if bans is not None else Bans(time.monotonic)
         self.boundary = boundary if boundary is not None else Boundary()
         limits = limits if limits is not None else RateLimits()
-        self._caller = Caller(self._me, self.tls, connect_s)
+        self._caller = Caller(self._me, self.tls, connections.connect_s)
         self._limits = limits
-        self._request_s = request_s
-        self._max_streams = max_streams
+        self._connections = connections
         self._chain_id = chain_id
-        self._handshake_s = handshake_s
-        self._max_connections = max_connections
         self._on_call = on_call
         self._counters = {peer: TrafficCounters() for peer in sorted(trusted)}
         self._senders = {peer: Sender(self._counters[peer], limits) for peer in trusted}
@@ -149,7 +161,7 @@ class RpcTransport:
         return Link(address, self._caller, sender, intake, self._refuse, self.boundary)
 
     def _make_bulk(self, peer: Id, address: str) -> Bulk:
-        return Bulk(peer, address, self._caller, self._counters[peer], self._limits, self._request_s)
+        return Bulk(peer, address, self._caller, self._counters[peer], self._limits, self._connections.request_s)
 
     def _validate(self, address: str) -> None:
         try:
@@ -202,10 +214,10 @@ class RpcTransport:
         validate_free(self._listen)
         server = make_server(
             self._service,
-            self._max_streams,
+            self._connections.max_streams,
             len(self._intakes),
-            self._handshake_s,
-            max_connections=self._max_connections,
+            self._connections.handshake_s,
+            max_connections=self._connections.max_connections,
             on_call=self._on_call,
         )
         serve_calls(self._service, server)

@@ -11,7 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from chain import pow as work
-from chain.block import HEADER_VERSION, Block, Certificate, Header, PayloadRef, Phase
+from chain.approvals import (
+    APPROVAL_TAG,
+    READINESS_TAG,
+    approval_fields,
+    encode_approval,
+    encode_readiness,
+    readiness_fields,
+    sign_approval,
+    sign_readiness,
+)
+from chain.block import ApprovedChange, Block, Body, Certificate, Header, PayloadRef, Phase
+from chain.changes.base import Place
+from chain.changes.change import Change
+from chain.changes.execution import execute_change
+from chain.changes.members import AddMember
 from chain.codec import (
     CONTRIBUTION_TAG,
     VOTE_TAG,
@@ -55,21 +69,22 @@ def make_vector_chain(given: dict[str, Any]) -> tuple[Genesis, list[SigningKey],
         )
         for i in range(3)
     ]
+    body = Body(tuple(contributions))
     header = Header(
-        version=HEADER_VERSION,
+        version=genesis.protocol,
         height=1,
         prev=genesis.block0.id,
-        body=compute_body_digest(contributions),
+        body=compute_body_digest(body),
         aggregate=b"\xaa" * 32,
-        members_next=genesis.members_digest,
+        state_next=genesis.state.digest,
         miner=keys[3].id,
         start_ms=genesis.created_at_ms + 5000,
         time_ms=genesis.created_at_ms + 6000,
-        difficulty=genesis.pow.difficulty,
+        difficulty=genesis.rules.pow.difficulty,
     )
     nonce = work.search(compute_seal(genesis.chain_id, header), header.difficulty, 0, 1_000_000)
     assert nonce is not None
-    return genesis, keys, make_block(genesis.chain_id, header, nonce, contributions, keys[3])
+    return genesis, keys, make_block(genesis.chain_id, header, nonce, body, keys[3])
 
 
 def compute_vectors(given: dict[str, Any]) -> dict[str, str]:
@@ -95,14 +110,15 @@ def compute_vectors(given: dict[str, Any]) -> dict[str, str]:
     vectors = {
         "genesis canonical": genesis.canonical,
         "chain id": genesis.chain_id,
-        "members digest": genesis.members_digest,
+        "state canonical": genesis.state.canonical,
+        "state digest": genesis.state.digest,
         "block 0": encode_block(genesis.block0),
         "block 0 id": genesis.block0.id,
         "contribution sign bytes": compute_sign_bytes(
             CONTRIBUTION_TAG, genesis.chain_id, contribution_fields(contribution)
         ),
         "contribution": encode_contribution(contribution),
-        "body": encode_body(block.contributions),
+        "body": encode_body(block.body),
         "body digest": block.header.body,
         "header": encode_header(block.header),
         "seal": compute_seal(genesis.chain_id, block.header),
@@ -115,8 +131,37 @@ def compute_vectors(given: dict[str, Any]) -> dict[str, str]:
         "precommit": encode_vote(precommit),
         "certificate": encode_certificate(certificate),
         "vote evidence": encode_evidence(make_evidence(prevote, nil)),
+        **compute_change_vectors(genesis, keys, block),
     }
     return {name: data.hex() for name, data in vectors.items()}
+
+
+def compute_change_vectors(genesis: Genesis, keys: list[SigningKey], block: Block) -> dict[str, bytes]:
+    """A fifth member is added in block 2: the change, its approvals by members 0, 1 and 3, the newcomer's readiness,
+    and what follows from it."""
+    newcomer = SigningKey.from_private_bytes(bytes(range(32)))
+    change = Change(AddMember(newcomer.id, "node4"), by=0, made=1, first=2, expires=101, note="ethics vote 2026-11")
+    change_id = change.compute_id(genesis.chain_id)
+    approvals = [sign_approval(keys[i], genesis.chain_id, change_id) for i in (0, 1, 3)]
+    ready = sign_readiness(newcomer, genesis.chain_id, change_id, height=1, block_id=block.id)
+    approved = ApprovedChange(
+        change.data,
+        tuple((i, approval.answer, approval.signature) for i, approval in zip((0, 1, 3), approvals, strict=True)),
+        ((ready.key, ready.height, ready.block_id, ready.signature),),
+    )
+    after = execute_change(genesis.state, change, Place(2, block.header.aggregate))
+    return {
+        "change": change.data,
+        "change id": change_id,
+        "approval sign bytes": compute_sign_bytes(APPROVAL_TAG, genesis.chain_id, approval_fields(approvals[0])),
+        "approval": encode_approval(approvals[0]),
+        "readiness sign bytes": compute_sign_bytes(READINESS_TAG, genesis.chain_id, readiness_fields(ready)),
+        "readiness": encode_readiness(ready),
+        "change body": encode_body(Body(change=approved)),
+        "change body digest": compute_body_digest(Body(change=approved)),
+        "state after the change": after.canonical,
+        "state digest after the change": after.digest,
+    }
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chain import pow as work
-from chain.block import HEADER_VERSION, Block, Certificate, Contribution, Header, Id, PayloadRef, Phase
+from chain.block import Block, Body, Certificate, Contribution, Header, Id, PayloadRef, Phase
 from chain.codec import compute_body_digest, compute_seal, make_block, sign_contribution, sign_vote
 from chain.difficulty import LOOKBACK, compute_next_difficulty
-from chain.genesis import Genesis
+from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.signing import SigningKey, encode_id
 
 ROUND_MS = 1000  # from one block's time to the next one's
@@ -33,7 +33,7 @@ def make_keys(n: int, label: str = "member") -> list[SigningKey]:
 def make_genesis_mapping(keys: Sequence[SigningKey], **overrides: Any) -> dict[str, Any]:
     """The readable form; members are node0, node1, … in key order. An override replaces a whole top-level field."""
     return {
-        "protocol": 1,
+        "protocol": PROTOCOL_VERSION,
         "chain_name": "test",
         "created_at": "2026-11-20T14:00:00Z",
         "members": [{"key": encode_id(key.id), "name": f"node{i}"} for i, key in enumerate(keys)],
@@ -104,16 +104,16 @@ def make_candidate(
         contributions = [make_contribution(genesis, keys[i], height=height, prev=parent.id) for i in chosen]
     contributions = sorted(contributions, key=lambda c: c.author)
     if difficulty is None:
-        difficulty = parent.header.difficulty if parent.height else genesis.pow.difficulty
+        difficulty = parent.header.difficulty if parent.height else genesis.rules.pow.difficulty
     if time_ms is None:
         time_ms = parent.header.time_ms + ROUND_MS
     header = Header(
-        version=HEADER_VERSION,
+        version=genesis.protocol,
         height=height,
         prev=parent.id,
-        body=compute_body_digest(contributions),
+        body=compute_body_digest(Body(tuple(contributions))),
         aggregate=make_digest(f"aggregate {height}") if aggregate is None else aggregate,
-        members_next=genesis.members_digest,
+        state_next=genesis.state.digest,
         miner=keys[miner].id,
         start_ms=time_ms - MINING_MS if start_ms is None else start_ms,
         time_ms=time_ms,
@@ -126,15 +126,15 @@ def mine(genesis: Genesis, header: Header, contributions: Sequence[Contribution]
     """The block with the first nonce that is work enough, whatever else is wrong with the header."""
     nonce = work.search(compute_seal(genesis.chain_id, header), header.difficulty, 0, 10_000_000)
     assert nonce is not None, f"no nonce for difficulty {header.difficulty}"
-    return make_block(genesis.chain_id, header, nonce, contributions, key)
+    return make_block(genesis.chain_id, header, nonce, Body(tuple(contributions)), key)
 
 
 def make_certificate(genesis: Genesis, block: Block, keys: Sequence[SigningKey], *, view: int = 0) -> Certificate:
     """Precommits of the first q of `keys` that are members."""
     signatures: list[tuple[int, bytes]] = []
     for key in keys:
-        index = genesis.index_of(key.id)
-        if index is not None and len(signatures) < genesis.q:
+        index = genesis.state.index_of(key.id)
+        if index is not None and len(signatures) < genesis.state.q:
             vote = sign_vote(
                 key, genesis.chain_id, phase=Phase.PRECOMMIT, height=block.height, view=view, block_id=block.id
             )
@@ -148,7 +148,7 @@ def make_chain(genesis: Genesis, keys: Sequence[SigningKey], length: int) -> lis
     blocks = [genesis.block0]
     for height in range(1, length + 1):
         headers = [block.header for block in blocks[-LOOKBACK:]]
-        difficulty = compute_next_difficulty(genesis.pow, genesis.q, height, headers)
+        difficulty = compute_next_difficulty(genesis.rules.pow, genesis.state.q, height, headers)
         block = make_candidate(genesis, blocks[-1], keys, miner=height % len(keys), difficulty=difficulty)
         blocks.append(block)
         chain.append((block, make_certificate(genesis, block, keys)))

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from chain import codec
 from chain import pow as work
-from chain.block import ZERO, Block, Contribution, Phase, Vote
+from chain.block import ZERO, Block, Body, Contribution, Phase, Vote
 from chain.signing import SigningKey
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message, MessageKind
@@ -81,7 +81,7 @@ def _sign_with_identity_point(net: Cluster, liar: Liar) -> Message:
 
 def _hang_other_body(net: Cluster, liar: Liar) -> Message:
     block = liar.make_candidate(liar.get_contributions().values())
-    return make_message(replace(block, contributions=block.contributions[1:]))
+    return make_message(replace(block, body=Body(block.contributions[1:])))
 
 
 def _sign_badly(net: Cluster, liar: Liar) -> Message:
@@ -120,7 +120,7 @@ def _repeat_parent(net: Cluster, liar: Liar) -> Contribution:
 def _lack_work(net: Cluster, liar: Liar) -> Message:
     """Difficulty 1 is below what genesis asks for, and any id has that."""
     block = liar.make_candidate(liar.get_contributions().values(), difficulty=1)
-    return _make_short_of(net.genesis.pow.min, liar, block)
+    return _make_short_of(net.genesis.rules.pow.min, liar, block)
 
 
 def _claim_work(net: Cluster, liar: Liar) -> Message:
@@ -135,7 +135,7 @@ def _make_short_of(difficulty: int, liar: Liar, block: Block) -> Message:
     seal = codec.compute_seal(chain_id, block.header)
     while work.is_valid_work(codec.compute_block_id(seal, nonce), difficulty):
         nonce += 1
-    return make_message(codec.make_block(chain_id, block.header, nonce, block.contributions, liar.key))
+    return make_message(codec.make_block(chain_id, block.header, nonce, block.body, liar.key))
 
 
 def _aggregate_wrongly(net: Cluster, liar: Liar) -> Block:
@@ -158,7 +158,7 @@ async def _censor(net: Cluster, liar: Liar) -> None:
     """Has itself awaited, so that all settle when it contributes, and then has a block at hand without node0."""
     liar.send(liar.make_status())
     await net.wait_for(lambda: len(liar.get_contributions()) >= 3, "the honest to contribute")
-    await asyncio.sleep(4 * net.genesis.waits.delta_s)
+    await asyncio.sleep(4 * net.genesis.rules.waits.delta_s)
     contributions = [liar.make_contribution(), *liar.get_contributions().values()]
     block = liar.make_candidate(c for c in contributions if c.author != net.id("node0"))
     liar.send(contributions[0])

@@ -187,7 +187,7 @@ def gives_its_payloads_to_one() -> None:
     honest = PeerHandler.on_blob_request
 
     async def on_blob_request(self: PeerHandler, peer: bytes, digest: Digest, offset: int) -> Any:
-        if peer != min(key for key in self._genesis.member_ids if key != _services[0].signer.id):
+        if peer != min(key for key in self._current.tip.state.member_ids if key != _services[0].signer.id):
             raise BlobNotFound(digest.hex())
         async for chunk in honest(self, peer, digest, offset):
             yield chunk
@@ -201,7 +201,7 @@ def contributes_too_late() -> None:
     honest = Contributor.on_trained
 
     async def on_trained(self: Contributor, height: int, trained: Trained) -> None:
-        await asyncio.sleep(1.05 * self._current.tip.genesis.waits.collect_s)
+        await asyncio.sleep(1.05 * self._current.tip.state.rules.waits.collect_s)
         await honest(self, height, trained)
 
     put(Contributor, on_trained=on_trained)
@@ -221,7 +221,7 @@ def votes_for_one_thing_here_and_for_another_there() -> None:
             return
         other = codec.sign_vote(
             service.signer._key,
-            service._genesis.chain_id,
+            service.tip.state.chain_id,
             phase=vote.phase,
             height=vote.height,
             view=vote.view,
@@ -262,7 +262,7 @@ def leaves_somebody_out_of_its_blocks() -> None:
 
     def compute_aggregate(self: RoundTasks, contributions: Any) -> None:
         service = _services[0]
-        least = sorted(contributions, key=lambda each: each.author != service.signer.id)[: service.tip.genesis.q]
+        least = sorted(contributions, key=lambda each: each.author != service.signer.id)[: service.tip.state.q]
         body = tuple(sorted(least, key=lambda each: each.author))
         assert service.machine is not None
         service.machine._body = body
@@ -295,7 +295,7 @@ def sends_garbage_and_forged_votes() -> None:
         service = _services[0]
         forged = codec.sign_vote(
             service.signer._key,
-            service._genesis.chain_id,
+            service.tip.state.chain_id,
             phase=Phase.PREVOTE,
             height=service.tip.height + 1,
             view=0,

@@ -148,7 +148,7 @@ class Killable(Federation):
     # ---- what must hold
 
     def get_id(self, name: str) -> Id:
-        return next(member.key for member in self.genesis.members if member.name == name)
+        return next(member.key for member in self.genesis.state.members if member.name == name)
 
     def read_all_heard(self) -> list[Heard]:
         return [heard for name in self.names for heard in read_heard(self.get_tap(name))]
@@ -174,7 +174,7 @@ class Killable(Federation):
             for sender, message in self.read_all_heard():
                 if message.kind is MessageKind.STATUS:
                     if sender == me:
-                        status = status_from_bytes(message.data, genesis.n)
+                        status = status_from_bytes(message.data, genesis.state.n)
                         stored = store.get_block(status.head_height)
                         assert stored is not None, f"{name} has lost block {status.head_height}, which it had told of"
                         assert stored.block.id == status.head_id

@@ -8,11 +8,13 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from chain.block import ZERO, Id, Phase, Vote
-from support.faults.voters import EARLY_S, Member, Message
+from support.faults.stage import EARLY_S
+from support.faults.voters import Member, Message
 from support.federation.invariants import sign
 
 if TYPE_CHECKING:
-    from support.faults.scheduler import Actor, World
+    from support.faults.scheduler import Actor
+    from support.faults.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +36,32 @@ class Plot:
 class Liar:
     """Signs anything, tells each member something else, and knows at once what every honest member has signed."""
 
-    def __init__(self, world: World, index: int, plot: Plot) -> None:
-        self._world = world
+    def __init__(self, stage: Stage, index: int, plot: Plot) -> None:
+        self._stage = stage
         self._index = index
         self._plot = plot
-        self._rng = world.rng
-        self._audience = [i for i in range(len(world.members)) if i != index]
+        self._rng = stage.rng
+        self._audience = [i for i in range(len(stage.members)) if i != index]
         self._proposed: set[int] = set()
         self._own: list[Id] = []
-        for _ in range(world.rng.randrange(3)):
-            world.schedule(world.rng.expovariate(1 / world.mining_s), self._mine)
+        for _ in range(stage.rng.randrange(3)):
+            stage.time.schedule(stage.rng.expovariate(1 / stage.temper.mining_s), self._mine)
 
     def _mine(self) -> None:
-        world, rng = self._world, self._rng
-        block_id = world.make_block(self._index, self._choose_time_s())
+        stage, rng = self._stage, self._rng
+        block_id = stage.make_block(self._index, self._choose_time_s())
         self._own.append(block_id)
         for target in self._audience:
             if self._plot.stalls or rng.random() < 0.6:
-                world.post(self._index, target, block_id)
+                stage.post(self._index, target, block_id)
 
     def _choose_time_s(self) -> float:
         """An honest one, or one at the edge of what is valid for somebody, by the time it gets there."""
-        world, rng = self._world, self._rng
-        edge_s = world.get_time_s(rng.choice(self._audience)) + EARLY_S
+        stage, rng = self._stage, self._rng
+        edge_s = stage.get_time_s(rng.choice(self._audience)) + EARLY_S
         if self._plot.stalls:
             return edge_s + rng.uniform(0.05, 0.5)
-        return rng.choice((world.get_time_s(self._index), edge_s + rng.uniform(-0.5, 1.0), edge_s + 1000.0))
+        return rng.choice((stage.get_time_s(self._index), edge_s + rng.uniform(-0.5, 1.0), edge_s + 1000.0))
 
     def on_message(self, source: int, message: Message) -> None:
         pass
@@ -71,7 +73,7 @@ class Liar:
         if self._plot.flatters:
             self._flatter(vote)
         for view in (vote.view, vote.view + 1):
-            if view not in self._proposed and (self._world.height + view) % len(self._world.members) == self._index:
+            if view not in self._proposed and self._stage.get_coordinator(view) == self._index:
                 self._proposed.add(view)
                 self._propose(view)
         for target in self._audience:
@@ -80,7 +82,7 @@ class Liar:
 
     def _flatter(self, vote: Vote) -> None:
         """Agree with whoever voted, to its face, and take a friend all the way; stop the others short of it."""
-        author = self._world.members.index(vote.voter)
+        author = self._stage.members.index(vote.voter)
         self._vote(author, Phase.PREVOTE, vote.view, vote.block_id)
         self._vote(author, Phase.PRECOMMIT, vote.view, vote.block_id if author in self._plot.friends else ZERO)
 
@@ -96,7 +98,7 @@ class Liar:
 
     def _propose(self, view: int) -> None:
         """One block to all, or to each another."""
-        choices = self._rng.choices((ZERO, self._rng.randbytes(32), *self._world.all_blocks * 4), k=2)
+        choices = self._rng.choices((ZERO, self._rng.randbytes(32), *self._stage.all_blocks * 4), k=2)
         for target in self._audience:
             self._vote(target, Phase.PREVOTE, view, choices[target in self._plot.friends])
 
@@ -106,11 +108,11 @@ class Liar:
         view = rng.choice(
             (*[vote.view] * 4, vote.view + 1, vote.view + 2, max(0, vote.view - 1), vote.view + 12, 2**31)
         )
-        self._vote(target, phase, view, rng.choice((ZERO, vote.block_id, rng.randbytes(32), *self._world.all_blocks)))
+        self._vote(target, phase, view, rng.choice((ZERO, vote.block_id, rng.randbytes(32), *self._stage.all_blocks)))
 
     def _vote(self, target: int, phase: Phase, view: int, block_id: Id) -> None:
-        vote = sign(phase, self._world.height, view, block_id, self._world.members[self._index])
-        self._world.post(self._index, target, vote)
+        vote = sign(phase, self._stage.height, view, block_id, self._stage.get_voter(self._index))
+        self._stage.post(self._index, target, vote)
 
 
 class Silent:
@@ -123,10 +125,10 @@ class Silent:
         pass
 
 
-def make_liars(world: World, indices: Sequence[int]) -> dict[int, list[Actor]]:
+def make_liars(stage: Stage, indices: Sequence[int]) -> dict[int, list[Actor]]:
     """One fashion for all of them, now and then with one who differs."""
-    rng = world.rng
-    plot = Plot.draw(rng, len(world.members))
+    rng = stage.rng
+    plot = Plot.draw(rng, len(stage.members))
     fashion = rng.choice((Silent, Member, Liar, Liar, Liar))
     if indices and rng.random() < 0.3:
         plot, fashion = replace(plot, stalls=True), Liar
@@ -134,18 +136,18 @@ def make_liars(world: World, indices: Sequence[int]) -> dict[int, list[Actor]]:
     for index in indices:
         kind = rng.choice((Silent, Member, Liar)) if rng.random() < 0.1 else fashion
         if kind is Liar:
-            actors[index] = [Liar(world, index, plot)]
+            actors[index] = [Liar(stage, index, plot)]
         elif kind is Silent:
             actors[index] = [Silent()]
         else:
-            actors[index] = [*_make_twins(world, index)]
+            actors[index] = [*_make_twins(stage, index)]
     return actors
 
 
-def _make_twins(world: World, index: int) -> tuple[Member, Member]:
+def _make_twins(stage: Stage, index: int) -> tuple[Member, Member]:
     """One key, two honest minds, each with its own audience (Bano et al. 2020, "Twins")."""
-    others = [i for i in range(len(world.members)) if i != index]
-    world.rng.shuffle(others)
-    cut = world.rng.randrange(len(others) + 1)
+    others = [i for i in range(len(stage.members)) if i != index]
+    stage.rng.shuffle(others)
+    cut = stage.rng.randrange(len(others) + 1)
     first, second = others[:cut], others[cut:]
-    return Member(world, index, first, honest=False), Member(world, index, second, honest=False)
+    return Member(stage, index, first, honest=False), Member(stage, index, second, honest=False)

@@ -11,11 +11,9 @@ Nothing here knows how votes are decided: `make_voting` is `chain.finality.Votin
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from random import Random
 from typing import Protocol
 
@@ -23,7 +21,8 @@ from chain.block import Id, Phase, Vote
 from chain.finality import Voting
 from chain.waits import Waits
 from support.faults.liars import make_liars
-from support.faults.voters import EARLY_S, FUTURE_S, MakeVoting, Member, Message, TimeRule
+from support.faults.stage import Stage, Temper, Timeline, draw_skews_s
+from support.faults.voters import MakeVoting, Member, Message, TimeRule, VotingRule
 from support.federation.invariants import Checker, InvariantBroken
 
 # Messages in a settled network take at most half a second. The patient waits suit that; with the hasty ones members
@@ -33,8 +32,6 @@ HASTY = Waits(
     delta_s=0.2, propose_s=1, propose_step_s=0.1, vote_s=0.1, vote_step_s=0.1, cap_s=20, collect_s=0, status_s=10
 )
 PATIENCE_S = 1500.0  # after healing; a view is at most 60 s long
-
-WRONG_S = (0.0, 0.0, 0.5, 5.0, 60.0)  # by how much clocks may be off, in one world or another
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +59,13 @@ def make_members(n: int) -> tuple[Id, ...]:
     return tuple(bytes([i + 1]) * 32 for i in range(n))
 
 
-def draw_skews_s(rng: Random, n: int) -> list[float]:
-    """The seconds that each member's clock is ahead. By draws of their own, so that they shift no schedule."""
-    off_s = rng.choice(WRONG_S)
-    return [rng.uniform(-off_s, off_s) if rng.random() < 0.5 else 0.0 for _ in range(n)]
+def draw_temper(rng: Random, calm: bool | None, time_rule: TimeRule = TimeRule.HOLD) -> tuple[Temper, bool]:
+    """And whether nothing at all goes wrong."""
+    mining_s = rng.choice((0.3, 2.0, 10.0))
+    harmony, fullness = rng.choice((0.0, 0.5, 1.0, 1.0)), rng.choice((0.0, 0.5, 1.0))
+    is_calm = rng.random() < 0.25 if calm is None else calm
+    waits = PATIENT if is_calm else rng.choice((PATIENT, HASTY))
+    return Temper(waits, mining_s, harmony, fullness, time_rule), is_calm
 
 
 class Network:
@@ -82,7 +82,7 @@ class Network:
         if sides:  # nothing else is wrong
             self._loss, self._lateness_s = 0.0, 0.2
 
-    def draw_delays(self, now: float, source: int, target: int, message: Message) -> tuple[float, ...]:
+    def draw_delays(self, now: float, source: int, target: int, message: object) -> tuple[float, ...]:
         """One delay per copy that arrives."""
         if now >= self.healed_s:
             return (self._rng.uniform(0.05, 0.5),)
@@ -106,7 +106,7 @@ class Network:
             self._muffled = self._rng.choice((Phase.PREVOTE, Phase.PRECOMMIT))
 
 
-class World:
+class World(Stage):
     """One height of one federation under one seed."""
 
     def __init__(
@@ -122,28 +122,22 @@ class World:
         time_rule: TimeRule = TimeRule.HOLD,
     ) -> None:
         """`calm`: nothing goes wrong, or surely something, or (None) as the seed says. `sides` stay apart for 60 s."""
-        self.rng = rng = Random(f"{seed}/{n}/{f}/{quorum}")
-        self.now = 0.0
-        self.steps = 0
-        self.height = rng.randrange(1, 1000)
-        self.members = make_members(n)
-        self.quorum = quorum
-        self.make_voting = make_voting
-        self.mining_s = rng.choice((0.3, 2.0, 10.0))
-        self.time_rule = time_rule
-        self.all_blocks: list[Id] = []
-        self._times: dict[Id, float] = {}
-        self._harmony = rng.choice((0.0, 0.5, 1.0, 1.0))  # how often members agree that a candidate is acceptable
-        self._fullness = rng.choice((0.0, 0.5, 1.0))
-        self._is_calm = rng.random() < 0.25 if calm is None else calm
-        self.waits = PATIENT if self._is_calm else rng.choice((PATIENT, HASTY))
+        rng = Random(f"{seed}/{n}/{f}/{quorum}")
+        height = rng.randrange(1, 1000)
+        temper, self._is_calm = draw_temper(rng, calm, time_rule)
         healed_s = 60.0 if sides else 0.0 if self._is_calm else rng.choice((10.0, 40.0, 100.0))
+        super().__init__(
+            rng,
+            Timeline(),
+            temper,
+            height=height,
+            members=make_members(n),
+            quorum=quorum,
+            skews_s=draw_skews_s(Random(f"clocks {seed}/{n}/{f}"), n),
+        )
+        self._make_voting = make_voting
         self._network = Network(rng, healed_s, sides)
-        self._skews_s = draw_skews_s(Random(f"clocks {seed}/{n}/{f}"), n)
         self._power_failure = 0.0 if self._is_calm else rng.choice((0.0, 0.02, 0.15))
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
-        self._shared_sets: dict[tuple[int, Id], tuple[bool, bool]] = {}
         self._needed: list[Member] = []  # once the network has settled: those who are there
         liars = sorted(rng.sample(range(n), f))
         honest = [index for index in range(n) if index not in liars]
@@ -160,60 +154,33 @@ class World:
             if member.disk.decided is None:
                 raise InvariantBroken("I10", f"member {member.index} is stuck in view {member.voting.view}")
         block_id, certificate = next(iter(self.checker.decided.values()))
-        return Outcome(block_id, certificate.view, self.checker.top_view, self.steps)
+        return Outcome(block_id, certificate.view, self.checker.top_view, self.time.steps)
 
     def advance(self, until_s: float) -> None:
         """Let everything happen that is due by then; once all who are needed have finalised, nothing is."""
-        while self._queue and self._queue[0][0] <= until_s:
-            self.now, _, happen = heapq.heappop(self._queue)
-            self.steps += 1
-            happen()
-            if self._needed and all(member.disk.decided for member in self._needed):
-                break
+        self.time.advance(until_s, self._is_over)
 
-    def schedule(self, after_s: float, happen: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (self.now + after_s, next(self._order), happen))
+    def _is_over(self) -> bool:
+        return bool(self._needed) and all(member.disk.decided for member in self._needed)
+
+    def open_voting(self, me: Id) -> VotingRule:
+        return self._make_voting(
+            height=self.height, members=self.members, quorum=self.quorum, me=me, waits=self.temper.waits
+        )
 
     def post(self, source: int, target: int, message: Message) -> None:
-        for delay in self._network.draw_delays(self.now, source, target, message):
-            self.schedule(delay, lambda: self._deliver(source, target, message))
-
-    def make_block(self, miner: int, time_s: float | None = None) -> Id:
-        """A valid block of this height, sealed at its miner's time unless told another. Its miner finds it acceptable
-        and full; the others may not."""
-        block_id = self.rng.randbytes(32)
-        self.all_blocks.append(block_id)
-        self._times[block_id] = self.get_time_s(miner) if time_s is None else time_s
-        self._shared_sets[miner, block_id] = (True, True)
-        return block_id
-
-    def get_time_s(self, index: int) -> float:
-        """The time that a member judges by: its own clock, or the lower median of all where that is later."""
-        return self.now + max(self._skews_s[index], sorted(self._skews_s)[(len(self._skews_s) - 1) // 2])
-
-    def is_early(self, index: int, block_id: Id) -> bool:
-        """Whether the block's time is too far ahead of the member's for it to be valid yet."""
-        return self._times[block_id] > self.get_time_s(index) + EARLY_S
-
-    def get_standing(self, index: int, block_id: Id) -> tuple[bool, bool]:
-        """Whether it is acceptable to the member in view 0, by its time and by the authors, and whether it is full."""
-        key = (index, block_id)
-        if key not in self._shared_sets:
-            self._shared_sets[key] = (self.rng.random() < self._harmony, self.rng.random() < self._fullness)
-        agreeable, full = self._shared_sets[key]
-        return agreeable and self._times[block_id] <= self.get_time_s(index) + FUTURE_S, full
+        for delay in self._network.draw_delays(self.time.now, source, target, message):
+            self.time.schedule(delay, lambda: self._deliver(source, target, message))
 
     def is_power_failing(self) -> bool:
-        return self.now < self._network.healed_s and self.rng.random() < self._power_failure
+        return self.time.now < self._network.healed_s and self.rng.random() < self._power_failure
 
     def strike(self, victim: Member) -> None:
-        """The power fails for this one, sometimes for all."""
         self._crash(victim)
         for member in self.honest if self.rng.random() < 0.3 else ():
             self._crash(member)
 
     def spread(self, vote: Vote) -> None:
-        """Lets liars know what an honest member has sent."""
         for actors in self._actors.values():
             for actor in actors:
                 actor.on_overheard(vote)
@@ -222,10 +189,10 @@ class World:
         for index in sorted(self._actors):
             for actor in self._actors[index]:
                 if isinstance(actor, Member):
-                    self.schedule(self.rng.uniform(0, 1), partial(self._boot, actor))
+                    self.time.schedule(self.rng.uniform(0, 1), partial(self._boot, actor))
         while not self._is_calm and self.rng.random() < 0.8:
-            self.schedule(self.rng.uniform(0, self._network.healed_s), self._disturb)
-        self.schedule(self._network.healed_s, self._heal)
+            self.time.schedule(self.rng.uniform(0, self._network.healed_s), self._disturb)
+        self.time.schedule(self._network.healed_s, self._heal)
 
     def _disturb(self) -> None:
         if self.rng.random() < 0.3:
@@ -244,7 +211,7 @@ class World:
     def _crash(self, member: Member) -> None:
         if member.up:
             member.up = False
-            self.schedule(self.rng.expovariate(1 / 8.0), partial(self._boot, member))
+            self.time.schedule(self.rng.expovariate(1 / 8.0), partial(self._boot, member))
 
     def _heal(self) -> None:
         """The network settles. Of those not needed for a quorum some stay away."""

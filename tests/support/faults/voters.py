@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 from chain.block import ZERO, Certificate, Id, Phase, Vote
 from chain.finality import Action, Cast, Equivocation, FetchBlock, Finalise, StartTimer, Timer
 from chain.waits import Waits
-from node.consensus.candidates import EARLY_MS, FUTURE_MS, LOOK_S
+from node.consensus.candidates import LOOK_S
 from support.federation.invariants import sign
 
 if TYPE_CHECKING:
-    from support.faults.scheduler import World
-
-EARLY_S = EARLY_MS / 1000  # how far ahead of a member's clock the time of a valid block may be
-FUTURE_S = FUTURE_MS / 1000  # and of one that is acceptable in view 0
+    from support.faults.stage import Stage
 
 
 class TimeRule(Enum):
@@ -89,28 +86,28 @@ class Disk:
 class Member:
     """Drives one voting core as a node would: durable before sent, repair by status, everything else forgotten."""
 
-    def __init__(self, world: World, index: int, audience: Iterable[int], *, honest: bool) -> None:
+    def __init__(
+        self, stage: Stage, index: int, audience: Iterable[int], *, honest: bool, disk: Disk | None = None
+    ) -> None:
         self.index = index
-        self.disk = Disk()
+        self.disk = Disk() if disk is None else disk
         self.up = False
         self.voting: VotingRule
         self.blocks: set[Id] = set()
-        self._world = world
+        self._stage = stage
         self._audience = tuple(audience)
         self._honest = honest
-        self._id = world.members[index]
+        self._id = stage.members[index]
         self._life = 0
         self._has_acceptable = False
 
     def boot(self) -> None:
-        world, disk = self._world, self.disk
+        stage, disk = self._stage, self.disk
         self.up = True
         self._life += 1
         self._has_acceptable = False
         self.blocks = set()
-        self.voting = world.make_voting(
-            height=world.height, members=world.members, quorum=world.quorum, me=self._id, waits=world.waits
-        )
+        self.voting = stage.open_voting(self._id)
         self._tell_status()
         if disk.decided is not None:
             self.blocks.add(disk.decided.block_id)
@@ -122,7 +119,7 @@ class Member:
             self._learn(block_id)
         for vote in rows:
             self._broadcast(vote)
-        self._later(world.rng.expovariate(1 / world.mining_s), self._mine)
+        self._later(stage.rng.expovariate(1 / stage.temper.mining_s), self._mine)
 
     def on_overheard(self, vote: Vote) -> None:
         pass
@@ -151,15 +148,15 @@ class Member:
 
     def _judge(self, block_id: Id) -> None:
         """Into the vote, if its time has come; a certificate overrides every clock."""
-        world = self._world
+        stage = self._stage
         if self.disk.decided is not None:
             return
-        if world.is_early(self.index, block_id):
+        if stage.is_early(self.index, block_id):
             self._follow_certificate()
-            if world.time_rule is TimeRule.HOLD:
+            if stage.temper.time_rule is TimeRule.HOLD:
                 self._later(LOOK_S, partial(self._judge, block_id))
             return
-        acceptable, complete = world.get_standing(self.index, block_id)
+        acceptable, complete = stage.get_standing(self.index, block_id)
         self._has_acceptable |= acceptable
         self._perform(self.voting.on_candidate(block_id, acceptable=acceptable, complete=complete))
 
@@ -170,7 +167,7 @@ class Member:
 
     def _mine(self) -> None:
         if not (self._has_acceptable or self.disk.mined or self.disk.decided):
-            block_id = self._world.make_block(self.index)
+            block_id = self._stage.make_block(self.index)
             self.disk.mined = True
             self.disk.blocks.add(block_id)
             self._broadcast(block_id)
@@ -189,16 +186,16 @@ class Member:
                 case FetchBlock(block_id):
                     self._broadcast(Wanted(block_id))
                 case Equivocation(first, second) if self._honest:
-                    self._world.checker.on_evidence(first, second)
+                    self._stage.on_evidence(self.index, first, second)
         if self.up:
             self._follow_certificate()
         if self._honest and self.up:
             self._be_checked()
 
     def _be_checked(self) -> None:
-        checker = self._world.checker
+        checker = self._stage.checker
         checker.on_lock(self.index, self.voting.view, self.voting.lock)
-        if self._world.steps % 16 == 0:
+        if self._stage.time.steps % 16 == 0:
             checker.on_held(self.index, self.voting.get_votes())
 
     def _on_timer(self, timer: Timer) -> None:
@@ -206,31 +203,31 @@ class Member:
 
     def _cast(self, cast: Cast) -> list[Action]:
         """The four steps of `chain.finality.Cast`; power may fail after each."""
-        world, disk = self._world, self.disk
+        stage, disk = self._stage, self.disk
         if cast.phase is Phase.PRECOMMIT and cast.block_id != ZERO:
             disk.blocks.add(cast.block_id)
             disk.justification = cast.justification
-        vote = sign(cast.phase, world.height, cast.view, cast.block_id, self._id)
+        vote = sign(cast.phase, stage.height, cast.view, cast.block_id, self._id)
         if self._honest:
-            world.checker.on_signed(self.index, vote)
+            stage.checker.on_signed(self.index, vote)
         vote = disk.rows.setdefault((cast.view, cast.phase), vote)
-        if world.is_power_failing():
-            world.strike(self)
+        if stage.is_power_failing():
+            stage.strike(self)
             return []
         if self._honest:
-            world.spread(vote)
+            stage.spread(vote)
         if cast.phase is Phase.PREVOTE:
             for prevote in cast.justification:
                 self._broadcast(prevote)
         self._broadcast(vote)
-        if world.is_power_failing():
-            world.strike(self)
+        if stage.is_power_failing():
+            stage.strike(self)
             return []
         return self.voting.on_vote(vote)
 
     def _decide(self, decided: Decided) -> None:
         if self._honest:
-            self._world.checker.on_decided(self.index, decided.block_id, decided.certificate)
+            self._stage.checker.on_decided(self.index, decided.block_id, decided.certificate)
         self.disk.decided = decided
         self.disk.blocks.add(decided.block_id)
         self.blocks.add(decided.block_id)
@@ -238,7 +235,7 @@ class Member:
     def _tell_status(self) -> None:
         bitmaps = {(view, phase): bitmap for view, phase, bitmap in self.voting.get_bitmaps()}
         self._broadcast(Status(self.disk.decided is not None, frozenset(self.blocks), bitmaps))
-        self._later(self._world.waits.status_s, self._tell_status)
+        self._later(self._stage.temper.waits.status_s, self._tell_status)
 
     def _repair(self, source: int, status: Status) -> None:
         if status.decided:
@@ -250,16 +247,16 @@ class Member:
             self._send(source, block_id)
         for vote in self.voting.get_votes():
             bitmap = status.bitmaps.get((vote.view, vote.phase), 0)
-            if not bitmap >> self._world.members.index(vote.voter) & 1:
+            if not bitmap >> self._stage.members.index(vote.voter) & 1:
                 self._send(source, vote)
 
     def _send(self, target: int, message: Message) -> None:
         if target in self._audience:
-            self._world.post(self.index, target, message)
+            self._stage.post(self.index, target, message)
 
     def _broadcast(self, message: Message) -> None:
         for target in self._audience:
-            self._world.post(self.index, target, message)
+            self._stage.post(self.index, target, message)
 
     def _later(self, after_s: float, what: Callable[[], None]) -> None:
         life = self._life
@@ -268,4 +265,4 @@ class Member:
             if self.up and self._life == life:
                 what()
 
-        self._world.schedule(after_s, run)
+        self._stage.time.schedule(after_s, run)

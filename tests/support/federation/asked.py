@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from chain.block import Id
+from node.admin import wiring
 from node.admin.client import AdminClient
 from node.admin.peer_control import Operator
-from node.admin.predictor import Predictor
-from node.admin.reload import Load, Reloading
+from node.admin.reload import Load
 from node.admin.round_control import Control
 from node.admin.server import AdminServer
 from node.admin.shutdown import Deadline, Shutdown
@@ -95,9 +95,11 @@ def make_control(
         pass
 
     config = make_config(Path("nowhere")) if load is None else load()
-    reloading = Reloading(config, load, context, service, book, redial=redial, http=None, on_config=view.on_config)
+    reloading = wiring.make_reloading(
+        service, context, config, load, book, redial=redial, http=None, on_config=view.on_config
+    )
     shutdown = Shutdown(service, stopped or asyncio.Event(), Deadline(), lambda: None)
-    return Control(service, context, shutdown, reloading, config.node.name)
+    return wiring.make_control(service, context, shutdown, reloading, config.node.name)
 
 
 @asynccontextmanager
@@ -130,10 +132,10 @@ async def running(
         service = net["node0"].service
         assert service is not None
         book = make_book(tmp_path / ADDRESSES)
-        view = NodeView(service, contexts[0], make_config(tmp_path), book)
+        view = wiring.make_view(service, contexts[0], make_config(tmp_path), book)
         path = tmp_path / "run" / "node0.sock"
         operator = make_operator(contexts[0], service, book, tmp_path)
         stopped = asyncio.Event()
         control = make_control(contexts[0], service, view=view, book=book, stopped=stopped, load=load)
-        async with AdminServer(path, view, Predictor(contexts[0], service.learner), operator, control):
+        async with AdminServer(path, view, wiring.make_predictor(service, contexts[0]), operator, control):
             yield Running(net, contexts[0], view, path, stopped)

@@ -17,6 +17,7 @@ from typing import Any
 
 from node.admin.json_view import to_json
 from node.admin.view import NodeView
+from node.admin.wiring import make_view
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
@@ -63,7 +64,7 @@ async def asking(path: Path, n: int = 4, *, rounds: int = 2, **settings: Any) ->
         await net.wait_for(lambda: all(store and store.get_round(rounds) for store in stores), "the last records")
         service = net["node0"].service
         assert service is not None
-        view = NodeView(service, contexts[0], make_config(path), make_book())
+        view = make_view(service, contexts[0], make_config(path), make_book())
         yield ViewedFederation(net, service, contexts[0], view)
 
 

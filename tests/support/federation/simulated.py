@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ml.clients.build import make_clients, make_initial_aggregate
+from ml.clients.build import Compute, Federation, make_client, make_clients, make_initial_aggregate
 from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
 from ml.methods.base import Trained
@@ -32,18 +32,22 @@ def make_digit_clients(
     shots: int | None = None,
     rounds: int = 10,
 ) -> list[Client]:
-    return make_clients(
+    federation = Federation(
         method=method,
         model=model,
         classes=get_classes({"format": "digits"}),
         input=get_default_input({"format": "digits"}, model),
-        data={"format": "digits"},
-        partition=partition,
-        num_clients=num_clients,
-        run_seed=seed,
-        shots=shots,
         rounds=rounds,
+        num_members=num_clients,
     )
+    return make_clients(federation, data={"format": "digits"}, partition=partition, run_seed=seed, shots=shots)
+
+
+def make_described_client(described: Mapping[str, Any], initial: Arrays, **own: Any) -> Client:
+    """The client that a worker builds of what a `WorkerConfig` says, `own` besides."""
+    genesis = {name: described[name] for name in ("method", "model", "classes", "input")}
+    data, seed, compute = described["data"], described["seed"], Compute(described["device"])
+    return make_client(Federation(**genesis), data=data, seed=seed, initial=initial, compute=compute, **own)
 
 
 def make_digit_federation(

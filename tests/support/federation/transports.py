@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from chain.block import Id
 from chain.signing import SigningKey
 from node.boundary import UNFORESEEN
 from node.p2p.bans import Bans
 from node.p2p.transport.rate_limits import RateLimits
-from node.p2p.transport.rpc import RpcTransport
+from node.p2p.transport.rpc import Admission, ConnectionLimits, RpcTransport
 from support.federation.ports import find_free_ports
 from support.federation.recording import Recorder, wait_until
 
@@ -61,7 +61,7 @@ class RpcNet:
 
     tls: Literal["mutual", "off"] = "mutual"
     limits: RateLimits = field(default_factory=RateLimits)
-    options: Mapping[str, Any] = field(default_factory=dict)  # of each transport
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     nodes: list[RpcNode] = field(default_factory=list)
 
     def build(
@@ -79,12 +79,10 @@ class RpcNet:
             key,
             listen,
             peers,
-            members=members,
-            observers=observers,
-            tls=self.tls,
+            admission=Admission(members, observers, self.tls),
             limits=self.limits,
+            connections=self.connections,
             bans=Bans(clock),
-            **self.options,
         )
         node = RpcNode(key, transport, recorder if recorder is not None else Recorder(), clock)
         self.nodes.append(node)

@@ -6,11 +6,12 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chain.audit import VerifyReport, export_blocks, read_export, verify_chain, write_export
-from chain.block import ZERO, Block, Certificate, Digest, PayloadRef
+from chain.block import ZERO, Block, Body, Certificate, Digest, PayloadRef
 from chain.codec import MAX_BLOCK_BYTES, encode_block, encode_certificate, make_block
 from chain.errors import (
     ChainError,
@@ -20,8 +21,10 @@ from chain.errors import (
 )
 from chain.genesis import Genesis
 from chain.pow import is_valid_work
+from chain.state import State
 from chain.store.interface import BlockRow, Damage
 from chain.store.sqlite import SqliteStore
+from chain.tip import NUM_HEADERS
 from support.data.chains import (
     make_candidate,
     make_certificate,
@@ -30,10 +33,12 @@ from support.data.chains import (
     make_digest,
     make_genesis,
     make_keys,
+    mine,
 )
 
 KEYS = make_keys(4)
-GENESIS = make_genesis(KEYS, pow={"difficulty": 4, "min": 1, "max": 2**32, "target_ms": 200})  # mining takes 100
+POW = {"difficulty": 4, "min": 1, "max": 2**32, "target_ms": 200}  # mining takes 100
+GENESIS = make_genesis(KEYS, rounds=0, pow=POW)
 LENGTH = 36  # two retargets, each to twice the difficulty
 CHAIN = make_chain(GENESIS, KEYS, LENGTH)
 BLOCKS = [GENESIS.block0, *(block for block, _ in CHAIN)]
@@ -42,15 +47,27 @@ BLOCKS = [GENESIS.block0, *(block for block, _ in CHAIN)]
 class ListSource:
     """A store whose owner wrote what he liked, digests and all: only the chain's own rules stand against him."""
 
-    def __init__(self, rows: Sequence[tuple[bytes, bytes]], blobs: dict[Digest, bool] | None = None) -> None:
+    def __init__(
+        self,
+        rows: Sequence[tuple[bytes, bytes]],
+        blobs: dict[Digest, bool] | None = None,
+        state: State = GENESIS.state,
+    ) -> None:
         self._rows = rows
         self._blobs = blobs or {}
+        self._state = state
         self.reads = 0
+        self.states_read: list[int] = []
 
     @classmethod
-    def of(cls, chain: Sequence[tuple[Block, Certificate]], blobs: dict[Digest, bool] | None = None) -> ListSource:
+    def of(
+        cls,
+        chain: Sequence[tuple[Block, Certificate]],
+        blobs: dict[Digest, bool] | None = None,
+        state: State = GENESIS.state,
+    ) -> ListSource:
         rows = [(encode_block(GENESIS.block0), b"")]
-        return cls(rows + [(encode_block(b), encode_certificate(c)) for b, c in chain], blobs)
+        return cls(rows + [(encode_block(b), encode_certificate(c)) for b, c in chain], blobs, state)
 
     def changed(self, height: int, *, block: bytes | None = None, certificate: bytes | None = None) -> ListSource:
         rows = list(self._rows)
@@ -59,7 +76,7 @@ class ListSource:
             old_block if block is None else block,
             old_certificate if certificate is None else certificate,
         )
-        return ListSource(rows, self._blobs)
+        return ListSource(rows, self._blobs, self._state)
 
     @property
     def head_height(self) -> int:
@@ -69,6 +86,10 @@ class ListSource:
         for height in range(first, min(last, self.head_height) + 1):
             self.reads += 1
             yield BlockRow(height, *self._rows[height])
+
+    def get_state(self, height: int) -> State:
+        self.states_read.append(height)
+        return self._state
 
     def find_damage(self) -> Iterator[Damage]:
         return iter(())
@@ -99,9 +120,10 @@ def test_a_sound_chain_is_verified_in_one_read() -> None:
     assert report.ok
     assert report.fault is None
     assert (report.first, report.last, report.blocks, report.head) == (0, LENGTH, LENGTH + 1, BLOCKS[-1].id)
-    assert report.signatures == LENGTH * (1 + 4 + GENESIS.q)
+    assert report.signatures == LENGTH * (1 + 4 + GENESIS.state.q)
     assert (report.recomputed, report.not_held) == (0, [])
     assert source.reads == LENGTH + 1
+    assert source.states_read == [0, LENGTH]  # they change nowhere in between
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (1, 1), (1, 20), (16, 17), (17, 17), (30, 33), (36, 36)])
@@ -138,14 +160,13 @@ def test_the_first_fault_ends_the_audit() -> None:
 
 
 def test_the_chain_of_another_genesis_is_refused() -> None:
-    other_model = make_genesis(KEYS, initial_model=make_digest("other").hex())
-    report = verify_chain(other_model, SOURCE)
-    assert report.fault is not None
-    assert (report.fault.height, report.fault.expected) == (0, other_model.block0.id.hex())
-    other_name = make_genesis(KEYS, chain_name="other")  # its block 0 has the same bytes and another id
-    report = verify_chain(other_name, SOURCE)
-    assert report.fault is not None
-    assert (report.fault.height, report.fault.expected) == (1, other_name.block0.id.hex())
+    for other in (
+        make_genesis(KEYS, rounds=0, pow=POW, initial_model=make_digest("other").hex()),
+        make_genesis(KEYS, rounds=0, pow=POW, chain_name="other"),  # of the same model, rules and members
+    ):
+        report = verify_chain(other, SOURCE)
+        assert report.fault is not None
+        assert (report.fault.height, report.fault.expected) == (0, other.block0.id.hex())
 
 
 def test_block_zero_has_no_certificate() -> None:
@@ -159,6 +180,11 @@ def forge(genesis: Genesis, at: int, forged: Block, certificate: Certificate | N
     return SOURCE.changed(at, block=encode_block(forged), certificate=encode_certificate(certificate))
 
 
+def remake(block: Block, **changes: Any) -> Block:
+    """The block with another header, its work and signature good again."""
+    return mine(GENESIS, replace(block.header, **changes), block.contributions, KEYS[block.height % len(KEYS)])
+
+
 def test_each_rule_is_named_even_where_a_quorum_signed() -> None:
     """Blocks of height 4 that q members certified and whose rows are whole: the audit still tells which rule broke."""
     parent, height = BLOCKS[3], 4
@@ -167,7 +193,7 @@ def test_each_rule_is_named_even_where_a_quorum_signed() -> None:
     stranger = make_contribution(GENESIS, outsiders[0], height=height, prev=parent.id)
     others = list(good.contributions[:3])
     unsigned = replace(good.contributions[0], signature=bytes(64))
-    tries = (make_block(GENESIS.chain_id, good.header, nonce, good.contributions, KEYS[0]) for nonce in range(1000))
+    tries = (make_block(GENESIS.chain_id, good.header, nonce, good.body, KEYS[0]) for nonce in range(1000))
     weak = next(block for block in tries if not is_valid_work(block.id, good.header.difficulty))
     cases = {
         "block prev": make_candidate(GENESIS, make_candidate(GENESIS, BLOCKS[2], KEYS, miner=2), KEYS),
@@ -179,7 +205,9 @@ def test_each_rule_is_named_even_where_a_quorum_signed() -> None:
         "contribution author": make_candidate(GENESIS, parent, KEYS, contributions=[*others, stranger]),
         "contribution height": make_candidate(GENESIS, parent, KEYS, contributions=BLOCKS[5].contributions),
         "signature": make_candidate(GENESIS, parent, KEYS, contributions=[unsigned, *good.contributions[1:]]),
-        "digest of the body": Block(good.header, good.nonce, good.contributions[:3], good.signature, good.id),
+        "digest of the body": Block(good.header, good.nonce, Body(good.contributions[:3]), good.signature, good.id),
+        "header version": remake(good, version=1),
+        "block state_next": remake(good, state_next=make_genesis(KEYS, rounds=7).state.digest),
         "miner": make_candidate(GENESIS, parent, outsiders, contributions=good.contributions),
     }
     for rule, block in cases.items():
@@ -189,6 +217,24 @@ def test_each_rule_is_named_even_where_a_quorum_signed() -> None:
     too_few = Certificate(0, CHAIN[height - 1][1].signatures[:2])
     report = verify_chain(GENESIS, forge(GENESIS, height, good, too_few))
     assert "certificate signatures of 4 members: expected at least 3, got 2" in fault_of(report)
+
+
+def test_a_stored_state_is_taken_only_if_the_block_it_follows_commits_to_it() -> None:
+    """A walk from the middle begins with a stored state: not with whatever the store's owner has put there."""
+    height = NUM_HEADERS + 1
+    chain = make_chain(GENESIS, KEYS, height)
+    source = ListSource.of(chain)
+    assert verify_chain(GENESIS, source, first=height - 1, last=height).ok
+    assert source.states_read == [height]  # so far down it begins with genesis' own
+    assert verify_chain(GENESIS, source, first=height, last=height).ok
+    assert source.states_read[1:] == [1, height]
+    fewer = replace(GENESIS.state, members=GENESIS.state.members[:3])
+    forged = ListSource.of(chain, state=fewer)
+    report = verify_chain(GENESIS, forged, first=height, last=height)
+    assert report.fault is not None
+    assert (report.fault.height, report.fault.what) == (1, "block 1: stored state")
+    assert (report.fault.expected, report.fault.got) == (GENESIS.state.digest.hex(), fewer.digest.hex())
+    assert fault_of(verify_chain(GENESIS, forged)).startswith("block 0: stored state: expected")
 
 
 def test_a_wrong_difficulty_after_a_retarget_is_found() -> None:

@@ -12,10 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain import codec
+from chain.approvals import (
+    APPROVAL_BYTES,
+    APPROVAL_TAG,
+    MAX_CHANGE_BYTES,
+    READINESS_BYTES,
+    READINESS_TAG,
+    approval_fields,
+    decode_approval,
+    decode_readiness,
+    encode_approval,
+    encode_readiness,
+    readiness_fields,
+)
 from chain.block import (
-    HEADER_VERSION,
     ZERO,
+    Answer,
+    Approval,
+    ApprovedChange,
     Block,
+    Body,
     Certificate,
     Contribution,
     Evidence,
@@ -23,10 +39,14 @@ from chain.block import (
     Header,
     PayloadRef,
     Phase,
+    Readiness,
+    SealedHeader,
     Vote,
 )
 from chain.errors import DecodeError, EncodeError
+from chain.layout import MAX_HEIGHT, MAX_TIME_MS, MAX_U16, MAX_U32, MAX_U64, WEIGHT_LIMIT
 from chain.signing import compute_sign_bytes, verify
+from chain.state import State
 from support.data.chain_vectors import compute_vectors, load_vectors, make_vector_chain
 from support.data.chains import make_digest, make_keys
 
@@ -37,52 +57,68 @@ CHAIN = make_digest("a chain")
 
 digests = st.binary(min_size=32, max_size=32)
 signatures = st.binary(min_size=64, max_size=64)
-heights = st.integers(1, codec.MAX_HEIGHT)
-times = st.integers(0, codec.MAX_TIME_MS)
+heights = st.integers(1, MAX_HEIGHT)
+times = st.integers(0, MAX_TIME_MS)
 payload_lists = st.lists(
-    st.builds(PayloadRef, st.integers(1, 255), digests, st.integers(1, codec.MAX_U64)),
+    st.builds(PayloadRef, st.integers(1, 255), digests, st.integers(1, MAX_U64)),
     max_size=4,
     unique_by=lambda payload: payload.kind,
 ).map(lambda payloads: tuple(sorted(payloads, key=lambda payload: payload.kind)))
 contributions = st.builds(
-    Contribution, heights, digests, digests, st.integers(1, codec.WEIGHT_LIMIT - 1), payload_lists, signatures
+    Contribution, heights, digests, digests, st.integers(1, WEIGHT_LIMIT - 1), payload_lists, signatures
 )
-bodies = st.lists(contributions, max_size=3, unique_by=lambda c: c.author).map(
-    lambda body: tuple(sorted(body, key=lambda c: c.author))
+answers = st.lists(
+    st.tuples(st.integers(0, MAX_U16), st.sampled_from(Answer), signatures), max_size=3, unique_by=lambda a: a[0]
+).map(lambda entries: tuple(sorted(entries)))
+readiness_lists = st.lists(
+    st.tuples(digests, st.integers(0, MAX_HEIGHT), digests, signatures), max_size=2, unique_by=lambda r: r[0]
+).map(lambda entries: tuple(sorted(entries)))
+rounds = st.lists(contributions, max_size=3, unique_by=lambda c: c.author).map(
+    lambda body: Body(tuple(sorted(body, key=lambda c: c.author)))
 )
+changes = st.builds(ApprovedChange, st.binary(min_size=1, max_size=200), answers, readiness_lists).map(
+    lambda approved: Body(change=approved)
+)
+bodies = rounds | changes
 headers = st.builds(
     Header,
-    version=st.just(HEADER_VERSION),
-    height=st.integers(0, codec.MAX_HEIGHT),
+    version=st.integers(1, MAX_U16),
+    height=st.integers(0, MAX_HEIGHT),
     prev=digests,
     body=digests,
     aggregate=digests,
-    members_next=digests,
+    state_next=digests,
     miner=digests,
     start_ms=times,
     time_ms=times,
-    difficulty=st.integers(1, codec.MAX_U64),
+    difficulty=st.integers(1, MAX_U64),
 )
 
 
-def make_unsigned_block(header: Header, nonce: int, body: tuple[Contribution, ...], signature: bytes) -> Block:
+def make_unsigned_block(header: Header, nonce: int, body: Body, signature: bytes) -> Block:
     block_id = codec.compute_block_id(codec.compute_seal(CHAIN, header), nonce)
     return Block(header, nonce, body, signature, block_id)
 
 
-blocks = st.builds(make_unsigned_block, headers, st.integers(0, codec.MAX_U64), bodies, signatures)
-votes = st.builds(Vote, st.sampled_from(Phase), heights, st.integers(0, codec.MAX_U32), digests, digests, signatures)
+blocks = st.builds(make_unsigned_block, headers, st.integers(0, MAX_U64), bodies, signatures)
+sealed_headers = st.builds(
+    lambda block: SealedHeader(block.header, block.nonce, block.signature, block.id),
+    st.builds(make_unsigned_block, headers, st.integers(0, MAX_U64), st.just(Body()), signatures),
+)
+approvals = st.builds(Approval, digests, st.sampled_from(Answer), digests, signatures)
+readiness = st.builds(Readiness, digests, digests, st.integers(0, MAX_HEIGHT), digests, signatures)
+votes = st.builds(Vote, st.sampled_from(Phase), heights, st.integers(0, MAX_U32), digests, digests, signatures)
 certificates = st.builds(
     Certificate,
-    st.integers(0, codec.MAX_U32),
-    st.lists(
-        st.tuples(st.integers(0, codec.MAX_U16), signatures), min_size=1, max_size=4, unique_by=lambda s: s[0]
-    ).map(lambda entries: tuple(sorted(entries))),
+    st.integers(0, MAX_U32),
+    st.lists(st.tuples(st.integers(0, MAX_U16), signatures), min_size=1, max_size=4, unique_by=lambda s: s[0]).map(
+        lambda entries: tuple(sorted(entries))
+    ),
 )
 evidences = st.builds(
     lambda kind, pair: Evidence(kind, min(pair), max(pair)),
     st.sampled_from(EvidenceKind),
-    st.lists(st.binary(min_size=1, max_size=300), min_size=2, max_size=2, unique=True),
+    st.lists(st.binary(min_size=1, max_size=codec.SEALED_HEADER_BYTES), min_size=2, max_size=2, unique=True),
 )
 
 
@@ -90,11 +126,19 @@ def decode_block(data: bytes) -> Block:
     return codec.decode_block(CHAIN, data)
 
 
+def decode_sealed_header(data: bytes) -> SealedHeader:
+    return codec.decode_sealed_header(CHAIN, data)
+
+
 Codec = tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable[[bytes], Any]]
 CODECS: dict[str, Codec] = {
     "contribution": (contributions, codec.encode_contribution, codec.decode_contribution),
     "header": (headers, codec.encode_header, codec.decode_header),
-    "body": (bodies, codec.encode_body, codec.decode_body),
+    "sealed header": (sealed_headers, codec.encode_sealed_header, decode_sealed_header),
+    "round body": (rounds, codec.encode_body, codec.decode_body),
+    "change body": (changes, codec.encode_body, codec.decode_body),
+    "approval": (approvals, encode_approval, decode_approval),
+    "readiness": (readiness, encode_readiness, decode_readiness),
     "block": (blocks, codec.encode_block, decode_block),
     "vote": (votes, codec.encode_vote, codec.decode_vote),
     "certificate": (certificates, codec.encode_certificate, codec.decode_certificate),
@@ -126,6 +170,17 @@ def test_the_vectors_decode_to_what_made_them() -> None:
     assert codec.decode_block(genesis.chain_id, stored["block 1"]) == block
     assert codec.decode_block(genesis.chain_id, stored["block 0"]) == genesis.block0
     assert codec.decode_contribution(stored["contribution"]) == block.contributions[0]
+    assert codec.decode_body(stored["body"]) == block.body
+    change_body = codec.decode_body(stored["change body"])
+    assert change_body.change is not None
+    assert change_body.change.change == stored["change"]
+    assert [(index, answer) for index, answer, _ in change_body.change.answers] == [(i, Answer.YES) for i in (0, 1, 3)]
+    approval, ready = decode_approval(stored["approval"]), decode_readiness(stored["readiness"])
+    assert (approval.change_id, ready.change_id) == (stored["change id"], stored["change id"])
+    assert change_body.change.answers[0][2] == approval.signature
+    assert change_body.change.readiness == ((ready.key, 1, block.id, ready.signature),)
+    assert State.decode(genesis.chain_id, stored["state canonical"]) == genesis.state
+    assert State.decode(genesis.chain_id, stored["state after the change"]).n == 5
     assert codec.decode_vote(stored["nil prevote"]).block_id == ZERO
     assert [index for index, _ in codec.decode_certificate(stored["certificate"]).signatures] == [0, 1, 3]
 
@@ -143,7 +198,14 @@ def test_header_layout_by_hand() -> None:
     assert len(data) == codec.HEADER_BYTES == 194
     seal = hashlib.sha256(b"fn1.seal".ljust(16, b"\0") + CHAIN + data).digest()
     assert codec.compute_seal(CHAIN, header) == seal
-    assert codec.compute_block_id(seal, 7) == hashlib.sha256(seal + bytes(7) + b"\7").digest()
+    block_id = hashlib.sha256(seal + bytes(7) + b"\7").digest()
+    assert codec.compute_block_id(seal, 7) == block_id
+    sealed = SealedHeader(header, 7, b"s" * 64, block_id)
+    stated = data + bytes(7) + b"\7" + b"s" * 64
+    assert codec.encode_sealed_header(sealed) == stated
+    assert codec.encode_sealed_header(Block(header, 7, Body(), b"s" * 64, block_id)) == stated
+    assert decode_sealed_header(stated) == sealed
+    assert codec.SEALED_HEADER_BYTES == 194 + 8 + 64
 
 
 def test_contribution_layout_by_hand() -> None:
@@ -154,9 +216,9 @@ def test_contribution_layout_by_hand() -> None:
     fields = bytes(7) + b"\1" + b"p" * 32 + b"a" * 32 + b"\0\0\1\2" + b"\2" + first + second
     assert codec.contribution_fields(c) == fields
     assert codec.encode_contribution(c) == fields + b"s" * 64
-    body = b"\0\1" + fields + b"s" * 64 + b"\0"
-    assert codec.encode_body([c]) == body
-    assert codec.compute_body_digest([c]) == hashlib.sha256(b"fn1.body".ljust(16, b"\0") + body).digest()
+    body = b"\0" + b"\0\1" + fields + b"s" * 64
+    assert codec.encode_body(Body((c,))) == body
+    assert codec.compute_body_digest(Body((c,))) == hashlib.sha256(b"fn1.body".ljust(16, b"\0") + body).digest()
 
 
 def test_vote_certificate_and_evidence_layouts_by_hand() -> None:
@@ -170,9 +232,26 @@ def test_vote_certificate_and_evidence_layouts_by_hand() -> None:
     assert codec.encode_evidence(evidence) == b"\3" + b"\0\0\0\1a" + b"\0\0\0\2bc"
 
 
-def test_members_digest_by_hand() -> None:
-    tag = b"fn1.members".ljust(16, b"\0")
-    assert codec.compute_members_digest([b"a" * 32]) == hashlib.sha256(tag + b"\0\1" + b"a" * 32).digest()
+def test_change_body_layout_by_hand() -> None:
+    approved = ApprovedChange(
+        b"{}",
+        ((0, Answer.YES, b"s" * 64), (258, Answer.YES_WITHOUT_TRAINING, b"t" * 64)),
+        ((b"k" * 32, 3, b"b" * 32, b"r" * 64),),
+    )
+    answers = b"\0\0" + b"\1" + b"s" * 64 + b"\1\2" + b"\2" + b"t" * 64
+    ready = b"k" * 32 + bytes(7) + b"\3" + b"b" * 32 + b"r" * 64
+    body = b"\1" + b"\0\0\0\2{}" + b"\0\2" + answers + b"\1" + ready
+    assert codec.encode_body(Body(change=approved)) == body
+    assert codec.decode_body(body) == Body(change=approved)
+    digest = hashlib.sha256(b"fn1.body".ljust(16, b"\0") + body).digest()
+    assert codec.compute_body_digest(Body(change=approved)) == digest
+
+
+def test_approval_and_readiness_layouts_by_hand() -> None:
+    approval = Approval(b"c" * 32, Answer.YES_WITHOUT_TRAINING, b"v" * 32, b"s" * 64)
+    assert encode_approval(approval) == b"c" * 32 + b"\2" + b"v" * 32 + b"s" * 64
+    ready = Readiness(b"c" * 32, b"k" * 32, 3, b"b" * 32, b"s" * 64)
+    assert encode_readiness(ready) == b"c" * 32 + b"k" * 32 + bytes(7) + b"\3" + b"b" * 32 + b"s" * 64
 
 
 # Properties
@@ -249,6 +328,7 @@ def test_every_truncation_and_any_trailing_byte_is_refused(kind: str) -> None:
 C = Contribution(1, ZERO, b"a" * 32, 1, (PayloadRef(1, ZERO, 1),), bytes(64))
 H = Header(1, 1, ZERO, ZERO, ZERO, ZERO, ZERO, 0, 0, 1)
 V = Vote(Phase.PREVOTE, 1, 0, ZERO, ZERO, bytes(64))
+CHANGE = Body(change=ApprovedChange(b"{}"))
 
 
 @pytest.mark.parametrize(
@@ -308,10 +388,10 @@ def test_a_contribution_out_of_range_is_not_decoded(at: int, patch: bytes, messa
     ("change", "message"),
     [
         ({"version": 0}, "version"),
-        ({"version": 2}, "version: expected 1 to 1, got 2"),
+        ({"version": 2**16}, "version: expected 1 to 65535, got 65536"),
         ({"height": -1}, "height"),
         ({"miner": b"x"}, "miner: expected 32 bytes, got 1"),
-        ({"time_ms": codec.MAX_TIME_MS + 1}, "time_ms"),
+        ({"time_ms": MAX_TIME_MS + 1}, "time_ms"),
         ({"start_ms": -1}, "start_ms"),
         ({"difficulty": 0}, "difficulty"),
         ({"difficulty": 2**64}, "difficulty"),
@@ -324,7 +404,7 @@ def test_a_header_out_of_range_is_not_encoded(change: dict[str, Any], message: s
 
 @pytest.mark.parametrize(
     ("at", "patch", "message"),
-    [(0, b"\0\2", "version"), (2, b"\xff" * 8, "height"), (178, b"\xff" * 8, "time_ms"), (186, bytes(8), "difficulty")],
+    [(0, b"\0\0", "version"), (2, b"\xff" * 8, "height"), (178, b"\xff" * 8, "time_ms"), (186, bytes(8), "difficulty")],
 )
 def test_a_header_out_of_range_is_not_decoded(at: int, patch: bytes, message: str) -> None:
     data = bytearray(codec.encode_header(H))
@@ -336,22 +416,88 @@ def test_a_header_out_of_range_is_not_decoded(at: int, patch: bytes, message: st
 def test_a_body_out_of_order_or_with_an_author_twice_is_refused() -> None:
     later = replace(C, author=b"b" * 32)
     one, two = codec.encode_contribution(C), codec.encode_contribution(later)
-    assert codec.decode_body(b"\0\2" + one + two + b"\0") == (C, later)
+    assert codec.decode_body(b"\0\0\2" + one + two) == Body((C, later))
     for pair in (two + one, one + one):
         with pytest.raises(DecodeError, match="sorted by author"):
-            codec.decode_body(b"\0\2" + pair + b"\0")
-    with pytest.raises(EncodeError, match="sorted by author"):
-        codec.encode_body([later, C])
+            codec.decode_body(b"\0\0\2" + pair)
+    for contributions in ((later, C), (C, C)):
+        with pytest.raises(EncodeError, match="sorted by author"):
+            codec.encode_body(Body(contributions))
 
 
-def test_membership_transactions_must_be_none_for_now() -> None:
-    with pytest.raises(DecodeError, match="membership transactions: expected 0 to 0, got 1"):
-        codec.decode_body(b"\0\0\1")
+@pytest.mark.parametrize("kind", [codec.INPUTS_BODY, codec.OPENINGS_BODY, 4, 255])
+def test_a_body_is_a_round_or_a_change(kind: int) -> None:
+    """The kinds of masked sums are set aside, and not in use."""
+    for rest in (b"\0\0", codec.encode_body(Body())[1:], codec.encode_body(CHANGE)[1:]):
+        with pytest.raises(DecodeError, match=f"kind of body.*: expected 0 to 1, got {kind}"):
+            codec.decode_body(bytes([kind]) + rest)
+
+
+def test_a_body_is_never_both() -> None:
+    with pytest.raises(EncodeError, match="a change alone, got contributions beside it"):
+        codec.encode_body(replace(CHANGE, contributions=(C,)))
+
+
+def test_a_change_body_out_of_order_is_refused() -> None:
+    first, second = (0, Answer.YES, bytes(64)), (1, Answer.YES, bytes(64))
+    early, late = (b"a" * 32, 1, ZERO, bytes(64)), (b"b" * 32, 1, ZERO, bytes(64))
+    for answers, ready, message in (
+        ((second, first), (), "member index .sorted"),
+        ((first, first), (), "member index .sorted"),
+        ((), (late, early), "ready keys sorted"),
+        ((), (early, early), "ready keys sorted"),
+    ):
+        with pytest.raises(EncodeError, match=message):
+            codec.encode_body(Body(change=ApprovedChange(b"{}", answers, ready)))
+    head = b"\1" + b"\0\0\0\1x"
+    pack_answer = [bytes([0, index, 1]) + bytes(64) for index in (0, 1)]
+    pack_ready = [key + bytes(8) + ZERO + bytes(64) for key in (b"a" * 32, b"b" * 32)]
+    codec.decode_body(head + b"\0\2" + b"".join(pack_answer) + b"\2" + b"".join(pack_ready))
+    for entries in (pack_answer[::-1], pack_answer[:1] * 2):
+        with pytest.raises(DecodeError, match=r"member index \(sorted"):
+            codec.decode_body(head + b"\0\2" + b"".join(entries) + b"\0")
+    for entries in (pack_ready[::-1], pack_ready[:1] * 2):
+        with pytest.raises(DecodeError, match="ready keys sorted"):
+            codec.decode_body(head + b"\0\0\2" + b"".join(entries))
+
+
+@pytest.mark.parametrize("answer", [0, 3, 255])
+def test_an_answer_is_one_of_two(answer: int) -> None:
+    message = f"approval answer: expected 1 to 2, got {answer}"
+    with pytest.raises(DecodeError, match=message):
+        codec.decode_body(b"\1" + b"\0\0\0\1x" + b"\0\1" + b"\0\0" + bytes([answer]) + bytes(64) + b"\0")
+    with pytest.raises(DecodeError, match=message):
+        decode_approval(bytes(32) + bytes([answer]) + bytes(32 + 64))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"change": b""}, "size of the change"),
+        ({"change": bytes(MAX_CHANGE_BYTES + 1)}, "size of the change"),
+        ({"answers": ((-1, Answer.YES, bytes(64)),)}, "member index"),
+        ({"answers": ((MAX_U16 + 1, Answer.YES, bytes(64)),)}, "member index"),
+        ({"answers": ((0, 0, bytes(64)),)}, "answer: expected 1 to 2, got 0"),
+        ({"answers": ((0, Answer.YES, b""),)}, "answer's signature"),
+        ({"readiness": ((b"k", 1, ZERO, bytes(64)),)}, "ready key"),
+        ({"readiness": ((ZERO, -1, ZERO, bytes(64)),)}, "height of readiness"),
+        ({"readiness": ((ZERO, 2**63, ZERO, bytes(64)),)}, "height of readiness"),
+        ({"readiness": ((ZERO, 1, b"", bytes(64)),)}, "block id of readiness"),
+        ({"readiness": ((ZERO, 1, ZERO, b""),)}, "signature of readiness"),
+    ],
+)
+def test_a_change_body_out_of_range_is_not_encoded(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(EncodeError, match=message):
+        codec.encode_body(Body(change=replace(ApprovedChange(b"{}"), **change)))
 
 
 def test_a_body_that_claims_more_than_there_can_be_is_refused_at_once() -> None:
     with pytest.raises(DecodeError, match="number of contributions"):
-        codec.decode_body(b"\xff\xff\0")
+        codec.decode_body(b"\0\xff\xff")
+    with pytest.raises(DecodeError, match="size of the change: expected 1 to 98304, got 98305"):
+        codec.decode_body(b"\1" + (MAX_CHANGE_BYTES + 1).to_bytes(4, "big"))
+    with pytest.raises(DecodeError, match="size of the change: expected 1 to 98304, got 0"):
+        codec.decode_body(b"\1" + bytes(8))
 
 
 def test_oversized_objects_are_refused_before_they_are_read() -> None:
@@ -359,6 +505,10 @@ def test_oversized_objects_are_refused_before_they_are_read() -> None:
         (codec.decode_contribution, codec.MAX_CONTRIBUTION_BYTES),
         (decode_block, codec.MAX_BLOCK_BYTES),
         (codec.decode_vote, codec.MAX_VOTE_BYTES),
+        (codec.decode_body, codec.MAX_BLOCK_BYTES),
+        (decode_sealed_header, codec.SEALED_HEADER_BYTES),
+        (decode_approval, APPROVAL_BYTES),
+        (decode_readiness, READINESS_BYTES),
         (codec.decode_certificate, codec.MAX_CERTIFICATE_BYTES),
         (codec.decode_evidence, codec.MAX_EVIDENCE_BYTES),
     ):
@@ -370,21 +520,45 @@ def test_a_block_too_large_to_be_sent_is_not_encoded() -> None:
     payloads = tuple(PayloadRef(i, ZERO, 1) for i in range(1, 97))
     body = tuple(replace(C, author=i.to_bytes(32, "big"), payloads=payloads) for i in range(65))
     with pytest.raises(EncodeError, match=f"block: expected at most {codec.MAX_BLOCK_BYTES} bytes"):
-        codec.encode_block(make_unsigned_block(H, 0, body, bytes(64)))
+        codec.encode_block(make_unsigned_block(H, 0, Body(body), bytes(64)))
+    answers = tuple((i, Answer.YES, bytes(64)) for i in range(4000))
+    with pytest.raises(EncodeError, match=f"block: expected at most {codec.MAX_BLOCK_BYTES} bytes"):
+        codec.encode_block(make_unsigned_block(H, 0, Body(change=ApprovedChange(b"{}", answers)), bytes(64)))
 
 
-def test_two_of_the_largest_blocks_fit_into_evidence() -> None:
-    first, second = b"a" * codec.MAX_BLOCK_BYTES, b"b" * codec.MAX_BLOCK_BYTES
-    evidence = Evidence(EvidenceKind.CANDIDATE, first, second)
-    data = codec.encode_evidence(evidence)
-    assert len(data) <= codec.MAX_EVIDENCE_BYTES
-    assert codec.decode_evidence(data) == evidence
+def test_two_of_the_largest_objects_of_any_kind_fit_into_evidence_and_no_more() -> None:
+    for kind, most in (
+        (EvidenceKind.CONTRIBUTION, codec.MAX_CONTRIBUTION_BYTES),
+        (EvidenceKind.CANDIDATE, codec.SEALED_HEADER_BYTES),
+        (EvidenceKind.VOTE, codec.MAX_VOTE_BYTES),
+    ):
+        evidence = Evidence(kind, b"a" * most, b"b" * most)
+        data = codec.encode_evidence(evidence)
+        assert len(data) <= codec.MAX_EVIDENCE_BYTES
+        assert codec.decode_evidence(data) == evidence
+        with pytest.raises(EncodeError, match=f"size of an object in evidence: expected 1 to {most}, got {most + 1}"):
+            codec.encode_evidence(replace(evidence, second=b"b" * (most + 1)))
+
+
+def test_evidence_of_candidates_is_their_sealed_headers_whatever_they_held() -> None:
+    payloads = tuple(PayloadRef(i, ZERO, 1) for i in range(1, 97))
+    large = Body(tuple(replace(C, author=i.to_bytes(32, "big"), payloads=payloads) for i in range(60)))
+    blocks = [make_unsigned_block(replace(H, body=body * 32), 0, large, bytes(64)) for body in (b"x", b"y")]
+    evidence = codec.make_evidence(*blocks)
+    assert (evidence.first, evidence.second) == tuple(sorted(codec.encode_sealed_header(block) for block in blocks))
+    assert len(codec.encode_evidence(evidence)) == 9 + 2 * codec.SEALED_HEADER_BYTES
+    with pytest.raises(EncodeError, match="equal"):  # a header commits to its body: the same one is no second statement
+        codec.make_evidence(blocks[0], replace(blocks[0], body=Body()))
 
 
 def test_a_nonce_or_block_signature_out_of_range_is_not_encoded() -> None:
-    block = make_unsigned_block(H, 0, (), bytes(64))
+    block = make_unsigned_block(H, 0, Body(), bytes(64))
     with pytest.raises(EncodeError, match="nonce"):
         codec.encode_block(replace(block, nonce=2**64))
+    with pytest.raises(EncodeError, match="nonce"):
+        codec.encode_sealed_header(replace(block, nonce=2**64))
+    with pytest.raises(EncodeError, match="signature"):
+        codec.encode_sealed_header(replace(block, signature=b""))
     with pytest.raises(EncodeError, match="nonce"):
         codec.compute_block_id(ZERO, -1)
     with pytest.raises(EncodeError, match="signature"):
@@ -436,7 +610,7 @@ def test_make_evidence_orders_its_objects_and_takes_one_kind() -> None:
     assert codec.make_evidence(V, other) == codec.make_evidence(other, V)
     assert codec.make_evidence(V, other).kind is EvidenceKind.VOTE
     assert codec.make_evidence(C, replace(C, weight=2)).kind is EvidenceKind.CONTRIBUTION
-    block = make_unsigned_block(H, 0, (), bytes(64))
+    block = make_unsigned_block(H, 0, Body(), bytes(64))
     assert codec.make_evidence(block, replace(block, nonce=1)).kind is EvidenceKind.CANDIDATE
     with pytest.raises(EncodeError, match="two objects of one kind"):
         codec.make_evidence(V, C)
@@ -453,13 +627,19 @@ def test_payloads_are_signed_in_the_order_of_their_kinds() -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(contributions, votes, digests)
-def test_sign_bytes_of_two_objects_never_collide(c: Contribution, vote: Vote, block_id: bytes) -> None:
+@given(contributions, votes, digests, approvals, readiness)
+def test_sign_bytes_of_two_objects_never_collide(
+    c: Contribution, vote: Vote, block_id: bytes, approval: Approval, ready: Readiness
+) -> None:
     signed = {
         compute_sign_bytes(codec.CONTRIBUTION_TAG, CHAIN, codec.contribution_fields(c)),
         compute_sign_bytes(codec.VOTE_TAG, CHAIN, codec.vote_fields(vote)),
         compute_sign_bytes(codec.BLOCK_TAG, CHAIN, block_id),
+        compute_sign_bytes(APPROVAL_TAG, CHAIN, approval_fields(approval)),
+        compute_sign_bytes(READINESS_TAG, CHAIN, readiness_fields(ready)),
     }
-    assert len(signed) == 3
+    assert len(signed) == 5
+    both = {approval_fields(replace(approval, answer=answer)) for answer in Answer}
+    assert len(both) == 2
     other = replace(vote, phase=Phase.PREVOTE if vote.phase is Phase.PRECOMMIT else Phase.PRECOMMIT)
     assert codec.vote_fields(other) != codec.vote_fields(vote)

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.block import HEADER_VERSION, ZERO, Header
+from chain.block import ZERO, Header
 from chain.difficulty import LOOKBACK, WINDOW, compute_next_difficulty
-from chain.genesis import PowRules
+from chain.genesis import PROTOCOL_VERSION
+from chain.rules import PowRules
 
 RULES = PowRules(difficulty=1000, min=1, max=2**64 - 1, target_ms=100)
 QUORUM = 3
@@ -26,14 +27,14 @@ def make_headers(
     """Headers ending at height `last`, the i-th mined in `mining_ms[i]`; before them one more for their times. Members
     take turns unless `miners` are named."""
     turns = list(miners) if miners is not None else [i % MINERS for i in range(len(mining_ms))]
-    headers = [Header(HEADER_VERSION, last - len(mining_ms), ZERO, ZERO, ZERO, ZERO, ZERO, 0, 0, difficulty)]
+    headers = [Header(PROTOCOL_VERSION, last - len(mining_ms), ZERO, ZERO, ZERO, ZERO, ZERO, 0, 0, difficulty)]
     for miner, ms in zip(turns, mining_ms, strict=True):
         parent = headers[-1]
         time_ms = parent.time_ms + (1 if ms == FORCED else ROUND_MS)
         start_ms = time_ms if ms == FORCED else time_ms - ms
         key = bytes([miner + 1]) * 32
         headers.append(
-            Header(HEADER_VERSION, parent.height + 1, ZERO, ZERO, ZERO, ZERO, key, start_ms, time_ms, difficulty)
+            Header(PROTOCOL_VERSION, parent.height + 1, ZERO, ZERO, ZERO, ZERO, key, start_ms, time_ms, difficulty)
         )
     return headers
 
@@ -117,7 +118,7 @@ def test_a_time_that_the_parent_forces_says_nothing() -> None:
     """As after a block from the future: everyone's mining seems to take no time, or its miner's whole lead."""
     headers = make_headers(16, [100] * 16)
     forced = [
-        Header(HEADER_VERSION, h.height, ZERO, ZERO, ZERO, ZERO, h.miner, h.time_ms - 900_000, h.time_ms, 1000)
+        Header(PROTOCOL_VERSION, h.height, ZERO, ZERO, ZERO, ZERO, h.miner, h.time_ms - 900_000, h.time_ms, 1000)
         if i % 4 == 1
         else h
         for i, h in enumerate(headers)
@@ -164,7 +165,7 @@ def test_one_of_four_that_claims_whatever_it_likes_moves_nothing() -> None:
             time_ms = parent.time_ms + ROUND_MS
             key = bytes([miner + 1]) * 32
             headers.append(
-                Header(HEADER_VERSION, height, ZERO, ZERO, ZERO, ZERO, key, time_ms - ms, time_ms, difficulty)
+                Header(PROTOCOL_VERSION, height, ZERO, ZERO, ZERO, ZERO, key, time_ms - ms, time_ms, difficulty)
             )
             assert 500 <= difficulty <= 2000
         assert len({header.difficulty for header in headers[1:]}) > 1

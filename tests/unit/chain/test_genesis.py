@@ -15,12 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chain.block import ZERO
-from chain.codec import WEIGHT_LIMIT, compute_block_id, compute_body_digest, compute_seal, decode_block, encode_block
+from chain.block import ZERO, Body
+from chain.codec import compute_block_id, compute_body_digest, compute_seal, decode_block, encode_block
 from chain.errors import GenesisError
-from chain.genesis import GENESIS_TAG, MIB, Genesis, Member, PowRules, compute_quorum
+from chain.genesis import GENESIS_TAG, Founder, Genesis
+from chain.layout import WEIGHT_LIMIT
+from chain.rules import MIB, PowRules, compute_quorum
 from chain.schema import format_time
 from chain.signing import encode_id
+from chain.state import Observer, State
 from chain.waits import PROFILES
 from support.data.chains import make_digest, make_genesis, make_genesis_mapping, make_keys
 
@@ -80,16 +83,16 @@ def test_the_readable_form_and_the_canonical_bytes_both_give_the_same_chain_agai
         for mapping in (genesis.to_mapping(), json.loads(json.dumps(genesis.to_mapping()))):
             again = Genesis.from_mapping(mapping)
             assert again.chain_id == genesis.chain_id
-            assert again.waits == genesis.waits
+            assert again.rules.waits == genesis.rules.waits
         assert Genesis.from_mapping(json.loads(genesis.canonical)).chain_id == genesis.chain_id
 
 
 def test_members_are_sorted_by_key_whatever_the_order_in_the_file() -> None:
     shuffled = change("members", MAPPING["members"][::-1])
     assert Genesis.from_mapping(shuffled).chain_id == GENESIS.chain_id
-    assert GENESIS.member_ids == tuple(sorted(key.id for key in KEYS))
-    assert [GENESIS.index_of(key.id) for key in KEYS] == [0, 1, 2, 3]
-    assert GENESIS.index_of(ZERO) is None
+    assert GENESIS.state.member_ids == tuple(sorted(key.id for key in KEYS))
+    assert [GENESIS.state.index_of(key.id) for key in KEYS] == [0, 1, 2, 3]
+    assert GENESIS.state.index_of(ZERO) is None
 
 
 def test_addresses_are_kept_but_not_hashed() -> None:
@@ -98,7 +101,7 @@ def test_addresses_are_kept_but_not_hashed() -> None:
     assert with_address == GENESIS
     assert hash(with_address) == hash(GENESIS)
     assert with_address.to_mapping()["members"][0]["address"] == "127.0.0.1:7050"
-    assert Member(ZERO, "a", "x") == Member(ZERO, "a", "y")
+    assert Founder(ZERO, "a", "x") == Founder(ZERO, "a", "y")
     assert b"7050" not in with_address.canonical
 
 
@@ -124,6 +127,8 @@ def test_addresses_are_kept_but_not_hashed() -> None:
         ("min_contributions", 2),
         ("keep_heights", 3),
         ("evidence_heights", 99),
+        ("schema", {"model": 1}),
+        ("observers", [{"key": encode_id(make_keys(1, "observer")[0].id), "name": "eve"}]),
     ],
 )
 def test_every_field_is_in_the_chain_id(path: str, value: Any) -> None:
@@ -133,17 +138,28 @@ def test_every_field_is_in_the_chain_id(path: str, value: Any) -> None:
 
 
 def test_defaults_are_the_same_chain_as_writing_them_out() -> None:
-    mapping = change("min_contributions", GENESIS.q) | {"keep_heights": 2, "evidence_heights": 100}
+    mapping = change("min_contributions", None) | {"keep_heights": 2, "evidence_heights": 100}
     assert Genesis.from_mapping(mapping | {"waits": {"delta_s": 0.05}}) == GENESIS
+    assert Genesis.from_mapping(mapping | {"observers": [], "schema": {}}) == GENESIS
     assert Genesis.from_mapping(change("limits.max_abs", 1_000_000)) == GENESIS
     assert Genesis.from_mapping(change("input", {"shape": [1, 8, 8]})) == GENESIS
     assert Genesis.from_mapping(change("input", {"shape": [1, 8, 8], "mean": [0], "std": [1]})) == GENESIS
 
 
+def test_a_number_of_contributions_is_not_the_quorum_though_they_are_equal_now() -> None:
+    """Null follows the quorum as members come and go; a number stays."""
+    said = Genesis.from_mapping(change("min_contributions", GENESIS.state.q))
+    assert said.state.min_contributions == GENESIS.state.min_contributions == 3
+    assert said.chain_id != GENESIS.chain_id
+    assert (said.rules.min_contributions, GENESIS.rules.min_contributions) == (3, None)
+    assert "min_contributions" not in GENESIS.to_mapping()
+    assert b'"min_contributions":null' in GENESIS.canonical
+
+
 def test_waits_come_from_the_profile_and_each_may_be_set() -> None:
-    assert GENESIS.waits == PROFILES["local"]
+    assert GENESIS.rules.waits == PROFILES["local"]
     genesis = make_genesis(KEYS, profile="wide", waits={"collect_s": 5})
-    assert genesis.waits == replace(PROFILES["wide"], collect_s=5.0)
+    assert genesis.rules.waits == replace(PROFILES["wide"], collect_s=5.0)
     assert make_genesis(KEYS, profile="wide", waits={"collect_s": 5.0}).chain_id == genesis.chain_id
 
 
@@ -156,7 +172,7 @@ def test_waits_come_from_the_profile_and_each_may_be_set() -> None:
 )
 def test_quorum(rule: str, n: int, q: int) -> None:
     genesis = make_genesis(make_keys(n), quorum=rule)
-    assert (genesis.n, genesis.q, genesis.min_contributions) == (n, q, q)
+    assert (genesis.state.n, genesis.state.q, genesis.state.min_contributions) == (n, q, q)
 
 
 def test_two_quorums_always_share_more_members_than_may_lie() -> None:
@@ -185,13 +201,28 @@ def test_a_time_survives_its_text(time_ms: int) -> None:
     assert Genesis.from_mapping(change("created_at", format_time(time_ms))).created_at_ms == time_ms
 
 
+def test_the_first_state_follows_from_genesis() -> None:
+    observer = make_keys(1, "observer")[0].id
+    genesis = Genesis.from_mapping(change("observers", [{"key": encode_id(observer), "name": "eve"}]))
+    state = genesis.state
+    assert [(m.key, m.name, m.seat) for m in state.members] == [(k.id, f"node{i}", i) for i, k in enumerate(KEYS)]
+    assert {(m.since, m.key_since, m.is_suspended, m.pardoned_at) for m in state.members} == {(0, 0, False, 0)}
+    assert state.observers == (Observer(observer, "eve"),)
+    assert (state.chain_id, state.protocol, state.rules) == (genesis.chain_id, 2, genesis.rules)
+    assert (state.run.number, state.run.first_height, state.run.is_ended) == (1, 1, False)
+    assert (state.num_seats, state.pow_since, state.retired, state.executed) == (4, 0, (), {})
+    assert State.decode(genesis.chain_id, state.canonical) == state
+    assert state.digest == hashlib.sha256(b"fn1.state".ljust(16, b"\0") + genesis.chain_id + state.canonical).digest()
+
+
 def test_block_0_follows_from_genesis() -> None:
     block = GENESIS.block0
     assert block.height == 0
-    assert (block.header.prev, block.header.miner, block.contributions) == (ZERO, ZERO, ())
-    assert block.header.aggregate == GENESIS.initial_model
-    assert block.header.members_next == GENESIS.members_digest
-    assert block.header.body == compute_body_digest(())
+    assert (block.header.version, block.header.prev, block.header.miner) == (2, ZERO, ZERO)
+    assert (block.body, block.contributions, block.change) == (Body(), (), None)
+    assert block.header.aggregate == GENESIS.run.initial_model
+    assert block.header.state_next == GENESIS.state.digest
+    assert block.header.body == compute_body_digest(Body())
     assert block.header.start_ms == block.header.time_ms == GENESIS.created_at_ms
     assert (block.header.difficulty, block.nonce, block.signature) == (1, 0, bytes(64))
     assert block.id == compute_block_id(compute_seal(GENESIS.chain_id, block.header), 0)
@@ -203,8 +234,8 @@ def test_what_was_read_does_not_change_with_the_mapping_it_came_from() -> None:
     genesis = Genesis.from_mapping(mapping)
     mapping["model"]["hidden"].append(1)
     genesis.to_mapping()["method"]["name"] = "other"
-    assert genesis.model["hidden"] == [64, 32]
-    assert genesis.method["name"] == "dfpl"
+    assert genesis.run.model["hidden"] == [64, 32]
+    assert genesis.run.method["name"] == "dfpl"
 
 
 # What it refuses
@@ -227,7 +258,8 @@ def test_a_missing_field_is_named(path: str) -> None:
         ("limits.zzz", 1, "limits.zzz", "unknown key"),
         ("members.1.adress", "x", "members[1].adress", "unknown key. Did you mean 'address'?"),
         ("input.shap", 1, "input.shap", "unknown key. Did you mean 'shape'?"),
-        ("protocol", 2, "protocol", "expected 1, got 2"),
+        ("protocol", 3, "protocol", "expected 2, got 3"),
+        ("protocol", 0, "protocol", "expected 2, got 0"),
         ("protocol", "1", "protocol", "expected a whole number, got '1'"),
         ("protocol", True, "protocol", "expected a whole number, got True"),
         ("chain_name", "", "chain_name", "expected 1 to 64 printable characters, got ''"),
@@ -255,6 +287,17 @@ def test_a_missing_field_is_named(path: str) -> None:
         ("members.1.name", "node0", "members[1].name", "expected each name once, got 'node0' again"),
         ("members.2.name", "", "members[2].name", "expected 1 to 64 printable characters, got ''"),
         ("members.2.address", 7050, "members[2].address", "expected text, got 7050"),
+        ("observers", {}, "observers", "expected a list, got {}"),
+        ("observers", [{"key": "x", "name": "eve"}], "observers[0].key", "node id: expected 52 characters"),
+        ("observers", [{"key": encode_id(KEYS[0].id)}], "observers[0].name", "is missing"),
+        (
+            "observers",
+            [{"key": encode_id(KEYS[0].id), "name": "eve"}],
+            "observers[0].key",
+            "expected no member's key, got",
+        ),
+        ("schema", [], "schema", "expected a mapping, got []"),
+        ("schema", {"note": ["x" * 60] * 1100}, "schema", "size of the schema: expected 2 to 65536, got"),
         ("method", "dfpl", "method", "expected a mapping, got 'dfpl'"),
         ("method.name", ..., "method.name", "expected a name, got None"),
         ("method.name", "", "method.name", "expected a name, got ''"),
@@ -304,7 +347,7 @@ def test_a_missing_field_is_named(path: str) -> None:
         ("limits.max_abs", 3.41e38, "limits.max_abs", "expected more than 0 to 3.40282e+38, got 3.41e+38"),
         ("limits.max_abs", float("nan"), "limits.max_abs", "expected a finite number, got nan"),
         ("limits.max_abs", "1e6", "limits.max_abs", "expected a finite number, got '1e6'"),
-        ("min_contributions", 0, "min_contributions", "expected 1 to 3, got 0"),
+        ("min_contributions", 0, "min_contributions", "expected 1 to 4294967295, got 0"),
         ("min_contributions", 4, "min_contributions", "expected 1 to 3, got 4"),
         ("keep_heights", 0, "keep_heights", "expected 1 to"),
         ("evidence_heights", -1, "evidence_heights", "expected 0 to"),
@@ -314,6 +357,13 @@ def test_a_bad_value_is_refused_by_name(path: str, value: Any, at: str, message:
     error = refuse(change(path, value))
     assert error.path == at
     assert message in error.message
+
+
+def test_a_genesis_of_the_first_protocol_is_refused_with_what_to_do() -> None:
+    error = refuse(change("protocol", 1))
+    assert error.path == "protocol"
+    assert "releases up to 0.2" in error.message
+    assert "'fednode genesis new'" in error.message
 
 
 def test_what_is_no_mapping_at_all_is_refused() -> None:
@@ -333,27 +383,42 @@ def test_a_tree_that_never_ends_is_refused() -> None:
 
 
 def test_a_genesis_built_by_hand_is_checked_too() -> None:
-    for changes, path in (
-        ({"members": GENESIS.members[::-1]}, "members[1].key"),
-        ({"members": (GENESIS.members[0], GENESIS.members[0])}, "members[1].key"),
-        ({"members": (Member(ZERO, "zero"),)}, "members[0].key"),
-        ({"members": ()}, "members"),
-        ({"initial_model": b""}, "initial_model"),
-        ({"quorum": "all"}, "quorum"),
-        ({"min_contributions": 4}, "min_contributions"),
-        ({"waits": replace(GENESIS.waits, delta_s=float("nan"))}, "waits.delta_s"),
-        ({"limits": replace(GENESIS.limits, payload_bytes=0)}, "limits.payload_bytes"),
-        ({"limits": replace(GENESIS.limits, max_abs=float("nan"))}, "limits.max_abs"),
-    ):
+    founders, rules = GENESIS.founders, GENESIS.rules
+    tries: list[tuple[Callable[[], Genesis], str]] = [
+        (lambda: replace(GENESIS, founders=founders[::-1]), "members[1].key"),
+        (lambda: replace(GENESIS, founders=(founders[0], founders[0])), "members[1].key"),
+        (lambda: replace(GENESIS, founders=(Founder(ZERO, "zero"),)), "members[0].key"),
+        (lambda: replace(GENESIS, founders=()), "members"),
+        (lambda: replace(GENESIS, observers=(Observer(founders[0].key, "eve"),)), "observers[0].key"),
+        (lambda: replace(GENESIS, protocol=1), "protocol"),
+        (lambda: replace(GENESIS, run=replace(GENESIS.run, initial_model=b"")), "initial_model"),
+        (lambda: replace(GENESIS, rules=replace(rules, quorum="all")), "quorum"),
+        (lambda: replace(GENESIS, rules=replace(rules, min_contributions=4)), "min_contributions"),
+        (
+            lambda: replace(GENESIS, rules=replace(rules, waits=replace(rules.waits, delta_s=float("nan")))),
+            "waits.delta_s",
+        ),
+        (
+            lambda: replace(GENESIS, rules=replace(rules, limits=replace(rules.limits, payload_bytes=0))),
+            "limits.payload_bytes",
+        ),
+        (
+            lambda: replace(GENESIS, rules=replace(rules, limits=replace(rules.limits, max_abs=float("nan")))),
+            "limits.max_abs",
+        ),
+    ]
+    for build, path in tries:
         with pytest.raises(GenesisError) as caught:
-            replace(GENESIS, **changes)
+            build()
         assert caught.value.path == path
 
 
 def test_replacing_a_field_gives_another_chain() -> None:
-    other = replace(GENESIS, rounds=11)
+    other = replace(GENESIS, run=replace(GENESIS.run, rounds=11))
     assert other.chain_id != GENESIS.chain_id
-    assert other.limits.payload_bytes == 16 * MIB
+    assert other.state != GENESIS.state
+    assert other.block0.id != GENESIS.block0.id
+    assert other.rules.limits.payload_bytes == 16 * MIB
 
 
 JSON_VALUES = st.recursive(
@@ -401,11 +466,11 @@ def test_any_value_anywhere_is_a_genesis_or_a_genesis_error(path: str, value: An
 )
 def test_difficulty_stays_unless_it_may_adapt(said: dict[str, Any], low: int, high: int) -> None:
     genesis = make_genesis(make_keys(4), pow={"difficulty": 1000, "target_ms": 50, **said})
-    assert genesis.pow == PowRules(difficulty=1000, min=low, max=high, target_ms=50)
+    assert genesis.rules.pow == PowRules(difficulty=1000, min=low, max=high, target_ms=50)
     assert genesis.to_mapping()["pow"] == {"difficulty": 1000, "min": low, "max": high, "target_ms": 50}
 
 
 def test_bounds_of_adaptive_difficulty_fit_into_what_a_header_holds() -> None:
     genesis = make_genesis(make_keys(4), pow={"difficulty": 2**60, "target_ms": 50, "adaptive": True})
-    assert (genesis.pow.min, genesis.pow.max) == (2**54, 2**64 - 1)
-    assert make_genesis(make_keys(4), pow={"difficulty": 3, "target_ms": 50, "adaptive": True}).pow.min == 1
+    assert (genesis.rules.pow.min, genesis.rules.pow.max) == (2**54, 2**64 - 1)
+    assert make_genesis(make_keys(4), pow={"difficulty": 3, "target_ms": 50, "adaptive": True}).rules.pow.min == 1

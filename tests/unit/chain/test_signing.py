@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.codec import BLOCK_TAG, BODY_TAG, CONTRIBUTION_TAG, MEMBERS_TAG, SEAL_TAG, VOTE_TAG
+from chain.approvals import APPROVAL_TAG, CHANGE_TAG, READINESS_TAG
+from chain.codec import BLOCK_TAG, BODY_TAG, CONTRIBUTION_TAG, SEAL_TAG, VOTE_TAG
 from chain.errors import InvalidKey, InvalidSignature
 from chain.genesis import GENESIS_TAG
 from chain.signing import (
@@ -26,11 +27,23 @@ from chain.signing import (
     validate_public_key,
     verify,
 )
+from chain.state import STATE_TAG
 from support.data.chains import make_digest, make_keys
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "keys.json").read_text())
 CHAIN = make_digest("a chain")
-TAGS = (GENESIS_TAG, SEAL_TAG, BODY_TAG, MEMBERS_TAG, CONTRIBUTION_TAG, BLOCK_TAG, VOTE_TAG)
+TAGS = (
+    GENESIS_TAG,
+    STATE_TAG,
+    SEAL_TAG,
+    BODY_TAG,
+    CONTRIBUTION_TAG,
+    BLOCK_TAG,
+    VOTE_TAG,
+    CHANGE_TAG,
+    APPROVAL_TAG,
+    READINESS_TAG,
+)
 
 P = 2**255 - 19
 D = -121665 * pow(121666, -1, P) % P

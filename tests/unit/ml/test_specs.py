@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chain import genesis
+from chain import rules
 from ml.aggregation import RuleSettings
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Array, decode_arrays, encode_arrays
@@ -221,7 +221,7 @@ def test_a_limit_on_floats_that_makes_no_sense_is_refused(max_abs: float) -> Non
 
 
 def test_the_limit_on_floats_is_genesis_own_where_nobody_sets_one() -> None:
-    assert spec_of("fedavg").task.max_abs == MAX_ABS == genesis.MAX_ABS
+    assert spec_of("fedavg").task.max_abs == MAX_ABS == rules.MAX_ABS
 
 
 @pytest.mark.parametrize("name", METHODS)

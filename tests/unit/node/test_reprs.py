@@ -67,7 +67,9 @@ def open_store(path: Path) -> SqliteStore:
 
 
 def make_voting() -> Voting:
-    return Voting(height=4, members=GENESIS.member_ids, quorum=GENESIS.q, me=ALICE, waits=GENESIS.waits)
+    return Voting(
+        height=4, members=GENESIS.state.member_ids, quorum=GENESIS.state.q, me=ALICE, waits=GENESIS.rules.waits
+    )
 
 
 def make_votes() -> VoteSet:
@@ -102,7 +104,7 @@ def make_bans() -> Bans:
 
 
 def make_peers() -> Peers:
-    peers = Peers(GENESIS, ALICE, (), SystemClock())
+    peers = Peers(GENESIS.state, ALICE, (), SystemClock())
     peers.on_up(BOB)
     return peers
 

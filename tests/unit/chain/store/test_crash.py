@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from chain.approvals import sign_approval, sign_readiness
 from chain.audit import verify_chain
-from chain.block import ZERO, Contribution, PayloadRef, Phase, Vote
+from chain.block import ZERO, Approval, Contribution, PayloadRef, Phase, Readiness, Vote
+from chain.changes.members import RemoveMember
 from chain.codec import encode_block, encode_contribution, encode_vote, make_evidence, sign_vote
 from chain.errors import SlotTaken, StoreCorrupted, StoreError
 from chain.store.interface import FILE_STEPS, STEPS, Faults, StoredBlock
 from chain.store.sqlite import SqliteStore
 from support.data.chains import make_candidate, make_chain, make_contribution, make_genesis, make_keys
+from support.data.changes import propose
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)
@@ -48,7 +51,7 @@ def prevotes(height: int) -> list[Vote]:
     block_id = CHAIN[height - 1][0].id
     return [
         sign_vote(key, GENESIS.chain_id, phase=Phase.PREVOTE, height=height, view=0, block_id=block_id)
-        for key in KEYS[: GENESIS.q]
+        for key in KEYS[: GENESIS.state.q]
     ]
 
 
@@ -80,6 +83,24 @@ def live(path: Path, faults: Faults | None, acknowledge: Acknowledge) -> None:
             acknowledge(f"round {height}")
             store.put_meta("height", height)
             acknowledge(f"meta {height}")
+            change, approvals, ready = open_change(height)
+            store.put_change(approvals[0].change_id, change, approvals[0])
+            acknowledge(f"change {height}")
+            store.put_approval(approvals[1])
+            acknowledge(f"approval {height}")
+            store.put_readiness(ready)
+            acknowledge(f"readiness {height}")
+            store.drop_changes([open_change(height - 1)[1][0].change_id])
+            acknowledge(f"close {height}")
+
+
+def open_change(height: int) -> tuple[bytes, tuple[Approval, ...], Readiness]:
+    """A change made at this height, its proposer's approval and another, and somebody's readiness."""
+    change = propose(RemoveMember(1), made=height)
+    change_id = change.compute_id(GENESIS.chain_id)
+    approvals = tuple(sign_approval(key, GENESIS.chain_id, change_id) for key in KEYS[:2])
+    ready = sign_readiness(KEYS[3], GENESIS.chain_id, change_id, height=height, block_id=bytes([height]) * 32)
+    return change.data, approvals, ready
 
 
 def in_child(work: Callable[[Acknowledge], None]) -> tuple[int, list[str]]:
@@ -145,6 +166,16 @@ def check_prefix(store: SqliteStore, acknowledged: list[str]) -> None:
             assert len(store.get_evidence(height)) >= 1
         if f"block {height}" in done:
             assert (store.get_round(height) or {})["height"] == height
+        change, approvals, ready = open_change(height)
+        held = next((stored for stored in store.get_changes() if stored.change == change), None)
+        if held is not None:  # a change is never without its proposer's approval
+            assert held.approvals in (approvals, approvals[:1])
+            assert held.approvals == approvals or f"approval {height}" not in done
+            assert held.readiness == ready or (held.readiness is None and f"readiness {height}" not in done)
+        elif f"change {height}" in done:
+            assert height < HEIGHTS  # it was closed at the next
+        if f"close {height}" in done:
+            assert all(stored.change != open_change(height - 1)[0] for stored in store.get_changes())
 
 
 def check_no_second_signature(store: SqliteStore) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,7 @@ from chain.store.sqlite import SqliteStore
 from support.data.chains import make_candidate, make_certificate, make_chain, make_contribution, make_genesis, make_keys
 
 KEYS = make_keys(4)
-GENESIS = make_genesis(KEYS)
+GENESIS = make_genesis(KEYS, rounds=0)
 ME = KEYS[0]
 CHAIN = make_chain(GENESIS, KEYS, 20)
 
@@ -62,7 +64,7 @@ def vote_for(block_id: bytes, *, phase: Phase = Phase.PREVOTE, view: int = 0, vo
 
 
 def prevotes(block: Block, view: int = 0) -> list[Vote]:
-    return [vote_for(block.id, view=view, voter=i, height=block.height) for i in range(GENESIS.q)]
+    return [vote_for(block.id, view=view, voter=i, height=block.height) for i in range(GENESIS.state.q)]
 
 
 def flip(path: Path, offset: int) -> None:
@@ -123,7 +125,7 @@ def test_of_several_blocks_that_do_not_follow_each_other_none_is_appended(store:
 
 def test_long_ranges_are_read_across_batches(tmp_path: Path) -> None:
     keys = make_keys(1, "alone")
-    genesis = make_genesis(keys, pow={"difficulty": 1, "min": 1, "max": 1, "target_ms": 100})
+    genesis = make_genesis(keys, rounds=0, pow={"difficulty": 1, "min": 1, "max": 1, "target_ms": 100})
     with SqliteStore.open(tmp_path, genesis) as store:
         for block, certificate in make_chain(genesis, keys, 200):
             store.append(block, certificate)
@@ -213,7 +215,7 @@ def test_a_precommit_needs_its_block_and_prevotes_on_disk(tmp_path: Path) -> Non
     with SqliteStore.open(tmp_path, GENESIS) as store:
         blocks, votes = store.get_justification(1)
         assert blocks == (block,)
-        assert [vote.view for vote in votes] == [1] * GENESIS.q + [2] * GENESIS.q
+        assert [vote.view for vote in votes] == [1] * GENESIS.state.q + [2] * GENESIS.state.q
         store.append(*CHAIN[0])
         assert store.get_justification(1) == ((), ())  # final: nothing is locked any more
         assert store.put_vote(precommit) == encode_vote(precommit)
@@ -282,6 +284,19 @@ def test_another_schema_is_refused(tmp_path: Path, pragma: str) -> None:
         SqliteStore.open(tmp_path, GENESIS)
 
 
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_directory_of_the_first_protocol_is_refused_with_what_to_do(tmp_path: Path, readonly: bool) -> None:
+    SqliteStore.open(tmp_path, GENESIS).close()
+    connection = sqlite3.connect(tmp_path / "chain.db")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    refused = r"chain\.db: its chain is of protocol 1, .*releases up to 0\.2: .*begin a new chain in an empty data dir"
+    with pytest.raises(StoreMismatch, match=refused):
+        SqliteStore.open(tmp_path, GENESIS, readonly=readonly)
+    with pytest.raises(StoreMismatch, match=refused):
+        SqliteStore.stored_genesis(tmp_path)
+
+
 def test_the_genesis_is_kept_in_the_directory(tmp_path: Path) -> None:
     assert SqliteStore.stored_genesis(tmp_path) is None
     SqliteStore.open(tmp_path, GENESIS).close()
@@ -292,6 +307,7 @@ def test_the_genesis_is_kept_in_the_directory(tmp_path: Path) -> None:
 
 TRY_TO_OPEN = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from chain.errors import StoreLocked
 from chain.genesis import Genesis
@@ -390,6 +406,7 @@ def test_a_flipped_byte_of_any_stored_object_is_named(tmp_path: Path) -> None:
         encode_contribution(contribution): "own contribution of height 11: stored bytes",
         encode_vote(vote): "own vote of height 11, view 0, phase 1: stored bytes",
         encode_vote(prevote[1]): "justification of height 11: stored bytes",
+        GENESIS.state.canonical: "state after block 0: stored bytes",
         b'{"accuracy":0.123456}': "round 7: stored bytes",
         b'"forty-two"': "user/answer: stored bytes",
         evidence.second: "evidence of height 1: stored bytes",
@@ -417,6 +434,7 @@ def test_a_damaged_head_or_signed_row_keeps_the_node_from_starting(tmp_path: Pat
         (encode_certificate(CHAIN[2][1]), "block 3: certificate: stored bytes"),
         (encode_vote(vote_for(ZERO)), "own vote of height 1, view 0, phase 1: stored bytes"),
         (GENESIS.canonical[:300], "genesis: stored bytes"),
+        (GENESIS.state.canonical[-300:], "state after block [0-3]: stored bytes"),
     ):
         database.write_bytes(whole)
         flip_in(database, stored)
@@ -441,6 +459,32 @@ def test_missing_rows_are_noticed(tmp_path: Path) -> None:
         assert report.fault is not None
         assert (report.fault.height, str(report.fault)) == (3, "block 3: missing from the store")
     with pytest.raises(StoreCorrupted, match="blocks: expected 6 up to height 5, got 5"):
+        SqliteStore.open(tmp_path, GENESIS)
+
+
+def test_a_missing_state_is_noticed(tmp_path: Path) -> None:
+    """What is gone leaves no damaged row behind: only the chain says that there was one."""
+    with SqliteStore.open(tmp_path, GENESIS) as store:
+        fill(store, 5)
+        assert store.get_state(0) == store.get_state(5) == GENESIS.state
+        store.rows.connection.execute("DELETE FROM states")
+    with SqliteStore.open(tmp_path, GENESIS, readonly=True) as store:
+        assert str(verify_chain(GENESIS, store).fault).endswith("state after block 0: missing")
+        assert str(verify_chain(GENESIS, store, first=4, last=5).fault).endswith("state after block 5: missing")
+    with pytest.raises(StoreCorrupted, match=r"state after block [0-5]: missing"):
+        SqliteStore.open(tmp_path, GENESIS)
+
+
+def test_another_state_than_the_head_commits_to_is_noticed(tmp_path: Path) -> None:
+    """Though its row is whole."""
+    fewer = replace(GENESIS.state, members=GENESIS.state.members[:3])
+    with SqliteStore.open(tmp_path, GENESIS) as store:
+        fill(store, 5)
+        store.rows.insert_state(5, fewer)
+    refused = rf"state.*: expected {GENESIS.state.digest.hex()}, got {fewer.digest.hex()}"
+    with SqliteStore.open(tmp_path, GENESIS, readonly=True) as store:
+        assert re.search(refused, str(verify_chain(GENESIS, store).fault))
+    with pytest.raises(StoreCorrupted, match=refused):
         SqliteStore.open(tmp_path, GENESIS)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import ml.clients.feature_cache
 from ml.clients.batched import train_batched
-from ml.clients.build import get_client_seed, make_client, make_clients, make_initial_aggregate
+from ml.clients.build import Compute, Federation, get_client_seed, make_client, make_clients, make_initial_aggregate
 from ml.clients.client import Client
 from ml.data import get_classes
 from ml.methods import METHODS
@@ -33,7 +33,9 @@ HEAD = {"name": "head_256"}
 DIGITS: dict[str, Any] = {"format": "digits"}
 INPUT: dict[str, Any] = {"shape": [1, 16, 16], "resize": [16, 16], "mean": [0.3], "std": [0.4]}
 WORK = {"local_iterations": 2, "batch_size": 8, "lr": 0.05}
-TASK: dict[str, Any] = {"model": HEAD, "input": INPUT, "classes": get_classes(DIGITS)}
+FEDERATION = Federation(
+    method={"name": "fedavg", **WORK}, model=HEAD, classes=get_classes(DIGITS), input=INPUT, num_members=2
+)
 
 
 @cache
@@ -42,23 +44,33 @@ def get_initial() -> Arrays:
 
 
 def make_heads(
-    method: Mapping[str, Any] | None = None, *, data: Mapping[str, Any] = DIGITS, **settings: Any
+    federation: Federation = FEDERATION,
+    *,
+    data: Mapping[str, Any] = DIGITS,
+    shots: int | None = 3,
+    engine: Mapping[str, Any] | None = None,
 ) -> list[Client]:
-    """Two clients with 30 samples each."""
-    dealt = {"partition": "iid", "num_clients": 2, "run_seed": 1, "shots": 3, "initial": get_initial()}
-    own = {"method": {"name": "fedavg", **WORK, **(method or {})}, "data": data}
-    return make_clients(**TASK | dealt | own | settings)
+    """Two clients, with 30 samples each unless `shots` says otherwise."""
+    initial = get_initial() if federation.model is HEAD else None
+    return make_clients(
+        federation,
+        data=data,
+        partition="iid",
+        run_seed=1,
+        shots=shots,
+        initial=initial,
+        compute=Compute(engine=engine),
+    )
 
 
 def make_node(data: dict[str, Any]) -> Client:
     """The second of those clients, on a machine of its own, with what `data` leaves it."""
-    method, seed = {"name": "fedavg", **WORK}, get_client_seed(1, 1)
-    return make_client(**TASK, method=method, data=DIGITS | data, seed=seed, initial=get_initial(), device="cpu")
+    return make_client(FEDERATION, data=DIGITS | data, seed=get_client_seed(1, 1), initial=get_initial())
 
 
 def get_images(client: Client, part: str) -> Tensor:
     """The images that a client of `make_heads` would hold if nothing were precomputed: a plain model's."""
-    plain = make_heads(model={"name": "mlp", "hidden": [2]}, initial=None)
+    plain = make_heads(replace(FEDERATION, model={"name": "mlp", "hidden": [2]}))
     samples: Samples = getattr(plain[client.seed != get_client_seed(1, 0)].state.data, part)
     return samples.x
 
@@ -169,7 +181,7 @@ def test_images_are_classified_as_their_features_are() -> None:
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "fededs"])  # which refuses such a model
 def test_in_no_methods_round_does_the_encoder_see_a_sample(name: str, passes: list[int]) -> None:
-    clients = make_heads({"name": name}, rounds=4)
+    clients = make_heads(replace(FEDERATION, method={"name": name, **WORK}, rounds=4))
     passes.clear()
     made = [trained for height in (1, 2) for trained in run_round(clients, height, get_initial())]
     assert all(np.isfinite(trained.metrics["loss"]) for trained in made)
@@ -214,7 +226,7 @@ def test_a_copy_of_a_model_without_a_frozen_part_shares_nothing() -> None:
 
 
 def test_a_checkpoint_has_no_encoder() -> None:
-    client = make_heads({"name": "moon"})[0]
+    client = make_heads(replace(FEDERATION, method={"name": "moon", **WORK}))[0]
     client.train(1, BEACON)
     assert not [name for name in client.state_arrays() if "encoder" in name]
     assert sum(array.size for name, array in client.state_arrays().items() if name.startswith("model/")) == 133_898

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ml.clients import inference as answer_module
-from ml.clients.build import make_client, make_initial_aggregate
+from ml.clients.build import Federation, make_client, make_initial_aggregate
 from ml.clients.client import Client
 from ml.clients.inference import answer
 from ml.data.base import InputFormat
@@ -25,14 +25,10 @@ CLASSES = tuple("0123456789")
 
 def make(method: dict[str, Any]) -> Client:
     return make_client(
-        method={"local_iterations": 5, **method},
-        model=MODEL,
-        classes=CLASSES,
-        input=INPUT,
+        Federation(method={"local_iterations": 5, **method}, model=MODEL, classes=CLASSES, input=INPUT),
         data={"format": "digits", "partition": None},
         seed=1,
         initial=make_initial_aggregate(MODEL, [1, 8, 8], 10, 1),
-        device="cpu",
     )
 
 

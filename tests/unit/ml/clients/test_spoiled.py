@@ -12,12 +12,12 @@ import torch
 
 from ml.clients import client as client_module
 from ml.clients.client import Client
-from ml.clients.probe import find_fault
+from ml.clients.probe import explain_untrainable
 from ml.errors import Spoiled
 from ml.methods import METHODS
 from ml.methods.base import Round
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
-from ml.simulation import run as simulation_module
+from ml.simulation import rounds as rounds_module
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import compute_aggregate, get_kind
 from ml.training.loop import Diverged
@@ -95,7 +95,7 @@ def test_gradients_are_looked_at_and_not_the_loss_alone() -> None:
         weight.data.mul_(1e3)
     round_ = Round(2, 2, BEACON, client.seed)
     with client.seeded(2):
-        assert find_fault(client.method, state, round_, client.engine) is not None
+        assert explain_untrainable(client.method, state, round_, client.engine) is not None
 
 
 def test_a_model_that_gives_numbers_for_training_and_none_for_its_test_samples_is_spoiled() -> None:
@@ -138,7 +138,7 @@ def run(name: str) -> SimulationResult:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_is_the_same_whether_or_not_it_is_looked_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = run(name)
-    monkeypatch.setattr(client_module, "find_fault", lambda *_: None)
+    monkeypatch.setattr(client_module, "explain_untrainable", lambda *_: None)
     blind = run(name)
     assert looked.aggregate_digests == blind.aggregate_digests
     assert looked.rounds == blind.rounds
@@ -152,7 +152,7 @@ def test_statistics_of_batch_norm_and_draws_of_dropout_are_as_they_were(model: d
     before = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
     draws = torch.get_rng_state()
     with clients[0].seeded(1):
-        assert find_fault(clients[0].method, state, round_, clients[0].engine) is None
+        assert explain_untrainable(clients[0].method, state, round_, clients[0].engine) is None
     assert torch.equal(torch.get_rng_state(), draws)
     after = state.model.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
@@ -258,7 +258,7 @@ def test_a_simulated_client_goes_on_from_its_own_model_too(
             return encode_arrays(spoil(arrays, 1e38))
         return encode_arrays({name: x * np.float32(3e3) for name, x in arrays.items()}) if height == 3 else encoded
 
-    monkeypatch.setattr(simulation_module, "compute_aggregate", compute)
+    monkeypatch.setattr(rounds_module, "compute_aggregate", compute)
     caplog.set_level(logging.WARNING)
     config = SimulationConfig(method={"name": "fedavg"}, clients=3, rounds=6, batched=batched)
     result = simulate(config)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.clients.build import make_client, make_initial_aggregate
+from ml.clients.build import Federation, make_client, make_initial_aggregate
 from ml.data.base import ArrayDataset
 from ml.data.checks import check_data, compute_stats
 from ml.data.readers.digits import load_digits
@@ -98,14 +98,10 @@ def test_mean_and_deviation_are_those_of_each_channel() -> None:
 def make_node(data: dict[str, Any]) -> Any:
     model = {"name": "mlp", "hidden": [4]}
     return make_client(
-        method={"name": "local"},
-        model=model,
-        classes=CLASSES,
-        input={"shape": [1, 4, 4]},
+        Federation(method={"name": "local"}, model=model, classes=CLASSES, input={"shape": [1, 4, 4]}),
         data=data,
         seed=1,
         initial=make_initial_aggregate(model, [1, 4, 4], 3, 1),
-        device="cpu",
     )
 
 

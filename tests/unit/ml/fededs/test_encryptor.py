@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ml.errors import Stopped
-from ml.fededs.encryptor import AdamW, count_encryptor_steps, encrypt, make_encrypted_set, train_encryptor
+from ml.fededs.encryptor import (
+    AdamW,
+    EncryptorSettings,
+    count_encryptor_steps,
+    encrypt,
+    make_encrypted_set,
+    train_encryptor,
+)
 from ml.fededs.shared_set import Draw, EncryptedSet, decode_images, find_first, gather_draws, take_rows
 from ml.fededs.stochastic_layer import classify_through, compute_soft_labels, make_layer
 from ml.models import Model, build_model, dump_parameters
@@ -23,18 +31,11 @@ from ml.models.unet import UNet2
 from ml.payload import Array, encode_arrays, map_arrays
 from ml.seeding import numpy_rng
 from ml.specs.fededs import MAX_MAGNITUDE
-from ml.training.loop import Diverged, Tensors
+from ml.training.loop import Diverged, Stepping, Tensors
 from support.data.placement import LINE
 
 CPU = torch.device("cpu")
-SETTINGS: dict[str, Any] = {
-    "width": 2,
-    "out": "linear",
-    "epochs": 3,
-    "lr": 0.01,
-    "weight_decay": 0.01,
-    "batch_size": 16,
-}
+SETTINGS = EncryptorSettings(width=2, out="linear", epochs=3, lr=0.01, weight_decay=0.01, batch_size=16)
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +68,9 @@ def make_theta(seed: int = 1) -> Tensor:
     return torch.from_numpy(layer)
 
 
-def train(model: Model, x: Tensor, y: Tensor, **changes: Any) -> UNet2:
-    return train_encryptor(model, make_theta(), x, y, rng=numpy_rng(5), **{**SETTINGS, **changes})
+def train(model: Model, x: Tensor, y: Tensor, stepping: Stepping | None = None, **changes: Any) -> UNet2:
+    settings = replace(SETTINGS, **changes)
+    return train_encryptor(model, make_theta(), x, y, settings, rng=numpy_rng(5), stepping=stepping)
 
 
 # ---- its optimiser
@@ -120,14 +122,14 @@ def test_training_leaves_the_model_and_torchs_generator_as_they_were() -> None:
 def test_the_same_generator_trains_the_same_encryptor() -> None:
     model, (x, y) = make_model(), make_samples()
     first, same = (train(model, x, y).state_dict() for _ in range(2))
-    other = train_encryptor(model, make_theta(), x, y, rng=numpy_rng(6), **SETTINGS).state_dict()
+    other = train_encryptor(model, make_theta(), x, y, SETTINGS, rng=numpy_rng(6)).state_dict()
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert not torch.equal(first["leave.weight"], other["leave.weight"])
 
 
 def test_steps_are_counted_and_told() -> None:
     (x, y), told = make_samples(40), list[tuple[int, int]]()
-    train(make_model(), x, y, on_step=lambda done, total: told.append((done, total)))
+    train(make_model(), x, y, Stepping(on_step=lambda done, total: told.append((done, total))))
     assert count_encryptor_steps(40, 16, 3) == 9  # of 16, 16 and 8
     assert told == [(step, 9) for step in range(1, 10)]
 
@@ -135,7 +137,7 @@ def test_steps_are_counted_and_told() -> None:
 def test_a_stopped_encryptor_gives_the_model_back() -> None:
     model, (x, y), polls = make_model().train(), make_samples(), iter([False] * 4 + [True])
     with pytest.raises(Stopped, match="stopped after 4 of the encryptor's 9 steps"):
-        train(model, x, y, should_stop=lambda: next(polls))
+        train(model, x, y, Stepping(should_stop=lambda: next(polls)))
     assert model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
 

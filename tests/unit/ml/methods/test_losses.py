@@ -43,8 +43,8 @@ def test_local_prototypes_are_class_means() -> None:
 
 
 def test_small_classes_can_be_kept_back() -> None:
-    assert compute_prototypes(Identity(), Z_A, Y_A, 3, min_samples=2).classes.tolist() == [0]
-    nothing = compute_prototypes(Identity(), Z_A, Y_A, 3, min_samples=3)
+    assert compute_prototypes(Identity(), Z_A, Y_A, 3, min_class_samples=2).classes.tolist() == [0]
+    nothing = compute_prototypes(Identity(), Z_A, Y_A, 3, min_class_samples=3)
     assert nothing.classes.shape == (0,)
     assert nothing.prototypes.shape == (0, 2)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from ml.clients.build import get_client_seed, get_device, make_client, make_initial_aggregate
+from ml.clients.build import Compute, Federation, get_client_seed, get_device, make_client, make_initial_aggregate
+from ml.clients.client import Client
 from ml.data import get_classes, get_default_input, load_dataset
 from ml.data.partition import make_partition, parse_partition
 from ml.errors import Abandoned, AggregationError, DataError, MlError, SpecError, Stopped
@@ -433,21 +435,27 @@ def test_state_of_another_model_is_refused() -> None:
 # ---- who makes them
 
 
-def make_node(index: int, **changes: Any) -> Any:
+DIGITS = Federation(
+    method={"name": "dfpl"},
+    model=MLP,
+    classes=get_classes({"format": "digits"}),
+    input=get_default_input({"format": "digits"}, MLP),
+)
+
+
+def make_node(
+    index: int, federation: Federation = DIGITS, *, data: dict[str, Any] | None = None, device: str = "cpu"
+) -> Client:
     """The client of a node as its worker builds it, of three with run seed 1."""
     seed = get_partition_seed(1)
     part = parse_partition("classes:3,1").to_mapping() | {"index": index, "of": 3, "seed": seed, "shots": None}
-    settings: dict[str, Any] = {
-        "method": {"name": "dfpl"},
-        "model": MLP,
-        "classes": get_classes({"format": "digits"}),
-        "input": get_default_input({"format": "digits"}, MLP),
-        "data": {"format": "digits", "path": None, "partition": part},
-        "seed": get_client_seed(1, index),
-        "initial": make_initial_aggregate(MLP, (1, 8, 8), 10, 1),
-        "device": "cpu",
-    }
-    return make_client(**(settings | changes))
+    return make_client(
+        federation,
+        data=data or {"format": "digits", "path": None, "partition": part},
+        seed=get_client_seed(1, index),
+        initial=make_initial_aggregate(MLP, (1, 8, 8), 10, 1),
+        compute=Compute(device),
+    )
 
 
 def test_node_is_the_client_of_the_simulation() -> None:
@@ -472,9 +480,9 @@ def test_clients_start_from_the_same_model() -> None:
 
 def test_what_a_node_cannot_be_is_said() -> None:
     with pytest.raises(DataError, match="class '0' is not one of genesis' classes: a, b"):
-        make_node(0, classes=("a", "b"))
+        make_node(0, replace(DIGITS, classes=("a", "b")))
     with pytest.raises(SpecError, match=r"method.lamda: unknown key: did you mean 'lambda'"):
-        make_node(0, method={"name": "dfpl", "lamda": 1})
+        make_node(0, replace(DIGITS, method={"name": "dfpl", "lamda": 1}))
     with pytest.raises(MlError, match="expected auto, cpu, cuda or cuda:N, got 'gpu'"):
         make_node(0, device="gpu")
     with pytest.raises(MlError, match="expected auto, cpu, cuda or cuda:N, got 'meta'"):

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ml.clients.build import make_clients
+from ml.clients.build import Federation, make_clients
 from ml.clients.client import Client
 from ml.data import get_classes
 from ml.errors import PayloadError, SpecError
@@ -173,17 +173,14 @@ def test_a_model_that_normalises_itself_cannot_be_kept_from_it_here() -> None:
 
 def test_a_contribution_of_the_papers_network_weighs_what_table_2_says() -> None:
     method = {**METHOD, "num_prototypes": 2, "local_iterations": 1}
-    (client,) = make_clients(
+    federation = Federation(
         method=method,
         model=MNIST,
         classes=get_classes({"format": "digits"}),
         input={"shape": [1, 28, 28]},
-        data={"format": "digits"},
-        partition="iid",
-        num_clients=1,
-        run_seed=1,
-        shots=4,
+        num_members=1,
     )
+    (client,) = make_clients(federation, data={"format": "digits"}, partition="iid", run_seed=1, shots=4)
     payloads = client.train(1, BEACON).payloads
     assert payloads["prototypes"]["prototypes"].size == 5_120
     assert payloads["prototypes"]["prototypes"].nbytes == 20_480

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from chain.genesis import Genesis
-from ml.clients.build import make_client
+from ml.clients.build import Federation, make_client
 from ml.errors import SpecError
 from ml.models import build_model, dump_parameters, initial_parameters, load_parameters, resolve_model
 from ml.payload import decode_arrays
@@ -215,25 +215,23 @@ def test_genesis_holds_all_of_it_and_the_nodes_that_were_made_for_it_may_import_
 ) -> None:
     made = make_testnet(tmp_path / "cluster", spec)
     genesis, initial = load_genesis(tmp_path / "cluster/genesis.yaml")
-    assert genesis.model["parameters"]["conv.weight"] == [3, 1, 3, 3]
+    assert genesis.run.model["parameters"]["conv.weight"] == [3, 1, 3, 3]
     assert Genesis.from_mapping(genesis.to_mapping()) == genesis
     config = load_config(made.nodes[0].config_file)
     assert config.training.user_models
-    common: dict[str, Any] = {
-        "method": genesis.method,
-        "model": genesis.model,
-        "classes": genesis.classes,
-        "input": genesis.input,
+    federation = Federation(
+        method=genesis.run.method, model=genesis.run.model, classes=genesis.run.classes, input=genesis.run.input
+    )
+    own: dict[str, Any] = {
         "data": config.data.model_dump(mode="json"),
         "seed": config.training.seed,
         "initial": decode_arrays(initial.read_bytes(), 1 << 20),
-        "device": "cpu",
     }
-    client = make_client(**common, user_models=True)
+    client = make_client(federation, **own, user_models=True)
     trained = client.train(1, b"beacon")
     client.spec.validate_payload("model", trained.payloads["model"], 1)
     with pytest.raises(SpecError, match=r"training\.user_models"):
-        make_client(**common)
+        make_client(federation, **own)
 
 
 def test_a_node_that_may_not_import_it_says_so_and_does_not_start(tmp_path: Path, spec: TestnetSpec) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ml.clients.batched import train_batched
-from ml.clients.build import make_client, make_initial_aggregate
+from ml.clients.build import Compute, Federation, make_client, make_initial_aggregate
 from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
 from ml.data.augment import PADDING, augment
@@ -32,6 +32,7 @@ from ml.training.loop import (
     Progress,
     Schedule,
     Sgd,
+    Stepping,
     augment_batches,
     compile_loss,
     compute_cross_entropy,
@@ -70,12 +71,12 @@ def train_plainly(
     batch_size: int = 20,
     lr: float = 0.5,
     momentum: float = 0.5,
-    **settings: Any,
+    stepping: Stepping | None = None,
 ) -> Progress:
     batches = draw_batches(len(y), batch_size, np.random.default_rng(0), iterations=iterations)
     sgd = Sgd(model.parameters(), lr, momentum)
     gathered = gather_batches(x, y, {}, batches)
-    return train(model, gathered, compute_cross_entropy, {}, sgd, num_steps=iterations, **settings)
+    return train(model, gathered, compute_cross_entropy, {}, sgd, num_steps=iterations, stepping=stepping)
 
 
 # ---- what is drawn
@@ -212,7 +213,7 @@ def test_training_learns_and_reports() -> None:
 def test_training_tells_every_step() -> None:
     x, y = make_samples()
     steps: list[tuple[int, int]] = []
-    train_plainly(make_model(), x, y, iterations=3, on_step=lambda *step: steps.append(step))
+    train_plainly(make_model(), x, y, iterations=3, stepping=Stepping(on_step=lambda *step: steps.append(step)))
     assert steps == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -220,7 +221,7 @@ def test_training_stops_between_two_steps() -> None:
     x, y = make_samples()
     polls = iter([False, False, True])
     with pytest.raises(Stopped, match="after 2 of 9 steps"):
-        train_plainly(make_model(), x, y, iterations=9, should_stop=lambda: next(polls))
+        train_plainly(make_model(), x, y, iterations=9, stepping=Stepping(should_stop=lambda: next(polls)))
 
 
 def test_a_loss_that_is_no_number_is_said() -> None:
@@ -247,16 +248,13 @@ def make_digit_client(
 ) -> Client:
     model, classes = model or {"name": "mlp"}, get_classes(DATA)
     input_ = get_default_input(DATA, model)
+    method = {"name": "fedavg"} | (method or {"local_iterations": 3})
     return make_client(
-        method={"name": "fedavg"} | (method or {"local_iterations": 3}),
-        model=model,
-        classes=classes,
-        input=input_,
+        Federation(method=method, model=model, classes=classes, input=input_),
         data=DATA,
         seed=1,
         initial=make_initial_aggregate(model, input_["shape"], len(classes), 1),
-        device="cpu",
-        engine=engine,
+        compute=Compute(engine=engine),
     )
 
 

@@ -54,7 +54,7 @@ def test_a_federation_without_files_is_the_same_for_the_same_seed() -> None:
         make_prototype_genesis(3, seed=seed, difficulty=16) for seed in (1, 1, 2)
     )
     assert genesis.chain_id == again.chain_id != other.chain_id
-    assert [key.id for key in keys] == list(genesis.member_ids)
+    assert [key.id for key in keys] == list(genesis.state.member_ids)
 
 
 def test_a_small_one_gives_every_call_with_its_size_and_ratio(capsys: pytest.CaptureFixture[str]) -> None:

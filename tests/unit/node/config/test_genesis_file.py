@@ -24,7 +24,7 @@ INITIAL = encode_arrays(
 KEYS = [encode_id(SigningKey.from_private_bytes(bytes([i]) * 32).id) for i in (1, 2, 3, 4)]
 
 TEXT = f"""\
-protocol: 1
+protocol: 2
 chain_name: demo
 created_at: 2026-11-20T14:00:00Z
 members:
@@ -62,7 +62,7 @@ def complain(path: Path) -> str:
 
 def test_the_readable_form_is_read_with_the_model_beside_it(tmp_path: Path) -> None:
     genesis, model = load_genesis(write(tmp_path))
-    assert (genesis.n, genesis.q, genesis.rounds) == (4, 3, 10)
+    assert (genesis.state.n, genesis.state.q, genesis.run.rounds) == (4, 3, 10)
     assert model == tmp_path / INITIAL_MODEL
     assert get_genesis_spec(genesis).name == "dfpl"
 
@@ -74,7 +74,7 @@ def test_what_is_written_reads_back_as_the_same_chain(tmp_path: Path) -> None:
     again, _ = load_genesis(tmp_path / "again" / "genesis.yaml")
     assert isinstance(again, Genesis)
     assert again.chain_id == genesis.chain_id
-    assert "127.0.0.1:7050" in [member.address for member in again.members]
+    assert "127.0.0.1:7050" in [member.address for member in again.founders]
 
 
 def test_a_genesis_is_never_overwritten(tmp_path: Path) -> None:

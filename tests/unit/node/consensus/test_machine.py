@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from chain import validation
-from chain.block import ZERO, Block, Certificate, Contribution, Phase, Vote
+from chain.block import ZERO, ApprovedChange, Block, Body, Certificate, Contribution, Phase, Vote
+from chain.changes.rules import SetRules
 from chain.codec import sign_vote
+from chain.evidence import validate_evidence
 from chain.finality import Timer, TimerKind
+from chain.genesis import Genesis
+from chain.tip import Tip
 from node.consensus import actions as round_events
 from node.consensus.actions import (
     ClockTimer,
@@ -26,13 +30,15 @@ from node.consensus.candidates import EARLY_MS
 from node.consensus.machine import RoundMachine
 from node.p2p.refusals import Reason
 from support.data.chains import make_candidate, make_contribution, make_digest, make_genesis, make_keys
+from support.data.changes import extend_with, make_approved, propose
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)
-IDS = GENESIS.member_ids
-DELTA_S, COLLECT_S = GENESIS.waits.delta_s, GENESIS.waits.collect_s
+IDS = GENESIS.state.member_ids
+DELTA_S, COLLECT_S = GENESIS.rules.waits.delta_s, GENESIS.rules.waits.collect_s
 BEGAN_MS = GENESIS.block0.header.time_ms
 AGGREGATE = make_digest("aggregate 1")
+CHANGE = make_approved(Tip.at(GENESIS.state, [GENESIS.block0]), propose(SetRules({"keep_heights": (2, 3)})), KEYS[:3])
 
 KEYS_7 = make_keys(7)
 GENESIS_7 = make_genesis(KEYS_7)
@@ -53,19 +59,23 @@ class Story:
         contributes: bool = True,
         parent_ahead_ms: int = 0,
         crossing_s: float = 0.0,
+        change: ApprovedChange | None = None,
+        genesis: Genesis = GENESIS,
+        height: int = 1,
     ) -> None:
         self.now_s = 0.0
         self.actions: list[round_events.Action] = []
         self.machine = RoundMachine(
-            GENESIS,
+            genesis.state,
             me=None if me is None else IDS[me],
-            height=1,
+            height=height,
             parent_ms=BEGAN_MS + parent_ahead_ms,
             awaited=[IDS[i] for i in awaited],
             accused=[IDS[i] for i in accused],
             mine=mine,
             contributes=contributes,
             crossing_s=crossing_s,
+            change=change,
         )
 
     def on(self, *events: round_events.Event) -> list[round_events.Action]:
@@ -155,8 +165,10 @@ def test_collect_s_starts_at_the_qth_verified_contribution_and_once() -> None:
 
 
 def test_a_height_may_wait_for_contributions_in_its_own_time() -> None:
-    members = GENESIS_7.member_ids
-    machine = RoundMachine(GENESIS_7, me=members[0], height=1, parent_ms=BEGAN_MS, awaited=members, collect_s=3600.0)
+    members = GENESIS_7.state.member_ids
+    machine = RoundMachine(
+        GENESIS_7.state, me=members[0], height=1, parent_ms=BEGAN_MS, awaited=members, collect_s=3600.0
+    )
     machine.on(round_events.Started(), Now(0, BEGAN_MS))
     started: list[round_events.Action] = []
     for key in KEYS_7[:5]:
@@ -216,7 +228,7 @@ def test_who_says_that_it_will_not_contribute_is_not_waited_for_and_its_vote_sti
     assert get_authors(compute.contributions) == [0, 1, 2]
     block = make_block(miner=1, authors=[0, 1, 2])
     assert pick(story.validate(block), round_events.CastVote)  # at once: nobody's contribution is missing
-    assert story.machine.explain_left_out(block) == {IDS[3]: round_events.Absence.ABSTAINED}
+    assert story.machine.collecting.explain_left_out(block) == {IDS[3]: round_events.Absence.ABSTAINED}
 
 
 def test_abstaining_is_taken_back_by_contributing_and_comes_too_late_after_it() -> None:
@@ -280,7 +292,7 @@ def test_two_contributions_of_one_author_are_evidence_and_leave_it_out_at_once()
     assert not story.machine.is_cut_off
     done = story.on(round_events.ContributionSeen(make_contribution(GENESIS, KEYS[3], weight=2)))
     (accuse,) = pick(done, round_events.Accuse)
-    assert validation.validate_evidence(GENESIS, accuse.evidence) == (IDS[3], 1)
+    assert validate_evidence(GENESIS.state, accuse.evidence) == (IDS[3], 1)
     (compute,) = pick(done, ComputeAggregate)
     assert get_authors(compute.contributions) == [0, 1, 2]
 
@@ -309,8 +321,8 @@ def test_a_body_with_another_contribution_of_a_known_author_is_evidence() -> Non
 
 
 def test_the_wait_starts_anew_when_evidence_has_left_too_few() -> None:
-    members = GENESIS_7.member_ids
-    machine = RoundMachine(GENESIS_7, me=members[0], height=1, parent_ms=BEGAN_MS, awaited=members)
+    members = GENESIS_7.state.member_ids
+    machine = RoundMachine(GENESIS_7.state, me=members[0], height=1, parent_ms=BEGAN_MS, awaited=members)
     contributions = [make_contribution(GENESIS_7, key) for key in KEYS_7]
 
     def verify(i: int, at_s: float) -> list[round_events.Action]:
@@ -644,7 +656,7 @@ def test_a_second_candidate_of_a_miner_is_evidence_and_a_third_finds_no_room() -
     first, second, third = (make_block(miner=1, ahead_ms=i) for i in range(3))
     assert not pick(story.validate(first), round_events.Accuse)
     (accuse,) = pick(story.validate(second), round_events.Accuse)
-    assert validation.validate_evidence(GENESIS, accuse.evidence) == (IDS[1], 1)
+    assert validate_evidence(GENESIS.state, accuse.evidence) == (IDS[1], 1)
     assert not story.machine.has_room(third)
     assert not pick(story.on(round_events.CandidateSeen(third)), round_events.CheckCandidate)
     assert set(story.machine.candidates) == {first.id, second.id}
@@ -671,7 +683,7 @@ def test_two_votes_for_one_slot_are_evidence() -> None:
     story.vote(Phase.PREVOTE, ZERO, 2)
     (accuse,) = pick(story.vote(Phase.PREVOTE, make_digest("b"), 2), round_events.Accuse)
     assert accuse.author == IDS[2]
-    assert validation.validate_evidence(GENESIS, accuse.evidence) == (IDS[2], 1)
+    assert validate_evidence(GENESIS.state, accuse.evidence) == (IDS[2], 1)
 
 
 def test_a_precommit_carries_its_block_and_its_prevotes() -> None:
@@ -699,7 +711,7 @@ def test_q_precommits_finalise_and_then_nothing_more_happens() -> None:
     assert finalise.block == block
     assert finalise.audited
     assert pick(done, round_events.StopMining)
-    validation.validate_certificate(GENESIS, block.id, 1, finalise.certificate)
+    validation.validate_certificate(GENESIS.state, block.id, 1, finalise.certificate)
     assert story.verify(3) == story.validate(make_block(miner=2)) == []
 
 
@@ -797,3 +809,99 @@ def test_the_phases_follow_one_another() -> None:
     story.vote(Phase.PRECOMMIT, make_block().id, 1, 2, 3)
     phases.append(story.machine.phase)
     assert phases == [RoundPhase.TRAIN, RoundPhase.COLLECT, RoundPhase.MINE, RoundPhase.VOTE, RoundPhase.DONE]
+
+
+# CHANGES
+
+
+def make_change_block(miner: int = 1) -> Block:
+    return extend_with(Tip.at(GENESIS.state, [GENESIS.block0]), Body(change=CHANGE), KEYS[miner])
+
+
+def complete() -> round_events.ChangeCompleted:
+    return round_events.ChangeCompleted(CHANGE)
+
+
+def test_a_change_that_is_complete_when_a_height_begins_is_mined_at_once_and_once() -> None:
+    story = Story(change=CHANGE)
+    assert pick(story.start(), round_events.MineChange) == [round_events.MineChange(CHANGE)]
+    assert story.on(complete()) == []
+
+
+def test_a_change_that_becomes_complete_in_a_round_is_mined_though_contributions_are_missing() -> None:
+    story = Story()
+    story.start()
+    story.verify(0, 1)
+    assert story.on(complete()) == [round_events.MineChange(CHANGE)]
+
+
+def test_a_body_that_is_complete_while_a_change_is_mined_is_not_mined_beside_it() -> None:
+    story = Story()
+    story.start()
+    story.on(complete())
+    assert not pick(story.verify(0, 1, 2, 3), ComputeAggregate)
+    assert not pick(story.on(round_events.AggregateComputed(AGGREGATE)), round_events.Mine)
+
+
+def test_an_aggregate_that_does_not_come_is_not_waited_for() -> None:
+    """Nor is it mined on once it comes after all: one search at a time."""
+    story = Story()
+    story.start()
+    assert pick(story.verify(0, 1, 2, 3), ComputeAggregate)
+    assert story.on(complete()) == [round_events.MineChange(CHANGE)]
+    assert story.on(round_events.AggregateComputed(AGGREGATE)) == []
+
+
+def test_a_round_that_is_mined_or_has_a_candidate_comes_before_a_change() -> None:
+    mining = Story()
+    mine_until_candidate(mining)
+    assert mining.on(complete()) == []
+    satisfied = Story()
+    satisfied.start()
+    satisfied.validate(make_block())
+    assert satisfied.on(complete()) == []
+
+
+@pytest.mark.parametrize("told", [{"me": None}, {"mine": False}])
+def test_an_observer_and_who_is_told_not_to_mine_leave_changes_to_others(told: dict[str, Any]) -> None:
+    story = Story(change=CHANGE, **told)
+    assert not pick(story.start(), round_events.MineChange)
+    assert story.on(complete()) == []
+    story.validate(make_change_block())
+    story.vote(Phase.PRECOMMIT, make_change_block().id, 1, 2, 3)
+    assert len(pick(story.actions, round_events.Finalise)) == 1
+
+
+def test_who_pauses_mines_changes_and_votes_for_them() -> None:
+    story = Story(contributes=False, change=CHANGE)
+    assert pick(story.start(), round_events.MineChange)
+    block = make_change_block(miner=0)
+    assert pick(story.on(round_events.Mined(block)), round_events.CastVote)
+
+
+def test_a_change_of_another_ends_the_search_for_ones_own_and_is_prevoted_without_anyones_contribution() -> None:
+    story = Story(change=CHANGE)
+    story.start()
+    story.verify(0, 1, 2)
+    story.now_s = 10.0
+    done = story.validate(make_change_block())
+    assert pick(done, round_events.StopMining)
+    assert [cast.cast.block_id for cast in pick(done, round_events.CastVote)] == [make_change_block().id]
+
+
+def test_nothing_happens_at_an_idle_height_until_there_is_a_change() -> None:
+    story = Story(genesis=make_genesis(KEYS, rounds=1), height=2, contributes=False)
+    assert story.start() == []
+    assert story.machine.is_idle
+    assert story.machine.phase is RoundPhase.DONE
+    assert not story.machine.has_room(make_contribution(GENESIS, KEYS[1]))
+    assert story.on(complete()) == [round_events.MineChange(CHANGE)]
+    assert not story.machine.is_idle
+    assert story.machine.phase is RoundPhase.MINE
+
+
+def test_who_signed_a_candidate_before_a_crash_mines_no_change_beside_it() -> None:
+    story = Story(change=CHANGE)
+    done = story.start(candidate=make_block(miner=0))
+    assert not pick(done, round_events.MineChange)
+    assert story.on(complete()) == []

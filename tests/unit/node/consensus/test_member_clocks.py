@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from chain.tip import Tip
+from node.consensus.current import CurrentRound
 from node.consensus.member_clocks import FORGET_S, SETTLE_S, MemberClocks
 from support.data.chains import make_genesis, make_keys
 
 GENESIS = make_genesis(make_keys(4))
-IDS = GENESIS.member_ids
-NAMES = [member.name for member in GENESIS.members]
+IDS = GENESIS.state.member_ids
+NAMES = [member.name for member in GENESIS.state.members]
 BEGAN_MS = 1_800_000_000_000
 
 
@@ -32,7 +34,7 @@ class SetClock:
 def make_clocks(off_ms: int = 0, *others_ms: int) -> tuple[MemberClocks, SetClock]:
     """Those of member 0, which has heard of the others how far theirs are off."""
     clock = SetClock(off_ms=off_ms)
-    clocks = MemberClocks(GENESIS, IDS[0], clock)
+    clocks = MemberClocks(CurrentRound(Tip.at(GENESIS.state, [GENESIS.block0])), IDS[0], clock)
     for member, other_ms in zip(IDS[1:], others_ms, strict=False):
         clocks.on_status(member, BEGAN_MS + other_ms)
     return clocks, clock

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from chain.block import Block, Contribution, Header
+from chain.block import Block, Body, Header
 from chain.codec import make_block
 from chain.pow import is_valid_work
 from chain.tip import Tip
@@ -38,7 +38,7 @@ def test_a_header_says_how_long_mining_took_where_difficulty_follows_it(high: in
     rules = {"difficulty": 100_000, "min": 100_000, "max": high, "target_ms": 800}
     genesis = make_genesis(KEYS, pow=rules)
 
-    async def sign(header: Header, nonce: int, body: tuple[Contribution, ...]) -> Block:
+    async def sign(header: Header, nonce: int, body: Body) -> Block:
         return make_block(genesis.chain_id, header, nonce, body, KEYS[0])
 
     async def story() -> None:
@@ -46,8 +46,8 @@ def test_a_header_says_how_long_mining_took_where_difficulty_follows_it(high: in
         for seed in range(3):
             began_ms = clock.now_ms()
             block = await mine_block(
-                Tip.at(genesis, [genesis.block0]),
-                [],
+                Tip.at(genesis.state, [genesis.block0]),
+                Body(),
                 make_digest("a"),
                 miner=miner,
                 me=KEYS[0].id,

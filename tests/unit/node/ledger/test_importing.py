@@ -27,7 +27,7 @@ Captured = pytest.CaptureFixture[str]
 Finalised = tuple[Block, Certificate]
 
 KEYS = make_keys(4)
-GENESIS = make_genesis(KEYS)
+GENESIS = make_genesis(KEYS, rounds=0)
 CHAIN = make_chain(GENESIS, KEYS, 20)  # beyond the first retarget
 
 
@@ -165,7 +165,7 @@ def test_another_chain_is_refused_in_either_format(capsys: Captured, tmp_path: P
         for block, certificate in make_chain(other, KEYS, 3):
             store.append(block, certificate)
     target = fill(tmp_path / "target", 2)
-    for file_format, what in (("binary", "chain id of the export"), ("jsonl", "block 1: expected")):
+    for file_format, what in (("binary", "chain id of the export"), ("jsonl", "block 0, which names the chain")):
         file = tmp_path / file_format
         assert main(["chain", "export", str(file), "--format", file_format, "--data-dir", str(tmp_path / "other")]) == 0
         _, err = take(capsys, file, "--data-dir", target, code=5)

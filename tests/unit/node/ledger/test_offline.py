@@ -53,7 +53,7 @@ def test_an_untouched_directory_holds_in_every_respect(data_dir: Path, genesis: 
     assert not report.HasField("fault")
     assert (report.first, report.last, report.blocks) == (0, ROUNDS, ROUNDS + 1)
     assert (report.recomputed, list(report.not_held)) == (ROUNDS, [])
-    assert report.signatures >= ROUNDS * (1 + 2 * genesis.q)
+    assert report.signatures >= ROUNDS * (1 + 2 * genesis.state.q)
     with OfflineNode(data_dir) as node:
         assert report.head == node.get_head().summary.id
     assert {path: path.read_bytes() for path in data_dir.rglob("*") if path.is_file()} == before
@@ -192,8 +192,8 @@ def test_a_block_is_found_by_height_and_by_id_with_its_payloads(data_dir: Path, 
         assert node.find_block(block.summary.id, include_payloads=True) == block
         assert block.aggregate_held
         voters = [decode_id(voter.id) for voter in block.votes]
-        assert voters == [key for key in genesis.member_ids if key in voters]
-        assert len(block.votes) >= genesis.q
+        assert voters == [key for key in genesis.state.member_ids if key in voters]
+        assert len(block.votes) >= genesis.state.q
         payload = block.contributions[0].payloads[0]
         assert (payload.kind, payload.held) == ("prototypes", True)
         assert [(array.name, array.dtype, list(array.shape)) for array in payload.arrays] == [
@@ -210,8 +210,8 @@ def test_a_round_says_who_took_part_and_what_it_took(data_dir: Path, genesis: Ge
     with OfflineNode(data_dir) as node:
         entry = node.get_round(2)
         assert entry.measured
-        assert set(entry.contributor_names) <= {member.name for member in genesis.members}
-        assert len(entry.contributors) >= genesis.min_contributions
+        assert set(entry.contributor_names) <= {member.name for member in genesis.state.members}
+        assert len(entry.contributors) >= genesis.state.min_contributions
         assert {"train", "exchange", "mine", "vote", "apply", "wall"} <= set(entry.seconds)
         assert (entry.accuracy, entry.local_accuracy) == (0.5, 0.5)
         assert [entry.round for entry in node.list_rounds(None, 20, reverse=True).rounds] == [1, 2, 3, 4, 5]

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from chain.approvals import (
+    decode_approval,
+    decode_proposal,
+    decode_readiness,
+    encode_proposal,
+    sign_approval,
+    sign_readiness,
+)
 from chain.block import Contribution, Id, Phase, Vote
+from chain.changes.base import Kind
+from chain.changes.members import AddMember
+from chain.changes.rules import SetRules
+from chain.genesis import Genesis
+from chain.proposals import MAX_OPEN, Proposal, Proposals
 from chain.signing import SigningKey
-from node.consensus.gossip import Gossip, Position
-from node.p2p.status import Status, VoteBitmap
-from node.p2p.transport.base import Message
+from chain.tip import Tip
+from node.consensus.gossip import MAX_GIVEN_PAUSE, Gossip, Position
+from node.p2p.status import MAX_OPEN_TOLD, OpenChange, Status, VoteBitmap, status_from_bytes, status_to_bytes
+from node.p2p.transport.base import Message, MessageKind
 from support.data.chains import make_contribution, make_genesis, make_keys
+from support.data.changes import propose
 
 
 class Posts:
@@ -39,8 +55,8 @@ class Giver:
         self.proof: tuple[Vote, ...] = ()
         self.posts, self.now_s = Posts(me.id), 0.0
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
-        position = Position(0, genesis.block0.id, cast(Any, machine), contributes=True)
-        self.gossip = Gossip(genesis, cast(Any, self.posts), cast(Any, None), cast(Any, clock), lambda: position)
+        position = Position(Tip.at(genesis.state, [genesis.block0]), cast(Any, machine), contributes=True)
+        self.gossip = Gossip(cast(Any, self.posts), cast(Any, None), cast(Any, clock), lambda: position)
         self.gossip.on_held(contribution)
         self.now_s = 10.0
 
@@ -94,3 +110,179 @@ def test_the_prevotes_behind_a_block_are_given_once_a_view_whatever_the_bitmap_s
         return giver.hear(keys[3].id, status)
 
     assert [hear(view) for view in (0, 2, 3, 3, 4, 4, 3)] == [0, 0, 3, 0, 3, 0, 0]
+
+
+# Open changes
+
+KEYS = sorted(make_keys(4), key=lambda key: key.id)
+GENESIS = make_genesis(KEYS)
+TIP = Tip.at(GENESIS.state, [GENESIS.block0])
+NEW = make_keys(1, "newcomer")[0]
+RULES = SetRules({"keep_heights": (2, 3)})
+STATUS_S = GENESIS.rules.waits.status_s
+
+
+class Holder:
+    """A member at height 1 that holds open changes, and nothing else."""
+
+    def __init__(self, me: SigningKey, genesis: Genesis = GENESIS) -> None:
+        self.genesis, self.tip = genesis, Tip.at(genesis.state, [genesis.block0])
+        machine = SimpleNamespace(
+            height=1,
+            view=0,
+            abstains=False,
+            contributions={},
+            candidates={},
+            voting=SimpleNamespace(get_missing=lambda held: (), get_proof=lambda: (), get_bitmaps=lambda: ()),
+        )
+        self.proposals = Proposals(self.tip)
+        self.posts, self.now_s = Posts(me.id), 10.0
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, now_ms=lambda: 0)
+        position = Position(self.tip, cast(Any, machine), True, self.proposals)
+        self.gossip = Gossip(cast(Any, self.posts), cast(Any, None), cast(Any, clock), lambda: position)
+
+    def propose(self, kind: Kind = RULES, *, proposer: SigningKey = KEYS[0], expires: int = 100) -> Proposal:
+        index = self.tip.state.index_of(proposer.id)
+        assert index is not None
+        change = propose(kind, by=self.tip.state.members[index].seat, expires=expires)
+        approval = sign_approval(proposer, self.genesis.chain_id, change.compute_id(self.genesis.chain_id))
+        proposal = self.proposals.add(change.data, approval)
+        assert proposal is not None
+        return proposal
+
+    def approve(self, proposal: Proposal, *keys: SigningKey) -> None:
+        for key in keys:
+            assert self.proposals.add_approval(sign_approval(key, self.genesis.chain_id, proposal.id))
+
+    def hear(self, peer: SigningKey, *told: OpenChange, height: int = 1) -> list[Message]:
+        """What it gives for a status that tells of these open changes."""
+        before = len(self.posts.posted)
+        status = Status(self.genesis.chain_id, 0, self.tip.id, height=height, open=told)
+        self.gossip.on_status(peer.id, status)
+        assert {peer.id} >= {receiver for receiver, _ in self.posts.posted[before:]}
+        return [message for _, message in self.posts.posted[before:]]
+
+
+def test_a_change_that_a_peer_lacks_is_given_with_its_proposers_approval() -> None:
+    holder = Holder(KEYS[0])
+    proposal = holder.propose()
+    holder.approve(proposal, KEYS[1])
+    (given,) = holder.hear(KEYS[3])
+    assert given.kind is MessageKind.PROPOSAL
+    data, approval = decode_proposal(given.data)
+    assert (data, approval.voter) == (proposal.data, KEYS[0].id)
+    assert given.data == encode_proposal(proposal.data, proposal.approvals[KEYS[0].id])
+
+
+def test_of_a_change_that_a_peer_holds_it_is_given_the_approvals_that_it_lacks() -> None:
+    holder = Holder(KEYS[0])
+    proposal = holder.propose()
+    holder.approve(proposal, KEYS[1], KEYS[2])
+    given = holder.hear(KEYS[3], OpenChange(proposal.id, 0b0011))
+    assert [(message.kind, decode_approval(message.data).voter) for message in given] == [
+        (MessageKind.APPROVAL, KEYS[2].id)
+    ]
+    assert holder.hear(KEYS[3], OpenChange(proposal.id, 0b0111)) == []
+
+
+def test_a_later_readiness_is_given_and_an_earlier_one_is_not() -> None:
+    holder = Holder(KEYS[0])
+    proposal = holder.propose(AddMember(NEW.id, "newcomer"))
+    assert holder.hear(KEYS[3], OpenChange(proposal.id, 0b0001)) == []
+    word = sign_readiness(NEW, GENESIS.chain_id, proposal.id, height=0, block_id=TIP.id)
+    assert holder.proposals.add_readiness(word)
+    (given,) = holder.hear(KEYS[3], OpenChange(proposal.id, 0b0001))
+    assert (given.kind, decode_readiness(given.data)) == (MessageKind.READINESS, word)
+    assert holder.hear(KEYS[2], OpenChange(proposal.id, 0b0001, 0)) == []
+    assert holder.hear(KEYS[2], OpenChange(proposal.id, 0b0001, 9)) == []
+    assert holder.hear(KEYS[3], OpenChange(proposal.id, 0b0001)) == []  # it has only just been given
+
+
+@pytest.mark.parametrize("height", [0, 2])
+def test_a_peer_at_another_height_is_given_no_change(height: int) -> None:
+    holder = Holder(KEYS[0])
+    holder.propose()
+    assert holder.hear(KEYS[3], height=height) == []
+
+
+def test_an_observer_gives_no_change() -> None:
+    holder = Holder(NEW)
+    holder.propose()
+    assert holder.hear(KEYS[3]) == []
+
+
+def test_changes_that_the_peer_alone_knows_are_nothing_to_give() -> None:
+    assert Holder(KEYS[0]).hear(KEYS[3], *(OpenChange(bytes([i]) * 32, 0b1111, 5) for i in range(64))) == []
+
+
+def test_a_change_is_given_by_a_few_first_and_then_by_everybody() -> None:
+    keys = sorted(make_keys(16), key=lambda key: key.id)
+    holders = [Holder(key, make_genesis(keys)) for key in keys[:-1]]
+    for holder in holders:
+        holder.propose(proposer=keys[0])
+    counts = []
+    for _ in range(3):
+        for holder in holders:
+            holder.now_s += 100 * STATUS_S
+        counts.append(sum(len(holder.hear(keys[15])) for holder in holders))
+    assert counts == [4, 8, 15]
+
+
+def test_who_goes_on_to_lack_a_change_is_given_it_less_and_less_often() -> None:
+    """It may have no room, or say whatever it likes: a change is large, and open for long."""
+    holder = Holder(KEYS[0])
+    for expires in range(10, 10 + MAX_OPEN):
+        holder.propose(expires=expires)
+    statuses = 1000
+    counts = []
+    for _ in range(statuses):
+        counts.append(len(holder.hear(KEYS[3])))
+        holder.now_s += STATUS_S / 4
+    assert set(counts) == {0, MAX_OPEN}
+    given = counts.count(MAX_OPEN)
+    assert 5 <= given <= 7 + statuses / 4 / MAX_GIVEN_PAUSE
+    assert len(holder.hear(KEYS[2])) == MAX_OPEN  # others are given them none the less
+    holder.gossip.on_height()
+    assert holder.hear(KEYS[3]) == []  # nor does another height begin it anew
+
+
+def test_what_was_given_is_forgotten_with_the_change() -> None:
+    holder = Holder(KEYS[0])
+    proposal = holder.propose()
+    holder.hear(KEYS[3])
+    assert {change_id for _, change_id, _ in holder.gossip._given} == {proposal.id}
+    holder.proposals._open.clear()
+    holder.gossip.on_height()
+    assert not holder.gossip._given
+
+
+def test_a_change_that_has_only_just_come_is_under_way_to_others() -> None:
+    holder = Holder(KEYS[1])
+    proposal = holder.propose()
+    holder.gossip.on_held(proposal.id)
+    assert holder.hear(KEYS[3]) == []
+    holder.now_s += 10.0
+    assert len(holder.hear(KEYS[3])) == 1
+
+
+def test_a_status_tells_of_open_changes_as_they_are_held() -> None:
+    holder = Holder(KEYS[0])
+    plain, joining = holder.propose(), holder.propose(AddMember(NEW.id, "newcomer"))
+    holder.approve(plain, KEYS[3])
+    holder.proposals.add_readiness(sign_readiness(NEW, GENESIS.chain_id, joining.id, height=0, block_id=TIP.id))
+    told = {OpenChange(plain.id, 0b1001), OpenChange(joining.id, 0b0001, 0)}
+    status = holder.gossip.get_status()
+    assert set(status.open) == told
+    assert set(status_from_bytes(status_to_bytes(status), 4).open) == told
+
+
+def test_a_status_tells_of_no_more_changes_than_it_may() -> None:
+    keys = sorted(make_keys(9), key=lambda key: key.id)
+    holder = Holder(keys[0], make_genesis(keys))
+    for key in keys:
+        for expires in range(10, 10 + MAX_OPEN):
+            holder.propose(proposer=key, expires=expires)
+    status = holder.gossip.get_status()
+    assert len(status.open) == MAX_OPEN_TOLD < len(holder.proposals)
+    data = status_to_bytes(status)
+    assert status_from_bytes(data, 9) == replace(status, open=tuple(sorted(status.open, key=lambda told: told.id)))

@@ -10,7 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.block import Phase
-from node.p2p.status import MAX_STATUS_BYTES, Status, StatusError, VoteBitmap, status_from_bytes, status_to_bytes
+from chain.codec import MAX_MEMBERS
+from node.p2p.status import (
+    MAX_OPEN_TOLD,
+    MAX_STATUS_BYTES,
+    OpenChange,
+    Status,
+    StatusError,
+    VoteBitmap,
+    check_bounds,
+    status_from_bytes,
+    status_to_bytes,
+)
 from node.pb import peer_pb2 as pb
 
 MEMBERS = 4
@@ -26,6 +37,7 @@ STATUS = Status(
     contributions=0b1011,
     candidates=(b"a" * 32, b"b" * 32),
     votes=(VoteBitmap(0, Phase.PREVOTE, 0b1111), VoteBitmap(0, Phase.PRECOMMIT, 0b0001)),
+    open=(OpenChange(b"a" * 32, 0b0101), OpenChange(b"b" * 32, 0b0001, 0)),
 )
 
 
@@ -41,7 +53,7 @@ def edit(**fields: Any) -> bytes:
 def test_a_status_survives_and_is_small() -> None:
     data = status_to_bytes(STATUS)
     assert status_from_bytes(data, MEMBERS) == STATUS
-    assert len(data) < 200
+    assert len(data) < 300
 
 
 def test_a_status_of_a_finished_federation_survives() -> None:
@@ -65,6 +77,9 @@ def test_a_status_of_a_finished_federation_survives() -> None:
         votes=st.dictionaries(
             st.tuples(st.integers(0, 2**32 - 1), st.sampled_from(Phase)), BITMAP, max_size=2 * MEMBERS
         ).map(lambda held: tuple(VoteBitmap(view, phase, held[view, phase]) for view, phase in sorted(held))),
+        open=st.dictionaries(
+            HASH, st.tuples(BITMAP, st.none() | st.integers(0, 2**63 - 2)), max_size=MAX_OPEN_TOLD
+        ).map(lambda held: tuple(OpenChange(change_id, *held[change_id]) for change_id in sorted(held))),
     )
 )
 def test_every_status_in_range_survives(status: Status) -> None:
@@ -117,6 +132,18 @@ def test_a_flipped_byte_gives_a_status_or_a_status_error(position: int, value: i
             "number of vote bitmaps: expected at most 42",
         ),
         (edit(votes=[pb.VoteBitmap(phase=1, members=b"\x20")]), "bits of the bitmap of votes"),
+        (edit(open=[pb.OpenChange(id=b"a" * 31)]), "open change: expected 32 bytes, got 31"),
+        (edit(open=[pb.OpenChange()]), "open change: expected 32 bytes, got 0"),
+        (edit(open=[pb.OpenChange(id=b"a" * 32, approvals=b"\x10")]), "bitmap of approvals: expected at most 4, got 5"),
+        (edit(open=[pb.OpenChange(id=b"a" * 32, approvals=b"\x01\x01")]), "bytes of the bitmap of approvals"),
+        (edit(open=[pb.OpenChange(id=b"a" * 32, approvals=b"\x00")]), "no zero byte at the end"),
+        (edit(open=[pb.OpenChange(id=b"a" * 32, ready=2**64 - 1)]), "height of readiness: expected at most"),
+        (edit(open=[pb.OpenChange(id=b"b" * 32), pb.OpenChange(id=b"a" * 32)]), "open changes: expected sorted ids"),
+        (edit(open=[pb.OpenChange(id=b"a" * 32)] * 2), "open changes: expected sorted ids, each once"),
+        (
+            edit(open=[pb.OpenChange(id=bytes([i]) * 32) for i in range(MAX_OPEN_TOLD + 1)]),
+            "number of open changes: expected at most 64, got 65",
+        ),
     ],
 )
 def test_what_is_out_of_bounds_is_refused(data: bytes, text: str) -> None:
@@ -125,5 +152,22 @@ def test_what_is_out_of_bounds_is_refused(data: bytes, text: str) -> None:
 
 
 def test_unsorted_holdings_are_sorted_on_the_way_out() -> None:
-    shuffled = replace(STATUS, candidates=STATUS.candidates[::-1], votes=STATUS.votes[::-1])
+    shuffled = replace(STATUS, candidates=STATUS.candidates[::-1], votes=STATUS.votes[::-1], open=STATUS.open[::-1])
     assert status_from_bytes(status_to_bytes(shuffled), MEMBERS) == STATUS
+
+
+def test_approvals_of_more_than_there_are_members_are_told_by_nobody() -> None:
+    """Of a status of this height: of others nobody here knows how many are members."""
+    told = replace(STATUS, open=(OpenChange(b"a" * 32, 0b10000),))
+    assert status_from_bytes(status_to_bytes(told)) == told
+    check_bounds(told, 5)
+    with pytest.raises(StatusError, match="bitmap of approvals: expected at most 4, got 5"):
+        check_bounds(told, 4)
+
+
+def test_a_status_of_as_many_members_and_changes_as_there_may_be_has_room() -> None:
+    everybody = 2**MAX_MEMBERS - 1
+    told = tuple(OpenChange(bytes([i]) * 32, everybody, 2**63 - 2) for i in range(MAX_OPEN_TOLD))
+    votes = tuple(VoteBitmap(view, phase, everybody) for view in range(17) for phase in Phase)
+    full = replace(STATUS, contributions=everybody, votes=votes, open=told)
+    assert status_from_bytes(status_to_bytes(full)) == full

@@ -13,7 +13,7 @@ import pytest
 
 from chain.pow import USUAL_DIFFICULTY
 from chain.signing import decode_id, encode_id
-from ml.clients.build import make_client, make_clients
+from ml.clients.build import Federation, make_client, make_clients
 from ml.data import load_dataset
 from ml.data.partition import split_from_mapping
 from ml.payload import decode_arrays
@@ -36,11 +36,11 @@ def test_everything_it_writes_loads(tmp_path: Path) -> None:
     made = make_testnet(tmp_path / "cluster", SMALL)
     genesis, model = load_genesis(tmp_path / "cluster/genesis.yaml")
     assert genesis == made.genesis
-    assert (genesis.n, genesis.rounds, genesis.method["local_iterations"]) == (4, 3, 2)
+    assert (genesis.state.n, genesis.run.rounds, genesis.run.method["local_iterations"]) == (4, 3, 2)
     assert model == tmp_path / "cluster/initial_model.safetensors"
     configs = load_nodes(made)
     ids = [open_identity(config).id for config in configs]
-    assert sorted(ids) == list(genesis.member_ids)
+    assert sorted(ids) == list(genesis.state.member_ids)
     for i, config in enumerate(configs):
         assert config.genesis_file == tmp_path / "cluster/genesis.yaml"
         assert config.network.listen == f"127.0.0.1:{7050 + i}"
@@ -65,10 +65,10 @@ def test_genesis_writes_out_every_default(tmp_path: Path) -> None:
 
 
 def test_a_test_network_keeps_the_papers_mean_unless_it_is_asked_for_another_rule(tmp_path: Path) -> None:
-    plain = make_testnet(tmp_path / "plain", SMALL).genesis.method
+    plain = make_testnet(tmp_path / "plain", SMALL).genesis.run.method
     assert (plain["aggregation"], "weight_cap" in plain) == ("mean", False)
     asked = replace(SMALL, settings=(*SMALL.settings, "aggregation=clipped_mean", "clip=2", "weight_cap=4"))
-    method = make_testnet(tmp_path / "asked", asked).genesis.method
+    method = make_testnet(tmp_path / "asked", asked).genesis.run.method
     assert (method["aggregation"], method["clip"], method["weight_cap"]) == ("clipped_mean", 2.0, 4)
     for setting, message in (
         ("aggregation=krum", "--set aggregation: method.aggregation: expected one of mean, median, trimmed_mean"),
@@ -83,7 +83,7 @@ def test_the_seed_decides_all_but_the_keys(tmp_path: Path) -> None:
         make_testnet(tmp_path / name, spec)
         for name, spec in (("a", SMALL), ("b", SMALL), ("c", replace(SMALL, seed=2)))
     )
-    assert first.genesis.initial_model == again.genesis.initial_model != other.genesis.initial_model
+    assert first.genesis.run.initial_model == again.genesis.run.initial_model != other.genesis.run.initial_model
     assert {node.key for node in first.nodes}.isdisjoint(node.key for node in again.nodes)
     for one, two, three in zip(load_nodes(first), load_nodes(again), load_nodes(other), strict=True):
         assert (one.training, one.data) == (two.training, two.data)
@@ -94,16 +94,17 @@ def test_node_i_is_client_i_of_the_simulation(tmp_path: Path) -> None:
     made = make_testnet(tmp_path / "cluster", SMALL)
     genesis, model = load_genesis(made.directory / "genesis.yaml")
     initial = decode_arrays(model.read_bytes(), 1 << 20)
-    common: dict[str, Any] = {
-        "method": genesis.method,
-        "model": genesis.model,
-        "classes": genesis.classes,
-        "input": genesis.input,
-    }
-    simulated = make_clients(**common, data={"format": "digits"}, partition="classes:3,1", num_clients=4, run_seed=1)
+    federation = Federation(
+        method=genesis.run.method,
+        model=genesis.run.model,
+        classes=genesis.run.classes,
+        input=genesis.run.input,
+        num_members=genesis.state.n,
+    )
+    simulated = make_clients(federation, data={"format": "digits"}, partition="classes:3,1", run_seed=1)
     for node, config, twin in zip(made.nodes, load_nodes(made), simulated, strict=True):
         data = config.data.model_dump(mode="json")
-        client = make_client(**common, data=data, seed=config.training.seed, initial=initial, device="cpu")
+        client = make_client(federation, data=data, seed=config.training.seed, initial=initial)
         assert (client.num_train, client.num_test) == (twin.num_train, twin.num_test) == (node.num_train, node.num_test)
         mine, its = client.train(1, b"beacon"), twin.train(1, b"beacon")
         for name, array in mine.payloads["prototypes"].items():
@@ -114,7 +115,7 @@ def test_shots_limit_every_class_of_every_node(tmp_path: Path) -> None:
     made = make_testnet(tmp_path / "cluster", replace(SMALL, partition="iid", shots=5))
     assert [node.num_train for node in made.nodes] == [50] * 4
     partition = load_nodes(made)[0].data.model_dump(mode="json")["partition"]
-    train, test = load_dataset({"format": "digits"}, made.genesis.input)
+    train, test = load_dataset({"format": "digits"}, made.genesis.run.input)
     assert len(split_from_mapping(partition, train.y, test.y).train) == 50
 
 
@@ -129,15 +130,15 @@ def test_shots_limit_every_class_of_every_node(tmp_path: Path) -> None:
     ],
 )
 def test_difficulty_stays_unless_it_may_adapt(tmp_path: Path, asked: dict[str, Any], bounds: tuple[int, ...]) -> None:
-    work = make_testnet(tmp_path / "cluster", replace(SMALL, **asked)).genesis.pow
+    work = make_testnet(tmp_path / "cluster", replace(SMALL, **asked)).genesis.rules.pow
     assert (work.difficulty, work.min, work.max) == bounds
 
 
 def test_settings_reach_the_method_and_the_sections_of_genesis(tmp_path: Path) -> None:
     settings = ("lr=0.05", "method.lambda=2", "waits.collect_s=7", "quorum=majority", "pow.target_ms=5")
     genesis = make_testnet(tmp_path / "cluster", replace(SMALL, settings=settings)).genesis
-    assert (genesis.method["lr"], genesis.method["lambda"]) == (0.05, 2.0)
-    assert (genesis.waits.collect_s, genesis.quorum, genesis.pow.target_ms) == (7.0, "majority", 5)
+    assert (genesis.run.method["lr"], genesis.run.method["lambda"]) == (0.05, 2.0)
+    assert (genesis.rules.waits.collect_s, genesis.rules.quorum, genesis.rules.pow.target_ms) == (7.0, "majority", 5)
 
 
 def test_free_ports_are_found(tmp_path: Path) -> None:

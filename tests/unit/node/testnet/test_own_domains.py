@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ml.clients.build import make_client, make_clients
+from ml.clients.build import Federation, make_client, make_clients
 from ml.data import load_dataset, open_dataset
 from ml.data.base import SampleDomains
 from ml.data.partition import (
@@ -127,17 +128,18 @@ def test_a_node_finds_its_own_domain_and_is_held_to_it() -> None:
 # ---- clients
 
 
-COMMON: dict[str, Any] = {
-    "method": {"name": "local"},
-    "model": {"name": "mlp", "hidden": [4]},
-    "classes": tuple("01234"),
-    "input": {"shape": [3, 6, 6], "mean": [0.5], "std": [0.25]},
-}
+FEDERATION = Federation(
+    method={"name": "local"},
+    model={"name": "mlp", "hidden": [4]},
+    classes=tuple("01234"),
+    input={"shape": [3, 6, 6], "mean": [0.5], "std": [0.25]},
+    num_members=3,
+)
 
 
 def test_clients_train_and_are_tested_on_their_domain_as_it_is(data: dict[str, Any]) -> None:
-    train, test = load_dataset(data, COMMON["input"])
-    clients = make_clients(**COMMON, data=data, partition="domains", num_clients=3, run_seed=1)
+    train, test = load_dataset(data, FEDERATION.input)
+    clients = make_clients(FEDERATION, data=data, partition="domains", run_seed=1)
     for d, client in enumerate(clients):
         assert np.array_equal(client.state.data.train.x.numpy(), train.x[train.domain_of == d])
         assert np.array_equal(client.state.data.matched.x.numpy(), test.x[test.domain_of == d])
@@ -159,17 +161,17 @@ def test_node_i_of_a_testnet_is_client_i_of_the_simulation(
     )
     made = make_testnet(tmp_path / "net", spec)
     genesis, model = load_genesis(made.directory / "genesis.yaml")
-    assert genesis.classes == tuple("01234")
-    assert genesis.input["shape"] == [3, 8, 7]
-    common: dict[str, Any] = COMMON | {"model": genesis.model, "input": genesis.input}
+    assert genesis.run.classes == tuple("01234")
+    assert genesis.run.input["shape"] == [3, 8, 7]
+    federation = replace(FEDERATION, model=genesis.run.model, input=genesis.run.input, num_members=nodes)
     asked = data | {"domains": ("usps", "mnistm", "mnist")}
-    twins = make_clients(**common, data=asked, partition=partition, num_clients=nodes, run_seed=3, shots=5)
+    twins = make_clients(federation, data=asked, partition=partition, run_seed=3, shots=5)
     initial = decode_arrays(model.read_bytes(), 1 << 20)
     for node, twin in zip(made.nodes, twins, strict=True):
         config = load_config(node.config_file)
         assert config.data.domains == ("usps", "mnistm", "mnist")
         client = make_client(
-            **common, data=config.data.model_dump(mode="json"), seed=config.training.seed, initial=initial, device="cpu"
+            federation, data=config.data.model_dump(mode="json"), seed=config.training.seed, initial=initial
         )
         assert (client.num_train, client.num_test) == (node.num_train, node.num_test)
         for name in ("train", "matched", "everyone"):

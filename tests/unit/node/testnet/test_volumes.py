@@ -47,7 +47,7 @@ def test_each_volume_has_its_nodes_own_key_and_what_all_share(sites: Path) -> No
         assert {file.name for file in (sites / name).iterdir()} == FILES
         genesis, _ = load_genesis(sites / name / "genesis.yaml")
         assert genesis.chain_id.hex() == made.chain_id
-        assert [member.key for member in genesis.members if member.name == name] == [keys[i]]
+        assert [member.key for member in genesis.state.members if member.name == name] == [keys[i]]
         config = load_config(sites / name / "node.yaml")
         assert config.node.name == name
         assert config.network.get_peer_addresses() == {key: f"node{j}:7050" for j, key in enumerate(keys) if j != i}
@@ -78,8 +78,8 @@ def test_what_is_said_arrives_in_genesis_and_configurations(sites: Path) -> None
     }
     assert make_volumes(sites, environment).num_nodes == 5
     genesis, _ = load_genesis(sites / "node4/genesis.yaml")
-    assert (len(genesis.members), genesis.rounds, genesis.method["name"]) == (5, 0, "fedavg")
-    assert genesis.method["lr"] == 0.05
+    assert (len(genesis.state.members), genesis.run.rounds, genesis.run.method["name"]) == (5, 0, "fedavg")
+    assert genesis.run.method["lr"] == 0.05
     config = yaml.safe_load((sites / "node4/node.yaml").read_text())
     assert config["data"]["partition"] | {"scheme": "iid", "index": 4, "of": 5} == config["data"]["partition"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.clients.build import make_client, make_clients, make_initial_aggregate
+from ml.clients.build import Federation, make_client, make_clients, make_initial_aggregate
 from ml.clients.client import Client
 from ml.data.base import Images
 from ml.data.fit_input import fit
@@ -141,12 +142,13 @@ def test_what_is_no_image_in_0_to_1_is_refused(domain: str, x: Images, message: 
 
 
 INPUT: dict[str, Any] = {"shape": [1, 8, 8], "resize": None, "mean": [0.25], "std": [0.5]}
-COMMON: dict[str, Any] = {
-    "method": {"name": "local"},
-    "model": {"name": "mlp", "hidden": [4]},
-    "classes": [str(c) for c in range(10)],
-    "input": INPUT,
-}
+FEDERATION = Federation(
+    method={"name": "local"},
+    model={"name": "mlp", "hidden": [4]},
+    classes=[str(c) for c in range(10)],
+    input=INPUT,
+    num_members=6,
+)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +159,7 @@ def splits() -> list[ClientSplit]:
 
 @pytest.fixture(scope="module")
 def clients() -> list[Client]:
-    return make_clients(**COMMON, data={"format": "digits"}, partition="domains", num_clients=6, run_seed=3)
+    return make_clients(FEDERATION, data={"format": "digits"}, partition="domains", run_seed=3)
 
 
 def test_clients_see_their_samples_in_their_domain_and_then_normalised(
@@ -189,9 +191,8 @@ def test_the_global_test_set_is_every_sample_once_in_the_domain_it_is_matched_in
 
 def test_domains_are_of_images_as_large_as_the_model_takes_them() -> None:
     larger = {"shape": [1, 28, 28], "resize": [28, 28], "mean": [0.25], "std": [0.5]}
-    clients = make_clients(
-        **COMMON | {"input": larger}, data={"format": "digits"}, partition="domains", num_clients=5, run_seed=3
-    )
+    federation = replace(FEDERATION, input=larger, num_members=5)
+    clients = make_clients(federation, data={"format": "digits"}, partition="domains", run_seed=3)
     train, _ = load_digits()
     splits = make_partition("domains", train.y, load_digits()[1].y, 5, get_partition_seed(3))
     for client, split in zip(clients, splits, strict=True):
@@ -204,12 +205,12 @@ def test_domains_are_of_images_as_large_as_the_model_takes_them() -> None:
 
 
 def test_a_node_sees_what_its_twin_in_the_simulation_sees(clients: list[Client]) -> None:
-    initial = make_initial_aggregate(COMMON["model"], INPUT["shape"], 10, 3)
+    initial = make_initial_aggregate(FEDERATION.model, INPUT["shape"], 10, 3)
     part = {"scheme": "domains", "of": 6, "seed": get_partition_seed(3)}
     assert parse_partition("domains").to_mapping().items() <= part.items()
     for index in (2, 3):  # noise, rotation
         data = {"format": "digits", "partition": {**part, "index": index}}
-        node = make_client(**COMMON, data=data, seed=0, initial=initial, device="cpu")
+        node = make_client(FEDERATION, data=data, seed=0, initial=initial)
         for name in ("train", "matched", "everyone"):
             mine, its = getattr(node.state.data, name), getattr(clients[index].state.data, name)
             assert np.array_equal(mine.x.numpy(), its.x.numpy())

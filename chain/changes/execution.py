@@ -1,0 +1,154 @@
+"""The step from one state to the next, and what must hold for a change to make it (FEDERATION §1, §2).
+
+A block without a change leaves the state as it is. `execute_change` is the rule itself; `validate_approved` checks
+what the body of a change block claims, signatures last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from chain.approvals import compute_change_id, verify_approval, verify_readiness
+from chain.block import Answer, Approval, ApprovedChange, Block, Body, Digest, Id, Readiness
+from chain.changes.base import Place
+from chain.changes.change import Change, read_change
+from chain.changes.consent import validate_consent
+from chain.changes.members import ReplaceKey
+from chain.changes.runs import StartRun
+from chain.errors import ChainError, InvalidChange, InvalidSignature
+from chain.schema import describe
+from chain.state import State
+
+READY_HEIGHTS = 100  # a readiness names a final block at most so far below the change's
+# A retired key is remembered for so many heights at least: its node may still ask what became of it.
+RETIRED_HEIGHTS = 1000
+
+
+def compute_next_state(state: State, block: Block, parent_aggregate: Digest) -> State:
+    """The state after `block`, which `state` judges: the same, unless the block holds a change.
+
+    Of a block that was not validated it raises InvalidChange.
+    """
+    return compute_state_after(state, block.body, Place(block.height, parent_aggregate))
+
+
+def compute_state_after(state: State, body: Body, place: Place) -> State:
+    """As `compute_next_state`, of a body that is no block's yet."""
+    return state if body.change is None else execute_change(state, read_change(body.change.change), place)
+
+
+def execute_change(state: State, change: Change, place: Place) -> State:
+    """The state that follows from a change in the block at this place. Raises InvalidChange, saying why it cannot."""
+    height = place.height
+    if not change.made < height:
+        raise InvalidChange.differs("height of the change", f"more than {change.made}, where it was made", height)
+    if not change.first <= height <= change.expires:
+        raise InvalidChange.differs("height of the change", f"{change.first} to {change.expires}", height)
+    if not 0 <= change.by < state.num_seats:
+        raise InvalidChange(f"by: there is no seat {change.by}")
+    _check_key_of_proposer(state, change)
+    change_id = change.compute_id(state.chain_id)
+    if change_id in state.executed:
+        raise InvalidChange(f"change {change_id.hex()[:8]} was executed before")
+    try:
+        after = _settle(state, change.kind.apply(state, place), place)
+        after = replace(after, executed={**after.executed, change_id: change.expires})
+    except InvalidChange:
+        raise
+    except ChainError as error:
+        raise InvalidChange(f"{change.kind.name}: {describe(error)}") from error
+    if len(after.active_ids) < after.q:
+        raise InvalidChange.differs("members not suspended", f"at least {after.q}", len(after.active_ids))
+    return after
+
+
+def _check_key_of_proposer(state: State, change: Change) -> None:
+    """A rotation does not outlive the key that proposed it: else the thief of a key could get the seat back after the
+    others have replaced it, by what they approved before. What others propose for a seat stands whatever its key."""
+    if not isinstance(change.kind, ReplaceKey) or change.kind.seat != change.by:
+        return
+    member = state.get_seat(change.by)
+    if member is not None and member.key_since > change.made:
+        expected = f"at least {member.key_since}, since when {member.name} has its key"
+        raise InvalidChange.differs("height at which the rotation was made", expected, change.made)
+
+
+def _settle(before: State, after: State, place: Place) -> State:
+    """What follows from any change: the run moves on by the height it took, and what is over is forgotten."""
+    height, run = place.height, after.run
+    if run.number == before.run.number:
+        run = replace(run, first_height=run.first_height + 1)
+    kept = max(RETIRED_HEIGHTS, after.rules.evidence_heights)
+    return replace(
+        after,
+        run=run,
+        pow_since=height if after.rules.pow != before.rules.pow else after.pow_since,
+        retired=tuple(old for old in after.retired if old.last + kept >= height),
+        executed={change_id: expires for change_id, expires in after.executed.items() if expires > height},
+    )
+
+
+def get_aggregate(change: Change, parent_aggregate: Digest) -> Digest:
+    """The aggregate of a change's block: the parent's, unless a run starts from a model of its own."""
+    kind = change.kind
+    return kind.initial if isinstance(kind, StartRun) and kind.initial is not None else parent_aggregate
+
+
+def validate_approved(
+    state: State,
+    approved: ApprovedChange,
+    place: Place,
+    get_block_id: Callable[[int], Id | None],
+    is_known: Callable[[Approval], bool] | None = None,
+) -> State:
+    """The state that follows from an approved change. `get_block_id` gives the ids of the newest final blocks.
+
+    `is_known(approval)` is whether this very approval, signature included, was verified before. Raises InvalidChange,
+    LacksConsent or InvalidSignature.
+    """
+    change = read_change(approved.change)
+    after = execute_change(state, change, place)
+    change_id = compute_change_id(state.chain_id, approved.change)
+    approvals = _get_approvals(state, change_id, approved)
+    readiness = [Readiness(change_id, *entry) for entry in approved.readiness]
+    for ready in readiness:
+        validate_readiness(ready, change, place.height, get_block_id)
+    answers: dict[Id, Answer] = {approval.voter: approval.answer for approval in approvals}
+    validate_consent(change.kind, state, after, place.height, answers, {ready.key for ready in readiness})
+    for approval in approvals:
+        if is_known is None or not is_known(approval):
+            _verify(state, approval)
+    for ready in readiness:
+        verify_readiness(state.chain_id, ready)
+    return after
+
+
+def _verify(state: State, approval: Approval) -> None:
+    try:
+        verify_approval(state.chain_id, approval)
+    except InvalidSignature as error:
+        member = state.get_member(approval.voter)
+        raise InvalidSignature(f"approval of {member.name if member else 'a stranger'}: {error}") from error
+
+
+def _get_approvals(state: State, change_id: Digest, approved: ApprovedChange) -> list[Approval]:
+    for index, _, _ in approved.answers:
+        if index >= state.n:
+            raise InvalidChange.differs("member index of an answer", f"0 to {state.n - 1}", index)
+    return [
+        Approval(change_id, answer, state.member_ids[index], signature) for index, answer, signature in approved.answers
+    ]
+
+
+def validate_readiness(ready: Readiness, change: Change, height: int, get_block_id: Callable[[int], Id | None]) -> None:
+    """Raise InvalidChange unless it is the change's new key that speaks, of a final block not long below `height`. Its
+    signature is not looked at."""
+    if ready.key != change.kind.get_new_key():
+        raise InvalidChange(f"{change.kind.name}: readiness of a key that it does not bring")
+    lowest = max(0, height - READY_HEIGHTS)
+    if not lowest <= ready.height < height:
+        raise InvalidChange.differs("height of readiness", f"{lowest} to {height - 1}", ready.height)
+    block_id = get_block_id(ready.height)
+    if ready.block_id != block_id:
+        raise InvalidChange.differs("block of readiness", block_id or "none known", ready.block_id)

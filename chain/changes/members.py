@@ -1,0 +1,236 @@
+"""The changes of who takes part: members, their keys, suspensions, observers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from chain.block import Id
+from chain.changes.base import Consent, Kind, Place
+from chain.codec import decode_evidence
+from chain.errors import GenesisError, InvalidChange
+from chain.evidence import validate_evidence
+from chain.schema import Section, check_name, quote
+from chain.signing import encode_id
+from chain.state import Member, Observer, RetiredKey, State, read_key
+
+ROTATION_HEIGHTS = 1000  # a member rotates its key at most once in so many: else rotations could starve a removal
+
+
+def _check_new_key(state: State, key: Id) -> None:
+    if state.index_of(key) is not None:
+        raise InvalidChange.differs("key", "one that is no member's", encode_id(key))
+    if any(old.key == key for old in state.retired):
+        raise InvalidChange.differs("key", "one that never was a member's", encode_id(key))
+
+
+def _require_seat(state: State, seat: int) -> Member:
+    member = state.get_seat(seat)
+    if member is None:
+        raise InvalidChange(f"seat {seat}: nobody sits there")
+    return member
+
+
+def _retire(state: State, member: Member, height: int) -> tuple[RetiredKey, ...]:
+    return (*state.retired, RetiredKey(member.key, member.seat, member.key_since, height))
+
+
+def _replace_member(state: State, new: Member) -> tuple[Member, ...]:
+    members = [new if member.seat == new.seat else member for member in state.members]
+    return tuple(sorted(members, key=lambda member: member.key))
+
+
+@dataclass(frozen=True, slots=True)
+class AddMember(Kind):
+    """A new member, which stands ready: it has the chain, and its daemon runs."""
+
+    key: Id
+    member_name: str
+    name: ClassVar[str] = "add_member"
+    keys: ClassVar[tuple[str, ...]] = ("key", "name")
+    consent: ClassVar[Consent] = Consent.BOTH_QUORUMS
+
+    @classmethod
+    def read(cls, top: Section) -> Self:
+        check_name("name", top.text("name"))
+        return cls(read_key(top), top.text("name"))
+
+    def to_terms(self) -> dict[str, Any]:
+        return {"key": encode_id(self.key), "name": self.member_name}
+
+    def get_new_key(self) -> Id | None:
+        return self.key
+
+    def apply(self, state: State, place: Place) -> State:
+        _check_new_key(state, self.key)
+        new = Member(self.key, self.member_name, state.num_seats, since=place.height, key_since=place.height)
+        return replace(
+            state,
+            members=tuple(sorted((*state.members, new), key=lambda member: member.key)),
+            observers=tuple(observer for observer in state.observers if observer.key != self.key),
+            num_seats=state.num_seats + 1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMember(Kind):
+    """A member goes; where it proposes this itself, it leaves."""
+
+    seat: int
+    name: ClassVar[str] = "remove_member"
+    keys: ClassVar[tuple[str, ...]] = ("seat",)
+    consent: ClassVar[Consent] = Consent.BOTH_QUORUMS
+
+    @classmethod
+    def read(cls, top: Section) -> Self:
+        return cls(top.integer("seat"))
+
+    def to_terms(self) -> dict[str, Any]:
+        return {"seat": self.seat}
+
+    def apply(self, state: State, place: Place) -> State:
+        gone = _require_seat(state, self.seat)
+        members = tuple(member for member in state.members if member.seat != self.seat)
+        return replace(state, members=members, retired=_retire(state, gone, place.height))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceKey(Kind):
+    """Another key for a seat: a rotation where the old key agrees, else for one that was lost or stolen."""
+
+    seat: int
+    new: Id
+    name: ClassVar[str] = "replace_key"
+    keys: ClassVar[tuple[str, ...]] = ("seat", "new")
+    consent: ClassVar[Consent] = Consent.REPLACEMENT
+
+    @classmethod
+    def read(cls, top: Section) -> Self:
+        return cls(top.integer("seat"), read_key(top, "new"))
+
+    def to_terms(self) -> dict[str, Any]:
+        return {"seat": self.seat, "new": encode_id(self.new)}
+
+    def get_new_key(self) -> Id | None:
+        return self.new
+
+    def may_rotate(self, state: State, height: int) -> bool:
+        """Whether the member's own two keys are enough at this height."""
+        member = _require_seat(state, self.seat)
+        return member.key_since == member.since or height - member.key_since >= ROTATION_HEIGHTS
+
+    def apply(self, state: State, place: Place) -> State:
+        _check_new_key(state, self.new)
+        old = _require_seat(state, self.seat)
+        members = _replace_member(state, replace(old, key=self.new, key_since=place.height))
+        return replace(state, members=members, retired=_retire(state, old, place.height))
+
+
+@dataclass(frozen=True, slots=True)
+class Convict(Kind):
+    """A member that signed two things for one slot is suspended; the evidence proves it."""
+
+    evidence: bytes
+    name: ClassVar[str] = "convict"
+    keys: ClassVar[tuple[str, ...]] = ("evidence",)
+    consent: ClassVar[Consent] = Consent.PROOF
+
+    @classmethod
+    def read(cls, top: Section) -> Self:
+        text = top.text("evidence")
+        try:
+            data = bytes.fromhex(text)
+        except ValueError as error:
+            raise GenesisError("evidence", f"expected hex, got {quote(text)}") from error
+        if data.hex() != text:
+            raise GenesisError("evidence", "expected lower-case hex without spaces")
+        return cls(data)
+
+    def to_terms(self) -> dict[str, Any]:
+        return {"evidence": self.evidence.hex()}
+
+    def apply(self, state: State, place: Place) -> State:
+        author, height = validate_evidence(state, decode_evidence(self.evidence))
+        first = place.height - state.rules.evidence_heights + 1
+        if not first <= height < place.height:
+            raise InvalidChange.differs("height of the evidence", f"{first} to {place.height - 1}", height)
+        seat = state.find_holder(author, height)
+        member = None if seat is None else state.get_seat(seat)
+        if member is None:
+            raise InvalidChange(f"evidence accuses {encode_id(author)}, who is a member no more")
+        if member.is_suspended:
+            raise InvalidChange(f"{member.name} is suspended already")
+        if height <= member.pardoned_at:
+            expected = f"more than {member.pardoned_at}, up to which {member.name} was pardoned"
+            raise InvalidChange.differs("height of the evidence", expected, height)
+        return replace(state, members=_replace_member(state, replace(member, is_suspended=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pardon(Kind):
+    """A suspension ends."""
+
+    seat: int
+    name: ClassVar[str] = "pardon"
+    keys: ClassVar[tuple[str, ...]] = ("seat",)
+
+    @classmethod
+    def read(cls, top: Section) -> Self:
+        return cls(top.integer("seat"))
+
+    def to_terms(self) -> dict[str, Any]:
+        return {"seat": self.seat}
+
+    def apply(self, state: State, place: Place) -> State:
+        member = _require_seat(state, self.seat)
+        if not member.is_suspended:
+            raise InvalidChange(f"{member.name} is not suspended")
+        pardoned = replace(member, is_suspended=False, pardoned_at=place.height)
+        return replace(state, members=_replace_member(state, pardoned))
+
+
+@dataclass(frozen=True, slots=True)
+class AddObserver(Kind):
+    """A key that may sync and read."""
+
+    key: Id
+    observer_name: str
+    name: ClassVar[str] = "add_observer"
+    keys: ClassVar[tuple[str, ...]] = ("key", "name")
+
+    @classmethod
+    def read(cls, top: Section) -> Self:
+        check_name("name", top.text("name"))
+        return cls(read_key(top), top.text("name"))
+
+    def to_terms(self) -> dict[str, Any]:
+        return {"key": encode_id(self.key), "name": self.observer_name}
+
+    def apply(self, state: State, place: Place) -> State:
+        _check_new_key(state, self.key)
+        if any(observer.key == self.key for observer in state.observers):
+            raise InvalidChange(f"{encode_id(self.key)} is an observer already")
+        new = Observer(self.key, self.observer_name)
+        return replace(state, observers=tuple(sorted((*state.observers, new), key=lambda observer: observer.key)))
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveObserver(Kind):
+    """A key that may sync and read no more."""
+
+    key: Id
+    name: ClassVar[str] = "remove_observer"
+    keys: ClassVar[tuple[str, ...]] = ("key",)
+
+    @classmethod
+    def read(cls, top: Section) -> Self:
+        return cls(read_key(top))
+
+    def to_terms(self) -> dict[str, Any]:
+        return {"key": encode_id(self.key)}
+
+    def apply(self, state: State, place: Place) -> State:
+        observers = tuple(observer for observer in state.observers if observer.key != self.key)
+        if len(observers) == len(state.observers):
+            raise InvalidChange(f"{encode_id(self.key)} is no observer")
+        return replace(state, observers=observers)

@@ -1,0 +1,96 @@
+"""The rules of evidence (PROTOCOL §1, §9): two objects that one author signed for one slot, and that differ.
+
+Pure, as `chain.validation`. Evidence proves itself: all it needs is the state that knows who held the key.
+"""
+
+from __future__ import annotations
+
+from chain.block import ZERO, Evidence, EvidenceKind, Id
+from chain.codec import (
+    BLOCK_TAG,
+    CONTRIBUTION_TAG,
+    VOTE_TAG,
+    contribution_fields,
+    decode_contribution,
+    decode_sealed_header,
+    decode_vote,
+    vote_fields,
+)
+from chain.errors import ChainError, InvalidEvidence, NotAMember
+from chain.signing import encode_id, verify
+from chain.state import State
+
+
+def read_accusation(evidence: Evidence) -> tuple[Id, int]:
+    """Whom `evidence` accuses, and at which height, by its own word: what can be known without checking a signature.
+
+    Raises InvalidEvidence if there is nothing to read.
+    """
+    try:
+        if evidence.kind is EvidenceKind.CONTRIBUTION:
+            contribution = decode_contribution(evidence.first)
+            return contribution.author, contribution.height
+        if evidence.kind is EvidenceKind.CANDIDATE:
+            header = decode_sealed_header(ZERO, evidence.first).header
+            return header.miner, header.height
+        vote = decode_vote(evidence.first)
+        return vote.voter, vote.height
+    except ChainError as error:
+        raise InvalidEvidence(f"{evidence.kind.name.lower()} evidence: {error}") from error
+
+
+def validate_evidence(state: State, evidence: Evidence) -> tuple[Id, int]:
+    """The author and height of two objects signed for one slot that differ in more than their signatures.
+
+    The author must have been a member when that height was judged, as far as `state` remembers. Raises InvalidEvidence,
+    whatever is wrong with it.
+    """
+    try:
+        if evidence.kind is EvidenceKind.CONTRIBUTION:
+            return _validate_contributions(state, evidence)
+        if evidence.kind is EvidenceKind.CANDIDATE:
+            return _validate_candidates(state, evidence)
+        return _validate_votes(state, evidence)
+    except InvalidEvidence:
+        raise
+    except ChainError as error:
+        raise InvalidEvidence(f"{evidence.kind.name.lower()} evidence: {error}") from error
+
+
+def _validate_slot(
+    state: State, author: Id, height: int, slots: tuple[object, object], contents: tuple[bytes, bytes]
+) -> None:
+    if state.find_holder(author, height) is None:
+        expected = f"a member's key at height {height}"
+        raise NotAMember.differs("author of evidence", expected, encode_id(author))
+    if slots[0] != slots[1]:
+        raise InvalidEvidence("evidence: expected two objects of one slot, got two slots")
+    if contents[0] == contents[1]:
+        raise InvalidEvidence("evidence: expected two objects that differ, got one object signed twice")
+
+
+def _validate_contributions(state: State, evidence: Evidence) -> tuple[Id, int]:
+    a, b = decode_contribution(evidence.first), decode_contribution(evidence.second)
+    slots = ((a.author, a.height), (b.author, b.height))
+    _validate_slot(state, a.author, a.height, slots, (contribution_fields(a), contribution_fields(b)))
+    for c in (a, b):
+        verify(c.author, c.signature, CONTRIBUTION_TAG, state.chain_id, contribution_fields(c))
+    return a.author, a.height
+
+
+def _validate_candidates(state: State, evidence: Evidence) -> tuple[Id, int]:
+    """Work is not asked for: the miner signed two headers, and an honest one signs only the block it found."""
+    a, b = (decode_sealed_header(state.chain_id, data) for data in (evidence.first, evidence.second))
+    slots = ((a.header.miner, a.header.height), (b.header.miner, b.header.height))
+    _validate_slot(state, a.header.miner, a.header.height, slots, (a.id, b.id))
+    for sealed in (a, b):
+        verify(sealed.header.miner, sealed.signature, BLOCK_TAG, state.chain_id, sealed.id)
+    return a.header.miner, a.header.height
+
+
+def _validate_votes(state: State, evidence: Evidence) -> tuple[Id, int]:
+    a, b = decode_vote(evidence.first), decode_vote(evidence.second)
+    _validate_slot(state, a.voter, a.height, (a.slot, b.slot), (vote_fields(a), vote_fields(b)))
+    for vote in (a, b):
+        verify(vote.voter, vote.signature, VOTE_TAG, state.chain_id, vote_fields(vote))
+    return a.voter, a.height

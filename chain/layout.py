@@ -1,0 +1,60 @@
+"""The ground of every byte layout: limits, the structs of integers, and a reader that checks lengths."""
+
+from __future__ import annotations
+
+import struct
+
+from chain.errors import ChainError, DecodeError
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+
+WEIGHT_LIMIT = 2**29  # a float32 times a smaller integer is exact in float64 (PROTOCOL §2)
+MAX_HEIGHT = 2**63 - 1  # SQLite's integers are signed
+MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999: every accepted time can be shown as a date
+MAX_U8, MAX_U16, MAX_U32, MAX_U64 = 2**8 - 1, 2**16 - 1, 2**32 - 1, 2**64 - 1
+
+U8, U16, U32, U64 = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
+
+Error = type[ChainError]
+
+
+class Reader:
+    """Takes fields off a byte string from the left; DecodeError when it ends too soon or too late."""
+
+    __slots__ = ("_at", "_data", "_what")
+
+    def __init__(self, what: str, data: bytes, max_bytes: int) -> None:
+        if len(data) > max_bytes:
+            raise DecodeError(f"{what}: expected at most {max_bytes} bytes, got {len(data)}")
+        self._what = what
+        self._data = bytes(data)
+        self._at = 0
+
+    def take(self, count: int) -> bytes:
+        end = self._at + count
+        if end > len(self._data):
+            raise DecodeError(f"{self._what}: expected at least {end} bytes, got {len(self._data)}")
+        piece = self._data[self._at : end]
+        self._at = end
+        return piece
+
+    def number(self, layout: struct.Struct) -> int:
+        value: int = layout.unpack(self.take(layout.size))[0]
+        return value
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise DecodeError(f"{self._what}: expected exactly {self._at} bytes, got {len(self._data)}")
+
+
+def check(error: Error, what: str, value: int, low: int, high: int) -> None:
+    """Raise `error` unless the number is in its range."""
+    if not low <= value <= high:
+        raise error(f"{what}: expected {low} to {high}, got {value}")
+
+
+def check_size(error: Error, what: str, value: bytes, size: int) -> None:
+    """Raise `error` unless there are so many bytes."""
+    if len(value) != size:
+        raise error(f"{what}: expected {size} bytes, got {len(value)}")

@@ -1,0 +1,140 @@
+"""A run: one training of one model by one method over a number of rounds, as all members have agreed on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from chain.block import Digest
+from chain.errors import GenesisError
+from chain.layout import MAX_HEIGHT, MAX_U32
+from chain.schema import Section, check_range, check_unique, copy_tree, quote, read_digest, read_number
+
+MAX_SCHEMA_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run in force or over; `number` counts from 1. Valid once built: raises GenesisError naming the field.
+
+    Round r makes the block at `first_height` + r - 1; each change block in a run moves `first_height` by one.
+    `rounds` is how many are planned, 0 for no end. `schema` says what its contributions carry and what its aggregate
+    holds. `initial_model` is the digest of the aggregate that it begins from. `is_ended`: a change has ended it.
+    """
+
+    number: int
+    first_height: int
+    method: Mapping[str, Any]
+    model: Mapping[str, Any]
+    classes: tuple[str, ...]
+    input: Mapping[str, Any]
+    rounds: int
+    initial_model: Digest
+    schema: Mapping[str, Any]
+    is_ended: bool = False
+
+    def __post_init__(self) -> None:
+        check_range("number", self.number, 1, MAX_U32)
+        check_range("first_height", self.first_height, 1, MAX_HEIGHT)
+        for path in ("method", "model"):
+            value = getattr(self, path)
+            if not isinstance(value.get("name"), str) or not value["name"]:
+                raise GenesisError(f"{path}.name", f"expected a name, got {quote(value.get('name'))}")
+        check_unique("classes", self.classes)
+        if len(self.initial_model) != 32:
+            raise GenesisError("initial_model", f"expected 32 bytes, got {len(self.initial_model)}")
+        check_range("rounds", self.rounds, 0, MAX_HEIGHT)
+        size = len(encode_canonical(self.schema))
+        check_range("size of the schema", size, 2, MAX_SCHEMA_BYTES, path="schema")
+
+    def get_round(self, height: int) -> int:
+        """The round that makes the block at `height`, of heights that this very run judges."""
+        return height - self.first_height + 1
+
+    def has_round(self, height: int) -> bool:
+        """Whether the block at `height` may be a round of this run."""
+        return not self.is_ended and (self.rounds == 0 or self.get_round(height) <= self.rounds)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """What is hashed: JSON-able, every value written out."""
+        return {"number": self.number, "first_height": self.first_height, "is_ended": self.is_ended} | self.to_terms()
+
+    def to_terms(self) -> dict[str, Any]:
+        """What members agree on when they start it: all but where it stands on the chain."""
+        return {
+            "method": copy_tree("method", self.method),
+            "model": copy_tree("model", self.model),
+            "classes": list(self.classes),
+            "input": copy_tree("input", self.input),
+            "rounds": self.rounds,
+            "initial_model": self.initial_model.hex(),
+            "schema": copy_tree("schema", self.schema),
+        }
+
+    @classmethod
+    def from_mapping(cls, obj: object) -> Self:
+        """The inverse of `to_mapping`. Raises GenesisError."""
+        top = Section("run", obj, (*TERMS, "number", "first_height", "is_ended"))
+        return cls.from_terms(
+            top,
+            number=top.integer("number"),
+            first_height=top.integer("first_height"),
+            is_ended=top.flag("is_ended"),
+        )
+
+    @classmethod
+    def from_terms(cls, top: Section, *, number: int, first_height: int, is_ended: bool = False) -> Self:
+        """From what members agree on, where genesis or a change says it. Raises GenesisError."""
+        return cls(
+            number=number,
+            first_height=first_height,
+            method=top.tree("method"),
+            model=top.tree("model"),
+            classes=top.texts("classes"),
+            input=_read_input(top),
+            rounds=top.integer("rounds"),
+            initial_model=read_digest(top.path("initial_model"), top.text("initial_model")),
+            schema=top.tree("schema", {}),
+            is_ended=is_ended,
+        )
+
+
+TERMS = ("method", "model", "classes", "input", "rounds", "initial_model", "schema")
+
+
+def encode_canonical(value: object) -> bytes:
+    """ASCII JSON with sorted keys, no spaces and finite numbers: one encoding per value (PROTOCOL §1)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _read_input(top: Section) -> dict[str, Any]:
+    """Shape [channels, height, width]; resize null or [height, width]; a mean and std for all channels or for each."""
+    section = top.section("input", ("shape", "resize", "mean", "std"))
+    shape = _read_sizes(section.path("shape"), section.items("shape"), range(1, 5))
+    resize = section.value("resize", None)
+    if resize is not None:
+        resize = _read_sizes(section.path("resize"), section.items("resize"), range(2, 3))
+    constants: dict[str, list[float]] = {}
+    for key, default in (("mean", [0.0]), ("std", [1.0])):
+        values, path = section.items(key, default), section.path(key)
+        if len(values) not in (1, shape[0]):
+            raise GenesisError(path, f"expected 1 value or {shape[0]}, got {len(values)}")
+        constants[key] = [read_number(f"{path}[{i}]", value) for i, value in enumerate(values)]
+    for i, value in enumerate(constants["std"]):
+        if value <= 0:
+            raise GenesisError(f"{section.path('std')}[{i}]", f"expected more than 0, got {value:g}")
+    return {"shape": shape, "resize": resize, **constants}
+
+
+def _read_sizes(path: str, values: Sequence[object], counts: range) -> list[int]:
+    if len(values) not in counts:
+        wanted = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+        raise GenesisError(path, f"expected {wanted} sizes, got {len(values)}")
+    sizes: list[int] = []
+    for i, value in enumerate(values):
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65_536:
+            raise GenesisError(f"{path}[{i}]", f"expected 1 to 65536, got {quote(value)}")
+        sizes.append(value)
+    return sizes

@@ -1,0 +1,109 @@
+"""The finalised blocks of one database, and the states that follow from their changes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import partial
+
+from chain.block import Id
+from chain.codec import decode_block, decode_certificate
+from chain.errors import GenesisError, StoreCorrupted
+from chain.genesis import Genesis
+from chain.layout import MAX_HEIGHT
+from chain.state import State
+from chain.store.interface import BlockRow, StoredBlock
+from chain.store.rows import Rows, decode_stored, is_intact
+
+_BATCH_ROWS = 64
+_CACHED_STATES = 8  # the newest asked for; a state may have hundreds of KiB
+
+
+class ChainRows:
+    """The blocks and states of one database, each row checked as it is read."""
+
+    def __init__(self, genesis: Genesis, rows: Rows) -> None:
+        self._genesis = genesis
+        self._rows = rows
+        self._states: OrderedDict[int, State] = OrderedDict()  # by the height that they hold from
+
+    def get_state(self, height: int) -> State:
+        """The state after `height`, which judges the next. Raises StoreCorrupted where there is none."""
+        what = f"state after block {height}"
+        found = self._rows.read_one(what, "SELECT max(height) FROM states WHERE height <= ?", height)
+        if found is None or found[0] is None:
+            raise StoreCorrupted(self._rows.where(f"{what}: missing"))
+        since = found[0]
+        if since not in self._states:
+            row = self._rows.read_one(what, "SELECT state, digest FROM states WHERE height = ?", since)
+            if row is None:
+                raise StoreCorrupted(self._rows.where(f"{what}: missing"))
+            self._rows.check(what, "states", (since, row[0]), row[1])
+            try:
+                self._states[since] = State.decode(self._genesis.chain_id, row[0])
+            except GenesisError as error:
+                raise StoreCorrupted(self._rows.where(f"{what}: {error}")) from error
+            if len(self._states) > _CACHED_STATES:
+                self._states.popitem(last=False)
+        return self._states[since]
+
+    def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
+        """Stored bytes of the heights first..last in order, a batch at a time; StoreCorrupted names the first height
+        that cannot be read. A height that is missing is skipped, as only the caller knows what should be there."""
+        first, last, batch = max(first, 0), min(last, MAX_HEIGHT), _BATCH_ROWS
+        query = (
+            "SELECT height, id, block, certificate, block_digest, certificate_digest"
+            " FROM blocks WHERE height BETWEEN ? AND ? ORDER BY height"
+        )
+        while first <= last:
+            end = min(last, first + batch - 1)
+            try:
+                rows = self._rows.read(f"block {first}", query, first, end)
+            except StoreCorrupted:
+                if batch == 1:
+                    raise
+                batch = 1  # find the height itself
+                continue
+            for height, block_id, block, certificate, block_digest, certificate_digest in rows:
+                damage = None
+                if not is_intact("block", (height, block_id, block), block_digest):
+                    damage = "stored bytes do not match their digest"
+                elif not is_intact("certificate", (height, certificate), certificate_digest):
+                    damage = "certificate: stored bytes do not match their digest"
+                yield BlockRow(height, block, certificate, damage)
+            if not rows and not self._rows.read(f"block {first}", "SELECT 1 FROM blocks WHERE height > ? LIMIT 1", end):
+                return
+            first = end + 1
+
+    def get_block_bytes(self, height: int) -> tuple[bytes, bytes] | None:
+        """The canonical bytes of a block and of its certificate (empty at height 0)."""
+        for row in self.read_rows(height, height):
+            if row.damage is not None:
+                raise StoreCorrupted(self._rows.where(f"block {height}: {row.damage}"))
+            return row.block, row.certificate
+        return None
+
+    def get_block(self, height: int) -> StoredBlock | None:
+        """The finalised block of a height; None below 0 and above the head."""
+        return next(self.blocks(height, height), None)
+
+    def find_block(self, block_id: Id) -> StoredBlock | None:
+        """The finalised block with this id."""
+        what = f"block {block_id.hex()}"
+        row = self._rows.read_one(what, "SELECT height FROM blocks WHERE id = ?", block_id)
+        if row is None:
+            return None
+        found = self.get_block(row[0])
+        if found is None or found.block.id != block_id:
+            raise StoreCorrupted(self._rows.where(f"{what}: the index of ids points elsewhere"))
+        return found
+
+    def blocks(self, first: int, last: int) -> Iterator[StoredBlock]:
+        """The finalised blocks of the heights first..last in order, as many as there are."""
+        for row in self.read_rows(first, last):
+            where = self._rows.where(f"block {row.height}")
+            if row.damage is not None:
+                raise StoreCorrupted(f"{where}: {row.damage}")
+            block = decode_stored(where, partial(decode_block, self._genesis.chain_id), row.block)
+            certificate = decode_stored(where, decode_certificate, row.certificate) if row.certificate else None
+            yield StoredBlock(block, certificate)

@@ -1,0 +1,180 @@
+"""The rounds of a simulation: train, exchange, aggregate and apply, for all clients in one process.
+
+A local phase that diverges ends the run; where some clients lie it is left out of its round, as a contribution is that
+validators refuse. `ml.simulation.run` says what the rounds came to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ml.aggregation import compute_max_liars
+from ml.clients.batched import train_batched
+from ml.clients.client import Client
+from ml.errors import Spoiled
+from ml.guard import KEEP_HEIGHTS, LeftOut
+from ml.methods.base import Blobs, Metrics, Trained
+from ml.payload import Arrays, decode_arrays
+from ml.simulation.exchange import Exchange, Size
+from ml.simulation.liars import Liars
+from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate
+from ml.training.loop import Diverged
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Played:
+    """One round, by client: what each has `trained`, and measured once the round was `applied`, on its own test set and
+    `on_all`; and which of them it would have `spoiled`. `digest` is the aggregate's, None where nothing is voted on."""
+
+    height: int
+    trained: Sequence[Trained | None]
+    num_left_out: int
+    digest: bytes | None
+    sent: Size
+    received: Size
+    applied: Sequence[Metrics]
+    spoiled: frozenset[int]
+    on_all: Sequence[Metrics]
+
+
+class Rounds:
+    """The rounds of a run, to be played one after the other. `trained` is what the last local phase has made, by
+    client."""
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        ids: Sequence[bytes],
+        initial: Arrays,
+        liars: Liars | None = None,
+        *,
+        batched: bool = False,
+    ) -> None:
+        """`initial` is block 0's aggregate; with `batched` all clients train in one pass."""
+        self._clients = clients
+        self._ids = ids
+        self._spec = clients[0].spec
+        self._liars = liars
+        self._batched = batched
+        self._parent: Arrays | None = initial
+        self._kept: dict[int, Exchange] = {}  # those whose payloads later rounds read, by height
+        self._left_out = [LeftOut(KEEP_HEIGHTS) for _ in clients]
+        self.honest = list(range(len(clients))) if liars is None else liars.honest
+        self.trained: list[Trained | None] = [None] * len(clients)
+
+    def play(self, height: int, beacon: bytes) -> Played | None:
+        """The round that makes the block at `height`; `beacon` is the parent's id. None where a federation would stand
+        still.
+
+        Raises Diverged where nobody lies, and PayloadError.
+        """
+        answers = self._answer(height, beacon)
+        if _stands_still(answers, self.honest):
+            return None
+        exchange = Exchange.make(self._spec, height, self._ids, answers)
+        self._keep(exchange)
+        digest = self._aggregate(height, answers)
+        gone = [frozenset(left_out.get(height)) for left_out in self._left_out]
+        taken = {me: exchange.take(beacon, me, self._parent, away) for me, away in zip(self._ids, gone, strict=True)}
+        sent, received = exchange.measure(taken)
+        applied = [self._apply(i, exchange, beacon, taken[me], gone[i]) for i, me in enumerate(self._ids)]
+        return Played(
+            height=height,
+            trained=self.trained,
+            num_left_out=answers.count(None),
+            digest=digest,
+            sent=sent,
+            received=received,
+            applied=[metrics for metrics, _ in applied],
+            spoiled=frozenset(i for i, (_, is_spoiled) in enumerate(applied) if is_spoiled),
+            on_all=[client.evaluate("global") for client in self._clients],
+        )
+
+    def _answer(self, height: int, beacon: bytes) -> Sequence[Trained | None]:
+        """What all contribute: what they have trained, and the lies of those that lie."""
+        shared = self._kept.get(self._spec.get_shared_height(height) or 0)
+        offers = shared.offers if shared else ()
+        blobs = [shared.take_for_training(height, beacon, me) if shared else {} for me in self._ids]
+        if self._liars is not None:
+            self._liars.begin()
+        self.trained = self._train(height, beacon, offers, blobs)
+        return self.trained if self._liars is None else self._liars.answer(height, self.trained, self._parent)
+
+    def _train(
+        self, height: int, beacon: bytes, offers: Sequence[Offer], blobs: Sequence[Blobs]
+    ) -> list[Trained | None]:
+        """The local phases of all. Where those of all at once diverge, one after the other: each may have a state to go
+        back to. Where some lie, None for one that diverges all the same; raises Diverged otherwise."""
+        if self._batched:
+            with suppress(Diverged):
+                return [*train_batched(self._clients, height, beacon, ids=self._ids, offers=offers, blobs=blobs)]
+        trained: list[Trained | None] = []
+        for me, client, own in zip(self._ids, self._clients, blobs, strict=True):
+            try:
+                trained.append(client.train(height, beacon, me=me, offers=offers, blobs=own))
+            except Diverged:
+                if self._liars is None:
+                    raise
+                trained.append(None)
+        return trained
+
+    def _keep(self, exchange: Exchange) -> None:
+        """Keeps what later rounds read, and nothing else."""
+        now, exchanges = exchange.height, {**self._kept, exchange.height: exchange}
+        self._kept = {made: old for made, old in exchanges.items() if _is_read_after(now, made, self._spec)}
+
+    def _aggregate(self, height: int, answers: Sequence[Trained | None]) -> bytes | None:
+        """The digest of the round's aggregate, which is the parent of the next."""
+        contributions = [
+            AuthorPayloads(author, made.weight, made.payloads)
+            for author, made in zip(self._ids, answers, strict=True)
+            if made is not None
+        ]
+        encoded = compute_aggregate(self._spec, height, contributions, self._parent)
+        self._parent = None if encoded is None else decode_arrays(encoded, len(encoded))
+        return None if encoded is None else hashlib.sha256(encoded).digest()
+
+    def _apply(
+        self, i: int, exchange: Exchange, beacon: bytes, blobs: Blobs, gone: Collection[bytes]
+    ) -> tuple[Metrics, bool]:
+        """What client `i` measures after a round, and whether that would have spoiled it: then it is as it was. Whom it
+        refuses it leaves out."""
+        client, me, height = self._clients[i], self._ids[i], exchange.height
+
+        def on_refused(peer: bytes, why: str) -> None:
+            log.info("%s took nothing of %s at height %d: %s", me.hex()[:8], peer.hex()[:8], height, why)
+            self._left_out[i].add(peer, height, why)
+
+        try:
+            metrics = client.apply(
+                height,
+                self._parent,
+                beacon=beacon,
+                me=me,
+                offers=exchange.offers,
+                blobs=blobs,
+                gone=gone,
+                on_refused=on_refused,
+            )
+        except Spoiled as error:
+            log.warning("%s went on from its own model after height %d: %s", me.hex()[:8], height, error)
+            return client.evaluate(), True
+        return metrics, False
+
+
+def _stands_still(answers: Sequence[Trained | None], honest: Sequence[int]) -> bool:
+    """Whether no block comes about: fewer than n - f contributions, a federation's quorum, or none of the honest."""
+    num = len(answers) - answers.count(None)
+    return num < len(answers) - compute_max_liars(len(answers)) or all(answers[i] is None for i in honest)
+
+
+def _is_read_after(height: int, made: int, spec: MethodSpec) -> bool:
+    """Whether a local phase after that of `height` reads what height `made` has exchanged."""
+    last = spec.needed_until(made)
+    return last is None or last > height

@@ -1,0 +1,52 @@
+"""The chain as a running node keeps it: its rules, its store, and the one thread that may read the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from chain.block import Block
+from chain.errors import StoreCorrupted
+from chain.genesis import Genesis
+from chain.store.sqlite import SqliteStore
+from ml.specs import MethodSpec
+from node.ledger.audit import Call
+from node.offload import Offload
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredChain:
+    """Of one node. `disk` is the store's thread; `spec` is genesis' method."""
+
+    genesis: Genesis
+    spec: MethodSpec
+    store: SqliteStore
+    disk: Offload
+
+    async def get_block(self, height: int) -> Block:
+        """A block up to the head. Raises StoreCorrupted."""
+        stored = await self.disk.run(self.store.get_block, height)
+        if stored is None:
+            raise self.describe_missing(height)
+        return stored.block
+
+    def describe_missing(self, height: int) -> StoreCorrupted:
+        """What is raised of a block that must be there."""
+        return StoreCorrupted(f"{self.store.path}: block {height}: missing from the store")
+
+    def make_call(self) -> Call:
+        """What another thread reads the store with, while it works something out: each call waits for its turn on the
+        store's thread."""
+        loop = asyncio.get_running_loop()
+
+        def call(function: Callable[[], T]) -> T:
+            return asyncio.run_coroutine_threadsafe(self._run(function), loop).result()
+
+        return call
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        return await self.disk.run(function)

@@ -1,0 +1,87 @@
+"""Wiring: makes the parts of the control plane of one node, each with its own few collaborators."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from chain.block import Id
+from node.admin.peer_view import PeerView
+from node.admin.predictor import Predictor
+from node.admin.process_view import ProcessView
+from node.admin.reload import Load, Reloading
+from node.admin.round_control import Control
+from node.admin.scorer import Scorer
+from node.admin.shutdown import Shutdown
+from node.admin.status_view import StatusView
+from node.admin.stored_chain import StoredChain
+from node.admin.view import NodeView
+from node.config.node_config import NodeConfig
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.ledger.reader import Ledger
+from node.p2p.address_book import AddressBook
+from node.telemetry.processes import Processes
+
+if TYPE_CHECKING:
+    from node.telemetry.http_server import HttpServer
+
+
+def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: AddressBook) -> NodeView:
+    """Of a node that comes up now."""
+    ledger, started_ms = Ledger(c.genesis, c.store), c.clock.now_ms()
+    peers = PeerView(service, c.genesis, book, transport=c.transport, bans=c.bans, boundary=c.boundary, clock=c.clock)
+    processes = Processes(c.trainer, c.miner)
+    process = ProcessView(c.genesis, c.me, processes, c.transport, c.store.path, clock=c.clock, started_ms=started_ms)
+    return NodeView(
+        service,
+        config,
+        _make_stored_chain(c),
+        ledger,
+        c.transport,
+        peers=peers,
+        status=StatusView(service, process, peers, ledger, c.disk, spec=c.spec, me=c.me, clock=c.clock),
+        scorer=make_scorer(service, c),
+        started_ms=started_ms,
+    )
+
+
+def make_scorer(service: RoundService, c: NodeContext) -> Scorer:
+    return Scorer(_make_stored_chain(c), c.me, c.trainer, service.learner, c.boundary)
+
+
+def make_predictor(service: RoundService, c: NodeContext) -> Predictor:
+    return Predictor(_make_stored_chain(c), c.me, c.trainer, service.learner, c.arithmetic)
+
+
+def make_control(service: RoundService, c: NodeContext, shutdown: Shutdown, reloading: Reloading, name: str) -> Control:
+    return Control(service, c.genesis, shutdown, reloading, me=c.me, name=name, disk=c.disk, clock=c.clock)
+
+
+def make_reloading(
+    service: RoundService,
+    c: NodeContext,
+    config: NodeConfig,
+    load: Load | None,
+    book: AddressBook,
+    *,
+    redial: Callable[[Id, str | None], Awaitable[None]],
+    http: HttpServer | None,
+    on_config: Callable[[NodeConfig], None],
+) -> Reloading:
+    return Reloading(
+        config,
+        load,
+        service,
+        c.genesis,
+        book,
+        me=c.me,
+        transport=c.transport,
+        redial=redial,
+        http=http,
+        on_config=on_config,
+    )
+
+
+def _make_stored_chain(c: NodeContext) -> StoredChain:
+    return StoredChain(c.genesis, c.spec, c.store, c.disk)

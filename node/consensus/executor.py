@@ -1,0 +1,91 @@
+"""Action executor: carries out what the machine has decided, short of ending the height.
+
+What is signed is durable before it is sent. Slow work only begins here, and reports back by an event of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chain.block import Block, Contribution, Phase, Vote
+from node.boundary import Boundary
+from node.consensus import actions
+from node.consensus.current import CurrentRound
+from node.consensus.evidence import EvidencePool
+from node.consensus.gossip import Gossip
+from node.consensus.halted import Halted
+from node.consensus.round_tasks import RoundTasks
+from node.consensus.signer import Signer
+
+
+class ActionExecutor:
+    """One node's."""
+
+    def __init__(
+        self,
+        current: CurrentRound,
+        signer: Signer,
+        tasks: RoundTasks,
+        *,
+        gossip: Gossip,
+        evidence: EvidencePool,
+        boundary: Boundary,
+    ) -> None:
+        self._current = current
+        self._signer = signer
+        self._tasks = tasks
+        self._gossip = gossip
+        self._evidence = evidence
+        self._boundary = boundary
+
+    async def execute(self, height: int, action: actions.Effect) -> actions.Event | None:
+        """Carries out an action of the round at `height`. Returns what the machine is to hear at once, None where there
+        is nothing. Raises Halted."""
+        match action:
+            case actions.FetchPayloads(contribution):
+                self._tasks.fetch_payloads(contribution)
+            case actions.ComputeAggregate(contributions):
+                self._tasks.compute_aggregate(contributions)
+            case actions.Mine(contributions, aggregate):
+                self._tasks.start_mining(self._current.tip, contributions, aggregate)
+            case actions.MineChange(change):
+                self._tasks.start_mining_change(self._current.tip, change)
+            case actions.StopMining():
+                self._tasks.stop_mining()
+            case actions.CheckCandidate(block):
+                self._tasks.check_candidate(block)
+            case actions.CastVote():
+                return await self._cast(height, action)
+            case actions.FetchBlock():
+                with self._boundary.around("status"):
+                    self._gossip.send_status()  # whoever sees that we lack it pushes it
+            case actions.StartTimer(timer, after_s):
+                self._tasks.start_timer(timer, after_s)
+            case actions.Accuse(evidence, author):
+                await self._evidence.accuse(evidence, author, height)
+            case actions.Halt(reason):
+                raise Halted(reason)
+        return None
+
+    async def _cast(self, height: int, action: actions.CastVote) -> actions.VoteSeen:
+        """Signs a vote and sends it. What a prevote is justified by goes first."""
+        vote = await self._signer.sign_vote(height, action)
+        if action.cast.phase is Phase.PREVOTE:
+            for prevote in action.cast.justification:
+                self._gossip.push_vote(prevote)
+        self._gossip.push_vote(vote)
+        return actions.VoteSeen(vote)
+
+    def resend(self, things: Iterable[Contribution | Block | Vote]) -> None:
+        """Sends again what this node signed in an earlier life."""
+        for thing in things:
+            match thing:
+                case Contribution():
+                    self._gossip.push_contribution(thing)
+                case Block():
+                    self._gossip.push_block(thing)
+                case Vote():
+                    self._gossip.push_vote(thing)
+
+    def __repr__(self) -> str:
+        return f"<ActionExecutor on {self._current.tip.height}: {self._tasks!r}>"

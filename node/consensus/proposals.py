@@ -1,0 +1,265 @@
+"""The node's book of open changes: what members propose and approve, kept before it is told, and chosen from.
+
+A change travels with its proposer's approval, approvals and readiness by themselves; status repairs what is lost. This
+node approves nothing but by `approve` and `propose`, which an operator calls (FEDERATION §4, I14).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+
+from chain.approvals import (
+    compute_change_id,
+    decode_approval,
+    decode_proposal,
+    decode_readiness,
+    verify_approval,
+)
+from chain.block import Answer, Approval, ApprovedChange, Digest, Id, Readiness
+from chain.changes.change import Change
+from chain.errors import ChainError, DecodeError, InvalidSignature, NotAMember
+from chain.proposals import Closed, Proposal, Proposals
+from chain.store.sqlite import SqliteStore
+from node.boundary import Boundary
+from node.clock import Clock
+from node.consensus import actions
+from node.consensus.current import CurrentRound
+from node.consensus.gossip import Gossip
+from node.consensus.signer import Signer
+from node.errors import InvalidRequest, NotFound
+from node.events import Events
+from node.offload import Offload
+from node.p2p.peers import Peer, Peers
+from node.p2p.refusals import Reason, get_reason
+from node.p2p.transport.base import Message, MessageKind, PeerFault
+from node.p2p.transport.outbox import TokenBucket
+
+log = logging.getLogger(__name__)
+
+# A change is read at some expense, so that each member has only so many read of any one proposer: an honest one passes
+# on what is open, and proposes a few a day. So nobody uses up what is for another, not with old changes of its either.
+READS_BURST = 16.0
+READS_PER_S = 0.1
+
+CONSENT_KINDS = (MessageKind.PROPOSAL, MessageKind.APPROVAL, MessageKind.READINESS)
+
+
+class ProposalBook:
+    """One node's. `disk` is the store's thread."""
+
+    def __init__(
+        self,
+        current: CurrentRound,
+        proposals: Proposals,
+        signer: Signer,
+        store: SqliteStore,
+        disk: Offload,
+        *,
+        gossip: Gossip,
+        peers: Peers,
+        events: Events,
+        clock: Clock,
+        boundary: Boundary,
+    ) -> None:
+        self._current = current
+        self._proposals = proposals
+        self._signer = signer
+        self._store = store
+        self._disk = disk
+        self._gossip = gossip
+        self._peers = peers
+        self._events = events
+        self._clock = clock
+        self._boundary = boundary
+        self._reads: dict[tuple[Id, Id], TokenBucket] = {}  # by sender and proposer, members both
+
+    def __repr__(self) -> str:
+        return f"<ProposalBook: {self._proposals!r}>"
+
+    def __iter__(self) -> Iterator[Proposal]:
+        return iter(self._proposals)
+
+    @property
+    def _chain_id(self) -> Digest:
+        return self._current.tip.state.chain_id
+
+    # ---- what peers push
+
+    def on_message(self, sender: Peer, message: Message) -> None:
+        """Takes in what is authentic, and news. Raises PeerFault for what the sender could have seen to be bad."""
+        try:
+            match message.kind:
+                case MessageKind.PROPOSAL:
+                    self._on_proposal(sender, *decode_proposal(message.data))
+                case MessageKind.APPROVAL:
+                    self._on_approval(decode_approval(message.data))
+                case _:
+                    self._on_readiness(decode_readiness(message.data))
+        except (DecodeError, InvalidSignature) as error:
+            raise PeerFault(f"{message.kind.name.lower()}: {error}", get_reason(error)) from error
+        except ChainError as error:  # on another head it may hold
+            sender.refusals[get_reason(error)] += 1
+            log.debug("%s from %s refused: %s", message.kind.name.lower(), sender.name, error)
+
+    def _on_proposal(self, sender: Peer, data: bytes, approval: Approval) -> None:
+        """What was executed, or is more than the sender's share, is seen before any signature is looked at."""
+        change_id = compute_change_id(self._chain_id, data)
+        if self._proposals.get(change_id) is not None:
+            return
+        if change_id in self._current.tip.state.executed:
+            sender.refusals[Reason.OTHER_HEIGHT] += 1
+            return
+        if approval.change_id != change_id:
+            raise DecodeError.differs("change id of a proposal's approval", change_id, approval.change_id)
+        if self._current.tip.state.index_of(approval.voter) is None:
+            sender.refusals[Reason.STRANGER] += 1
+            return
+        if not self._may_read(sender.id, approval.voter):
+            sender.refusals[Reason.RATE] += 1
+            return
+        verify_approval(self._chain_id, approval)
+        proposal = self._proposals.add(data, approval)
+        if proposal is not None:
+            self._keep(proposal.id, partial(self._store.put_change, proposal.id, data, approval))
+            self._tell_proposal(proposal)
+
+    def knows(self, approval: Approval) -> bool:
+        """Whether this very approval is held, and so was verified."""
+        return self._proposals.knows(approval)
+
+    def _may_read(self, sender: Id, proposer: Id) -> bool:
+        now_s = self._clock.monotonic()
+        return self._reads.setdefault((sender, proposer), TokenBucket(READS_PER_S, READS_BURST, now_s)).take(now_s)
+
+    def _on_approval(self, approval: Approval) -> None:
+        if self._proposals.add_approval(approval):
+            self._keep(approval.change_id, partial(self._store.put_approval, approval))
+            self._tell_approval(approval)
+
+    def _on_readiness(self, ready: Readiness) -> None:
+        if self._proposals.add_readiness(ready):
+            self._keep(ready.change_id, partial(self._store.put_readiness, ready))
+
+    def _keep(self, change_id: Digest, put: Callable[[], None]) -> None:
+        """Makes it durable, in its turn, and has it in the next block if nothing is missing any more."""
+        self._current.call(partial(self._put, change_id, put))
+
+    async def _put(self, change_id: Digest, put: Callable[[], None]) -> None:
+        if self._proposals.get(change_id) is None:  # closed since, and its rows are gone
+            return
+        with self._boundary.around("proposals"):
+            await self._disk.run(put)
+        self._follow_up()
+
+    def _follow_up(self) -> None:
+        self._gossip.on_step()
+        if (approved := self.choose()) is not None:
+            self._current.post(self._proposals.height, actions.ChangeCompleted(approved))
+
+    # ---- what this node's operator does
+
+    async def propose(self, change: Change) -> Proposal:
+        """Signs a change, keeps it and sends it. What cannot hold is not signed: raises ChainError with the reason."""
+        self._proposals.check(change)
+        approval = self._signer.sign_approval(change.compute_id(self._chain_id), Answer.YES)
+        checked = self._proposals.open(change.data, approval)
+        if checked is None:
+            raise InvalidRequest("this change is open already")
+        await self._disk.run(self._store.put_change, checked.id, checked.data, approval)
+        try:  # only now, since status tells of all that is held
+            proposal = self._proposals.add(change.data, approval)
+        except ChainError:  # a block came in between
+            await self._disk.run(self._store.drop_changes, [checked.id])
+            raise
+        if proposal is None:
+            raise InvalidRequest("this change is open already")
+        self._gossip.push_proposal(proposal.data, approval)
+        self._tell_proposal(proposal)
+        self._follow_up()
+        return proposal
+
+    async def approve(self, change_id: Digest, answer: Answer = Answer.YES) -> Proposal:
+        """Signs this node's yes, keeps it and sends it. What was answered before stays. Raises NotFound or
+        NotAMember."""
+        proposal = self._proposals.get(change_id)
+        if proposal is None:
+            raise NotFound(f"change {change_id.hex()[:8]}: no such change is open here")
+        if self._current.tip.state.index_of(self._signer.id) is None:
+            raise NotAMember("approval: this node is no member, or no more")
+        if self._signer.id in proposal.approvals:
+            return proposal
+        approval = self._signer.sign_approval(change_id, answer)
+        await self._disk.run(self._store.put_approval, approval)
+        if self._proposals.get(change_id) is None:  # closed by a block that came in between
+            await self._disk.run(self._store.drop_changes, [change_id])
+        elif self._proposals.add_approval(approval):
+            self._gossip.push_approval(approval)
+            self._tell_approval(approval)
+            self._follow_up()
+        return proposal
+
+    # ---- the chain grows
+
+    async def on_tip(self) -> None:
+        """The tip has moved: what is open no more is forgotten, and told."""
+        state = self._current.tip.state
+        closed = self._proposals.on_tip(self._current.tip)
+        self._reads = {pair: bucket for pair, bucket in self._reads.items() if None not in map(state.index_of, pair)}
+        if closed:
+            with self._boundary.around("proposals"):
+                await self._disk.run(self._store.drop_changes, [each.id for each in closed])
+        for each in closed:
+            self._tell_closed(each)
+
+    def choose(self) -> ApprovedChange | None:
+        """What the next block may hold; None where nothing is complete."""
+        return self._proposals.choose(self._peers.is_alive)
+
+    # ---- what is told
+
+    def _tell_proposal(self, proposal: Proposal) -> None:
+        change = proposal.change
+        self._gossip.on_held(proposal.id)
+        proposer = self._current.tip.state.get_seat(change.by)
+        name = f"seat {change.by}" if proposer is None else proposer.name
+        log.info("change %s proposed by %s: %s", proposal.id.hex()[:8], name, change.kind.name)
+        self._events.publish("proposal", change=proposal.id.hex(), what=change.kind.name, by=change.by)
+
+    def _tell_approval(self, approval: Approval) -> None:
+        self._gossip.on_held((approval.change_id, approval.voter))
+        name = self._peers.get_name(approval.voter)
+        log.info("change %s approved by %s", approval.change_id.hex()[:8], name)
+        self._events.publish(
+            "approval", change=approval.change_id.hex(), author=approval.voter.hex(), answer=int(approval.answer)
+        )
+
+    def _tell_closed(self, closed: Closed) -> None:
+        fate = closed.fate.value
+        log.info("change %s (%s) %s: %s", closed.id.hex()[:8], closed.change.kind.name, fate, closed.why)
+        self._events.publish("change", change=closed.id.hex(), what=closed.change.kind.name, fate=fate, why=closed.why)
+
+
+def load_proposals(current: CurrentRound, store: SqliteStore) -> Proposals:
+    """What was open when this node went down, as far as it still is. The rest is forgotten."""
+    proposals, chain_id = Proposals(current.tip), current.tip.state.chain_id
+    closed = []
+    for stored in store.get_changes():
+        try:
+            first, *others = stored.approvals
+            if proposals.add(stored.change, first) is None:  # made above this head: it will come again
+                continue
+        except (ChainError, ValueError) as error:  # it was closed by the last block
+            closed.append(compute_change_id(chain_id, stored.change))
+            log.info("an open change was not taken up again: %s", error)
+            continue
+        for approval in others:
+            with suppress(ChainError):  # of who has left
+                proposals.add_approval(approval)
+        if stored.readiness is not None:
+            with suppress(ChainError):  # of too long ago
+                proposals.add_readiness(stored.readiness)
+    store.drop_changes(closed)
+    return proposals

@@ -1,0 +1,121 @@
+"""Round reporter: tells the round's record, gossip and the node's events what has happened to a height.
+
+Nothing is decided here. A report that fails is counted as a failure of the record, and the round goes on without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from chain.block import Id
+from chain.changes.change import read_change
+from node.boundary import Boundary
+from node.clock import Clock
+from node.consensus import actions
+from node.consensus.gossip import Gossip
+from node.consensus.machine import RoundMachine
+from node.consensus.record import Records
+from node.consensus.sync import FinalBlock
+from node.events import Events
+from node.p2p.peers import Peers
+
+log = logging.getLogger(__name__)
+
+
+class RoundReporter:
+    """One node's. `me` is its id: the record tells when it has contributed itself."""
+
+    def __init__(
+        self,
+        me: Id,
+        clock: Clock,
+        *,
+        gossip: Gossip,
+        records: Records,
+        peers: Peers,
+        events: Events,
+        boundary: Boundary,
+    ) -> None:
+        self._me = me
+        self._clock = clock
+        self._gossip = gossip
+        self._records = records
+        self._peers = peers
+        self._events = events
+        self._boundary = boundary
+
+    # ---- while a round is in hand
+
+    def on_event(self, machine: RoundMachine, event: actions.Event) -> None:
+        """The machine has taken an event: since when things are held, and when the round's phases ended."""
+        with self._boundary.around("record"):
+            self._note(machine, event)
+
+    def _note(self, machine: RoundMachine, event: actions.Event) -> None:
+        record, now_s = self._records.current, self._clock.monotonic()
+        match event:
+            case actions.ContributionSeen(contribution):
+                self._gossip.on_held(contribution)
+                if record is not None and contribution.author == self._me:
+                    record.mark("contributed", now_s)
+            case actions.CandidateSeen(block) | actions.Mined(block):
+                self._gossip.on_held(block.id)
+            case actions.VoteSeen(vote):
+                self._gossip.on_held(vote.slot)
+            case actions.CandidateValidated(block) | actions.CandidateRefused(block):
+                objection = machine.objections.get(block.id)
+                if objection is not None and objection.kind is not None:
+                    self._peers.refuse(block.header.miner, objection.kind)
+            case _:
+                pass
+        if record is None:  # with the rounds over there is none
+            return
+        if machine.is_cut_off:
+            record.mark("cutoff", now_s)
+        if machine.is_satisfied:
+            record.mark("candidate", now_s)
+
+    def publish_phase(self, machine: RoundMachine) -> None:
+        """The round in hand has come to a phase."""
+        self._events.publish("round", height=machine.height, phase=machine.phase.value, view=machine.view)
+
+    # ---- blocks that are final
+
+    def on_final(self, machine: RoundMachine, final: FinalBlock) -> None:
+        """The block of the round in hand is committed, and its record waits for the worker."""
+        with self._boundary.around("record"):
+            if (record := self._records.current) is not None:
+                record.on_final(final.block, final.certificate, self._clock.monotonic(), machine)
+                self._records.keep(record)
+            self._publish_block(final)
+
+    def on_adopted(self, blocks: Sequence[FinalBlock]) -> None:
+        """Blocks are committed that this node was not there for."""
+        with self._boundary.around("record"):
+            for final in blocks:
+                self._publish_block(final)
+            log.info("caught up from height %d to %d", blocks[0].block.height - 1, blocks[-1].block.height)
+
+    def _publish_block(self, final: FinalBlock) -> None:
+        block, num_votes = final.block, len(final.certificate.signatures)
+        if block.change is None:
+            holds = f"{len(block.contributions)} contributions"
+        else:
+            holds = f"change {read_change(block.change.change).kind.name}"
+        miner = self._peers.get_name(block.header.miner)
+        log.info(
+            "block %d  %s by %s  %s  %d votes  finalised", block.height, block.id.hex()[:8], miner, holds, num_votes
+        )
+        self._events.publish(
+            "block",
+            height=block.height,
+            id=block.id.hex(),
+            miner=block.header.miner.hex(),
+            time_ms=block.header.time_ms,
+            contributions=len(block.contributions),
+            votes=num_votes,
+        )
+
+    def __repr__(self) -> str:
+        return f"<RoundReporter {self._me.hex()[:8]}: {self._records!r}>"

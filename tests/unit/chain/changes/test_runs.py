@@ -1,0 +1,141 @@
+"""Changes of what is trained: runs that start, grow and end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chain.block import ZERO
+from chain.changes.base import Kind
+from chain.changes.members import AddObserver
+from chain.changes.runs import EndRun, SetRounds, StartRun
+from chain.errors import GenesisError, InvalidChange
+from chain.schema import Section
+from chain.state import State
+from support.data.chains import make_digest, make_genesis, make_keys
+from support.data.changes import MODEL, execute
+
+KEYS = make_keys(4)
+NEW = make_keys(1, "newcomer")[0]
+STATE = make_genesis(KEYS).state  # run 1 of ten rounds, with an empty schema
+WITH_WEIGHTS = replace(STATE, run=replace(STATE.run, schema={"aggregate": {"w": [2]}, "kinds": {"1": "w"}}))
+
+
+def get_terms(**changes: Any) -> dict[str, Any]:
+    terms = WITH_WEIGHTS.run.to_terms() | changes
+    del terms["initial_model"]
+    return terms
+
+
+def refuse(state: State, kind: Kind, message: str, height: int = 4, aggregate: bytes = MODEL) -> None:
+    with pytest.raises(InvalidChange, match=message):
+        execute(state, kind, height, aggregate=aggregate)
+
+
+# start_run
+
+
+def test_a_run_starts_at_the_height_after_its_change() -> None:
+    model = make_digest("another model")
+    after = execute(STATE, StartRun(2, get_terms(rounds=3), model), 4)
+    assert (after.run.number, after.run.first_height, after.run.rounds) == (2, 5, 3)
+    assert (after.run.initial_model, after.run.is_ended) == (model, False)
+    assert [after.has_round(height) for height in (5, 7, 8)] == [True, True, False]
+
+
+def test_a_run_starts_whether_the_last_one_goes_on_or_is_over_or_was_ended() -> None:
+    kind = StartRun(2, get_terms(), MODEL)
+    ended = execute(STATE, EndRun(1), 3)
+    for state, height in ((STATE, 4), (STATE, 11), (ended, 4)):
+        after = execute(state, kind, height)
+        assert (after.run.number, after.run.first_height, after.run.is_ended) == (2, height + 1, False)
+
+
+def test_a_run_continues_from_the_aggregate_in_force_where_it_has_the_same_shape() -> None:
+    after = execute(WITH_WEIGHTS, StartRun(2, get_terms(rounds=5), None), 4, aggregate=MODEL)
+    assert after.run.initial_model == MODEL
+    after = execute(execute(WITH_WEIGHTS, EndRun(1), 3), StartRun(2, get_terms(), None), 4)
+    assert after.run.initial_model == MODEL
+
+
+def test_a_run_does_not_continue_from_what_it_cannot_read() -> None:
+    other = get_terms(schema={"aggregate": {"w": [3]}, "kinds": {"1": "w"}})
+    refuse(WITH_WEIGHTS, StartRun(2, other, None), "not one this run can continue from")
+    refuse(WITH_WEIGHTS, StartRun(2, get_terms(schema={}), None), "not one this run can continue from")
+    refuse(STATE, StartRun(2, get_terms(schema={}), None), "not one this run can continue from")
+    refuse(WITH_WEIGHTS, StartRun(2, get_terms(), None), "no aggregate to continue from", aggregate=ZERO)
+    assert execute(WITH_WEIGHTS, StartRun(2, other, MODEL), 4, aggregate=ZERO).run.initial_model == MODEL
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, -1])
+def test_runs_are_numbered_without_gaps(number: int) -> None:
+    refuse(STATE, StartRun(number, get_terms(), MODEL), "number of the run: expected 2, got")
+
+
+def test_terms_that_are_no_runs_are_refused_when_read() -> None:
+    good = {"number": 2, **get_terms()}
+    for changes, initial, message in (
+        ({}, "00" * 32, "expected the digest of a model, got zeros"),
+        ({}, "other", "64 lower-case hex digits"),
+        ({"number": 0}, "continue", "number: expected 1 to"),
+        ({"rounds": -1}, "continue", "rounds: expected 0 to"),
+        ({"rounds": True}, "continue", "expected a whole number"),
+        ({"classes": []}, "continue", "classes: expected at least one"),
+        ({"method": {}}, "continue", "method.name"),
+        ({"initial_model": "00" * 32}, "continue", "unknown key"),
+        ({"schema": None}, "continue", "expected a mapping"),
+    ):
+        with pytest.raises(GenesisError, match=message):
+            StartRun.read(Section("", {"run": {**good, **changes}, "initial": initial}, ("run", "initial")))
+    for missing in good:
+        left = {name: value for name, value in good.items() if name != missing}
+        with pytest.raises(GenesisError):
+            StartRun.read(Section("", {"run": left, "initial": "continue"}, ("run", "initial")))
+
+
+# set_rounds
+
+
+def test_rounds_can_be_more_fewer_or_without_end() -> None:
+    for new in (11, 3, 0):
+        after = execute(STATE, SetRounds(1, 10, new), 4)
+        assert (after.run.rounds, after.run.first_height) == (new, 2)
+    assert execute(execute(STATE, SetRounds(1, 10, 0), 4), SetRounds(1, 0, 5), 5).run.rounds == 5
+
+
+def test_rounds_are_never_fewer_than_were_made() -> None:
+    """Blocks 1 to 3 are rounds and block 4 the change: three were made."""
+    refuse(STATE, SetRounds(1, 10, 2), "rounds: expected 0 or at least the 3 made, got 2")
+    over = execute(STATE, SetRounds(1, 10, 3), 4)
+    assert not over.has_round(5)
+    observed = execute(STATE, AddObserver(NEW.id, "archive"), 3)  # two rounds, an observer, a round
+    refuse(observed, SetRounds(1, 10, 2), "at least the 3 made, got 2", height=5)
+    assert not execute(observed, SetRounds(1, 10, 3), 5).has_round(6)
+
+
+def test_set_rounds_holds_for_the_run_and_the_number_it_names() -> None:
+    refuse(STATE, SetRounds(2, 10, 20), "number of the run: expected 1, got 2")
+    refuse(STATE, SetRounds(1, 9, 20), "rounds in force: expected 9, got 10")
+    refuse(STATE, SetRounds(1, 10, 10), "there are 10 already")
+    refuse(STATE, SetRounds(1, 10, -1), "rounds")
+    refuse(STATE, SetRounds(1, 10, 2**63), "rounds: expected 0 to")
+    refuse(execute(STATE, EndRun(1), 3), SetRounds(1, 10, 20), "run 1 has been ended")
+
+
+@pytest.mark.parametrize("pair", [[], [1], [1, 2, 3], 7, ["1", 2], [1, True], {"old": 1}, None, [1.0, 2]])
+def test_a_pair_of_rounds_is_two_whole_numbers(pair: object) -> None:
+    with pytest.raises(GenesisError):
+        SetRounds.read(Section("", {"run": 1, "rounds": pair}, ("run", "rounds")))
+
+
+# end_run
+
+
+def test_an_ended_run_is_ended_once() -> None:
+    after = execute(STATE, EndRun(1), 4)
+    assert after.run.is_ended
+    assert not after.has_round(5)
+    refuse(after, EndRun(1), "run 1 has been ended", height=5)
+    refuse(STATE, EndRun(2), "number of the run: expected 1, got 2")
