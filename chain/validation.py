@@ -51,6 +51,7 @@ from chain.errors import (
     WrongHeight,
 )
 from chain.pow import is_valid_work
+from chain.protocol import describe_spoken, speaks
 from chain.signing import encode_id, verify
 from chain.state import State
 from chain.tip import Tip
@@ -143,6 +144,8 @@ def _validate_header(tip: Tip, h: Header, difficulty: int) -> None:
     state, parent, parent_id = tip.state, tip.header, tip.id
     if h.height != parent.height + 1:
         raise WrongHeight.differs("block height", parent.height + 1, h.height)
+    if not speaks(state.protocol):
+        raise InvalidState(f"protocol {state.protocol} is in force, and this release speaks {describe_spoken()}")
     if h.prev != parent_id:
         raise UnknownParent.differs("block prev", parent_id, h.prev)
     if h.difficulty != difficulty:

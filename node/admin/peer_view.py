@@ -54,6 +54,8 @@ class PeerView:
         if peer.status is not None:
             shown.height, shown.head = peer.status.head_height, peer.status.head_id.hex()
             shown.abstains = peer.status.abstains
+            if peer.status.version:
+                shown.version, shown.protocol = peer.status.version, peer.status.protocol
             if peer.status.height and self._service.tip.state.has_round(peer.status.height):
                 shown.round, shown.view = peer.status.height, peer.status.view
         if peer.is_member:

@@ -11,6 +11,7 @@ from node.admin.process_view import ProcessView
 from node.clock import Clock
 from node.consensus.actions import RoundPhase
 from node.consensus.service import RoundService
+from node.consensus.upgrade import describe_upgrade
 from node.finite import to_finite
 from node.ledger.reader import Ledger
 from node.offload import Offload
@@ -96,6 +97,8 @@ class StatusView:
         status.clocks_wrong.extend(service.clocks.describe_wrong())
         if (silence := service.restored.describe()) is not None:
             status.silence = silence
+        if (upgrade := describe_upgrade(service.proposals, service.peers, service.tip.state.q)) is not None:
+            status.upgrade = upgrade
         if (skew_s := service.clocks.get_skews_s().get(self._me)) is not None:
             status.clock_ahead_s = skew_s
         status.transfers.extend(self._show_transfer(transfer) for transfer in service.transfers)

@@ -66,6 +66,7 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
                 show_id(peer.id),
                 peer.address or "-",
                 state,
+                peer.version or "-",
                 str(peer.height) if peer.HasField("height") else "-",
                 f"{show_seconds(peer.silent_s)} ago" if peer.HasField("silent_s") else "never",
                 show_bytes(peer.bytes_sent),
@@ -74,7 +75,19 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
                 str(peer.rejected + peer.refused),
             )
         )
-    headings = ("NAME", "ID", "ADDRESS", "STATE", ">HEIGHT", "HEARD OF", ">SENT", ">RECEIVED", ">DROPPED", ">REJECTED")
+    headings = (
+        "NAME",
+        "ID",
+        "ADDRESS",
+        "STATE",
+        "RELEASE",
+        ">HEIGHT",
+        "HEARD OF",
+        ">SENT",
+        ">RECEIVED",
+        ">DROPPED",
+        ">REJECTED",
+    )
     print_table(headings, rows)
     if notes := [*describe_not_awaited(peers), *describe_clocks(peers), *describe_refusals(peers)]:
         print()

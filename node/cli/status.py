@@ -121,6 +121,8 @@ def describe(status: pb.NodeStatus) -> _Facts:
     if status.HasField("stops_after"):
         facts.insert(0, ("ENDS", f"after round {status.stops_after}"))
     facts[:0] = [("CLOCK" if i == 0 else "", line) for i, line in enumerate(status.clocks_wrong)]
+    if status.HasField("upgrade"):
+        facts.insert(0, ("UPGRADE", status.upgrade))
     if status.HasField("silence"):
         facts.insert(0, ("SILENT", status.silence))
     if status.paused:

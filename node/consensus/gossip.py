@@ -17,13 +17,15 @@ from chain import codec
 from chain.approvals import encode_approval, encode_proposal, encode_readiness
 from chain.block import Approval, Block, Contribution, Evidence, Id, Phase, Vote
 from chain.proposals import Proposal
+from chain.protocol import get_newest
 from chain.state import State
 from chain.tip import Tip
 from node.clock import Clock
 from node.consensus.machine import RoundMachine
 from node.p2p.peers import Peers
-from node.p2p.status import MAX_OPEN_TOLD, OpenChange, Status, VoteBitmap, status_to_bytes
+from node.p2p.status import MAX_OPEN_TOLD, MAX_VERSION_CHARS, OpenChange, Status, VoteBitmap, status_to_bytes
 from node.p2p.transport.base import Message, MessageKind, Transport
+from node.version import get_version
 
 MAX_EVIDENCE_PUSHED = 16  # on connect: the newest; older evidence has long been seen
 FIRST_GIVERS = 3  # holders besides the author that give what is missing in one status; twice as many in the next
@@ -187,8 +189,9 @@ class Gossip:
         position = self._position()
         machine, tip = position.machine, position.tip
         now_ms = self._clock.now_ms()
+        version, protocol = get_version()[:MAX_VERSION_CHARS], get_newest()
         if machine is None:
-            return Status(tip.state.chain_id, tip.height, tip.id, time_ms=now_ms)
+            return Status(tip.state.chain_id, tip.height, tip.id, time_ms=now_ms, version=version, protocol=protocol)
         members = tip.state.member_ids
         candidates = sorted(machine.candidates)[: 2 * len(members)]  # no peer takes a longer list
         return Status(
@@ -204,6 +207,8 @@ class Gossip:
             votes=tuple(VoteBitmap(*held) for held in machine.voting.get_bitmaps()),
             open=_list_open(position),
             time_ms=now_ms,
+            version=version,
+            protocol=protocol,
         )
 
     # ---- repair

@@ -20,8 +20,10 @@ from chain.approvals import (
 )
 from chain.block import Answer, Approval, ApprovedChange, Digest, Id, Readiness
 from chain.changes.change import Change
+from chain.changes.rules import Upgrade
 from chain.errors import ChainError, DecodeError, InvalidSignature, NotAMember
 from chain.proposals import Closed, Proposal, Proposals
+from chain.protocol import describe_spoken, speaks
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.clock import Clock
@@ -29,6 +31,7 @@ from node.consensus import actions
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
 from node.consensus.signer import Signer
+from node.consensus.upgrade import describe_upgrade
 from node.errors import InvalidRequest, NotFound
 from node.events import Events
 from node.offload import Offload
@@ -36,6 +39,7 @@ from node.p2p.peers import Peer, Peers
 from node.p2p.refusals import Reason, get_reason
 from node.p2p.transport.base import Message, MessageKind, PeerFault
 from node.p2p.transport.outbox import TokenBucket
+from node.version import get_version
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +167,7 @@ class ProposalBook:
 
     async def propose(self, change: Change) -> Proposal:
         """Signs a change, keeps it and sends it. What cannot hold is not signed: raises ChainError with the reason."""
+        _check_spoken(change)
         self._proposals.check(change)
         approval = self._signer.sign_approval(change.compute_id(self._chain_id), Answer.YES)
         checked = self._proposals.open(change.data, approval)
@@ -182,11 +187,12 @@ class ProposalBook:
         return proposal
 
     async def approve(self, change_id: Digest, answer: Answer = Answer.YES) -> Proposal:
-        """Signs this node's yes, keeps it and sends it. What was answered before stays. Raises NotFound or
-        NotAMember."""
+        """Signs this node's yes, keeps it and sends it. What was answered before stays. Raises NotFound,
+        InvalidRequest or NotAMember."""
         proposal = self._proposals.get(change_id)
         if proposal is None:
             raise NotFound(f"change {change_id.hex()[:8]}: no such change is open here")
+        _check_spoken(proposal.change)
         if self._current.tip.state.index_of(self._signer.id) is None:
             raise NotAMember("approval: this node is no member, or no more")
         if self._signer.id in proposal.approvals:
@@ -227,6 +233,8 @@ class ProposalBook:
         name = f"seat {change.by}" if proposer is None else proposer.name
         log.info("change %s proposed by %s: %s", proposal.id.hex()[:8], name, change.kind.name)
         self._events.publish("proposal", change=proposal.id.hex(), what=change.kind.name, by=change.by)
+        if (upgrade := describe_upgrade([proposal], self._peers, self._current.tip.state.q)) is not None:
+            log.warning("%s", upgrade)
 
     def _tell_approval(self, approval: Approval) -> None:
         self._gossip.on_held((approval.change_id, approval.voter))
@@ -240,6 +248,16 @@ class ProposalBook:
         fate = closed.fate.value
         log.info("change %s (%s) %s: %s", closed.id.hex()[:8], closed.change.kind.name, fate, closed.why)
         self._events.publish("change", change=closed.id.hex(), what=closed.change.kind.name, fate=fate, why=closed.why)
+
+
+def _check_spoken(change: Change) -> None:
+    """Raise InvalidRequest for a protocol that this release does not speak: its operator would vote itself out."""
+    kind = change.kind
+    if isinstance(kind, Upgrade) and not speaks(kind.protocol):
+        raise InvalidRequest(
+            f"protocol {kind.protocol}: this release, {get_version()}, speaks {describe_spoken()}; approve it once "
+            "this node runs one that speaks it"
+        )
 
 
 def load_proposals(current: CurrentRound, store: SqliteStore) -> Proposals:

@@ -38,6 +38,7 @@ from node.consensus.scheduler import TrainingScheduler
 from node.consensus.signer import Signer
 from node.consensus.stall import StallWatch
 from node.consensus.sync import ChainsDiverge, FinalBlock, Sync
+from node.consensus.upgrade import check_release
 from node.events import Events
 from node.p2p.peers import Peers
 from node.p2p.refusals import Refusals
@@ -210,6 +211,7 @@ class RoundService:
             self.opener.crossing.add(self.current.machine.apart_s)
         self.tasks.cancel()
         tip, height = self.tip, self.tip.height + 1
+        check_release(tip, self.peers)
         self.handler.on_height(height)
         is_done = self.is_done
         collect_s = self.tasks.get_collect_s(height)

@@ -12,6 +12,7 @@ from chain import codec, validation
 from chain.block import Block, Certificate, Id
 from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES
 from chain.errors import ChainError
+from chain.protocol import speaks
 from chain.tip import Tip
 from node.boundary import Boundary
 from node.p2p.peers import Peer, Peers
@@ -197,6 +198,8 @@ class Sync:
         """
         verified: list[FinalBlock] = []
         for block_bytes, certificate_bytes in replies:
+            if not speaks(tip.state.protocol):  # this node goes no further, and it is nobody's fault
+                break
             try:
                 final = self._verify(tip, block_bytes, certificate_bytes)
             except ChainError as error:

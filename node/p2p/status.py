@@ -12,11 +12,12 @@ from google.protobuf.message import DecodeError
 
 from chain.block import Id, Phase
 from chain.codec import MAX_MEMBERS
-from chain.layout import MAX_HEIGHT, MAX_TIME_MS, MAX_U32
+from chain.layout import MAX_HEIGHT, MAX_TIME_MS, MAX_U16, MAX_U32
 from node.p2p.transport.base import MAX_MESSAGE_BYTES, MessageKind
 from node.pb import peer_pb2 as pb
 
 MAX_STATUS_BYTES = MAX_MESSAGE_BYTES[MessageKind.STATUS]
+MAX_VERSION_CHARS = 32
 MAX_OPEN_TOLD = 64  # open changes in one status; more are told of once these are closed
 FULL_VIEWS = 2 * 8 + 1  # the window in which every vote is kept (PROTOCOL §5); outside, the latest of each member
 
@@ -61,6 +62,8 @@ class Status:
     abstains: bool = False
     open: tuple[OpenChange, ...] = ()  # sorted by id
     time_ms: int = 0  # of its sender's wall clock; 0: it does not tell
+    version: str = ""  # of its sender's release, by its own word
+    protocol: int = 0  # the newest that its sender speaks
 
 
 def status_to_bytes(status: Status) -> bytes:
@@ -79,6 +82,8 @@ def status_to_bytes(status: Status) -> bytes:
         ],
         abstains=status.abstains,
         time_ms=status.time_ms,
+        version=status.version,
+        protocol=status.protocol,
         open=[
             pb.OpenChange(
                 id=change.id,
@@ -101,6 +106,7 @@ def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
     _check("head height", message.head_height, MAX_HEIGHT)
     _check("height", message.height, MAX_HEIGHT)
     _check("time", message.time_ms, MAX_TIME_MS)
+    _check("protocol", message.protocol, MAX_U16)
     _check("number of candidates", len(message.candidates), 2 * num_members)
     _check("number of vote bitmaps", len(message.votes), 2 * (FULL_VIEWS + num_members))
     candidates = tuple(_hash_from_bytes("candidate", candidate) for candidate in message.candidates)
@@ -119,6 +125,8 @@ def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
         abstains=message.abstains,
         open=_open_from_pb(message, num_members),
         time_ms=message.time_ms,
+        version=_version_from_pb(message),
+        protocol=message.protocol,
     )
 
 
@@ -159,6 +167,13 @@ def _open_from_pb(message: pb.Status, num_members: int) -> tuple[OpenChange, ...
     if any(first.id >= second.id for first, second in pairwise(changes)):
         raise StatusError("open changes: expected sorted ids, each once")
     return tuple(changes)
+
+
+def _version_from_pb(message: pb.Status) -> str:
+    _check("characters of the version", len(message.version), MAX_VERSION_CHARS)
+    if not (message.version.isascii() and (message.version.isprintable() or not message.version)):
+        raise StatusError("version: expected printable ASCII")
+    return message.version
 
 
 def _bitmap_to_bytes(bitmap: int) -> bytes:

@@ -34,7 +34,7 @@ class Envelope(_message.Message):
     def __init__(self, status: _Optional[bytes] = ..., contribution: _Optional[bytes] = ..., block: _Optional[bytes] = ..., vote: _Optional[bytes] = ..., evidence: _Optional[bytes] = ..., proposal: _Optional[bytes] = ..., approval: _Optional[bytes] = ..., readiness: _Optional[bytes] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("chain_id", "head_height", "head_id", "height", "view", "contributes", "contributions", "candidates", "votes", "abstains", "time_ms", "open")
+    __slots__ = ("chain_id", "head_height", "head_id", "height", "view", "contributes", "contributions", "candidates", "votes", "abstains", "time_ms", "open", "version", "protocol")
     CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
     HEAD_HEIGHT_FIELD_NUMBER: _ClassVar[int]
     HEAD_ID_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,8 @@ class Status(_message.Message):
     ABSTAINS_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     chain_id: bytes
     head_height: int
     head_id: bytes
@@ -59,7 +61,9 @@ class Status(_message.Message):
     abstains: bool
     time_ms: int
     open: _containers.RepeatedCompositeFieldContainer[OpenChange]
-    def __init__(self, chain_id: _Optional[bytes] = ..., head_height: _Optional[int] = ..., head_id: _Optional[bytes] = ..., height: _Optional[int] = ..., view: _Optional[int] = ..., contributes: _Optional[bool] = ..., contributions: _Optional[bytes] = ..., candidates: _Optional[_Iterable[bytes]] = ..., votes: _Optional[_Iterable[_Union[VoteBitmap, _Mapping]]] = ..., abstains: _Optional[bool] = ..., time_ms: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenChange, _Mapping]]] = ...) -> None: ...
+    version: str
+    protocol: int
+    def __init__(self, chain_id: _Optional[bytes] = ..., head_height: _Optional[int] = ..., head_id: _Optional[bytes] = ..., height: _Optional[int] = ..., view: _Optional[int] = ..., contributes: _Optional[bool] = ..., contributions: _Optional[bytes] = ..., candidates: _Optional[_Iterable[bytes]] = ..., votes: _Optional[_Iterable[_Union[VoteBitmap, _Mapping]]] = ..., abstains: _Optional[bool] = ..., time_ms: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenChange, _Mapping]]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class OpenChange(_message.Message):
     __slots__ = ("id", "approvals", "ready")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from chain import protocol
 from chain.approvals import sign_approval, sign_readiness
 from chain.audit import VerifyReport, export_blocks, read_export, verify_chain, write_export
 from chain.block import ZERO, Answer, Approval, ApprovedChange, Block, Body, Certificate, Phase
@@ -187,14 +188,18 @@ def test_after_a_run_is_ended_the_next_one_makes_rounds_again() -> None:
     assert [block.height for block, _ in chain.blocks if block.change is None] == [1, 2, 6, 7]
 
 
-def test_the_version_of_a_header_is_the_protocol_in_force() -> None:
+def test_the_version_of_a_header_is_the_protocol_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(make_block(EndRun(1), version=3), InvalidState, "header version: expected 2, got 3")
     refuse(make_block(Upgrade(3), version=3), InvalidState, "header version: expected 2, got 3")
+    monkeypatch.setattr(protocol, "SPOKEN", (2, 3))
     chain = start()
     chain.add_change(Upgrade(3))
     old = extend_with(chain.tip, make_round(chain.tip, KEYS), KEYS[0], version=2)
     refuse(old, InvalidState, "header version: expected 3, got 2", chain.tip)
-    validate_candidate(chain.tip, extend_with(chain.tip, make_round(chain.tip, KEYS), KEYS[0]))
+    good = extend_with(chain.tip, make_round(chain.tip, KEYS), KEYS[0])
+    validate_candidate(chain.tip, good)
+    monkeypatch.undo()
+    refuse(good, InvalidState, "protocol 3 is in force, and this release speaks 2", chain.tip)
 
 
 def test_the_suspended_neither_contribute_nor_mine_and_their_votes_count() -> None:

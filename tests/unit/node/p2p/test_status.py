@@ -38,6 +38,8 @@ STATUS = Status(
     candidates=(b"a" * 32, b"b" * 32),
     votes=(VoteBitmap(0, Phase.PREVOTE, 0b1111), VoteBitmap(0, Phase.PRECOMMIT, 0b0001)),
     open=(OpenChange(b"a" * 32, 0b0101), OpenChange(b"b" * 32, 0b0001, 0)),
+    version="0.3.0",
+    protocol=3,
 )
 
 
@@ -132,6 +134,10 @@ def test_a_flipped_byte_gives_a_status_or_a_status_error(position: int, value: i
             "number of vote bitmaps: expected at most 42",
         ),
         (edit(votes=[pb.VoteBitmap(phase=1, members=b"\x20")]), "bits of the bitmap of votes"),
+        (edit(version="3" * 33), "characters of the version: expected at most 32, got 33"),
+        (edit(version="0.3\n"), "version: expected printable ASCII"),
+        (edit(version="0.³"), "version: expected printable ASCII"),
+        (edit(protocol=1 << 16), "protocol: expected at most 65535"),
         (edit(open=[pb.OpenChange(id=b"a" * 31)]), "open change: expected 32 bytes, got 31"),
         (edit(open=[pb.OpenChange()]), "open change: expected 32 bytes, got 0"),
         (edit(open=[pb.OpenChange(id=b"a" * 32, approvals=b"\x10")]), "bitmap of approvals: expected at most 4, got 5"),
