@@ -44,7 +44,7 @@ from node.admin.tokens import Tokens
 from node.admin.view import NodeView
 from node.admin.wiring import make_control, make_predictor, make_reloading, make_view
 from node.clock import SystemClock
-from node.config.genesis_file import get_genesis_spec, load_genesis, validate_sharing, validate_user_model
+from node.config.genesis_file import get_genesis_spec, load_genesis, validate_user_model
 from node.config.genesis_members import validate_membership
 from node.config.identity import open_identity
 from node.config.node_config import NodeConfig
@@ -130,7 +130,6 @@ def run_daemon(
     genesis, initial_model = load_genesis(config.genesis_file)
     validate_membership(config, genesis, key.id)
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
-    validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
     validate_sinks(config.sinks)
     try:
         with logging_values(lambda: {"node": config.node.name}):
@@ -282,6 +281,8 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         random=SystemRandom(),
         observers=config.network.get_observer_ids(),
         mines=config.consensus.mine,
+        asks_to_train=config.consensus.join_runs == "ask",
+        approves_genesis=config.consensus.approves_genesis,
         bans=transport.bans,
         boundary=transport.boundary,
         slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),

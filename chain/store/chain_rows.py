@@ -47,6 +47,11 @@ class ChainRows:
                 self._states.popitem(last=False)
         return self._states[since]
 
+    def get_change_heights(self, first: int, last: int) -> tuple[int, ...]:
+        """The heights first..last, above 0, whose block holds a change."""
+        query = "SELECT height FROM states WHERE height BETWEEN ? AND ? ORDER BY height"
+        return tuple(row[0] for row in self._rows.read("states", query, max(first, 1), min(last, MAX_HEIGHT)))
+
     def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
         """Stored bytes of the heights first..last in order, a batch at a time; StoreCorrupted names the first height
         that cannot be read. A height that is missing is skipped, as only the caller knows what should be there."""

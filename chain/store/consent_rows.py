@@ -1,7 +1,7 @@
 """The open changes of one database, with the approvals and the readiness that have come for them.
 
 They are durable before they are sent, this node's own and others' alike: what was approved once is never asked for
-again (FEDERATION §2).
+again (FEDERATION §2). What this node itself answered is kept for good: its site's training goes by that.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from chain.approvals import decode_approval, decode_readiness, encode_approval, encode_readiness
-from chain.block import Approval, Digest, Readiness
+from chain.block import Answer, Approval, Digest, Readiness
 from chain.store.rows import Rows, compute_row_digest, decode_stored
 
-_CHANGE, _APPROVAL, _READINESS = range(3)  # the kinds of rows; a change has no key of its own
+# The kinds of rows. A change has no key of its own, nor has this node's own answer, the last that it gave.
+_CHANGE, _APPROVAL, _READINESS, _OWN_ANSWER = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +32,41 @@ class ConsentRows:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    def put_change(self, change_id: Digest, change: bytes, approval: Approval) -> None:
-        """Keep a change with its proposer's approval, both or neither."""
+    def put_change(self, change_id: Digest, change: bytes, approval: Approval, *, is_own: bool = False) -> None:
+        """Keep a change with its proposer's approval, both or neither. `is_own`: this node proposes it."""
         with self._rows.transaction("change", "an open change"):
             self._put(change_id, _CHANGE, b"", change)
             self._put(change_id, _APPROVAL, approval.voter, encode_approval(approval))
+            if is_own:
+                self._write_own_answer(approval)
 
-    def put_approval(self, approval: Approval) -> None:
-        """Keep a member's answer; an earlier one of the same change stays in its place."""
+    def put_approval(self, approval: Approval, *, is_own: bool = False) -> None:
+        """Keep a member's answer; an earlier one of the same change stays in its place. `is_own`: it is this node's."""
         with self._rows.transaction("approval", "an approval"):
             self._put(approval.change_id, _APPROVAL, approval.voter, encode_approval(approval))
+            if is_own:
+                self._write_own_answer(approval)
+
+    def put_own_answer(self, approval: Approval) -> None:
+        """Keep this node's answer to a change that is open no more."""
+        with self._rows.transaction("approval", "an own answer"):
+            self._write_own_answer(approval)
+
+    def _write_own_answer(self, approval: Approval) -> None:
+        """In the place of an earlier one."""
+        self._rows.connection.execute(
+            "DELETE FROM consent WHERE change_id = ? AND kind = ?", (approval.change_id, _OWN_ANSWER)
+        )
+        self._put(approval.change_id, _OWN_ANSWER, b"", encode_approval(approval))
+
+    def get_own_answers(self) -> dict[Digest, Answer]:
+        """The last answer of this node to each change that it ever answered."""
+        query = "SELECT change_id, kind, key, data, digest FROM consent WHERE kind = ? ORDER BY number"
+        answers: dict[Digest, Answer] = {}
+        for change_id, kind, key, data, digest in self._rows.read("own answers", query, _OWN_ANSWER):
+            self._rows.check("an own answer", "consent", (change_id, kind, key, data), digest)
+            answers[change_id] = decode_stored("own answer", decode_approval, data).answer
+        return answers
 
     def put_readiness(self, ready: Readiness) -> None:
         """Keep a new key's word, in the place of an earlier one."""
@@ -58,20 +84,21 @@ class ConsentRows:
         )
 
     def drop_changes(self, change_ids: Collection[Digest]) -> None:
-        """Forget changes that are open no more, with all that came for them."""
+        """Forget changes that are open no more, with all that came for them but this node's own answers."""
         if change_ids:
             with self._rows.transaction("close", "changes that are closed") as connection:
                 connection.executemany(
-                    "DELETE FROM consent WHERE change_id = ?", [(change_id,) for change_id in change_ids]
+                    "DELETE FROM consent WHERE change_id = ? AND kind <> ?",
+                    [(change_id, _OWN_ANSWER) for change_id in change_ids],
                 )
 
     def get_changes(self) -> tuple[StoredChange, ...]:
         """All that are open, in the order in which they came; approvals alike."""
-        query = "SELECT change_id, kind, key, data, digest FROM consent ORDER BY number"
+        query = "SELECT change_id, kind, key, data, digest FROM consent WHERE kind <> ? ORDER BY number"
         changes: dict[Digest, bytes] = {}
         approvals: dict[Digest, list[Approval]] = {}
         readiness: dict[Digest, Readiness] = {}
-        for change_id, kind, key, data, digest in self._rows.read("open changes", query):
+        for change_id, kind, key, data, digest in self._rows.read("open changes", query, _OWN_ANSWER):
             self._rows.check("an open change", "consent", (change_id, kind, key, data), digest)
             if kind == _CHANGE:
                 changes[change_id] = data

@@ -99,6 +99,8 @@ class StatusView:
             status.silence = silence
         if (upgrade := describe_upgrade(service.proposals, service.peers, service.tip.state.q)) is not None:
             status.upgrade = upgrade
+        if service.consent.reason is not None:
+            status.not_approved = service.consent.reason
         if (skew_s := service.clocks.get_skews_s().get(self._me)) is not None:
             status.clock_ahead_s = skew_s
         status.transfers.extend(self._show_transfer(transfer) for transfer in service.transfers)

@@ -56,6 +56,7 @@ EVENT_KINDS = (
     "proposal",
     "approval",
     "change",
+    "consent",
 )
 LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
 PROGRESS_S = 0.25  # between two messages about an audit under way

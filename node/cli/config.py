@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def check(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Check a configuration file. Where its genesis is there, also that the site has agreed to what its method shares.
+    """Check a configuration file. Where its genesis is there, it also says what the site has not agreed to share.
 
     `fednode start --check` also reads the other files it names.
 
@@ -37,20 +38,20 @@ def check(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = Fal
     """
     from node.config.node_config import load_config
 
-    _validate_sharing(load_config(config, overrides or (), os.environ))
+    _note_sharing(load_config(config, overrides or (), os.environ))
     print(json.dumps({"ok": True, "file": str(config)}) if as_json else f"ok: {config}")
 
 
-def _validate_sharing(config: NodeConfig) -> None:
-    if config.fededs.i_understand or not config.genesis_file.is_file():
+def _note_sharing(config: NodeConfig) -> None:
+    if not config.genesis_file.is_file():
         return
-    from node.config.genesis_file import load_genesis, validate_sharing
+    from node.config.genesis_file import describe_sharing, load_genesis
 
-    genesis = None
     with suppress(ConfigError):  # what is wrong with genesis itself keeps the node from starting, whatever is said here
         genesis = load_genesis(config.genesis_file).genesis
-    if genesis is not None:
-        validate_sharing(config.genesis_file, genesis, is_understood=False)
+        note = describe_sharing(config.genesis_file, genesis, is_approved=config.consensus.approves_genesis)
+        if note is not None:
+            print(f"note: {note}", file=sys.stderr)
 
 
 def show(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,8 +69,8 @@ def start(
 ) -> None:
     """Start a node in the foreground, until SIGTERM or Ctrl-C.
 
-    Where the method shares samples in a transformed form (fededs), the node starts only if its configuration says
-    fededs.i_understand: true.
+    Where the method of a genesis shares samples in a transformed form (fededs), the node trains only if its
+    configuration says consensus.approves_genesis: true; it votes in either case.
 
     After a backup was put back a node does not know what it has signed since, and would be convicted of signing twice.
     Say --after-restore once: it outlives restarts until enough heights have passed, which takes a quorum of others.
@@ -106,7 +107,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
     from ml.specs.architectures import is_user_model
-    from node.config.genesis_file import load_genesis, validate_sharing, validate_user_model
+    from node.config.genesis_file import describe_sharing, load_genesis, validate_user_model
     from node.config.genesis_members import validate_membership
     from node.config.identity import open_identity
     from node.telemetry.sinks.opening import validate_sinks
@@ -116,7 +117,9 @@ def check_node(config: NodeConfig, path: Path) -> None:
     index = genesis.state.index_of(identity.id)
     validate_membership(config, genesis, identity.id, place=f"{path}: network.peers")
     validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
-    validate_sharing(config.genesis_file, genesis, is_understood=config.fededs.i_understand)
+    note = describe_sharing(config.genesis_file, genesis, is_approved=config.consensus.approves_genesis)
+    if note is not None:
+        print(f"note: {note}", file=sys.stderr)
     validate_sinks(config.sinks)
     if config.training.user_models and is_user_model(genesis.run.model):
         _build_user_model(genesis, config.genesis_file)

@@ -125,6 +125,8 @@ def describe(status: pb.NodeStatus) -> _Facts:
         facts.insert(0, ("UPGRADE", status.upgrade))
     if status.HasField("silence"):
         facts.insert(0, ("SILENT", status.silence))
+    if status.HasField("not_approved"):
+        facts.insert(0, ("NOT APPROVED", f"it votes and does not train: {status.not_approved}"))
     if status.paused:
         facts.insert(0, ("PAUSED", _describe_pause(status)))
     if status.HasField("spoiled_round"):
@@ -223,6 +225,8 @@ def describe_in_a_line(status: pb.NodeStatus) -> str:
     ]
     if status.paused:
         parts.append("PAUSED")
+    if status.HasField("not_approved"):
+        parts.append("NOT APPROVED")
     if status.HasField("spoiled_round"):
         parts.append(f"SPOILED by round {status.spoiled_round}")
     if status.HasField("training_trouble"):

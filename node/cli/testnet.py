@@ -68,7 +68,7 @@ UnderstandOption = Annotated[
     typer.Option(
         "--i-understand",
         help="For fededs: its nodes send a learned transformation of their samples to every other node, which is "
-        "obfuscation and not cryptography. Their configurations then say fededs.i_understand: true.",
+        "obfuscation and not cryptography. Their configurations then say consensus.approves_genesis: true.",
     ),
 ]
 DifficultyOption = Annotated[

@@ -118,13 +118,15 @@ def validate_user_model(path: Path, genesis: Genesis, *, is_allowed: bool) -> No
         )
 
 
-def validate_sharing(path: Path, genesis: Genesis, *, is_understood: bool) -> None:
-    """Raises ConfigError where samples, transformed, would leave a node that has not said it understands that."""
-    if not is_understood and get_genesis_spec(genesis).shares_samples:
-        raise ConfigError(
-            f"{path}: method.name: {genesis.run.method['name']} {WHAT_LEAVES}. A node takes part only with "
-            "fededs.i_understand: true in its own configuration (got false)"
-        )
+def describe_sharing(path: Path, genesis: Genesis, *, is_approved: bool) -> str | None:
+    """Why a node does not train in the run that genesis begins: samples, transformed, would leave it, and its operator
+    has not approved that. None where nothing stands against it."""
+    if is_approved or not get_genesis_spec(genesis).shares_samples:
+        return None
+    return (
+        f"{path}: method.name: {genesis.run.method['name']} {WHAT_LEAVES}. A node trains in this run only with "
+        "consensus.approves_genesis: true in its own configuration (got false)"
+    )
 
 
 def write_genesis(path: Path, genesis: Genesis, initial_model: bytes) -> None:

@@ -116,6 +116,7 @@ def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, A
         "network": {"listen": spec.listen, "advertise": spec.advertise, "tls": "mutual", "peers": []},
         "training": {"device": "auto", "seed": secrets.randbelow(1 << 31)},
         "data": data,
+        "consensus": {"join_runs": "ask"},
         "admin": {"socket": "run/node.sock"},
         "log": {"level": "info"},
     }

@@ -22,7 +22,6 @@ from node.config.node_sections import (
     AdminSection,
     ConsensusSection,
     DataSection,
-    FedEdsSection,
     HttpSection,
     LogSection,
     NetworkSection,
@@ -47,7 +46,6 @@ class NodeConfig(Section):
     genesis_file: FilePath
     network: NetworkSection
     training: TrainingSection
-    fededs: FedEdsSection = FedEdsSection()
     data: DataSection = DataSection()
     consensus: ConsensusSection = ConsensusSection()
     admin: AdminSection = AdminSection()

@@ -142,13 +142,6 @@ class TrainingSection(Section):
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
 
 
-class FedEdsSection(Section):
-    """What a site has to say before a node takes part in FedEDS: that it understands that a learned transformation of
-    its samples leaves the node. It is obfuscation, not cryptography."""
-
-    i_understand: bool = False
-
-
 class PartSection(Section):
     """Which part of a shared data set is this node's: `index` of `of`. For demonstrations; real sites have theirs."""
 
@@ -243,10 +236,18 @@ class DataSection(Section):
 
 
 class ConsensusSection(Section):
-    """What this node does beyond voting: whether it mines, in how many processes. The rules live in genesis."""
+    """What this node does beyond voting: whether it mines, in how many processes, and what it trains in. The rules live
+    in genesis.
+
+    With `join_runs: ask` it trains in the runs that its operator has approved, as far as that goes. In those of
+    `fededs` it never does otherwise: a learned transformation of its samples leaves the node then, which is obfuscation
+    and not cryptography. Of the run in genesis `approves_genesis` says that.
+    """
 
     mine: bool = True
     workers: Annotated[int, Field(ge=1, le=256)] = 1
+    join_runs: Literal["ask", "always"] = "ask"
+    approves_genesis: bool = False
 
 
 class AdminSection(Section):

@@ -50,7 +50,7 @@ class Collecting:
         }
         self._abstaining: set[Id] = set()  # others that are not to be waited for, as they say
         self._verified_at_s: dict[Id, float] = {}
-        self._waiting_s: float | None = None  # since when the q-th contribution is verified, and its timer runs
+        self._waiting_s: float | None = None  # since when enough contributions are verified, and the timer runs
         self._waited_s: dict[Id, float] = {}  # in vain, by member, in waits that have ended
 
     # ---- what is here
@@ -72,9 +72,17 @@ class Collecting:
 
     @property
     def has_all_awaited(self) -> bool:
-        """Whether there is nobody left to wait for, and a quorum is here."""
+        """Whether there is nobody left to wait for, and enough are here."""
         eligible = self.eligible
-        return len(eligible) >= self._state.q and eligible >= self._awaited - self.accused
+        return len(eligible) >= self._num_wanted and eligible >= self._awaited - self.accused
+
+    @property
+    def _num_wanted(self) -> int:
+        """How many begin the wait for the others: a quorum, or all that contribute, where more than the others abstain,
+        as sites do that have not approved a run."""
+        abstaining = self._abstaining if self.contributes else self._abstaining | {self._me}
+        contributing = set(self._state.active_ids).difference(abstaining)
+        return min(self._state.q, max(self._state.min_contributions, len(contributing)))
 
     def add(self, contribution: Contribution) -> bool:
         """A contribution was seen. Whether it is its author's first."""
@@ -97,12 +105,12 @@ class Collecting:
         return known
 
     def verify(self, contribution: Contribution, now: Now) -> bool:
-        """The payloads of a contribution fit. Whether the timer is to be started, as a quorum is here by it."""
+        """The payloads of a contribution fit. Whether the timer is to be started, as enough are here by it."""
         author = contribution.author
         if self.contributions.get(author) != contribution or author in self._verified_at_s:
             return False
         self._verified_at_s[author] = now.monotonic_s
-        if len(self.eligible) < self._state.q or self._waiting_s is not None or self.cutoff_s is not None:
+        if len(self.eligible) < self._num_wanted or self._waiting_s is not None or self.cutoff_s is not None:
             return False
         self._waiting_s = now.monotonic_s
         return True

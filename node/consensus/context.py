@@ -25,7 +25,8 @@ from node.training.trainer import Trainer
 class NodeContext:
     """The collaborators of one node. `disk` is the one thread of the store, `arithmetic` decodes and aggregates arrays,
     `bulk` reads the blobs that peers ask for and takes in those on demand, so that none waits for another. `slowness`
-    is how slowly a peer may give them. `boundary` is the transport's too."""
+    is how slowly a peer may give them. `boundary` is the transport's too. `asks_to_train` and `approves_genesis` are
+    `Consent`'s."""
 
     genesis: Genesis
     spec: MethodSpec
@@ -41,6 +42,8 @@ class NodeContext:
     random: Random  # where nonces begin: nothing that has to be secret
     observers: tuple[Id, ...] = ()
     mines: bool = True
+    asks_to_train: bool = False
+    approves_genesis: bool = False
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
     slowness: Slowness = USUAL_SLOWNESS
     boundary: Boundary = field(default_factory=Boundary)

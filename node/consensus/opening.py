@@ -11,6 +11,7 @@ import logging
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from node.consensus.awaiting import Awaiting
+from node.consensus.consent import Consent
 from node.consensus.crossing import Crossing
 from node.consensus.evidence import EvidencePool
 from node.consensus.machine import RoundMachine
@@ -39,11 +40,13 @@ class RoundOpener:
         proposals: ProposalBook,
         crossing: Crossing,
         participation: Participation,
+        consent: Consent,
         mines: bool,
     ) -> None:
         self.mines = mines
         self.restored = Restored(store.get_meta(RESTORED))
         self.participation = participation
+        self.consent = consent
         self.crossing = crossing
         self._signer = signer
         self._store = store
@@ -60,7 +63,7 @@ class RoundOpener:
         state, me = tip.state, self._signer.id
         speaks = self._signer.may_sign(state, height) and not self.restored.is_silent_at(height)
         await self._proposals.on_tip()
-        has_round = state.has_round(height)
+        await self.consent.on_tip(tip)
         parent_authors = {contribution.author for contribution in tip.block.contributions}
         return RoundMachine(
             state,
@@ -71,11 +74,15 @@ class RoundOpener:
             overdrawn=self._awaiting.get_overdrawn(),
             accused=self._evidence.get_accused(height),
             mine=self.mines and state.is_active(me),
-            contributes=has_round and self.participation.contributes_to(height) and state.is_active(me),
+            contributes=state.has_round(height) and state.is_active(me) and self.may_contribute_to(height),
             collect_s=collect_s,
             crossing_s=self.crossing.wait_s,
             change=self._proposals.choose(),
         )
+
+    def may_contribute_to(self, height: int) -> bool:
+        """Whether the operator has nothing against a contribution to the height in hand."""
+        return self.participation.contributes_to(height) and self.consent.reason is None
 
     async def _note_tip(self, height: int, *, is_behind: bool) -> None:
         is_caught_up = self._peers.describe_stall() is None and not is_behind

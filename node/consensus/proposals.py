@@ -19,7 +19,7 @@ from chain.approvals import (
     verify_approval,
 )
 from chain.block import Answer, Approval, ApprovedChange, Digest, Id, Readiness
-from chain.changes.change import Change
+from chain.changes.change import Change, read_change
 from chain.changes.rules import Upgrade
 from chain.errors import ChainError, DecodeError, InvalidSignature, NotAMember
 from chain.proposals import Closed, Proposal, Proposals
@@ -28,6 +28,7 @@ from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus import actions
+from node.consensus.consent import Consent, ExecutedChange
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
 from node.consensus.signer import Signer
@@ -62,6 +63,7 @@ class ProposalBook:
         store: SqliteStore,
         disk: Offload,
         *,
+        consent: Consent,
         gossip: Gossip,
         peers: Peers,
         events: Events,
@@ -73,6 +75,7 @@ class ProposalBook:
         self._signer = signer
         self._store = store
         self._disk = disk
+        self._consent = consent
         self._gossip = gossip
         self._peers = peers
         self._events = events
@@ -173,7 +176,7 @@ class ProposalBook:
         checked = self._proposals.open(change.data, approval)
         if checked is None:
             raise InvalidRequest("this change is open already")
-        await self._disk.run(self._store.put_change, checked.id, checked.data, approval)
+        await self._disk.run(partial(self._store.put_change, checked.id, checked.data, approval, is_own=True))
         try:  # only now, since status tells of all that is held
             proposal = self._proposals.add(change.data, approval)
         except ChainError:  # a block came in between
@@ -181,24 +184,30 @@ class ProposalBook:
             raise
         if proposal is None:
             raise InvalidRequest("this change is open already")
+        self._consent.note(approval)
         self._gossip.push_proposal(proposal.data, approval)
         self._tell_proposal(proposal)
         self._follow_up()
         return proposal
 
     async def approve(self, change_id: Digest, answer: Answer = Answer.YES) -> Proposal:
-        """Signs this node's yes, keeps it and sends it. What was answered before stays. Raises NotFound,
-        InvalidRequest or NotAMember."""
-        proposal = self._proposals.get(change_id)
-        if proposal is None:
+        """Signs this node's yes, keeps it and sends it. What was answered before stays. One that comes after its change
+        was executed is for this site's own training alone. Raises NotFound, NotAMember or InvalidRequest."""
+        proposal, executed = self._proposals.get(change_id), self._consent.find(change_id)
+        if proposal is None and executed is None:
             raise NotFound(f"change {change_id.hex()[:8]}: no such change is open here")
-        _check_spoken(proposal.change)
+        if proposal is not None:
+            _check_spoken(proposal.change)
         if self._current.tip.state.index_of(self._signer.id) is None:
             raise NotAMember("approval: this node is no member, or no more")
+        if proposal is None:
+            assert executed is not None  # noqa: S101 - or it was not found
+            return await self._approve_executed(executed, answer)
         if self._signer.id in proposal.approvals:
             return proposal
         approval = self._signer.sign_approval(change_id, answer)
-        await self._disk.run(self._store.put_approval, approval)
+        await self._disk.run(partial(self._store.put_approval, approval, is_own=True))
+        self._consent.note(approval)
         if self._proposals.get(change_id) is None:  # closed by a block that came in between
             await self._disk.run(self._store.drop_changes, [change_id])
         elif self._proposals.add_approval(approval):
@@ -206,6 +215,21 @@ class ProposalBook:
             self._tell_approval(approval)
             self._follow_up()
         return proposal
+
+    async def _approve_executed(self, executed: ExecutedChange, answer: Answer) -> Proposal:
+        """The others need it no more, so it is kept and not sent."""
+        state = self._current.tip.state
+        if self._consent.is_too_late(executed, state):
+            raise InvalidRequest(
+                f"change {executed.id.hex()[:8]}: its run has begun, and its method shares samples as it begins: "
+                "only sites that approved it before train in it"
+            )
+        approval = self._signer.sign_approval(executed.id, answer)
+        await self._disk.run(self._store.put_own_answer, approval)
+        self._consent.note(approval)
+        log.info("change %s approved after it was executed: it counts from the next round on", executed.id.hex()[:8])
+        change = read_change(executed.data)
+        return Proposal(executed.id, executed.data, change, state, {approval.voter: approval})
 
     # ---- the chain grows
 

@@ -94,6 +94,7 @@ class RoundService:
         self.transfers = parts.transfers
         self.participation = parts.opener.participation
         self.restored = parts.opener.restored
+        self.consent = parts.opener.consent
         self.credits = parts.awaiting.credits
         self.local_work = parts.local_work
         self.clocks = parts.clocks  # and these are worked with
@@ -244,7 +245,7 @@ class RoundService:
 
     async def _resume(self, done: asyncio.Future[None]) -> None:
         machine = self.current.machine
-        if machine is not None and machine.abstains and self.participation.contributes_to(machine.height):
+        if machine is not None and machine.abstains and self.opener.may_contribute_to(machine.height):
             await self._handle(machine, actions.Resumed())
             self._scheduler.resume(machine)
             self.gossip.on_step()

@@ -13,6 +13,7 @@ from node.consensus.auditor import Auditor
 from node.consensus.authenticator import Authenticator
 from node.consensus.awaiting import Awaiting
 from node.consensus.commit import Committer
+from node.consensus.consent import Consent
 from node.consensus.context import NodeContext
 from node.consensus.contributor import Contributor
 from node.consensus.crossing import Crossing
@@ -103,6 +104,7 @@ class _Talk:
     reporter: RoundReporter
     evidence: EvidencePool
     authenticator: Authenticator
+    consent: Consent
     proposals: ProposalBook
     handler: PeerHandler
 
@@ -280,12 +282,14 @@ def _make_talk(
         clock=c.clock,
         boundary=c.boundary,
     )
+    consent = Consent(ledger.signer, c.store, c.disk, events, asks=c.asks_to_train, approves_genesis=c.approves_genesis)
     proposals = ProposalBook(
         current,
         ground.proposals,
         ledger.signer,
         c.store,
         c.disk,
+        consent=consent,
         gossip=gossip,
         peers=peers,
         events=events,
@@ -309,7 +313,7 @@ def _make_talk(
     reporter = RoundReporter(
         c.me, c.clock, gossip=gossip, records=ground.records, peers=peers, events=events, boundary=c.boundary
     )
-    return _Talk(clocks, gossip, reporter, evidence, authenticator, proposals, handler)
+    return _Talk(clocks, gossip, reporter, evidence, authenticator, consent, proposals, handler)
 
 
 def _make_learner(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, talk: _Talk) -> Learner:
@@ -372,6 +376,7 @@ def _make_opener(c: NodeContext, ground: _Ground, signer: Signer, talk: _Talk) -
         proposals=talk.proposals,
         crossing=Crossing(c.genesis.rules.waits.delta_s),
         participation=Participation(c.store.path),
+        consent=talk.consent,
         mines=c.mines,
     )
 

@@ -138,4 +138,5 @@ def _make_context(
         arithmetic=InlineOffload(),
         bulk=InlineOffload(),
         random=Random(),  # noqa: S311 - where nonces begin
+        approves_genesis=True,  # there are no samples here
     )

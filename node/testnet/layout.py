@@ -312,9 +312,12 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
             "threads": 1,
             **({"user_models": True} if is_user_model(genesis.run.model) else {}),  # who made the network asked for it
         },
-        **({"fededs": {"i_understand": True}} if get_genesis_spec(genesis).shares_samples else {}),  # likewise
         "data": {**plan.data, "partition": parse_partition(spec.partition).to_mapping() | part},
-        "consensus": {"mine": True},
+        "consensus": {
+            "mine": True,
+            "join_runs": "always",
+            **({"approves_genesis": True} if get_genesis_spec(genesis).shares_samples else {}),  # likewise
+        },
         "admin": {"socket": str(socket_dir / f"{name}.sock")},
         **({} if spec.http_port is None else {"http": {"listen": f"127.0.0.1:{spec.http_port + i}"}}),
         "log": {"level": "info", "format": "text"},

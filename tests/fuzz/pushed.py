@@ -29,6 +29,7 @@ from fuzz.federation import CANDIDATE, GENESIS, KEYS, LIAR, ME, PARENT, believin
 from fuzz.wire_bytes import make_statuses
 from node.consensus import actions
 from node.consensus.authenticator import Authenticator
+from node.consensus.consent import Consent
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip, Position
 from node.consensus.handler import PeerHandler
@@ -94,6 +95,7 @@ class Door:
             cast(Signer, None),
             cast(SqliteStore, _Nowhere()),
             cast(Offload, None),
+            consent=cast(Consent, None),
             gossip=gossip,
             peers=peers,
             events=events,

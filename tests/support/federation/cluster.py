@@ -178,6 +178,8 @@ class Node:
         self.path = path
         self.trainer = trainer
         self.clock = VirtualClock()
+        self.asks_to_train = False
+        self.approves_genesis = True
         self.store: SqliteStore | None = None
         self.disk: Offload = InlineOffload()
         self.service: RoundService | None = None
@@ -273,6 +275,8 @@ class Cluster:
             bulk=InlineOffload(),
             random=Random(name),
             boundary=transport.boundary,
+            asks_to_train=node.asks_to_train,
+            approves_genesis=node.approves_genesis,
         )
         node.failure = None
         node.context = context

@@ -23,6 +23,7 @@ from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.consensus.actions import ChangeCompleted
+from node.consensus.consent import Consent
 from node.consensus.current import CurrentRound, Posted
 from node.consensus.proposals import READS_BURST, ProposalBook, load_proposals
 from node.consensus.signer import Signer
@@ -61,16 +62,18 @@ class Node:
             push_proposal=lambda change, approval: None,
             push_approval=lambda approval: None,
         )
-        disk = InlineOffload()
+        disk, events = InlineOffload(), Events(self.clock)
+        signer = Signer(KEYS[0], self.chain.genesis, self.store, disk, disk, notes_iterations=False)
         return ProposalBook(
             self.current,
             proposals,
-            Signer(KEYS[0], self.chain.genesis, self.store, disk, disk, notes_iterations=False),
+            signer,
             self.store,
             disk,
+            consent=Consent(signer, self.store, disk, events, asks=True, approves_genesis=False),
             gossip=cast(Any, gossip),
             peers=self.peers,
-            events=Events(self.clock),
+            events=events,
             clock=self.clock,
             boundary=self.boundary,
         )
@@ -287,7 +290,7 @@ def test_what_this_node_signs_is_told_once_it_is_durable(node: Node) -> None:
     assert sum(len(proposal.approvals) for proposal in node.book) == 3
 
 
-def test_what_a_block_closes_while_it_is_written_leaves_no_row(node: Node) -> None:
+def test_what_a_block_closes_while_it_is_written_leaves_no_row_but_the_own_answers(node: Node) -> None:
     change = node.make(by=1)
     node.hear(1, change)
     node.work()
@@ -296,8 +299,8 @@ def test_what_a_block_closes_while_it_is_written_leaves_no_row(node: Node) -> No
     node.book._disk = cast(Any, Watched(node, EndRun(1)))
     with pytest.raises(InvalidChange):
         asyncio.run(node.book.propose(propose(EndRun(1), by=0, made=4)))
-    rows = node.store.rows.connection.execute("SELECT count(*) FROM consent").fetchone()
-    assert rows == (0,)
+    (rows,) = node.store.rows.connection.execute("SELECT count(*) FROM consent").fetchone()
+    assert rows == len(node.store.get_own_answers()) == 2
 
 
 def test_who_is_no_member_any_more_approves_nothing(node: Node) -> None:
