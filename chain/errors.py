@@ -6,9 +6,12 @@ ChainError
  ├ InvalidKey           wrong length, small order or not canonical: refuse the key
  ├ InvalidSignature     penalise the sender
  ├ GenesisError         the operator's file is wrong; `path` names the field
+ ├ InvalidJoinRequest   a line by which nobody can join: whoever passed it on is told why
+ ├ InvalidJoinFile      a file from which nobody can join
  ├ ValidationError      a well-formed object breaks a rule
  │  ├ NotAMember, WrongHeight
  │  ├ UnknownParent     fetch and retry
+ │  ├ OffTheWay         a block that does not lead to the checkpoint: somebody has another history
  │  ├ InvalidSeal, InvalidDifficulty, InvalidTime, InvalidContribution, InvalidBody, InvalidAggregate
  │  ├ InvalidCertificate, InvalidState
  │  ├ InvalidEvidence
@@ -74,6 +77,14 @@ class GenesisError(ChainError):
         self.message = message
 
 
+class InvalidJoinRequest(ChainError):
+    """A join request that is not whole, not for this chain, or not signed by the key that it names."""
+
+
+class InvalidJoinFile(ChainError):
+    """A join file that is not whole, or whose parts do not belong together."""
+
+
 class ValidationError(ChainError):
     """A well-formed object breaks a rule of the chain."""
 
@@ -88,6 +99,10 @@ class WrongHeight(ValidationError):
 
 class UnknownParent(ValidationError):
     """The block does not extend the given parent."""
+
+
+class OffTheWay(ValidationError):
+    """The block does not lead to the checkpoint that this node joined by."""
 
 
 class InvalidSeal(ValidationError):

@@ -1,0 +1,48 @@
+"""The checkpoint of a joiner: a final block that its chain must lead to, and marks on the way there (FEDERATION §2).
+
+A quorum of any old set of keys can sign a second history at the cost of CPU. So a joiner takes the id of a late block
+from people it trusts, and adopts no block before it is seen that it leads there: from one mark to the next at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chain.block import Id
+from chain.errors import OffTheWay
+
+LEG_HEIGHTS = 128  # between two marks
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The height and id of a final block. `marks` are the ids of the heights LEG_HEIGHTS, twice that and so on below
+    it."""
+
+    height: int
+    id: Id
+    marks: tuple[Id, ...] = ()
+
+    def get_id(self, height: int) -> Id | None:
+        """The id that the block of this height must have; None where it follows from others."""
+        if height == self.height:
+            return self.id
+        number, rest = divmod(height, LEG_HEIGHTS)
+        return self.marks[number - 1] if rest == 0 and 0 < number <= len(self.marks) else None
+
+    def get_next(self, height: int) -> int | None:
+        """The lowest height above this one whose id is known; None from the checkpoint on."""
+        if height >= self.height:
+            return None
+        return min(self.height, (height // LEG_HEIGHTS + 1) * LEG_HEIGHTS)
+
+    def validate(self, height: int, block_id: Id) -> None:
+        """Raise OffTheWay for a block of this height that does not lead to the checkpoint."""
+        expected = self.get_id(height)
+        if expected is not None and expected != block_id:
+            raise OffTheWay.differs(f"block {height} on the way to the checkpoint", expected, block_id)
+
+
+def count_marks(height: int) -> int:
+    """How many marks a checkpoint at this height has."""
+    return max(0, height - 1) // LEG_HEIGHTS
