@@ -43,6 +43,6 @@ class Checkpoint:
             raise OffTheWay.differs(f"block {height} on the way to the checkpoint", expected, block_id)
 
 
-def count_marks(height: int) -> int:
-    """How many marks a checkpoint at this height has."""
-    return max(0, height - 1) // LEG_HEIGHTS
+def get_marked(height: int) -> range:
+    """The heights that have a mark on the way to a checkpoint at this one."""
+    return range(LEG_HEIGHTS, height, LEG_HEIGHTS)

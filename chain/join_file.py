@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from chain.block import Digest, Id, SealedHeader
-from chain.checkpoint import LEG_HEIGHTS, Checkpoint, count_marks
+from chain.checkpoint import LEG_HEIGHTS, Checkpoint, get_marked
 from chain.codec import decode_sealed_header, encode_sealed_header
 from chain.errors import ChainError, InvalidJoinFile
 from chain.genesis import Genesis
@@ -121,8 +121,8 @@ class JoinFile:
             raise InvalidJoinFile.differs("block 0", self.genesis.block0.id, self.header.id)
         if header.state_next != self.state.digest:
             raise InvalidJoinFile.differs("state after the checkpoint", header.state_next, self.state.digest)
-        if len(self.marks) != count_marks(header.height):
-            expected = f"{count_marks(header.height)}, one in {LEG_HEIGHTS} heights"
+        if len(self.marks) != len(get_marked(header.height)):
+            expected = f"{len(get_marked(header.height))}, one in {LEG_HEIGHTS} heights"
             raise InvalidJoinFile.differs("number of marks", expected, len(self.marks))
 
 

@@ -15,26 +15,17 @@ from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from chain.errors import (
-    BlobCorrupted,
-    ChainError,
-    StoreCorrupted,
-    StoreError,
-    StoreForbidden,
-    StoreFull,
-    StoreLocked,
-    StoreMismatch,
-)
+from chain.errors import ChainError
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 from chain.store.interface import Faults
 from chain.store.sqlite import SqliteStore
 from chain.store.watermark import WATERMARK
 from node.admin.access import RemoteAccess
+from node.admin.failures import explain_chain_error, translate
 from node.admin.peer_control import Operator, restore_bans
 from node.admin.reload import Load, Reloading
 from node.admin.round_control import Control
@@ -44,24 +35,23 @@ from node.admin.tokens import Tokens
 from node.admin.view import NodeView
 from node.admin.wiring import make_control, make_predictor, make_reloading, make_view
 from node.clock import SystemClock
-from node.config.genesis_file import get_genesis_spec, load_genesis, validate_user_model
+from node.config.federation import Federation, load_federation
+from node.config.genesis_file import get_genesis_spec, validate_user_model
 from node.config.genesis_members import validate_membership
 from node.config.identity import open_identity
 from node.config.node_config import NodeConfig
 from node.config.node_sections import NetworkSection
 from node.consensus.context import NodeContext
-from node.consensus.halted import Halted
 from node.consensus.miner import MinerProcess
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
-from node.errors import ConfigError, NodeError, PermissionRefused
+from node.errors import ConfigError
 from node.host.notify import Notifier
 from node.host.process import has_terminal, make_room
 from node.log import logging_values
 from node.offload import ThreadOffload
 from node.p2p.address_book import AddressBook
-from node.p2p.transport.base import AddressInUse, CannotListen
 from node.p2p.transport.rate_limits import MIB, RateLimits
 from node.p2p.transport.rpc import Admission, ConnectionLimits, RpcTransport
 from node.p2p.transport.timing import OnCall
@@ -83,17 +73,12 @@ log = logging.getLogger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class StorageFailed(NodeError):
-    """The store cannot be trusted or written any more: nothing is signed, what is there can still be read."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
     """All that a node is started with, each checked by itself."""
 
     config: NodeConfig
-    genesis: Genesis
-    initial_model: Path
+    federation: Federation
     key: SigningKey
     faults: Faults | None
     notifier: Notifier
@@ -127,16 +112,16 @@ def run_daemon(
     (`node.consensus.restored`).
     """
     key = open_identity(config)
-    genesis, initial_model = load_genesis(config.genesis_file)
+    federation = load_federation(config)
+    genesis = federation.genesis
     validate_membership(config, genesis, key.id)
-    validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
+    validate_user_model(config.federation_file, genesis, is_allowed=config.training.user_models)
     validate_sinks(config.sinks)
     try:
         with logging_values(lambda: {"node": config.node.name}):
             start = _Start(
                 config=config,
-                genesis=genesis,
-                initial_model=initial_model,
+                federation=federation,
                 key=key,
                 faults=faults,
                 notifier=notifier or Notifier(),
@@ -145,15 +130,15 @@ def run_daemon(
             )
             return asyncio.run(_run(start))
     except ChainError as error:
-        raise _explain(error, config) from error
+        raise explain_chain_error(error, config) from error
 
 
-def _open_store(
-    config: NodeConfig, genesis: Genesis, initial_model: Path, faults: Faults | None, after_restore: bool
-) -> SqliteStore:
-    store = SqliteStore.open(config.node.data_dir, genesis, faults=faults)
-    store.put_blob(initial_model.read_bytes())
-    if after_restore:
+def _open_store(start: _Start) -> SqliteStore:
+    config, federation = start.config, start.federation
+    store = SqliteStore.open(config.node.data_dir, federation.genesis, faults=start.faults)
+    if federation.initial_model is not None:
+        store.put_blob(federation.initial_model.read_bytes())
+    if start.after_restore:
         store.put_meta(RESTORED, {"until": None})
     if (silence := Restored(store.get_meta(RESTORED)).describe()) is not None:
         log.warning("%s", silence)
@@ -169,28 +154,6 @@ def _open_store(
     return store
 
 
-def _explain(error: ChainError, config: NodeConfig) -> NodeError:
-    """What went wrong with the store, in words for the operator: also what to do about it."""
-    directory = config.node.data_dir
-    match error:
-        case StoreMismatch() | StoreLocked():
-            return ConfigError(str(error))
-        case StoreForbidden():
-            return PermissionRefused(f"{error} (node.data_dir: expected a directory that this node can write)")
-        case StoreFull():
-            return StorageFailed(f"{error}; make room and start again: what was signed and finalised is kept")
-        case BlobCorrupted():  # before what it is a case of
-            return StorageFailed(f"{error}; delete the file and start again: other members hold the same bytes")
-        case StoreCorrupted():
-            return StorageFailed(
-                f"{error}; restore {directory} from a copy, or take the chain from the other members again: "
-                "fednode unsafe-reset, which keeps what this node signed"
-            )
-        case StoreError():
-            return StorageFailed(f"{error} (node.data_dir)")
-    return StorageFailed(f"{type(error).__name__}: {error}")
-
-
 async def _run(start: _Start) -> int:
     config = start.config
     began_s = time.monotonic()
@@ -204,7 +167,7 @@ async def _run(start: _Start) -> int:
         shutdown = Shutdown(service, stopped, deadline, partial(_cut_off, Processes(context.trainer, context.miner)))
         stack.enter_context(logging_values(partial(_describe_position, service)))
         metrics = None if parts.calls is None else make_metrics(parts.calls, service, context, config.node.name)
-        sinks = open_sinks(config, start.genesis, start.key.id)
+        sinks = open_sinks(config, start.federation.genesis, start.key.id)
         for sink in sinks:
             stack.callback(sink.close)
         monitor = Monitor(service.events, metrics, sinks, config.node.name, context.boundary)
@@ -230,7 +193,7 @@ async def _run(start: _Start) -> int:
             control = make_control(service, context, shutdown, reloading, config.node.name)
             await stack.enter_async_context(_make_admin(start, parts, view, control))
         await stack.enter_async_context(start.notifier.telling(parts.transport.ready, partial(_describe, service)))
-        _greet(config, start.genesis, start.key, service, time.monotonic() - began_s)
+        _greet(config, start.federation.genesis, start.key, service, time.monotonic() - began_s)
         hangups = _follow_hangups(hung_up, stopped, reloading, had_terminal=had_terminal)
         await _run_until_stopped(stopped, service.run(), monitor.run(), shutdown.run(), hangups)
         log.info("stopped at height %d", service.tip.height)
@@ -249,21 +212,21 @@ def _hear_signals() -> tuple[asyncio.Event, asyncio.Event]:
 
 def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
     """The store, the worker, the miners, the transport and the service over them; `stack` closes them."""
-    config, genesis, key = start.config, start.genesis, start.key
-    store = _open_store(config, genesis, start.initial_model, start.faults, start.after_restore)
+    config, federation, key = start.config, start.federation, start.key
+    genesis, store = federation.genesis, _open_store(start)
     disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
     stack.callback(store.close)
     stack.callback(disk.close)
     stack.callback(arithmetic.close)
     stack.callback(bulk.close)
     trainer: Trainer = ObserverTrainer()
-    if not config.node.observer:
-        trainer = WorkerProcess(make_worker_config(config, genesis, start.initial_model))
+    if federation.initial_model is not None and store.get_state(store.head_height).index_of(key.id) is not None:
+        trainer = WorkerProcess(make_worker_config(config, genesis, federation.initial_model))
     stack.push_async_callback(trainer.close)
     miner = MinerProcess(config.consensus.workers)
     stack.push_async_callback(miner.close)
     calls = make_call_times(config)
-    book = AddressBook.load(config.node.data_dir, config.network.get_addresses(genesis))
+    book = AddressBook.load(config.node.data_dir, {**federation.addresses, **config.network.get_addresses(genesis)})
     transport = _make_transport(config, genesis, key, book, None if calls is None else calls.observe)
     restore_bans(transport.bans, config.node.data_dir, SystemClock().now_ms())
     context = NodeContext(
@@ -285,6 +248,7 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         approves_genesis=config.consensus.approves_genesis,
         bans=transport.bans,
         boundary=transport.boundary,
+        checkpoint=federation.checkpoint,
         slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
     )
     return _Parts(context, make_round_service(context), transport, book, calls)
@@ -365,29 +329,7 @@ async def _run_until_stopped(stopped: asyncio.Event, *parts: Coroutine[Any, Any,
             running.cancel()
             await asyncio.wait({running})
     if not running.cancelled() and (error := running.exception()) is not None:
-        raise _translate(error)
-
-
-def _translate(error: BaseException) -> BaseException:
-    """The first of a group's failures that means something to an operator, else the group itself."""
-    for one in _flatten(error):
-        if isinstance(one, AddressInUse):
-            return ConfigError(f"network.listen: {one.strerror}; choose another port, or stop what is there")
-        if isinstance(one, CannotListen):
-            return ConfigError(f"network.listen: {one.filename}: cannot listen there ({one.strerror})")
-        if isinstance(one, ChainError):
-            return one
-        if isinstance(one, Halted):
-            return StorageFailed(f"{type(one).__name__}: {one}")
-        if isinstance(one, NodeError):
-            return one
-    return error
-
-
-def _flatten(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for one in error.exceptions for leaf in _flatten(one)]
-    return [error]
+        raise translate(error)
 
 
 def _make_transport(

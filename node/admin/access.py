@@ -32,6 +32,7 @@ ROLES: Mapping[str, Role] = {
     "GetConfig": Role.READ,
     "GetGenesis": Role.READ,
     "ListPeers": Role.READ,
+    "GetJoinFile": Role.READ,
     "GetHead": Role.READ,
     "GetBlock": Role.READ,
     "ListBlocks": Role.READ,

@@ -125,6 +125,10 @@ class AdminClient:
 
     # ---- the ledger
 
+    def make_join_file(self) -> bytes:
+        with self._translated():
+            return self._admin.GetJoinFile(pb.GetJoinFileRequest(), timeout=CALL_S).file
+
     @property
     def genesis(self) -> Genesis:
         if self._genesis is None:

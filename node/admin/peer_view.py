@@ -76,6 +76,10 @@ class PeerView:
         shown.not_taken.update({reason.value: count for reason, count in refusals.items()})
         return shown
 
+    def get_addresses(self) -> dict[bytes, str]:
+        """Where this node dials each peer, as far as it knows."""
+        return self._book.get_all()
+
     def get_name(self, node_id: bytes) -> str:
         """The name of a peer or member; the start of a stranger's key."""
         peer = self._service.peers.get(node_id)

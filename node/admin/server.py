@@ -252,6 +252,9 @@ class _Admin(admin_pb2_grpc.AdminServicer):
     async def GetGenesis(self, request: pb.GetGenesisRequest, context: Context) -> pb.GenesisReply:
         return self._view.get_genesis()
 
+    async def GetJoinFile(self, request: pb.GetJoinFileRequest, context: Context) -> pb.JoinFileReply:
+        return pb.JoinFileReply(file=await _answer(context, self._view.make_join_file()))
+
     async def ListPeers(self, request: pb.ListPeersRequest, context: Context) -> pb.ListPeersReply:
         return self._view.list_peers()
 

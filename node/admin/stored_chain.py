@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from chain.block import Block
+from chain.block import Block, Id
+from chain.checkpoint import get_marked
 from chain.errors import StoreCorrupted
 from chain.genesis import Genesis
+from chain.join_file import JoinFile
 from chain.store.sqlite import SqliteStore
 from ml.specs import MethodSpec
 from node.ledger.audit import Call
+from node.ledger.joining import make_join_file
 from node.offload import Offload
 
 T = TypeVar("T")
@@ -33,6 +36,13 @@ class StoredChain:
         if stored is None:
             raise self.describe_missing(height)
         return stored.block
+
+    async def make_join_file(self, addresses: Mapping[Id, str]) -> JoinFile:
+        """Of the head, read a block at a time, so that nothing else waits for long."""
+        head = (await self.disk.run(self.store.head)).block
+        marks = [(await self.get_block(height)).id for height in get_marked(head.height)]
+        state = await self.disk.run(self.store.get_state, head.height)
+        return make_join_file(self.genesis, head, marks, state, addresses)
 
     def describe_missing(self, height: int) -> StoreCorrupted:
         """What is raised of a block that must be there."""

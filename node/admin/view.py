@@ -132,6 +132,13 @@ class NodeView:
         genesis = self._chain.genesis
         return pb.GenesisReply(chain_id=genesis.chain_id.hex(), json=json.dumps(genesis.to_mapping()))
 
+    async def make_join_file(self) -> bytes:
+        """What a site that joins starts from, at this node's head."""
+        network, addresses = self._config.network, self._peers.get_addresses()
+        if network.advertise is not None:
+            addresses[self._service.signer.id] = network.advertise
+        return (await self._chain.make_join_file(addresses)).encode()
+
     def list_peers(self) -> pb.ListPeersReply:
         return pb.ListPeersReply(peers=[self._peers.show(peer) for peer in self._service.peers])
 

@@ -26,6 +26,7 @@ MODULES = (
     "node.cli.start",
     "node.cli.config",
     "node.cli.init",
+    "node.cli.join",
     "node.cli.keys",
     "node.cli.genesis",
     "node.cli.data",

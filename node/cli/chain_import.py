@@ -78,7 +78,7 @@ def _find_store(config: Path | None, data_dir: Path | None) -> tuple[Genesis, Pa
     from chain.errors import ChainError, StoreLocked
     from chain.genesis import Genesis
     from chain.store.sqlite import SqliteStore
-    from node.config.genesis_file import load_genesis
+    from node.config.federation import load_federation
     from node.config.node_config import load_config
     from node.errors import NotFound
 
@@ -86,7 +86,7 @@ def _find_store(config: Path | None, data_dir: Path | None) -> tuple[Genesis, Pa
     path = data_dir
     if config is not None:
         loaded = load_config(config, (), os.environ)
-        genesis, path = load_genesis(loaded.genesis_file).genesis, loaded.node.data_dir
+        genesis, path = load_federation(loaded).genesis, loaded.node.data_dir
     assert path is not None  # noqa: S101 (one of the two was given)
     try:
         stored = SqliteStore.stored_genesis(path)

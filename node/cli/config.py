@@ -43,13 +43,14 @@ def check(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = Fal
 
 
 def _note_sharing(config: NodeConfig) -> None:
-    if not config.genesis_file.is_file():
+    if not config.federation_file.is_file():
         return
-    from node.config.genesis_file import describe_sharing, load_genesis
+    from node.config.federation import load_federation
+    from node.config.genesis_file import describe_sharing
 
     with suppress(ConfigError):  # what is wrong with genesis itself keeps the node from starting, whatever is said here
-        genesis = load_genesis(config.genesis_file).genesis
-        note = describe_sharing(config.genesis_file, genesis, is_approved=config.consensus.approves_genesis)
+        genesis = load_federation(config).genesis
+        note = describe_sharing(config.federation_file, genesis, is_approved=config.consensus.approves_genesis)
         if note is not None:
             print(f"note: {note}", file=sys.stderr)
 

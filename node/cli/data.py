@@ -136,17 +136,24 @@ def _open(
     from ml.errors import DataError
     from node.config.settings import apply_settings, complete_data, make_data
 
+    join_file: Path | None = None
     if (data is None) == (config is None):
         raise ConfigError("expected either DATA, such as digits or npz:scans.npz, or --config FILE")
     if config is not None:
         from node.config.node_config import load_config
 
         loaded = load_config(config, settings or ())
-        asked, genesis = loaded.data.model_dump(mode="json", exclude={"partition"}), genesis or loaded.genesis_file
+        asked = loaded.data.model_dump(mode="json", exclude={"partition"})
+        genesis, join_file = genesis or loaded.genesis_file, loaded.join_file
     else:
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
     classes, shape = None, None
-    if genesis is not None:
+    if genesis is None and join_file is not None:
+        from node.config.federation import read_join_file
+
+        known = read_join_file(join_file).genesis
+        classes, shape = known.run.classes, InputFormat.from_mapping(known.run.input).shape
+    elif genesis is not None:
         from node.config.genesis_file import load_genesis
 
         known = load_genesis(genesis).genesis

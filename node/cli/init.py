@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,12 @@ def init(
         Path | None,
         typer.Option(
             "--genesis", metavar="FILE", help="The genesis all members share; by default a genesis.yaml to come in DIR."
+        ),
+    ] = None,
+    join: Annotated[
+        Path | None,
+        typer.Option(
+            "--join", metavar="FILE", help="Join a federation that is there: its join file, or its founders' genesis."
         ),
     ] = None,
     listen: Annotated[
@@ -52,23 +59,33 @@ def init(
 
     The key (mode 0600) lies in DIR/keys and never leaves the machine. No file that is there is written over.
 
-    Example: fednode init hospital-a --advertise fed.hospital-a.example:7050 --data imagefolder:/srv/scans
+    With --join it prints a join request instead, one line for a member, who proposes it to the others. The node can be
+    started at once: it takes the chain, stands ready, and takes part from the block on that admits it.
+
+    Examples: fednode init hospital-a --advertise fed.hospital-a.example:7050 --data imagefolder:/srv/scans, or fednode
+    init hospital-d --join federation.join
     """
     from node.config.init import SiteSpec, make_site
 
+    if genesis is not None and join is not None:
+        raise typer.BadParameter("expected --genesis of a founder, or --join, not both")
     spec = SiteSpec(
         name=name or directory.absolute().name,
         genesis_file=genesis,
+        join_file=join,
         listen=listen,
         advertise=advertise or f"{socket.gethostname()}:{listen.rpartition(':')[2]}",
         data=data,
         key_file=key,
         passphrase_file=passphrase_file,
     )
-    made = make_site(directory, spec)
+    made = make_site(directory, spec, time.time_ns() // 1_000_000)
     if as_json:
         facts = {"id": made.id, "name": spec.name, "address": made.address, "config": str(made.config_file)}
-        print(json.dumps({**facts, "key": str(made.key_file)}))
+        joining = {} if made.request is None else {"request": made.request, "join_hash": made.join_digest}
+        print(json.dumps({**facts, "key": str(made.key_file), **joining}))
         return
-    print(made.peer)
+    print(made.request or made.peer)
     print(f"fednode: wrote {made.config_file} and {made.key_file}; back the key up", file=sys.stderr)
+    if made.join_digest is not None:
+        print(f"fednode: compare by voice with the member who gave you {join}: {made.join_digest}", file=sys.stderr)

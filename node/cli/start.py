@@ -107,28 +107,29 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
     from ml.specs.architectures import is_user_model
-    from node.config.genesis_file import describe_sharing, load_genesis, validate_user_model
+    from node.config.federation import load_federation
+    from node.config.genesis_file import describe_sharing, validate_user_model
     from node.config.genesis_members import validate_membership
     from node.config.identity import open_identity
     from node.telemetry.sinks.opening import validate_sinks
 
     identity = open_identity(config)
-    genesis, _ = load_genesis(config.genesis_file)
+    genesis = load_federation(config).genesis
     index = genesis.state.index_of(identity.id)
     validate_membership(config, genesis, identity.id, place=f"{path}: network.peers")
-    validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
-    note = describe_sharing(config.genesis_file, genesis, is_approved=config.consensus.approves_genesis)
+    validate_user_model(config.federation_file, genesis, is_allowed=config.training.user_models)
+    note = describe_sharing(config.federation_file, genesis, is_approved=config.consensus.approves_genesis)
     if note is not None:
         print(f"note: {note}", file=sys.stderr)
     validate_sinks(config.sinks)
     if config.training.user_models and is_user_model(genesis.run.model):
-        _build_user_model(genesis, config.genesis_file)
+        _build_user_model(genesis, config.federation_file)
     try:
         stored = SqliteStore.stored_genesis(config.node.data_dir)
         if stored is not None and Genesis.from_mapping(stored) != genesis:
             other = Genesis.from_mapping(stored).chain_id.hex()
             raise ConfigError(
-                f"{config.node.data_dir}: expected the chain of {config.genesis_file}, {genesis.chain_id.hex()} "
+                f"{config.node.data_dir}: expected the chain of {config.federation_file}, {genesis.chain_id.hex()} "
                 f"(got {other})"
             )
     except StoreLocked as error:
@@ -136,7 +137,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     except ChainError as error:
         raise NodeError(str(error)) from error
     on_chain = f"on chain {genesis.chain_name} ({genesis.chain_id.hex()})"
-    if index is None:
+    if index is None and config.node.observer:
         print(f"ok: {config.node.name} ({encode_id(identity.id)}) observes the {genesis.state.n} members {on_chain}")
         return
     try:
@@ -150,11 +151,12 @@ def check_node(config: NodeConfig, path: Path) -> None:
             num_train, num_test = len(split.train), len(split.test)
     except DataError as error:
         raise ConfigError(f"{path}: {error}") from error
-    print(
-        f"ok: {config.node.name} is {genesis.state.members[index].name} ({encode_id(identity.id)}), "
-        f"member {index + 1} of {genesis.state.n}, {on_chain}, "
-        f"with {num_train} train / {num_test} test samples of {config.data.format}"
-    )
+    who = f"{config.node.name} ({encode_id(identity.id)}) is no founder and joins the {genesis.state.n}"
+    if index is not None:
+        name = genesis.state.members[index].name
+        who = f"{config.node.name} is {name} ({encode_id(identity.id)}), member {index + 1} of {genesis.state.n},"
+    samples = f"{num_train} train / {num_test} test samples of {config.data.format}"
+    print(f"ok: {who} {on_chain}, with {samples}")
 
 
 def _build_user_model(genesis: Genesis, path: Path) -> None:

@@ -12,6 +12,7 @@ from chain.block import Id
 from chain.errors import ChainError, GenesisError, InvalidKey
 from chain.genesis import Genesis
 from chain.signing import decode_id, encode_id
+from chain.store.rows import DATABASE
 from chain.store.sqlite import SqliteStore
 from node.addresses import parse_address
 from node.config.genesis_file import GENESIS_HEADER, load_genesis
@@ -71,7 +72,7 @@ def find_started(path: Path, genesis: Genesis) -> Path | None:
             config = load_config(config_file)
         except ConfigError:  # another kind of file, or one that no node starts from
             continue
-        if not config.genesis_file.exists() or not config.genesis_file.samefile(path):
+        if not config.federation_file.exists() or not config.federation_file.samefile(path):
             continue
         try:
             stored = SqliteStore.stored_genesis(config.node.data_dir)
@@ -93,12 +94,27 @@ def _replace(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _has_joined(config: NodeConfig, genesis: Genesis, key: Id) -> bool:
+    """Whether the chain in the data directory knows this key as a member's, now or lately. What keeps it from being
+    read, the store itself says better."""
+    if not (config.node.data_dir / DATABASE).is_file():
+        return False
+    try:
+        with SqliteStore.open(config.node.data_dir, genesis, readonly=True) as store:
+            state = store.get_state(store.head_height)
+    except ChainError:
+        return True
+    return state.index_of(key) is not None or any(old.key == key for old in state.retired)
+
+
 def validate_membership(config: NodeConfig, genesis: Genesis, key: Id, place: str = "network.peers") -> None:
-    """Raises ConfigError for a key that genesis does not name, unless it observes, and for peers that nobody knows.
-    `place` is where those are named."""
-    members = f"{config.genesis_file}: members"
+    """Raises ConfigError for a key that genesis does not name, unless it observes, has joined or is to join, and for
+    peers that nobody knows. `place` is where those are named."""
+    members = f"{config.federation_file}: members"
     shown = f"{encode_id(key)} ({config.node.identity_key_file})"
     is_member = genesis.state.index_of(key) is not None
+    if config.join_file is not None or (not is_member and _has_joined(config, genesis, key)):
+        return  # whoever it is, and whom it dials, the chain says
     if not is_member and not config.node.observer:
         raise ConfigError(
             f"{members}: expected this node's key {shown}; one that only observes says node.observer: true"

@@ -16,7 +16,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from chain.signing import encode_id
+from chain.errors import ChainError
+from chain.join_file import JoinFile
+from chain.join_request import JoinRequest
+from chain.signing import SigningKey, encode_id
+from node.config.federation import read_join_file
 from node.config.genesis_file import load_genesis
 from node.config.identity import create_identity, open_key, read_passphrase
 from node.config.node_config import NodeConfig
@@ -26,7 +30,7 @@ from node.config.settings import complete_data, make_data
 from node.config.yaml_source import Keys, YamlSource, dump_yaml
 from node.errors import ConfigError, NodeError
 
-CONFIG, SCHEMA = "node.yaml", "node.schema.json"
+CONFIG, SCHEMA, JOIN_FILE = "node.yaml", "node.schema.json", "federation.join"
 DEFAULT_PORT = 7050
 
 _OPTIONS: dict[Keys, str] = {
@@ -39,19 +43,24 @@ _OPTIONS: dict[Keys, str] = {
 _HEADER = """\
 {hint}
 # The configuration of {name}; every key and its default: fednode config schema. Before it starts, see that
-#   - genesis.yaml and its initial model, which all members share, lie where genesis_file says
+{federation}
 #   - data is what this node has: digits come with the program, fednode data inspect FORMAT:PATH looks at others
 #   - fednode doctor --config node.yaml has nothing to complain of
 """
+
+_FOUNDS = "#   - genesis.yaml and its initial model, which all members share, lie where genesis_file says"
+_JOINS = f"#   - a member has the same {JOIN_FILE}: fednode doctor shows its hash, to be compared by voice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSpec:
     """The options of a new `node.yaml`. `data` is `digits` or `FORMAT:PATH`; `key_file` an identity there already is,
-    of which `passphrase_file` is the passphrase, or that of the new one."""
+    of which `passphrase_file` is the passphrase, or that of the new one. With a `join_file` the site joins a chain that
+    is there."""
 
     name: str
     genesis_file: Path | None = None
+    join_file: Path | None = None
     listen: str = f"0.0.0.0:{DEFAULT_PORT}"
     advertise: str
     data: str = "digits"
@@ -61,25 +70,33 @@ class SiteSpec:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The files that were made; `peer` is `id@host:port`, for the others' configurations and for genesis."""
+    """The files that were made; `peer` is `id@host:port`, for the others' configurations and for genesis. A site that
+    joins has a `request` for the members, and the hash of the file it joins by."""
 
     config_file: Path
     key_file: Path
     id: str
     address: str
+    request: str | None = None
+    join_digest: str | None = None
 
     @property
     def peer(self) -> str:
         return f"{self.id}@{self.address}"
 
 
-def make_site(directory: Path, spec: SiteSpec) -> Site:
-    """Writes the key and `node.yaml` into `directory`, which is made. Raises ConfigError or KeyFileError; where a file
-    is in the way, before anything is written."""
+def make_site(directory: Path, spec: SiteSpec, made_ms: int = 0) -> Site:
+    """Writes the key and `node.yaml` into `directory`, which is made, and a copy of what it joins by. `made_ms` is the
+    time of its request to join. Raises ConfigError or KeyFileError; where a file is in the way, before anything is
+    written."""
     directory = Path(os.path.abspath(directory))
-    config_file, schema_file = directory / CONFIG, directory / SCHEMA
+    config_file, schema_file, join_file = directory / CONFIG, directory / SCHEMA, directory / JOIN_FILE
     key_file = directory / "keys" / f"{spec.name}.key" if spec.key_file is None else spec.key_file
-    for path in (config_file, schema_file, *([key_file] if spec.key_file is None else [])):
+    joined = None if spec.join_file is None else read_join_file(spec.join_file)
+    new = [config_file, schema_file]
+    new += [key_file] if spec.key_file is None else []
+    new += [] if joined is None else [join_file]
+    for path in new:
         if path.exists() or path.is_symlink():
             raise ConfigError(f"{path}: expected no file, as nothing is written over; move it away or name another DIR")
     mapping = _make_config(directory, key_file, spec)
@@ -90,10 +107,27 @@ def make_site(directory: Path, spec: SiteSpec) -> Site:
         directory.mkdir(parents=True, exist_ok=True)
         key = key or create_identity(key_file, passphrase)
         _write(schema_file, json.dumps(make_schema(), indent=2) + "\n")
-        _write(config_file, _HEADER.format(hint=SCHEMA_HINT.format(SCHEMA), name=spec.name) + dump_yaml(mapping))
+        if joined is not None:
+            _write(join_file, joined.encode().decode("ascii"))
+        hint, federation = SCHEMA_HINT.format(SCHEMA), _FOUNDS if joined is None else _JOINS
+        _write(config_file, _HEADER.format(hint=hint, name=spec.name, federation=federation) + dump_yaml(mapping))
     except OSError as error:
         raise NodeError(f"{error.filename or directory}: cannot be written ({error.strerror})") from error
-    return Site(config_file, key_file, encode_id(key.id), config.network.advertise or config.network.listen)
+    address = config.network.advertise or config.network.listen
+    if joined is None:
+        return Site(config_file, key_file, encode_id(key.id), address)
+    request = _make_request(key, joined, spec, made_ms)
+    return Site(config_file, key_file, encode_id(key.id), address, request, joined.describe_digest())
+
+
+def _make_request(key: SigningKey, joined: JoinFile, spec: SiteSpec, made_ms: int) -> str:
+    try:
+        request = JoinRequest.sign(
+            key, joined.genesis.chain_id, name=spec.name, address=spec.advertise, made_ms=made_ms
+        )
+    except ChainError as error:
+        raise ConfigError(f"--advertise: {error}") from error
+    return request.encode()
 
 
 def _write(path: Path, text: str) -> None:
@@ -103,16 +137,19 @@ def _write(path: Path, text: str) -> None:
 
 def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, Any]:
     data = complete_data(make_data(spec.data))
-    genesis_file = Path("genesis.yaml") if spec.genesis_file is None else spec.genesis_file
-    if spec.genesis_file is not None:
-        load_genesis(spec.genesis_file)
+    federation = {"join_file": JOIN_FILE}
+    if spec.join_file is None:
+        if spec.genesis_file is not None:
+            load_genesis(spec.genesis_file)
+        named = "genesis.yaml" if spec.genesis_file is None else _show_path(spec.genesis_file, directory)
+        federation = {"genesis_file": named}
     node: dict[str, Any] = {"name": spec.name, "identity_key_file": _show_path(key_file, directory)}
     if spec.passphrase_file is not None:
         node["identity_passphrase_file"] = _show_path(spec.passphrase_file, directory)
     return {
         "version": 1,
         "node": {**node, "data_dir": "data"},
-        "genesis_file": str(genesis_file) if spec.genesis_file is None else _show_path(genesis_file, directory),
+        **federation,
         "network": {"listen": spec.listen, "advertise": spec.advertise, "tls": "mutual", "peers": []},
         "training": {"device": "auto", "seed": secrets.randbelow(1 << 31)},
         "data": data,

@@ -43,7 +43,8 @@ class NodeConfig(Section):
 
     version: Literal[1] = 1
     node: NodeSection
-    genesis_file: FilePath
+    genesis_file: FilePath | None = None
+    join_file: FilePath | None = None
     network: NetworkSection
     training: TrainingSection
     data: DataSection = DataSection()
@@ -52,6 +53,14 @@ class NodeConfig(Section):
     http: HttpSection = HttpSection()
     log: LogSection = LogSection()
     sinks: SinksSection = SinksSection()
+
+    @property
+    def federation_file(self) -> Path:
+        """The file that names the chain: the join file, else genesis. A configuration has one of the two."""
+        path = self.join_file or self.genesis_file
+        if path is None:
+            raise ConfigError("genesis_file: expected a genesis or a join_file (got neither)")
+        return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +136,9 @@ def _are_the_same(one: tuple[str, int], other: tuple[str, int]) -> bool:
 def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
     """What is wrong between keys that are each right."""
     found: list[tuple[Keys, str]] = []
+    if (config.genesis_file is None) == (config.join_file is None):
+        got = "neither" if config.genesis_file is None else "both"
+        found.append((("genesis_file",), f"expected a genesis_file or a join_file (got {got})"))
     data = config.data
     if (data.path is None) != (data.format == "digits"):
         needs = "no path, which digits have not" if data.path is not None else f"a path, which {data.format} needs"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from chain.block import Id
+from chain.checkpoint import Checkpoint
 from chain.genesis import Genesis
 from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
@@ -47,6 +48,7 @@ class NodeContext:
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
     slowness: Slowness = USUAL_SLOWNESS
     boundary: Boundary = field(default_factory=Boundary)
+    checkpoint: Checkpoint | None = None  # of a node that has joined: it adopts no other history
 
     @property
     def me(self) -> Id:

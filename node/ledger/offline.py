@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Self
 
 from chain.audit import ExportedBlock, export_blocks
-from chain.block import ZERO
+from chain.block import ZERO, Block
+from chain.checkpoint import get_marked
 from chain.errors import ChainError, StoreCorrupted, StoreForbidden, StoreLocked, StoreMismatch
 from chain.genesis import Genesis
 from chain.state import State
@@ -21,9 +22,11 @@ from node.errors import NodeError, NotFound, PermissionRefused, VerificationFail
 from node.ledger.audit import run_audit, show_fault
 from node.ledger.comparison import Pair, StoredBytes, compare_chains, run_comparison
 from node.ledger.explain import explain_round, is_explained
+from node.ledger.joining import make_join_file
 from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger
 from node.ledger.scores import add_scores_of_stopped
+from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
 from node.training.model_file import ModelFile, is_initial_needed, read_model
 
@@ -145,6 +148,15 @@ class OfflineNode:
         with _translated(self._data_dir):
             return self._store.get_state(max(0, height))
 
+    def make_join_file(self) -> bytes:
+        """With the addresses that the founders had, and those an operator has told this node since."""
+        with _translated(self._data_dir):
+            store = self._store
+            head = store.head().block
+            marks = [_get_block(store, height).id for height in get_marked(head.height)]
+            addresses = AddressBook.load(self._data_dir, {}).get_all()
+            return make_join_file(self.genesis, head, marks, store.get_state(head.height), addresses).encode()
+
     def list_evidence(self) -> pb.ListEvidenceReply:
         with _translated(self._data_dir):
             return self._ledger.list_evidence()
@@ -182,6 +194,13 @@ class OfflineNode:
 
         with _translated(self._data_dir):
             return run_audit(self.genesis, self._store, spec, first=first, require_all=require_all, on_height=on_height)
+
+
+def _get_block(store: SqliteStore, height: int) -> Block:
+    stored = store.get_block(height)
+    if stored is None:
+        raise StoreCorrupted(f"{store.path}: block {height}: missing from the store")
+    return stored.block
 
 
 def compare_data_dirs(data_dir: Path, other: Path) -> pb.ChainComparison:

@@ -234,6 +234,16 @@ class GenesisReply(_message.Message):
     json: str
     def __init__(self, chain_id: _Optional[str] = ..., json: _Optional[str] = ...) -> None: ...
 
+class GetJoinFileRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JoinFileReply(_message.Message):
+    __slots__ = ("file",)
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    file: bytes
+    def __init__(self, file: _Optional[bytes] = ...) -> None: ...
+
 class ListPeersRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -60,6 +60,11 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.ListPeersRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.ListPeersReply.FromString,
                 _registered_method=True)
+        self.GetJoinFile = channel.unary_unary(
+                '/fednode.v1.Admin/GetJoinFile',
+                request_serializer=node_dot_pb_dot_admin__pb2.GetJoinFileRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.JoinFileReply.FromString,
+                _registered_method=True)
         self.GetHead = channel.unary_unary(
                 '/fednode.v1.Admin/GetHead',
                 request_serializer=node_dot_pb_dot_admin__pb2.GetHeadRequest.SerializeToString,
@@ -211,6 +216,13 @@ class AdminServicer:
 
     def ListPeers(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetJoinFile(self, request, context):
+        """What a site that joins starts from: genesis, the head and the state after it, and the members' addresses.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -410,6 +422,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListPeers,
                     request_deserializer=node_dot_pb_dot_admin__pb2.ListPeersRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.ListPeersReply.SerializeToString,
+            ),
+            'GetJoinFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetJoinFile,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.GetJoinFileRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.JoinFileReply.SerializeToString,
             ),
             'GetHead': grpc.unary_unary_rpc_method_handler(
                     servicer.GetHead,
@@ -667,6 +684,33 @@ class Admin:
             '/fednode.v1.Admin/ListPeers',
             node_dot_pb_dot_admin__pb2.ListPeersRequest.SerializeToString,
             node_dot_pb_dot_admin__pb2.ListPeersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetJoinFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/GetJoinFile',
+            node_dot_pb_dot_admin__pb2.GetJoinFileRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.JoinFileReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,8 @@ class AdminStub:
     GetConfig: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetConfigRequest, _admin_pb2.ConfigReply]
     GetGenesis: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetGenesisRequest, _admin_pb2.GenesisReply]
     ListPeers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPeersRequest, _admin_pb2.ListPeersReply]
+    GetJoinFile: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetJoinFileRequest, _admin_pb2.JoinFileReply]
+    """What a site that joins starts from: genesis, the head and the state after it, and the members' addresses."""
     GetHead: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetHeadRequest, _admin_pb2.Block]
     """NOT_FOUND when there is no such block or round."""
     GetBlock: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetBlockRequest, _admin_pb2.Block]
@@ -104,6 +106,8 @@ class AdminAsyncStub(AdminStub):
     GetConfig: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetConfigRequest, _admin_pb2.ConfigReply]  # type: ignore[assignment]
     GetGenesis: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetGenesisRequest, _admin_pb2.GenesisReply]  # type: ignore[assignment]
     ListPeers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPeersRequest, _admin_pb2.ListPeersReply]  # type: ignore[assignment]
+    GetJoinFile: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetJoinFileRequest, _admin_pb2.JoinFileReply]  # type: ignore[assignment]
+    """What a site that joins starts from: genesis, the head and the state after it, and the members' addresses."""
     GetHead: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetHeadRequest, _admin_pb2.Block]  # type: ignore[assignment]
     """NOT_FOUND when there is no such block or round."""
     GetBlock: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetBlockRequest, _admin_pb2.Block]  # type: ignore[assignment]
@@ -194,6 +198,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListPeersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListPeersReply, _abc.Awaitable[_admin_pb2.ListPeersReply]]: ...
+
+    @_abc_1.abstractmethod
+    def GetJoinFile(
+        self,
+        request: _admin_pb2.GetJoinFileRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.JoinFileReply, _abc.Awaitable[_admin_pb2.JoinFileReply]]:
+        """What a site that joins starts from: genesis, the head and the state after it, and the members' addresses."""
 
     @_abc_1.abstractmethod
     def GetHead(

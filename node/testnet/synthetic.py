@@ -131,7 +131,7 @@ def make_chain(testnet: Testnet, rounds: int, holders: Sequence[TestnetNode]) ->
     configs = {node.name: load_config(node.config_file) for node in testnet.nodes}
     keys = [open_identity(config) for config in configs.values()]
     first, *others = [configs[node.name].node.data_dir for node in holders]
-    initial_model = load_genesis(configs[holders[0].name].genesis_file).initial_model
+    initial_model = load_genesis(configs[holders[0].name].federation_file).initial_model
     with SqliteStore.open(first, testnet.genesis) as store:
         store.put_blob(initial_model.read_bytes())
         extend_chain(store, testnet.genesis, keys, rounds)

@@ -314,7 +314,7 @@ def _make_too_large() -> tuple[bytes, int]:
 
 async def _run(config_file: Path, kind: str) -> None:
     config = load_config(config_file)
-    genesis, _ = load_genesis(config.genesis_file)
+    genesis, _ = load_genesis(config.federation_file)
     key = open_identity(config)
     victims = {peer: address for peer, address in config.network.get_addresses(genesis).items() if peer != key.id}
     flood = Flood(key, genesis, config.network.listen, victims)

@@ -23,7 +23,8 @@ from chain.signing import SigningKey, encode_id
 from chain.store.sqlite import SqliteStore
 from node.cli.doctor.findings import Finding, Verdict, fail, ok, warn
 from node.cli.doctor.listeners import check_admin, check_http, check_port, find_existing
-from node.config.genesis_file import GenesisFile, check_initial_model, read_genesis, validate_user_model
+from node.config.federation import Federation, read_join_file
+from node.config.genesis_file import check_initial_model, read_genesis, validate_user_model
 from node.config.identity import open_identity
 from node.config.node_config import NodeConfig, load_config
 from node.errors import ConfigError, NodeError
@@ -109,22 +110,36 @@ def _check_key(config: NodeConfig) -> Generator[Finding, None, SigningKey | None
     return key
 
 
-def _check_genesis(config: NodeConfig) -> Generator[Finding, None, GenesisFile | None]:
+def _check_genesis(config: NodeConfig) -> Generator[Finding, None, Federation | None]:
+    if config.join_file is not None:
+        return (yield from _check_join_file(config.join_file))
     try:
-        source, genesis, spec = read_genesis(config.genesis_file)
+        source, genesis, spec = read_genesis(config.federation_file)
     except ConfigError as error:
         for problem in error.problems or (str(error),):
             yield fail("genesis", problem, "take the file that the other members have, as it is")
         return None
-    shown = f"{config.genesis_file}: chain {genesis.chain_name} ({genesis.chain_id.hex()})"
+    shown = f"{config.federation_file}: chain {genesis.chain_name} ({genesis.chain_id.hex()})"
     yield ok("genesis", f"{shown}, {genesis.run.method['name']}, {genesis.state.n} members, quorum {genesis.state.q}")
     try:
-        model = check_initial_model(config.genesis_file, source, genesis, spec)
+        model = check_initial_model(config.federation_file, source, genesis, spec)
     except ConfigError as error:
         yield fail("initial model", str(error), "copy it anew from a member, with its genesis.yaml")
         return None
     yield ok("initial model", f"{model}, SHA-256 {genesis.run.initial_model.hex()}")
-    return GenesisFile(genesis, model)
+    return Federation(genesis, model)
+
+
+def _check_join_file(path: Path) -> Generator[Finding, None, Federation | None]:
+    try:
+        joined = read_join_file(path)
+    except ConfigError as error:
+        yield fail("join file", str(error), "ask a member for a new one: fednode join-file")
+        return None
+    genesis, height = joined.genesis, joined.checkpoint.height
+    shown = f"{path}: chain {genesis.chain_name} ({genesis.chain_id.hex()}), checkpoint at height {height}"
+    yield ok("join file", f"{shown}, hash {joined.describe_digest()}; compare it by voice")
+    return Federation(genesis, None, joined.checkpoint, joined.addresses)
 
 
 def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: SigningKey | None) -> Iterator[Finding]:
@@ -133,10 +148,13 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
         index = genesis.state.index_of(key.id)
         if index is None and config.node.observer:
             found = 0
+        elif index is None and config.join_file is not None:
+            yield ok("members", f"{config.node.name} is no founder; the chain says whether it is a member")
+            return
         elif index is None:
             yield fail(
                 "members",
-                f"{config.genesis_file}: expected this node's key {encode_id(key.id)} among its members",
+                f"{config.federation_file}: expected this node's key {encode_id(key.id)} among its members",
                 "use the key that genesis names, or ask for a genesis that names this one",
             )
             return
@@ -157,7 +175,7 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
             + ", ".join(member.name for member in genesis.state.members),
         )
     try:
-        validate_user_model(config.genesis_file, genesis, is_allowed=config.training.user_models)
+        validate_user_model(config.federation_file, genesis, is_allowed=config.training.user_models)
     except ConfigError as error:
         yield fail("members", str(error), "read that module, and then allow it or stay out")
     addresses = config.network.get_addresses(genesis)
@@ -212,7 +230,7 @@ def _check_running(node: pb.NodeStatus, key: SigningKey | None) -> Iterator[Find
         yield ok("node", f"running: {shown}")
 
 
-def _check_data_dir(config: NodeConfig, read: GenesisFile | None, node: pb.NodeStatus | None) -> Iterator[Finding]:
+def _check_data_dir(config: NodeConfig, read: Federation | None, node: pb.NodeStatus | None) -> Iterator[Finding]:
     path = config.node.data_dir
     existing = find_existing(path)
     try:
@@ -258,11 +276,11 @@ def _check_data_dir(config: NodeConfig, read: GenesisFile | None, node: pb.NodeS
     yield ok("data directory", f"{path}: writable, {'not used yet' if stored is None else 'of this chain'}")
 
 
-def _check_disk(config: NodeConfig, read: GenesisFile | None) -> Iterator[Finding]:
+def _check_disk(config: NodeConfig, read: Federation | None) -> Iterator[Finding]:
     place = find_existing(config.node.data_dir)
     free = shutil.disk_usage(place).free
     wanted = LITTLE_BYTES
-    if read is not None:
+    if read is not None and read.initial_model is not None:
         wanted = max(wanted, MODELS_KEPT * read.genesis.state.n * read.initial_model.stat().st_size)
     shown = f"{free / 1e9:.1f} GB free at {place}"
     if free < FEW_BYTES:

@@ -270,7 +270,6 @@ def test_environment_variables_are_named_with_the_key(tmp_path: Path) -> None:
 def test_what_is_required_is_missed_where_it_should_stand(tmp_path: Path) -> None:
     assert complain(write(tmp_path, "network: {}\ntraining: {seed: 1}\n")) == [
         "node.yaml: node: required, but missing",
-        "node.yaml: genesis_file: required, but missing",
         "node.yaml:1:1: network.listen: required, but missing",
     ]
     assert complain(write(tmp_path, ""))[0] == "node.yaml: node: required, but missing"

@@ -1,0 +1,66 @@
+"""What a daemon ends with, in words for its operator: whose fault it is, and what to do about it."""
+
+from __future__ import annotations
+
+from chain.errors import (
+    BlobCorrupted,
+    ChainError,
+    StoreCorrupted,
+    StoreError,
+    StoreForbidden,
+    StoreFull,
+    StoreLocked,
+    StoreMismatch,
+)
+from node.config.node_config import NodeConfig
+from node.consensus.halted import Halted
+from node.errors import ConfigError, NodeError, PermissionRefused
+from node.p2p.transport.base import AddressInUse, CannotListen
+
+
+class StorageFailed(NodeError):
+    """The store cannot be trusted or written any more: nothing is signed, what is there can still be read."""
+
+
+def explain_chain_error(error: ChainError, config: NodeConfig) -> NodeError:
+    """What went wrong with the store, in words for the operator: also what to do about it."""
+    directory = config.node.data_dir
+    match error:
+        case StoreMismatch() | StoreLocked():
+            return ConfigError(str(error))
+        case StoreForbidden():
+            return PermissionRefused(f"{error} (node.data_dir: expected a directory that this node can write)")
+        case StoreFull():
+            return StorageFailed(f"{error}; make room and start again: what was signed and finalised is kept")
+        case BlobCorrupted():  # before what it is a case of
+            return StorageFailed(f"{error}; delete the file and start again: other members hold the same bytes")
+        case StoreCorrupted():
+            return StorageFailed(
+                f"{error}; restore {directory} from a copy, or take the chain from the other members again: "
+                "fednode unsafe-reset, which keeps what this node signed"
+            )
+        case StoreError():
+            return StorageFailed(f"{error} (node.data_dir)")
+    return StorageFailed(f"{type(error).__name__}: {error}")
+
+
+def translate(error: BaseException) -> BaseException:
+    """The first of a group's failures that means something to an operator, else the group itself."""
+    for one in _flatten(error):
+        if isinstance(one, AddressInUse):
+            return ConfigError(f"network.listen: {one.strerror}; choose another port, or stop what is there")
+        if isinstance(one, CannotListen):
+            return ConfigError(f"network.listen: {one.filename}: cannot listen there ({one.strerror})")
+        if isinstance(one, ChainError):
+            return one
+        if isinstance(one, Halted):
+            return StorageFailed(f"{type(one).__name__}: {one}")
+        if isinstance(one, NodeError):
+            return one
+    return error
+
+
+def _flatten(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _flatten(one)]
+    return [error]
