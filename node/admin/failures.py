@@ -1,4 +1,4 @@
-"""What a daemon ends with, in words for its operator: whose fault it is, and what to do about it."""
+"""The errors that a daemon ends with, in words for its operator: whose fault it is, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of what a site types to join: a member's join file, a key and a configuration of its own, a line for the members."""
+"""The commands that a site types to join: a join file, a key and a configuration of its own, a line for the members."""
 
 from __future__ import annotations
 
