@@ -44,6 +44,8 @@ from node.training.model_file import ModelFile, is_initial_needed, read_model
 from node.version import get_version
 
 EVENT_KINDS = (
+    "standing",
+    "divergence",
     "block",
     "round",
     "training",

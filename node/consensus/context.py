@@ -48,6 +48,7 @@ class NodeContext:
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
     slowness: Slowness = USUAL_SLOWNESS
     boundary: Boundary = field(default_factory=Boundary)
+    spare: SigningKey | None = None  # the other key of a node that rotates
     checkpoint: Checkpoint | None = None  # of a node that has joined: it adopts no other history
 
     @property

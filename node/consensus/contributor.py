@@ -16,6 +16,7 @@ from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
 from node.consensus.record import Records
 from node.consensus.signer import Signer
+from node.consensus.standing import Standing
 from node.events import Events
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason
@@ -40,7 +41,9 @@ class Contributor:
         on_demand: OnDemand,
         peers: Peers,
         events: Events,
+        standing: Standing,
     ) -> None:
+        self._standing = standing
         self._current = current
         self._signer = signer
         self._authenticator = authenticator
@@ -54,6 +57,9 @@ class Contributor:
         """The worker's local phase is done: make its blobs durable, then the contribution, then send it."""
         tip, record = self._current.tip, self._records.current
         if record is None or tip.height + 1 != height:
+            return
+        if self._standing.is_leaving:
+            await self.on_training_failed(height, "this node is leaving")
             return
         record.train, record.went_back, record.failure = dict(trained.metrics), trained.went_back, None
         try:

@@ -117,7 +117,7 @@ class PeerHandler:
             entry.status = self._open_status(message.data)
             self._on_status(peer, entry.status)
             return
-        if not entry.is_member:
+        if not entry.is_member and message.kind is not MessageKind.READINESS:  # that of a key that is to be a member's
             raise PeerFault("an observer may not push", Reason.KIND)
         try:
             self._on_signed(entry, message)
@@ -193,6 +193,8 @@ class PeerHandler:
         """
         tip, machine = self._current.tip, self._current.machine
         height = tip.height + 1
+        if not self._sync.is_beyond(tip.height):
+            return False
         if thing.height == height + 1:
             return self._keep(thing)
         if thing.height != height or machine is None:

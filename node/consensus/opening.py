@@ -19,6 +19,7 @@ from node.consensus.participation import Participation
 from node.consensus.proposals import ProposalBook
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.signer import Signer
+from node.consensus.standing import Standing
 from node.offload import Offload
 from node.p2p.peers import Peers
 
@@ -41,12 +42,14 @@ class RoundOpener:
         crossing: Crossing,
         participation: Participation,
         consent: Consent,
+        standing: Standing,
         mines: bool,
     ) -> None:
         self.mines = mines
         self.restored = Restored(store.get_meta(RESTORED))
         self.participation = participation
         self.consent = consent
+        self.standing = standing
         self.crossing = crossing
         self._signer = signer
         self._store = store
@@ -82,7 +85,8 @@ class RoundOpener:
 
     def may_contribute_to(self, height: int) -> bool:
         """Whether the operator has nothing against a contribution to the height in hand."""
-        return self.participation.contributes_to(height) and self.consent.reason is None
+        is_willing = self.participation.contributes_to(height) and not self.standing.is_leaving
+        return is_willing and self.consent.reason is None
 
     async def _note_tip(self, height: int, *, is_behind: bool) -> None:
         is_caught_up = self._peers.describe_stall() is None and not is_behind

@@ -154,6 +154,23 @@ class ProposalBook:
         """Makes it durable, in its turn, and has it in the next block if nothing is missing any more."""
         self._current.call(partial(self._put, change_id, put))
 
+    def check(self, change: Change) -> None:
+        """Raises ChainError for a change that cannot hold."""
+        self._proposals.check(change)
+
+    async def stand_ready(self, ready: Readiness) -> bool:
+        """Keeps the word of this node's own new key; whether it counts."""
+        await self._disk.run(self._store.put_readiness, ready)
+        if self._proposals.get(ready.change_id) is None:  # closed by a block that came in between
+            await self._disk.run(self._store.drop_changes, [ready.change_id])
+            return False
+        try:
+            is_news = self._proposals.add_readiness(ready)
+        except ChainError:  # of a block that is too far below by now
+            return False
+        self._follow_up()
+        return is_news
+
     async def _put(self, change_id: Digest, put: Callable[[], None]) -> None:
         if self._proposals.get(change_id) is None:  # closed since, and its rows are gone
             return
@@ -170,6 +187,7 @@ class ProposalBook:
 
     async def propose(self, change: Change) -> Proposal:
         """Signs a change, keeps it and sends it. What cannot hold is not signed: raises ChainError with the reason."""
+        self._require_checkpoint()
         _check_spoken(change)
         self._proposals.check(change)
         approval = self._signer.sign_approval(change.compute_id(self._chain_id), Answer.YES)
@@ -196,6 +214,7 @@ class ProposalBook:
         proposal, executed = self._proposals.get(change_id), self._consent.find(change_id)
         if proposal is None and executed is None:
             raise NotFound(f"change {change_id.hex()[:8]}: no such change is open here")
+        self._require_checkpoint()
         if proposal is not None:
             _check_spoken(proposal.change)
         if self._current.tip.state.index_of(self._signer.id) is None:
@@ -230,6 +249,10 @@ class ProposalBook:
         log.info("change %s approved after it was executed: it counts from the next round on", executed.id.hex()[:8])
         change = read_change(executed.data)
         return Proposal(executed.id, executed.data, change, state, {approval.voter: approval})
+
+    def _require_checkpoint(self) -> None:
+        if not self._signer.has_reached_checkpoint(self._current.tip.height):
+            raise InvalidRequest("this node has not reached the checkpoint it joined by, and signs nothing before it")
 
     # ---- the chain grows
 

@@ -22,6 +22,7 @@ from node.consensus import actions
 from node.consensus.auditor import Auditor
 from node.consensus.awaiting import Awaiting
 from node.consensus.commit import Committer
+from node.consensus.convictions import Convictions
 from node.consensus.credit import VainWait
 from node.consensus.current import Adopted, CurrentRound, Posted
 from node.consensus.executor import ActionExecutor
@@ -31,6 +32,7 @@ from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.opening import RoundOpener
 from node.consensus.proposals import ProposalBook
+from node.consensus.readiness import StandsReady
 from node.consensus.record import Records
 from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import AGAIN_S, RoundTasks
@@ -82,6 +84,8 @@ class RoundParts:
     scheduler: TrainingScheduler
     stall: StallWatch
     auditor: Auditor
+    stands_ready: StandsReady
+    convictions: Convictions
 
 
 class RoundService:
@@ -95,6 +99,7 @@ class RoundService:
         self.participation = parts.opener.participation
         self.restored = parts.opener.restored
         self.consent = parts.opener.consent
+        self.standing = parts.opener.standing
         self.credits = parts.awaiting.credits
         self.local_work = parts.local_work
         self.clocks = parts.clocks  # and these are worked with
@@ -118,6 +123,8 @@ class RoundService:
         self._sync = parts.sync
         self._stall = parts.stall
         self._auditor = parts.auditor
+        self._stands_ready = parts.stands_ready
+        self._convictions = parts.convictions
 
     # ---- for status and admin
 
@@ -169,6 +176,8 @@ class RoundService:
                 group.create_task(self._keep("status", self.gossip.run), name="gossip")
                 group.create_task(self._run_sync(), name="sync")
                 group.create_task(self._keep("stall", self._stall.run), name="stall")
+                group.create_task(self._keep("readiness", self._stands_ready.run), name="readiness")
+                group.create_task(self._keep("convictions", self._convictions.run), name="convictions")
                 group.create_task(self._auditor.run(), name="auditor")
                 group.create_task(self._auditor.audit_imported(self.tip.height), name="imported")
                 group.create_task(self._decide(), name="rounds")

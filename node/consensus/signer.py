@@ -11,7 +11,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from chain import approvals, codec
-from chain.block import Answer, Approval, Block, Body, Contribution, Digest, Header, Id, PayloadRef, Phase, Vote
+from chain.block import (
+    Answer,
+    Approval,
+    Block,
+    Body,
+    Contribution,
+    Digest,
+    Header,
+    Id,
+    PayloadRef,
+    Phase,
+    Readiness,
+    Vote,
+)
+from chain.checkpoint import Checkpoint
 from chain.errors import SlotTaken
 from chain.genesis import Genesis
 from chain.signing import SigningKey
@@ -40,8 +54,9 @@ class SignedBefore:
 
 
 class Signer:
-    """One member's key and the slots it has signed. `disk` is the store's thread, on which votes wait for nothing but
-    each other; `bulk` takes in large files. With `notes_iterations` it is kept what a contribution was trained with."""
+    """One member's key and the slots it has signed; `spare` is the other key of one that rotates. `disk` is the store's
+    thread, on which votes wait for nothing but each other; `bulk` takes in large files. With `notes_iterations` it is
+    kept what a contribution was trained with. Nothing is signed up to `checkpoint`."""
 
     def __init__(
         self,
@@ -52,8 +67,12 @@ class Signer:
         bulk: Offload,
         *,
         notes_iterations: bool,
+        spare: SigningKey | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self._key = key
+        self._spare = spare
+        self._checkpoint = checkpoint
         self._chain_id = genesis.chain_id
         self._store = store
         self._disk = disk
@@ -69,7 +88,19 @@ class Signer:
     def may_sign(self, state: State, height: int) -> bool:
         """Whether this key counts at `height`, which `state` judges, and it is certain what was signed for it: where
         rows were lost it is not, and nothing is signed."""
-        return state.index_of(self.id) is not None and height > self._store.silent_until
+        is_known = height > self._store.silent_until and self.has_reached_checkpoint(height - 1)
+        return state.index_of(self.id) is not None and is_known
+
+    def has_reached_checkpoint(self, height: int) -> bool:
+        """Whether a head of this height is on the chain that this node has joined, for certain."""
+        return self._checkpoint is None or height >= self._checkpoint.height
+
+    def holds(self, key: Id) -> bool:
+        """Whether this is one of the node's own keys."""
+        return self._find(key) is not None
+
+    def _find(self, key: Id) -> SigningKey | None:
+        return next((held for held in (self._key, self._spare) if held is not None and held.id == key), None)
 
     # ---- what was signed before
 
@@ -144,6 +175,13 @@ class Signer:
     def sign_approval(self, change_id: Digest, answer: Answer) -> Approval:
         """This member's answer to a change. Nothing binds it to say the same of another: it is no slot."""
         return approvals.sign_approval(self._key, self._chain_id, change_id, answer)
+
+    def sign_readiness(self, change_id: Digest, key: Id, tip: Tip) -> Readiness:
+        """The word of one of this node's keys that it has the chain up to this head."""
+        held = self._find(key)
+        if held is None:
+            raise ValueError("expected a key that this node holds")
+        return approvals.sign_readiness(held, self._chain_id, change_id, height=tip.height, block_id=tip.id)
 
     # ---- candidates
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from chain import codec, validation
 from chain.block import Block, Certificate, Id
+from chain.checkpoint import Checkpoint
 from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES
 from chain.errors import ChainError
 from chain.protocol import speaks
 from chain.tip import Tip
 from node.boundary import Boundary
+from node.consensus.second_histories import SecondHistories
 from node.p2p.peers import Peer, Peers
 from node.p2p.refusals import Reason, get_reason
 from node.p2p.transport.base import MAX_BLOCKS_REPLY_BYTES, PeerUnavailable, Transport
@@ -72,7 +74,9 @@ class Sync:
     """Follows the peers that are ahead. `adopt` appends verified blocks; it is the service's only writer.
 
     What a peer says of its head is only its word. Whoever has failed is asked after those who have not, however high it
-    claims to be, and not waited for once somebody better is there: a liar costs one answer's time, and that once.
+    claims to be, and not waited for once somebody better is there: a liar costs one answer's time, and that once. Up to
+    a `checkpoint` nothing is adopted before it is seen that it leads there. `second` looks into other histories below
+    the head.
     """
 
     def __init__(
@@ -82,12 +86,17 @@ class Sync:
         get_tip: Callable[[], Tip],
         adopt: Adopt,
         boundary: Boundary | None = None,
+        *,
+        checkpoint: Checkpoint | None = None,
+        second: SecondHistories | None = None,
     ) -> None:
         self._transport = transport
         self._peers = peers
         self._get_tip = get_tip
         self._adopt = adopt
         self._boundary = boundary or Boundary()
+        self._checkpoint = checkpoint
+        self._second = second
         self._wake = asyncio.Event()
         self._failures: dict[Id, _Failures] = {}
         self._compared: set[tuple[int, Id]] = set()  # (height, id) of other heads already looked into
@@ -106,6 +115,8 @@ class Sync:
                 await self._try(peer, self._follow(peer))
             for peer in self._get_elsewhere():
                 await self._try(peer, self._compare(peer, self._get_tip()))
+            for peer in self._get_below():
+                await self._try(peer, self._look_below(peer))
 
     async def _try(self, peer: Peer, work: Coroutine[None, None, None]) -> None:
         """What `peer` gives may bring about an error that nobody foresaw: then it had nothing good. Raises
@@ -120,6 +131,10 @@ class Sync:
         """Whether somebody says to be ahead who has not been found to be wrong."""
         return any(self._get_failures(peer).count == 0 for peer in self._get_ahead())
 
+    def is_beyond(self, height: int) -> bool:
+        """Whether a head of this height is no longer on the way to the checkpoint: only then do votes here count."""
+        return self._checkpoint is None or height >= self._checkpoint.height
+
     # ---- whom to ask
 
     def _choose(self) -> Peer | None:
@@ -128,8 +143,13 @@ class Sync:
         return min(ahead, key=lambda peer: (self._get_failures(peer).count, -_get_height(peer)), default=None)
 
     def _get_ahead(self) -> list[Peer]:
-        height = self._get_tip().height
-        return [peer for peer in self._peers if _get_height(peer) > height]
+        needed = self._get_leg_end(self._get_tip().height)
+        return [peer for peer in self._peers if _get_height(peer) >= needed]
+
+    def _get_leg_end(self, height: int) -> int:
+        """How high the next blocks above this height have to reach to be adopted."""
+        end = None if self._checkpoint is None else self._checkpoint.get_next(height)
+        return height + 1 if end is None else end
 
     def _get_pause_s(self) -> float | None:
         """Until somebody who is passed over may be asked again; None where there is nobody."""
@@ -166,13 +186,26 @@ class Sync:
             and self._get_failures(peer).until_s <= self._get_time_s()
         ]
 
+    def _get_below(self) -> list[Peer]:
+        """Peers whose head is another block than ours of that height, below our own."""
+        tip = self._get_tip()
+        if self._second is None or not self.is_beyond(tip.height):
+            return []
+        return [
+            peer
+            for peer in self._peers
+            if peer.status is not None
+            and self._second.is_news(tip, peer.status.head_height, peer.status.head_id)
+            and self._get_failures(peer).until_s <= self._get_time_s()
+        ]
+
     # ---- what it gives
 
     async def _follow(self, peer: Peer) -> None:
         """Takes the next blocks from `peer`, as many as hold."""
         tip, claimed = self._get_tip(), _get_height(peer)
         try:
-            replies = await self._request(peer, tip.height + 1, BATCH)
+            replies = await self._request_leg(peer, tip.height)
             taken = await self._take(tip, replies)
         except PeerUnavailable as error:
             log.debug("sync from %s: %s", peer.name, error)
@@ -203,18 +236,33 @@ class Sync:
             try:
                 final = self._verify(tip, block_bytes, certificate_bytes)
             except ChainError as error:
-                if verified:
+                if verified and self.is_beyond(tip.height):
                     await self._adopt(verified)
                 raise _Refused(tip.height + 1, error) from error
             tip = tip.extend(final.block)
             verified.append(final)
-            if len(verified) == SLICE:
+            if self._is_marked(tip.height) or (len(verified) >= SLICE and self.is_beyond(tip.height)):
                 await self._adopt(verified)
                 verified = []
             await asyncio.sleep(0)
-        if verified:
+        if verified and self.is_beyond(tip.height):
             await self._adopt(verified)
         return tip.height
+
+    def _is_marked(self, height: int) -> bool:
+        return self._checkpoint is not None and self._checkpoint.get_id(height) is not None
+
+    async def _request_leg(self, peer: Peer, height: int) -> list[tuple[bytes, bytes]]:
+        """The blocks above `height`: as many as one answer holds, on the way to the checkpoint as far as the next mark
+        at least, if the peer has them."""
+        replies = await self._request(peer, height + 1, BATCH)
+        end = self._get_leg_end(height)
+        while replies and height + len(replies) < end:
+            more = await self._request(peer, height + len(replies) + 1, end - height - len(replies))
+            if not more:
+                break
+            replies += more
+        return replies
 
     async def _request(self, peer: Peer, first: int, count: int) -> list[tuple[bytes, bytes]]:
         """Raises PeerUnavailable, also where `peer` has failed before and somebody who has not is ahead meanwhile."""
@@ -239,6 +287,8 @@ class Sync:
         block = codec.decode_block(tip.state.chain_id, block_bytes)
         certificate = codec.decode_certificate(certificate_bytes)
         validation.validate_candidate(tip, block)
+        if self._checkpoint is not None:
+            self._checkpoint.validate(block.height, block.id)
         validation.validate_certificate(tip.state, block.id, block.height, certificate)
         return FinalBlock(block, certificate)
 
@@ -261,8 +311,28 @@ class Sync:
                 break
             self._compared.add((ours.height, theirs.id))
             if theirs.height == ours.height and theirs.id != ours.id:
-                raise ChainsDiverge(ours, theirs, certificate)
+                if self.is_beyond(ours.height):
+                    raise ChainsDiverge(ours, theirs, certificate)
+                if self._second is not None:  # ours leads to the checkpoint: it is theirs that is the other
+                    self._second.tell(peer, theirs)
             return
+        self._on_failed(peer)
+
+    async def _look_below(self, peer: Peer) -> None:
+        """Asks `peer` for the block that is its head, and another than ours of that height."""
+        if self._second is None or peer.status is None:
+            return
+        height, tip = peer.status.head_height, self._get_tip()
+        try:
+            replies = await self._request(peer, height, 1)
+            for block_bytes, certificate_bytes in replies[:1]:
+                await self._second.look(peer, tip, height, block_bytes, certificate_bytes)
+                return
+        except PeerUnavailable as error:
+            log.debug("block %d from %s: %s", height, peer.name, error)
+        except ChainError as error:
+            log.warning("%s shows no certificate for its height %d: %s", peer.name, height, error)
+            self._peers.refuse(peer.id, get_reason(error))
         self._on_failed(peer)
 
 

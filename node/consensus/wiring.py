@@ -16,6 +16,7 @@ from node.consensus.commit import Committer
 from node.consensus.consent import Consent
 from node.consensus.context import NodeContext
 from node.consensus.contributor import Contributor
+from node.consensus.convictions import Convictions
 from node.consensus.crossing import Crossing
 from node.consensus.current import CurrentRound
 from node.consensus.evidence import EvidencePool
@@ -28,14 +29,17 @@ from node.consensus.mining import mine_block
 from node.consensus.opening import RoundOpener
 from node.consensus.participation import Participation
 from node.consensus.proposals import ProposalBook, load_proposals
+from node.consensus.readiness import StandsReady
 from node.consensus.record import Records
 from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import RoundTasks
 from node.consensus.scheduler import TrainingScheduler
+from node.consensus.second_histories import SecondHistories
 from node.consensus.service import RoundParts, RoundService
 from node.consensus.serving import StoreServer
 from node.consensus.signer import Signer
 from node.consensus.stall import StallDetector, StallInput, StallWatch
+from node.consensus.standing import Standing
 from node.consensus.sync import Sync
 from node.events import Events
 from node.offload import Offload
@@ -69,6 +73,7 @@ class _Ground:
     awaiting: Awaiting
     records: Records
     proposals: Proposals
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,6 +174,8 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         scheduler=TrainingScheduler(current, c.spec, learner, local_work, ground.records),
         stall=StallWatch(peers, detector, c.clock, events, c.genesis.rules.waits.status_s),
         auditor=ledger.auditor,
+        stands_ready=StandsReady(current, talk.proposals, ledger.signer, c.transport, peers, ledger.sync),
+        convictions=Convictions(current, talk.evidence, talk.proposals, ledger.signer, c.store, c.disk),
     )
 
 
@@ -179,7 +186,9 @@ def _make_ground(c: NodeContext) -> _Ground:
         current.call, c.transport, peers, c.store, c.disk, clock=c.clock, events=events, boundary=c.boundary
     )
     awaiting = Awaiting(current.tip.state, c.me, peers, events)
-    return _Ground(current, events, peers, awaiting, records, load_proposals(current, c.store))
+    proposals = load_proposals(current, c.store)
+    standing = Standing(c.me, current.tip.state, proposals, c.store, events)
+    return _Ground(current, events, peers, awaiting, records, proposals, standing)
 
 
 def _make_payloads(c: NodeContext, ground: _Ground) -> _Payloads:
@@ -243,7 +252,7 @@ def _make_ledger(c: NodeContext, ground: _Ground, payloads: _Payloads) -> _Ledge
         retention=Retention(c.store, c.genesis, c.spec, c.me),
         blobs=payloads.blobs,
         behind=(payloads.demanded_blobs, payloads.late_blobs),
-        followers=(ground.peers, ground.awaiting),
+        followers=(ground.peers, ground.awaiting, ground.standing),
         transfers=payloads.transfers,
         boundary=c.boundary,
     )
@@ -257,12 +266,20 @@ def _make_ledger(c: NodeContext, ground: _Ground, payloads: _Payloads) -> _Ledge
         arithmetic=c.arithmetic,
         boundary=c.boundary,
     )
-    return _Ledger(
-        Signer(c.key, c.genesis, c.store, c.disk, c.bulk, notes_iterations=has_budget),
-        committer,
-        auditor,
-        Sync(c.transport, ground.peers, lambda: current.tip, current.adopt, c.boundary),
+    signer = Signer(
+        c.key, c.genesis, c.store, c.disk, c.bulk, notes_iterations=has_budget, spare=c.spare, checkpoint=c.checkpoint
     )
+    second = SecondHistories(c.store, c.disk, ground.events)
+    sync = Sync(
+        c.transport,
+        ground.peers,
+        lambda: current.tip,
+        current.adopt,
+        c.boundary,
+        checkpoint=c.checkpoint,
+        second=second,
+    )
+    return _Ledger(signer, committer, auditor, sync)
 
 
 def _make_talk(
@@ -338,6 +355,7 @@ def _make_learner(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: 
         on_demand=payloads.on_demand,
         peers=ground.peers,
         events=ground.events,
+        standing=ground.standing,
     )
     return Learner(c.trainer, inputs, contributor, c.boundary)
 
@@ -377,6 +395,7 @@ def _make_opener(c: NodeContext, ground: _Ground, signer: Signer, talk: _Talk) -
         crossing=Crossing(c.genesis.rules.waits.delta_s),
         participation=Participation(c.store.path),
         consent=talk.consent,
+        standing=ground.standing,
         mines=c.mines,
     )
 

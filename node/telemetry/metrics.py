@@ -104,6 +104,7 @@ class NodeMetrics(Collector):
         self._blocks = Tally({"finalised": 0, "rejected": 0})
         self._contributions = Tally({("accepted", ""): 0})
         self._evidence = Tally({kind.name.lower(): 0 for kind in EvidenceKind})
+        self._divergences = 0
         self._samples = 0
         self._spoiled = 0
         self._intervals = self._make_histogram(
@@ -157,6 +158,8 @@ class NodeMetrics(Collector):
                 self._object(data["block"])
             case "evidence":
                 self._evidence[data["slot"]] += 1
+            case "divergence":
+                self._divergences += 1
             case "training":
                 self._on_record(data)
             case "spoiled":
@@ -215,6 +218,11 @@ class NodeMetrics(Collector):
         for kind, count in self._evidence.items():
             evidence.add_metric((kind,), count)
         yield evidence
+        yield CounterMetricFamily(
+            "fednode_second_histories",
+            "Blocks with a certificate that peers have shown at heights where another one is final here.",
+            value=self._divergences,
+        )
         yield _gauge("fednode_stalled", "1 while no quorum is in sight.", service.stall is not None)
         yield _gauge(
             "fednode_paused", "1 while the operator has this node contribute nothing.", service.participation.is_paused

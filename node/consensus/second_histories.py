@@ -1,0 +1,71 @@
+"""Other histories below this node's head: blocks with a certificate of their own, at heights that are final here.
+
+At the head two certificates prove that the set in force is broken, and the node halts. Below it they may be the work of
+old keys, long out of force: whoever holds a quorum of those can sign what they like. So that is told, loudly, and
+nothing ends (FEDERATION §2).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from chain import codec, validation
+from chain.block import Block, Id
+from chain.errors import InvalidCertificate, WrongHeight
+from chain.store.sqlite import SqliteStore
+from chain.tip import Tip
+from node.events import Events
+from node.offload import Offload
+from node.p2p.peers import Peer
+
+log = logging.getLogger(__name__)
+
+MAX_SEEN = 1024  # heads of others that were looked into
+
+
+class SecondHistories:
+    """What one node has seen of them. `disk` is the store's thread."""
+
+    def __init__(self, store: SqliteStore, disk: Offload, events: Events) -> None:
+        self._store = store
+        self._disk = disk
+        self._events = events
+        self._seen: dict[tuple[int, Id], None] = {}
+        self.num_found = 0
+
+    def __repr__(self) -> str:
+        return f"<SecondHistories: {self.num_found} found>"
+
+    def is_news(self, tip: Tip, height: int, block_id: Id) -> bool:
+        """Whether a peer's head of this height is another block than ours, as far down as the tip remembers, and one
+        that was not looked into."""
+        if not 0 < height < tip.height or (height, block_id) in self._seen:
+            return False
+        ours = tip.get_block_id(height)
+        return ours is not None and ours != block_id
+
+    async def look(self, peer: Peer, tip: Tip, height: int, block: bytes, certificate: bytes) -> None:
+        """Checks what a peer gives as its block of this height. Raises ChainError where it proves nothing."""
+        theirs = codec.decode_block(tip.state.chain_id, block)
+        if theirs.height != height:
+            raise WrongHeight.differs("height of the block", height, theirs.height)
+        if theirs.id == tip.get_block_id(height) or (height, theirs.id) in self._seen:
+            raise InvalidCertificate("it shows a block that is known, and not the one that its status names")
+        judged_by = await self._disk.run(self._store.get_state, height - 1)
+        validation.validate_certificate(judged_by, theirs.id, height, codec.decode_certificate(certificate))
+        self.tell(peer, theirs)
+
+    def tell(self, peer: Peer, theirs: Block) -> None:
+        """A peer has proved a history that is not ours."""
+        self._seen[theirs.height, theirs.id] = None
+        if len(self._seen) > MAX_SEEN:
+            del self._seen[next(iter(self._seen))]
+        self.num_found += 1
+        log.error(
+            "%s has another block at height %d, %s, with a certificate: a quorum of the keys of that time has signed "
+            "two histories; this node goes on with its own",
+            peer.name,
+            theirs.height,
+            theirs.id.hex(),
+        )
+        self._events.publish("divergence", height=theirs.height, peer=peer.id.hex(), block=theirs.id.hex())

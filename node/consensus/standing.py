@@ -1,0 +1,77 @@
+"""The standing of this node's own key: a member, one that leaves, one that is to be admitted, or one that was removed.
+
+It is in the chain, and told where it changes: a node that does not take part says why.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from chain.block import Id
+from chain.changes.members import RemoveMember
+from chain.proposals import Proposals
+from chain.signing import encode_id
+from chain.state import State
+from chain.store.sqlite import SqliteStore
+from node.events import Events
+
+log = logging.getLogger(__name__)
+
+
+class Standing:
+    """One node's, which goes by the state in force. What was in force is kept for as long as the store is."""
+
+    def __init__(self, me: Id, state: State, proposals: Proposals, store: SqliteStore, events: Events) -> None:
+        self._me = me
+        self._proposals = proposals
+        self._events = events
+        self._state = state
+        self._removed = _find_removal(me, store)
+
+    def __repr__(self) -> str:
+        return f"<Standing of {self._me.hex()[:8]}: {self.describe() or 'a member'}>"
+
+    @property
+    def is_member(self) -> bool:
+        return self._state.index_of(self._me) is not None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this node has proposed that it goes, and that is open: it contributes no more, and votes."""
+        member = self._state.get_member(self._me)
+        return member is not None and any(
+            isinstance(proposal.change.kind, RemoveMember)
+            and proposal.change.kind.seat == proposal.change.by == member.seat
+            for proposal in self._proposals
+        )
+
+    def on_state(self, state: State) -> None:
+        """Another state is in force: tells where this node has come or gone by it."""
+        was_member, self._state = self.is_member, state
+        if was_member == self.is_member:
+            return
+        if self.is_member:
+            member = state.get_member(self._me)
+            log.warning("admitted: this node is %s from now on", member.name if member else encode_id(self._me))
+        else:
+            self._removed = next((old.last for old in state.retired if old.key == self._me), None)
+            log.warning("%s", self.describe())
+        self._events.publish("standing", member=self.is_member, reason=self.describe())
+
+    def describe(self) -> str | None:
+        """The reason why this node signs nothing, or contributes nothing any more; None for a member that stays."""
+        if self.is_leaving:
+            return "leaving: contributes nothing any more, and votes until that is final"
+        if self.is_member:
+            return None
+        if self._removed is not None:
+            return f"removed at height {self._removed}: signs nothing any more, and goes on to serve the chain"
+        if any(proposal.change.kind.get_new_key() == self._me for proposal in self._proposals):
+            return "to be admitted: stands ready, and signs nothing until the members have agreed"
+        return "no member: follows the chain, and signs nothing"
+
+
+def _find_removal(me: Id, store: SqliteStore) -> int | None:
+    """The height at which this key went out of force, as far as the newest state remembers."""
+    retired = store.get_state(store.head_height).retired
+    return next((old.last for old in retired if old.key == me), None)
