@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from chain.approvals import encode_readiness
 from chain.block import Readiness
@@ -48,15 +49,15 @@ class StandsReady:
             await self.renew()
 
     async def renew(self) -> None:
-        """Signs what is due, and sends what is signed to whoever does not say that it has it."""
+        """Signs what is due, and tells all; what was signed before it gives to whoever says that it lacks it."""
         for proposal in list(self._book):
             new_key = proposal.change.kind.get_new_key()
             if new_key is None or not self._signer.holds(new_key):
                 continue
             if self._is_due(proposal) and self._is_synced():
                 await self._sign(proposal)
-            if (ready := proposal.readiness) is not None:
-                self._give(ready)
+            elif proposal.readiness is not None:
+                self._give(proposal.readiness, _lacks)
 
     def _is_due(self, proposal: Proposal) -> bool:
         ready = proposal.readiness
@@ -76,19 +77,18 @@ class StandsReady:
         assert new_key is not None  # noqa: S101 (the caller has seen it)
         ready = self._signer.sign_readiness(proposal.id, new_key, tip)
         if await self._book.stand_ready(ready):
+            self._give(ready, lambda peer, _: True)
             log.info("stands ready for change %s at height %d", proposal.id.hex()[:8], tip.height)
 
-    def _give(self, ready: Readiness) -> None:
+    def _give(self, ready: Readiness, is_for: Callable[[Peer, Readiness], bool]) -> None:
         message = Message(MessageKind.READINESS, encode_readiness(ready))
         for peer in self._peers:
-            if peer.is_member and peer.connected and _lacks(peer, ready):
+            if peer.is_member and peer.connected and is_for(peer, ready):
                 self._transport.post(peer.id, message)
 
 
 def _lacks(peer: Peer, ready: Readiness) -> bool:
-    """Whether a peer that has the change, and a head as high, has an older word or none."""
-    status = peer.status
-    if status is None or status.head_height < ready.height:
-        return False
-    held = next((change for change in status.open if change.id == ready.change_id), None)
+    """Whether a peer that has the change has an older word of it or none."""
+    told = () if peer.status is None else peer.status.open
+    held = next((change for change in told if change.id == ready.change_id), None)
     return held is not None and (held.ready_height is None or held.ready_height < ready.height)

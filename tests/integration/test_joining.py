@@ -1,0 +1,355 @@
+"""Nodes that come and go, on virtual time: joiners, those that leave, those whose key was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from chain.block import Phase
+from chain.changes.members import Pardon, RemoveMember, ReplaceKey
+from chain.changes.rules import SetRules
+from chain.checkpoint import Checkpoint
+from chain.errors import InvalidChange
+from integration.test_changes import (
+    approve,
+    check_chains,
+    find_change_heights,
+    get_open,
+    get_seat,
+    get_service,
+    get_state,
+    propose,
+    wait_for_state,
+    wait_until_open,
+)
+from node.errors import InvalidRequest
+from node.p2p.refusals import Reason
+from support.data.chains import make_digest
+from support.faults.liar import lying
+from support.federation.cluster import Cluster, cluster
+from support.federation.joining import add, growing, make_checkpoint, start_joiner
+from support.federation.virtual_time import run_virtual
+
+FOUNDERS = ("node0", "node1", "node2")
+RULES = SetRules({"keep_heights": (2, 3)})
+
+
+async def admit(net: Cluster, name: str, *approvers: str) -> int:
+    """Has a newcomer that runs admitted. The height of its block."""
+    change_id = await propose(net, approvers[0], add(net, name))
+    await approve(net, change_id, *approvers[1:])
+    await wait_for_state(net, f"{name} to be admitted", lambda state: state.index_of(net.id(name)) is not None)
+    member = get_state(net, name).get_member(net.id(name))
+    assert member is not None
+    return member.since
+
+
+def find_authors(net: Cluster, height: int) -> set[bytes]:
+    return {contribution.author for contribution in net["node0"].get_block(height).contributions}
+
+
+def test_three_become_four_and_the_fourth_contributes_within_three_heights(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with growing(tmp_path, 3, ["node3"]) as net:
+            await net.wait_for_height(5, *FOUNDERS)
+            checkpoint = make_checkpoint(net, "node0")
+            start_joiner(net, "node3", checkpoint)
+            await net.wait_for_height(checkpoint.height + 2, "node3")
+            joiner = get_service(net, "node3")
+            assert joiner.standing.describe() == "no member: follows the chain, and signs nothing"
+            height = await admit(net, "node3", *FOUNDERS)
+            assert joiner is get_service(net, "node3")  # without a restart
+            assert joiner.standing.describe() is None
+            await net.wait_for_height(height + 6)
+            heights = range(height + 1, height + 7)
+            assert any(net.id("node3") in find_authors(net, at) for at in heights[:3])
+            assert get_state(net, "node0").q == get_state(net, "node3").q == 3
+            check_chains(net)
+
+    run_virtual(story())
+
+
+def test_the_fourth_s_vote_is_needed_once_it_is_a_member(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with growing(tmp_path, 3, ["node3"]) as net:
+            start_joiner(net, "node3")
+            await net.wait_for_height(2)
+            height = await admit(net, "node3", *FOUNDERS)
+            await net.wait_for_height(height + 1)
+            await net.crash("node1")
+            await net.wait_for_height(net["node0"].height + 4, "node0", "node2", "node3")  # q = 3 of 4
+            net.check_agreement()
+
+    run_virtual(story())
+
+
+def test_nobody_joins_whose_node_does_not_live(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with growing(tmp_path, 3, ["node3"]) as net:
+            await net.wait_for_height(2, *FOUNDERS)
+            change_id = await propose(net, "node0", add(net, "node3"))
+            await approve(net, change_id, "node1", "node2")
+            await net.wait_for_height(net["node0"].height + 5, *FOUNDERS)
+            assert get_state(net, "node0").n == 3
+            start_joiner(net, "node3")
+            await wait_for_state(net, "four members", lambda state: state.n == 4)
+            check_chains(net)
+
+    run_virtual(story())
+
+
+@pytest.mark.parametrize("step", ["synced", "open", "ready", "admitted"])
+def test_a_joiner_that_is_killed_at_any_step_goes_on_from_there(tmp_path: Path, step: str) -> None:
+    async def story() -> None:
+        async with growing(tmp_path, 3, ["node3"]) as net:
+            await net.wait_for_height(3, *FOUNDERS)
+            checkpoint = make_checkpoint(net, "node0")
+
+            async def kill() -> None:
+                await net.crash("node3")
+                await net.wait_for_height(net["node0"].height + 2, *FOUNDERS)
+                start_joiner(net, "node3", checkpoint)
+
+            start_joiner(net, "node3", checkpoint)
+            await net.wait_for_height(checkpoint.height, "node3")
+            if step == "synced":
+                await kill()
+            change_id = await propose(net, "node0", add(net, "node3"))
+            await wait_until_open(net, change_id, "node3")
+            if step == "open":
+                await kill()
+
+            def is_ready(name: str) -> bool:
+                proposals = get_service(net, name).proposals
+                return any(proposal.readiness is not None for proposal in proposals)
+
+            await net.wait_for(lambda: all(is_ready(name) for name in net.nodes), "the joiner's readiness everywhere")
+            if step == "ready":
+                await kill()
+            await approve(net, change_id, "node1", "node2")
+            await wait_for_state(net, "four members", lambda state: state.n == 4)
+            if step == "admitted":
+                await kill()
+            await net.wait_for_height(net["node0"].height + 4)
+            assert net.id("node3") in find_authors(net, net["node0"].height)
+            check_chains(net)
+
+    run_virtual(story())
+
+
+def test_readiness_is_renewed_in_good_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.consensus.readiness.RENEW_HEIGHTS", 3)
+
+    async def story() -> None:
+        async with growing(tmp_path, 3, ["node3"]) as net:
+            start_joiner(net, "node3")
+            await net.wait_for_height(1)
+            await wait_until_open(net, await propose(net, "node0", add(net, "node3")), "node1")
+
+            def get_ready() -> int:
+                (proposal,) = get_service(net, "node1").proposals
+                return -1 if proposal.readiness is None else proposal.readiness.height
+
+            await net.wait_for(lambda: get_ready() >= 0, "readiness")
+            first = get_ready()
+            await net.wait_for(lambda: get_ready() >= first + 6, "readiness that was renewed twice")
+
+    run_virtual(story())
+
+
+# ---- the way to the checkpoint
+
+
+def test_a_joiner_adopts_nothing_of_another_history(tmp_path: Path) -> None:
+    """All that its peers show is signed by a quorum; it does not lead to the block that people told it of."""
+
+    async def story() -> None:
+        async with growing(tmp_path, 3, ["node3"]) as net:
+            await net.wait_for_height(8, *FOUNDERS)
+            start_joiner(net, "node3", Checkpoint(5, make_digest("what a member read out")))
+            service = get_service(net, "node3")
+            await net.wait_for(
+                lambda: any(peer.refusals[Reason.RULE] for peer in service.peers), "the joiner to refuse a block"
+            )
+            await net.wait_for_height(net["node0"].height + 5, *FOUNDERS)
+            assert net["node3"].height == 0
+            assert net["node3"].failure is None
+            await net.crash("node3")
+            start_joiner(net, "node3", make_checkpoint(net, "node0", 5))
+            await net.wait_for_height(net["node0"].height, "node3")
+
+    run_virtual(story())
+
+
+def test_a_joiner_goes_as_far_as_the_marks_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chain.checkpoint.LEG_HEIGHTS", 4)
+
+    async def story() -> None:
+        async with growing(tmp_path, 3, ["node3"]) as net:
+            await net.wait_for_height(14, *FOUNDERS)
+            good = make_checkpoint(net, "node0", 13)
+            assert len(good.marks) == 3
+            bad = Checkpoint(13, good.id, (good.marks[0], make_digest("another history"), good.marks[2]))
+            start_joiner(net, "node3", bad)
+            await net.wait_for_height(4, "node3")
+            await net.wait_for_height(net["node0"].height + 5, *FOUNDERS)
+            assert net["node3"].height == 4
+            await net.crash("node3")
+            start_joiner(net, "node3", good)
+            await net.wait_for_height(net["node0"].height, "node3")
+            check_chains(net)
+
+    run_virtual(story())
+
+
+def test_a_member_signs_nothing_before_its_checkpoint(tmp_path: Path) -> None:
+    """A member that begins anew from a join file, with an empty store: it votes and approves from the checkpoint on."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4, start=()) as net:
+            far = Checkpoint(10_000, make_digest("far ahead"))
+            for name in ("node0", "node1", "node2"):
+                net.start(name)
+            start_joiner(net, "node3", far)
+            await net.wait_for_height(6, "node0", "node1", "node2")
+            assert net["node3"].store is not None
+            assert net["node3"].store.get_signed_height() == 0
+            with pytest.raises(InvalidRequest, match="has not reached the checkpoint"):
+                await propose(net, "node3", RULES)
+
+    run_virtual(story())
+
+
+# ---- going
+
+
+def test_who_leaves_contributes_no_more_and_votes_until_that_is_final(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 4) as net:
+            await net.wait_for_height(3)
+            change_id = await propose(net, "node3", RemoveMember(get_seat(net, "node3")))
+            began = net["node3"].height + 1
+            await wait_until_open(net, change_id, "node0")
+            await net.wait_for_height(began + 2)
+            await net.crash("node3")
+            net.start("node3")  # the change is open still: so it leaves still
+            await net.wait_for_height(began + 5)
+            for height in range(began + 1, began + 6):
+                assert net.id("node3") not in find_authors(net, height)
+            service = get_service(net, "node3")
+            assert service.standing.is_leaving
+            assert net["node3"].store is not None
+            assert net["node3"].store.get_signed_height() >= began + 5  # it votes
+            await approve(net, change_id, "node0", "node1", "node2")
+            await wait_for_state(net, "three members", lambda state: state.n == 3)
+            (height,) = find_change_heights(net, "node0")
+            assert service.standing.describe() == (
+                f"removed at height {height}: signs nothing any more, and goes on to serve the chain"
+            )
+            await net.wait_for_height(height + 4)  # it stays up, and follows
+            assert net["node3"].store is not None
+            assert net["node3"].store.get_signed_height() <= height
+            await net.crash("node3")
+            net.start("node3")
+            await net.wait_for_height(net["node0"].height + 2)
+            assert get_service(net, "node3").standing.describe() is not None
+            check_chains(net)
+
+    run_virtual(story())
+
+
+def test_later_votes_of_a_removed_member_count_for_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 4) as net:
+            await net.wait_for_height(2)
+            await approve(net, await propose(net, "node0", RemoveMember(get_seat(net, "node3"))), "node1", "node2")
+            await wait_for_state(net, "three members", lambda state: state.n == 3)
+            await net.crash("node3")
+            async with lying(net, "node3") as liar:
+                for _ in range(3):
+                    height = net["node0"].height + 1
+                    liar.send(liar.make_vote(Phase.PRECOMMIT, make_digest("a block"), height=height), "node0", "node1")
+                    await net.wait_for_height(height, *FOUNDERS)
+            assert net["node0"].store is not None
+            final = net["node0"].store.head()
+            assert final.certificate is not None
+            assert all(index < 3 for index, _ in final.certificate.signatures)
+            await net.wait_for_height(net["node0"].height + 2, *FOUNDERS)
+
+    run_virtual(story())
+
+
+# ---- keys
+
+
+def test_a_lost_key_is_replaced_and_its_seat_goes_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with growing(tmp_path, 4, ["spare"]) as net:
+            await net.wait_for_height(2, *FOUNDERS, "node3")
+            await net.crash("node3")
+            start_joiner(net, "spare", make_checkpoint(net, "node0"))
+            seat = get_seat(net, "node3")
+            change_id = await propose(net, "node0", ReplaceKey(seat, net.id("spare")))
+            await approve(net, change_id, "node1", "node2")
+            running = (*FOUNDERS, "spare")
+            await wait_for_state(
+                net, "the new key to be in force", lambda state: state.index_of(net.id("spare")) is not None, *running
+            )
+            (height,) = find_change_heights(net, "node0")
+            member = get_state(net, "node0").get_seat(seat)
+            assert member is not None
+            assert (member.name, member.key) == ("node3", net.id("spare"))
+            await net.wait_for_height(height + 4, *running)
+            assert any(net.id("spare") in find_authors(net, at) for at in range(height + 1, height + 4))
+            net.check_agreement()
+
+    run_virtual(story())
+
+
+# ---- liars
+
+
+def test_a_member_that_signs_twice_is_convicted_once_and_can_be_pardoned(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 4, start=FOUNDERS) as net:
+            async with lying(net, "node3") as liar:
+                await net.wait_for_height(2, *FOUNDERS)
+                for what in ("one block", "another"):
+                    liar.send(liar.make_vote(Phase.PREVOTE, make_digest(what)), *FOUNDERS)
+                await wait_for_state(
+                    net, "node3 to be suspended", lambda state: not state.is_active(net.id("node3")), *FOUNDERS
+                )
+            await net.wait_for_height(net["node0"].height + 3, *FOUNDERS)
+            assert len(find_change_heights(net, "node0")) == 1
+            assert all(get_open(net, name) == [] for name in FOUNDERS)
+            seat = get_seat(net, "node3")
+            await approve(net, await propose(net, "node0", Pardon(seat)), "node1", "node2")
+            await wait_for_state(net, "node3 to be pardoned", lambda state: state.is_active(net.id("node3")), *FOUNDERS)
+            await net.wait_for_height(net["node0"].height + 6, *FOUNDERS)
+            assert len(find_change_heights(net, "node0")) == 2  # the old evidence counts no more
+            with pytest.raises(InvalidChange):
+                await propose(net, "node0", Pardon(seat))
+
+    run_virtual(story())
+
+
+def test_where_the_first_in_turn_is_away_another_convicts(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 5, start=(*FOUNDERS, "node3")) as net, lying(net, "node4") as liar:
+            await net.wait_for_height(2, *FOUNDERS)
+            height = net["node0"].height + 1
+            for what in ("one block", "another"):
+                liar.send(liar.make_vote(Phase.PREVOTE, make_digest(what)), *FOUNDERS)
+            await asyncio.sleep(0.01)
+            first = get_state(net, "node0").active_ids[(height + 1) % 5]
+            for name in ("node0", "node1", "node2", "node3"):
+                if net.id(name) == first:
+                    await net.crash(name)
+            others = [name for name in ("node0", "node1", "node2", "node3") if net[name].service is not None]
+            await wait_for_state(
+                net, "node4 to be suspended", lambda state: not state.is_active(net.id("node4")), *others
+            )
+
+    run_virtual(story())
