@@ -37,11 +37,12 @@ from node.admin.wiring import make_control, make_predictor, make_reloading, make
 from node.clock import SystemClock
 from node.config.federation import Federation, load_federation
 from node.config.genesis_file import get_genesis_spec, validate_user_model
-from node.config.genesis_members import validate_membership
-from node.config.identity import open_identity
+from node.config.genesis_members import read_head_state, validate_membership
+from node.config.identity import open_identity, open_spare
 from node.config.node_config import NodeConfig
 from node.config.node_sections import NetworkSection
 from node.consensus.context import NodeContext
+from node.consensus.keys import OtherKeyInForce, choose_key
 from node.consensus.miner import MinerProcess
 from node.consensus.restored import RESTORED, Restored
 from node.consensus.service import RoundService
@@ -80,6 +81,7 @@ class _Start:
     config: NodeConfig
     federation: Federation
     key: SigningKey
+    spare: SigningKey | None
     faults: Faults | None
     notifier: Notifier
     load: Load | None
@@ -111,26 +113,42 @@ def run_daemon(
     reads the configuration again. `after_restore`: the data directory was put back from a backup
     (`node.consensus.restored`).
     """
-    key = open_identity(config)
     federation = load_federation(config)
     genesis = federation.genesis
-    validate_membership(config, genesis, key.id)
+    validate_membership(config, genesis, open_identity(config).id)
     validate_user_model(config.federation_file, genesis, is_allowed=config.training.user_models)
     validate_sinks(config.sinks)
     try:
         with logging_values(lambda: {"node": config.node.name}):
-            start = _Start(
-                config=config,
-                federation=federation,
-                key=key,
-                faults=faults,
-                notifier=notifier or Notifier(),
-                load=load,
-                after_restore=after_restore,
-            )
-            return asyncio.run(_run(start))
+            while True:
+                key, spare = _open_keys(config, genesis)
+                start = _Start(
+                    config=config,
+                    federation=federation,
+                    key=key,
+                    spare=spare,
+                    faults=faults,
+                    notifier=notifier or Notifier(),
+                    load=load,
+                    after_restore=after_restore,
+                )
+                try:
+                    return asyncio.run(_run(start))
+                except OtherKeyInForce as change:  # every part speaks for one key: they are made anew
+                    log.warning("this node goes on with its other key: %s", change)
+                    after_restore = False
     except ChainError as error:
         raise explain_chain_error(error, config) from error
+
+
+def _open_keys(config: NodeConfig, genesis: Genesis) -> tuple[SigningKey, SigningKey | None]:
+    """The key in force, and the other of a node that rotates."""
+    identity, spare = open_identity(config), open_spare(config)
+    key, other = choose_key(read_head_state(config, genesis) or genesis.state, identity, spare)
+    if key is not identity:
+        where = config.node.spare_key_file
+        log.warning("the key in force is that in %s: put it in the place of %s", where, config.node.identity_key_file)
+    return key, other
 
 
 def _open_store(start: _Start) -> SqliteStore:
@@ -248,6 +266,7 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         approves_genesis=config.consensus.approves_genesis,
         bans=transport.bans,
         boundary=transport.boundary,
+        spare=start.spare,
         checkpoint=federation.checkpoint,
         slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
     )

@@ -123,8 +123,7 @@ class ReplaceKey(Kind):
         _check_new_key(state, self.new)
         old = _require_seat(state, self.seat)
         members = _replace_member(state, replace(old, key=self.new, key_since=place.height))
-        observers = tuple(observer for observer in state.observers if observer.key != self.new)
-        return replace(state, members=members, observers=observers, retired=_retire(state, old, place.height))
+        return replace(state, members=members, retired=_retire(state, old, place.height))
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ ROLES: Mapping[str, Role] = {
     "Shutdown": Role.ADMIN,
     "SetLogLevel": Role.ADMIN,
     "Reload": Role.ADMIN,
+    "RotateKey": Role.ADMIN,
 }
 
 

@@ -123,6 +123,10 @@ class AdminClient:
         with self._translated(timeout_s := wait_s + CALL_S):
             return self._admin.Predict(request, timeout=timeout_s)
 
+    def rotate_key(self) -> pb.RotateKeyReply:
+        with self._translated():
+            return self._admin.RotateKey(pb.RotateKeyRequest(), timeout=CALL_S)
+
     # ---- the ledger
 
     def make_join_file(self) -> bytes:

@@ -14,6 +14,7 @@ from chain.errors import (
 )
 from node.config.node_config import NodeConfig
 from node.consensus.halted import Halted
+from node.consensus.keys import OtherKeyInForce
 from node.errors import ConfigError, NodeError, PermissionRefused
 from node.p2p.transport.base import AddressInUse, CannotListen
 
@@ -51,7 +52,7 @@ def translate(error: BaseException) -> BaseException:
             return ConfigError(f"network.listen: {one.strerror}; choose another port, or stop what is there")
         if isinstance(one, CannotListen):
             return ConfigError(f"network.listen: {one.filename}: cannot listen there ({one.strerror})")
-        if isinstance(one, ChainError):
+        if isinstance(one, ChainError | OtherKeyInForce):
             return one
         if isinstance(one, Halted):
             return StorageFailed(f"{type(one).__name__}: {one}")

@@ -7,6 +7,7 @@ import logging
 
 from chain.block import Id
 from chain.genesis import Genesis
+from node.admin.key_control import KeyControl
 from node.admin.reload import Reloading
 from node.admin.shutdown import Shutdown
 from node.clock import Clock
@@ -47,6 +48,7 @@ class Control:
         self._shutdown = shutdown
         self._reloading = reloading
         self._name = name
+        self.keys = KeyControl(service, lambda: reloading.config)
 
     # ---- rounds
 
@@ -108,7 +110,7 @@ class Control:
         )
 
     def _check_contributes(self) -> None:
-        if self._genesis.state.index_of(self._me) is None:
+        if self._service.tip.state.index_of(self._service.signer.id) is None:
             raise InvalidRequest("this node observes: it contributes nothing anyway")
 
     def _get_round(self) -> int:

@@ -336,6 +336,9 @@ class _Admin(admin_pb2_grpc.AdminServicer):
     async def Reload(self, request: pb.ReloadRequest, context: Context) -> pb.ReloadReply:
         return await _answer(context, self._control.reload())
 
+    async def RotateKey(self, request: pb.RotateKeyRequest, context: Context) -> pb.RotateKeyReply:
+        return await _answer(context, self._control.keys.rotate())
+
     async def VerifyChain(self, request: pb.VerifyChainRequest, context: Context) -> AsyncIterator[pb.VerifyUpdate]:
         updates = self._view.verify(request.first, deep=request.deep, require_all=request.require_all)
         async with _refusing(context), aclosing(updates):

@@ -28,6 +28,7 @@ MODULES = (
     "node.cli.init",
     "node.cli.join",
     "node.cli.keys",
+    "node.cli.rotation",
     "node.cli.genesis",
     "node.cli.data",
     "node.cli.testnet",

@@ -12,6 +12,7 @@ from chain.block import Id
 from chain.errors import ChainError, GenesisError, InvalidKey
 from chain.genesis import Genesis
 from chain.signing import decode_id, encode_id
+from chain.state import State
 from chain.store.rows import DATABASE
 from chain.store.sqlite import SqliteStore
 from node.addresses import parse_address
@@ -94,16 +95,23 @@ def _replace(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _has_joined(config: NodeConfig, genesis: Genesis, key: Id) -> bool:
-    """Whether the chain in the data directory knows this key as a member's, now or lately. What keeps it from being
-    read, the store itself says better."""
+def read_head_state(config: NodeConfig, genesis: Genesis) -> State | None:
+    """The state in force by the chain in the data directory of a node that does not run; None where there is none, or
+    it cannot be read, which the store itself says better."""
     if not (config.node.data_dir / DATABASE).is_file():
-        return False
+        return None
     try:
         with SqliteStore.open(config.node.data_dir, genesis, readonly=True) as store:
-            state = store.get_state(store.head_height)
+            return store.get_state(store.head_height)
     except ChainError:
-        return True
+        return None
+
+
+def _has_joined(config: NodeConfig, genesis: Genesis, key: Id) -> bool:
+    """Whether the chain in the data directory knows this key as a member's, now or lately, or nobody can tell."""
+    state = read_head_state(config, genesis)
+    if state is None:
+        return (config.node.data_dir / DATABASE).is_file()
     return state.index_of(key) is not None or any(old.key == key for old in state.retired)
 
 

@@ -85,6 +85,12 @@ def open_identity(config: NodeConfig) -> SigningKey:
     return open_key(config.node.identity_key_file, config.node.identity_passphrase_file)
 
 
+def open_spare(config: NodeConfig) -> SigningKey | None:
+    """This node's other key, if it has one. Raises as `open_identity`."""
+    path = config.node.spare_key_file
+    return open_key(path, config.node.identity_passphrase_file) if path.exists() else None
+
+
 def open_key(key_file: Path, passphrase_file: Path | None = None) -> SigningKey:
     """The key in `key_file`. Raises as `open_identity`."""
     with suppress(OSError):  # in a folder that is not ours to look into: loading it says so

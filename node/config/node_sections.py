@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -42,8 +43,14 @@ class NodeSection(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "node"
     identity_key_file: FilePath
     identity_passphrase_file: FilePath | None = None
+    next_key_file: FilePath | None = None
     data_dir: FilePath
     observer: bool = False
+
+    @property
+    def spare_key_file(self) -> Path:
+        """Where the other key of a node that rotates lies, if it has one: by default beside the first."""
+        return self.next_key_file or self.identity_key_file.with_name(f"{self.identity_key_file.name}.next")
 
 
 PerSecond = Annotated[float, Field(ge=0.5, le=1_000_000)]

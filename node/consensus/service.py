@@ -220,6 +220,7 @@ class RoundService:
             self._scheduler.measure()
             self.opener.crossing.add(self.current.machine.apart_s)
         self.tasks.cancel()
+        self.signer.require_in_force(self.tip.state)
         tip, height = self.tip, self.tip.height + 1
         check_release(tip, self.peers)
         self.handler.on_height(height)

@@ -34,6 +34,7 @@ from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from ml import payload
 from node.consensus.actions import CastVote, Started
+from node.consensus.keys import OtherKeyInForce, choose_key
 from node.offload import Offload
 from node.training.trainer import Trained
 
@@ -94,6 +95,15 @@ class Signer:
     def has_reached_checkpoint(self, height: int) -> bool:
         """Whether a head of this height is on the chain that this node has joined, for certain."""
         return self._checkpoint is None or height >= self._checkpoint.height
+
+    def take_spare(self, key: SigningKey) -> None:
+        """The node's operator has made another key, which is to be in force some day."""
+        self._spare = key
+
+    def require_in_force(self, state: State) -> None:
+        """Raise OtherKeyInForce where the spare key has taken the place of the one that signs here."""
+        if self._spare is not None and choose_key(state, self._key, self._spare)[0] is self._spare:
+            raise OtherKeyInForce(self._spare.id)
 
     def holds(self, key: Id) -> bool:
         """Whether this is one of the node's own keys."""

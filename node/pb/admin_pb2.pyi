@@ -1016,6 +1016,18 @@ class ReloadRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class RotateKeyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RotateKeyReply(_message.Message):
+    __slots__ = ("change", "id")
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    change: str
+    id: str
+    def __init__(self, change: _Optional[str] = ..., id: _Optional[str] = ...) -> None: ...
+
 class ReloadReply(_message.Message):
     __slots__ = ("applied", "needs_restart", "problems")
     APPLIED_FIELD_NUMBER: _ClassVar[int]

@@ -170,6 +170,11 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.SetLogLevelRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.LogLevel.FromString,
                 _registered_method=True)
+        self.RotateKey = channel.unary_unary(
+                '/fednode.v1.Admin/RotateKey',
+                request_serializer=node_dot_pb_dot_admin__pb2.RotateKeyRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.RotateKeyReply.FromString,
+                _registered_method=True)
         self.Reload = channel.unary_unary(
                 '/fednode.v1.Admin/Reload',
                 request_serializer=node_dot_pb_dot_admin__pb2.ReloadRequest.SerializeToString,
@@ -374,6 +379,14 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RotateKey(self, request, context):
+        """Proposes the key in node.next_key_file to take the place of this member's; only its own two keys have to agree. The
+        node goes over by itself once that is final. INVALID_ARGUMENT where there is no such key, or it may not rotate yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Reload(self, request, context):
         """Reads node.yaml again, as SIGHUP does. One with problems changes nothing.
         """
@@ -532,6 +545,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.SetLogLevel,
                     request_deserializer=node_dot_pb_dot_admin__pb2.SetLogLevelRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.LogLevel.SerializeToString,
+            ),
+            'RotateKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateKey,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.RotateKeyRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.RotateKeyReply.SerializeToString,
             ),
             'Reload': grpc.unary_unary_rpc_method_handler(
                     servicer.Reload,
@@ -1278,6 +1296,33 @@ class Admin:
             '/fednode.v1.Admin/SetLogLevel',
             node_dot_pb_dot_admin__pb2.SetLogLevelRequest.SerializeToString,
             node_dot_pb_dot_admin__pb2.LogLevel.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/RotateKey',
+            node_dot_pb_dot_admin__pb2.RotateKeyRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.RotateKeyReply.FromString,
             options,
             channel_credentials,
             insecure,

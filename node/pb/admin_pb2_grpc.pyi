@@ -90,6 +90,10 @@ class AdminStub:
     """Ends the daemon as SIGTERM does, after this answer has gone out."""
     SetLogLevel: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetLogLevelRequest, _admin_pb2.LogLevel]
     """How much is logged, until the daemon ends. INVALID_ARGUMENT for what is no level."""
+    RotateKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateKeyRequest, _admin_pb2.RotateKeyReply]
+    """Proposes the key in node.next_key_file to take the place of this member's; only its own two keys have to agree. The
+    node goes over by itself once that is final. INVALID_ARGUMENT where there is no such key, or it may not rotate yet.
+    """
     Reload: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReloadRequest, _admin_pb2.ReloadReply]
     """Reads node.yaml again, as SIGHUP does. One with problems changes nothing."""
     GetModelInfo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetModelInfoRequest, _admin_pb2.ModelInfo]
@@ -155,6 +159,10 @@ class AdminAsyncStub(AdminStub):
     """Ends the daemon as SIGTERM does, after this answer has gone out."""
     SetLogLevel: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetLogLevelRequest, _admin_pb2.LogLevel]  # type: ignore[assignment]
     """How much is logged, until the daemon ends. INVALID_ARGUMENT for what is no level."""
+    RotateKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateKeyRequest, _admin_pb2.RotateKeyReply]  # type: ignore[assignment]
+    """Proposes the key in node.next_key_file to take the place of this member's; only its own two keys have to agree. The
+    node goes over by itself once that is final. INVALID_ARGUMENT where there is no such key, or it may not rotate yet.
+    """
     Reload: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReloadRequest, _admin_pb2.ReloadReply]  # type: ignore[assignment]
     """Reads node.yaml again, as SIGHUP does. One with problems changes nothing."""
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetModelInfoRequest, _admin_pb2.ModelInfo]  # type: ignore[assignment]
@@ -379,6 +387,16 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.LogLevel, _abc.Awaitable[_admin_pb2.LogLevel]]:
         """How much is logged, until the daemon ends. INVALID_ARGUMENT for what is no level."""
+
+    @_abc_1.abstractmethod
+    def RotateKey(
+        self,
+        request: _admin_pb2.RotateKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RotateKeyReply, _abc.Awaitable[_admin_pb2.RotateKeyReply]]:
+        """Proposes the key in node.next_key_file to take the place of this member's; only its own two keys have to agree. The
+        node goes over by itself once that is final. INVALID_ARGUMENT where there is no such key, or it may not rotate yet.
+        """
 
     @_abc_1.abstractmethod
     def Reload(

@@ -1,4 +1,4 @@
-"""The commands that a site types to join: a join file, a key and a configuration of its own, a line for the members."""
+"""The commands of a site that joins: a join file, a key and a configuration, a line for members."""
 
 from __future__ import annotations
 

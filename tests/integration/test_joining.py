@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from chain.changes.members import Pardon, RemoveMember, ReplaceKey
 from chain.changes.rules import SetRules
 from chain.checkpoint import Checkpoint
 from chain.errors import InvalidChange
+from chain.signing import SigningKey
 from integration.test_changes import (
     approve,
     check_chains,
@@ -24,11 +26,15 @@ from integration.test_changes import (
     wait_for_state,
     wait_until_open,
 )
+from node.consensus.context import NodeContext
+from node.consensus.keys import OtherKeyInForce, make_rotation
+from node.consensus.service import RoundService
+from node.consensus.wiring import make_round_service
 from node.errors import InvalidRequest
 from node.p2p.refusals import Reason
-from support.data.chains import make_digest
+from support.data.chains import make_digest, make_keys
 from support.faults.liar import lying
-from support.federation.cluster import Cluster, cluster
+from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
 from support.federation.joining import add, growing, make_checkpoint, start_joiner
 from support.federation.virtual_time import run_virtual
 
@@ -286,7 +292,15 @@ def test_later_votes_of_a_removed_member_count_for_nothing(tmp_path: Path) -> No
 
 def test_a_lost_key_is_replaced_and_its_seat_goes_on(tmp_path: Path) -> None:
     async def story() -> None:
-        async with growing(tmp_path, 4, ["spare"]) as net:
+        (key,) = make_keys(1, "spare")
+
+        def welcome(context: NodeContext) -> RoundService:  # an observer of genesis cannot take a seat this way
+            return make_round_service(replace(context, observers=(key.id,)))
+
+        async with cluster(tmp_path, 4, start=()) as net:
+            for name in (*FOUNDERS, "node3"):
+                net.start(name, welcome)
+            net.nodes["spare"] = Node("spare", key, tmp_path / "spare", ScriptedTrainer(9))
             await net.wait_for_height(2, *FOUNDERS, "node3")
             await net.crash("node3")
             start_joiner(net, "spare", make_checkpoint(net, "node0"))
@@ -306,6 +320,54 @@ def test_a_lost_key_is_replaced_and_its_seat_goes_on(tmp_path: Path) -> None:
             net.check_agreement()
 
     run_virtual(story())
+
+
+def test_a_key_is_rotated_under_load_and_the_seat_goes_on(tmp_path: Path) -> None:
+    """Nobody but the member agrees; rounds go on meanwhile, and it contributes with its new key."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4) as net:
+            (spare,) = make_keys(1, "spare")
+            old = net.id("node3")
+            seat = get_seat(net, "node3")
+            await net.wait_for_height(3)
+            following = asyncio.create_task(follow_keys(net, "node3", spare))
+            get_service(net, "node3").signer.take_spare(spare)
+            await get_service(net, "node3").proposals.propose(
+                make_rotation(get_service(net, "node3").tip, old, spare.id)
+            )
+            await wait_for_state(net, "the new key", lambda state: state.index_of(spare.id) is not None, *FOUNDERS)
+            (height,) = find_change_heights(net, "node0")
+            await asyncio.wait_for(following, 60)
+            await net.wait_for_height(height + 6)
+            assert net["node0"].get_block(height).change is not None
+            assert {index for index, _, _ in net["node0"].get_block(height).body.change.answers} == {  # type: ignore[union-attr]
+                net.genesis.state.index_of(old)
+            }
+            member = get_state(net, "node0").get_seat(seat)
+            assert member is not None
+            assert (member.key, member.name) == (spare.id, "node3")
+            authors = set[bytes]().union(*(find_authors(net, at) for at in range(height + 1, height + 6)))
+            assert spare.id in authors
+            assert old not in authors
+            with pytest.raises(InvalidRequest, match="once in 1000 heights"):
+                make_rotation(get_service(net, "node3").tip, spare.id, old)
+            check_chains(net)
+
+    run_virtual(story())
+
+
+async def follow_keys(net: Cluster, name: str, spare: SigningKey) -> None:
+    """As a daemon does: it begins anew with the key that has come into force."""
+    node = net[name]
+    assert node.task is not None
+    await asyncio.wait({node.task})
+    failure, node.failure = node.failure, None
+    assert isinstance(failure, BaseExceptionGroup)
+    assert failure.subgroup(OtherKeyInForce) is not None
+    await net.crash(name)
+    node.key, old = spare, node.key
+    net.start(name, lambda context: make_round_service(replace(context, spare=old)))
 
 
 # ---- liars
