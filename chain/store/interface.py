@@ -36,6 +36,9 @@ STEPS = (
 FILE_STEPS = tuple(f"{name}.{step.partition('.')[2]}" for name in ("adopt", "fetch") for step in STEPS[-5:])
 
 
+# The key of a store's `meta` that says that it was put back from a backup: {"until": height}, null as long as that is
+# not known, or null where nothing was.
+RESTORED = "restored"
 # The key of a store's `meta` for the heights of an import that nobody here has recomputed yet; null once that is done.
 IMPORTED = "imported"
 

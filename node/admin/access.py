@@ -47,6 +47,7 @@ ROLES: Mapping[str, Role] = {
     "WatchEvents": Role.READ,
     "ListEvidence": Role.READ,
     "CompareChain": Role.READ,
+    "Backup": Role.ADMIN,
     "BanPeer": Role.ADMIN,
     "UnbanPeer": Role.ADMIN,
     "AddPeer": Role.ADMIN,

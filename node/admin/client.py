@@ -11,6 +11,7 @@ import os
 import socket as sockets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither ar
     from chain.audit import ExportedBlock
     from chain.genesis import Genesis
     from node.admin.address import AdminAddress
+    from node.ledger.backup import Manifest
 
 CONNECT_S = 5.0
 CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
@@ -259,6 +261,27 @@ class AdminClient:
                     yield height, stored.block, stored.certificate
             finally:
                 blocks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+
+    def backup(self) -> tuple[Manifest, Iterator[bytes]]:
+        """The manifest of a backup, and the files that it names, as they lie in an archive."""
+        from node.ledger.backup import Manifest
+
+        chunks = self._read_backup()
+        manifest, first = bytearray(), b""
+        for chunk in chunks:
+            manifest += chunk.manifest
+            if chunk.data:
+                first = chunk.data
+                break
+        return Manifest.decode(bytes(manifest)), chain((first,), (chunk.data for chunk in chunks))
+
+    def _read_backup(self) -> Iterator[pb.BackupChunk]:
+        with self._translated():
+            chunks = self._admin.Backup(pb.BackupRequest())
+            try:
+                yield from chunks
+            finally:
+                chunks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
 
     # ---- the model
 

@@ -351,6 +351,12 @@ class _Admin(admin_pb2_grpc.AdminServicer):
             async for block in blocks:
                 yield block
 
+    async def Backup(self, request: pb.BackupRequest, context: Context) -> AsyncIterator[pb.BackupChunk]:
+        chunks = self._view.backups.stream()
+        async with _refusing(context), aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+
     async def Predict(self, request: pb.PredictRequest, context: Context) -> pb.PredictReply:
         return await _answer(context, self._predictor.predict(request))
 

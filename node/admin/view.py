@@ -23,6 +23,7 @@ from chain.audit import export_blocks
 from chain.genesis import PROTOCOL_VERSION
 from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
+from node.admin.backups import Backups
 from node.admin.peer_view import PeerView
 from node.admin.scorer import Scorer
 from node.admin.status_view import StatusView
@@ -97,6 +98,7 @@ class NodeView:
         self._status = status
         self._scorer = scorer
         self._started_ms = started_ms
+        self.backups = Backups(chain.genesis, chain.store)
         self._auditing = asyncio.Lock()
         self._exporting = asyncio.Lock()
         self._querying = asyncio.Lock()

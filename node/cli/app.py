@@ -43,6 +43,7 @@ MODULES = (
     "node.cli.health",
     "node.cli.doctor",
     "node.cli.reset",
+    "node.cli.backup",
     "node.cli.token",
     "node.cli.control",
     "node.cli.peers",

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-RESTORED = "restored"  # the meta value: {"until": height}, null as long as it is not known, or null where nothing was
+from chain.store.interface import RESTORED as RESTORED
+
 UNKNOWN_HEIGHTS = 2  # above the head of those in sight: what this node may have finalised, and signed on top of that
 
 

@@ -20,6 +20,7 @@ from ml.errors import SpecError
 from node.config.genesis_file import get_genesis_spec
 from node.errors import NodeError, NotFound, PermissionRefused, VerificationFailed
 from node.ledger.audit import run_audit, show_fault
+from node.ledger.backup import OnProgress, Snapshot, take_snapshot
 from node.ledger.comparison import Pair, StoredBytes, compare_chains, run_comparison
 from node.ledger.explain import explain_round, is_explained
 from node.ledger.joining import make_join_file
@@ -119,6 +120,11 @@ class OfflineNode:
             for first, last in query.get_pages():
                 query.add(self._ledger.read_rounds(first, last))
             return query.answer()
+
+    def take_snapshot(self, folder: Path, on_progress: OnProgress) -> Snapshot:
+        """All that is to be in a backup, put into `folder`."""
+        with _translated(self._data_dir):
+            return take_snapshot(self._store, self.genesis, folder, on_progress)
 
     def get_model_info(self) -> pb.ModelInfo:
         return self._read_model().info

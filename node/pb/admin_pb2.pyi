@@ -746,6 +746,18 @@ class ExportChainRequest(_message.Message):
     last: int
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
+class BackupRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BackupChunk(_message.Message):
+    __slots__ = ("manifest", "data")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    manifest: bytes
+    data: bytes
+    def __init__(self, manifest: _Optional[bytes] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class WatchEventsRequest(_message.Message):
     __slots__ = ("kinds", "since")
     KINDS_FIELD_NUMBER: _ClassVar[int]

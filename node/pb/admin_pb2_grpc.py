@@ -105,6 +105,11 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.ExportChainRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_common__pb2.FinalisedBlock.FromString,
                 _registered_method=True)
+        self.Backup = channel.unary_stream(
+                '/fednode.v1.Admin/Backup',
+                request_serializer=node_dot_pb_dot_admin__pb2.BackupRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.BackupChunk.FromString,
+                _registered_method=True)
         self.Predict = channel.unary_unary(
                 '/fednode.v1.Admin/Predict',
                 request_serializer=node_dot_pb_dot_admin__pb2.PredictRequest.SerializeToString,
@@ -280,6 +285,14 @@ class AdminServicer:
 
     def ExportChain(self, request, context):
         """Finalised blocks in order, in their canonical bytes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Backup(self, request, context):
+        """The node's data directory as it is now, to be restored elsewhere: the manifest, which may come in parts, then each
+        file that it names as it lies in a tar archive. Rounds go on meanwhile. One at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -480,6 +493,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ExportChain,
                     request_deserializer=node_dot_pb_dot_admin__pb2.ExportChainRequest.FromString,
                     response_serializer=node_dot_pb_dot_common__pb2.FinalisedBlock.SerializeToString,
+            ),
+            'Backup': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.BackupRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.BackupChunk.SerializeToString,
             ),
             'Predict': grpc.unary_unary_rpc_method_handler(
                     servicer.Predict,
@@ -945,6 +963,33 @@ class Admin:
             '/fednode.v1.Admin/ExportChain',
             node_dot_pb_dot_admin__pb2.ExportChainRequest.SerializeToString,
             node_dot_pb_dot_common__pb2.FinalisedBlock.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/fednode.v1.Admin/Backup',
+            node_dot_pb_dot_admin__pb2.BackupRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.BackupChunk.FromString,
             options,
             channel_credentials,
             insecure,

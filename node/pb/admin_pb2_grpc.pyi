@@ -57,6 +57,10 @@ class AdminStub:
     """Checks the stored chain while the node goes on: progress a few times a second, then the verdict."""
     ExportChain: _grpc.UnaryStreamMultiCallable[_admin_pb2.ExportChainRequest, _common_pb2.FinalisedBlock]
     """Finalised blocks in order, in their canonical bytes."""
+    Backup: _grpc.UnaryStreamMultiCallable[_admin_pb2.BackupRequest, _admin_pb2.BackupChunk]
+    """The node's data directory as it is now, to be restored elsewhere: the manifest, which may come in parts, then each
+    file that it names as it lies in a tar archive. Rounds go on meanwhile. One at a time.
+    """
     Predict: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PredictRequest, _admin_pb2.PredictReply]
     """Classifies samples by the model as it stands, between two of the worker's own calls. INVALID_ARGUMENT for what are no
     samples of this federation, UNAVAILABLE while the worker is not ready or when it dies of them, DEADLINE_EXCEEDED when
@@ -126,6 +130,10 @@ class AdminAsyncStub(AdminStub):
     """Checks the stored chain while the node goes on: progress a few times a second, then the verdict."""
     ExportChain: _aio.UnaryStreamMultiCallable[_admin_pb2.ExportChainRequest, _common_pb2.FinalisedBlock]  # type: ignore[assignment]
     """Finalised blocks in order, in their canonical bytes."""
+    Backup: _aio.UnaryStreamMultiCallable[_admin_pb2.BackupRequest, _admin_pb2.BackupChunk]  # type: ignore[assignment]
+    """The node's data directory as it is now, to be restored elsewhere: the manifest, which may come in parts, then each
+    file that it names as it lies in a tar archive. Rounds go on meanwhile. One at a time.
+    """
     Predict: _aio.UnaryUnaryMultiCallable[_admin_pb2.PredictRequest, _admin_pb2.PredictReply]  # type: ignore[assignment]
     """Classifies samples by the model as it stands, between two of the worker's own calls. INVALID_ARGUMENT for what are no
     samples of this federation, UNAVAILABLE while the worker is not ready or when it dies of them, DEADLINE_EXCEEDED when
@@ -276,6 +284,16 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_common_pb2.FinalisedBlock], _abc.AsyncIterator[_common_pb2.FinalisedBlock]]:
         """Finalised blocks in order, in their canonical bytes."""
+
+    @_abc_1.abstractmethod
+    def Backup(
+        self,
+        request: _admin_pb2.BackupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.BackupChunk], _abc.AsyncIterator[_admin_pb2.BackupChunk]]:
+        """The node's data directory as it is now, to be restored elsewhere: the manifest, which may come in parts, then each
+        file that it names as it lies in a tar archive. Rounds go on meanwhile. One at a time.
+        """
 
     @_abc_1.abstractmethod
     def Predict(
