@@ -9,6 +9,7 @@ release with other profiles still computes the same chain id. Addresses are hint
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Any, Self
 from chain.block import ZERO, Block, Body, Digest, Header, Id
 from chain.codec import compute_block_id, compute_body_digest, compute_seal
 from chain.errors import GenesisError
-from chain.layout import MAX_TIME_MS, MAX_U64
+from chain.layout import MAX_HEIGHT, MAX_TIME_MS, MAX_U64
 from chain.rules import MAX_ABS, MAX_PAYLOAD_BYTES, MIB, QUORUMS, Limits, PowRules, Rules
 from chain.run import TERMS, Run, encode_canonical
 from chain.schema import (
@@ -27,6 +28,7 @@ from chain.schema import (
     check_range,
     check_unique,
     format_time,
+    read_digest,
     read_number,
     read_time,
 )
@@ -39,6 +41,8 @@ GENESIS_TAG = tag("genesis")
 ADAPTIVE_FACTOR = 64  # how far `pow.adaptive` lets difficulty move from where it begins, both ways
 
 _RULES = ("quorum", "waits", "pow", "limits", "min_contributions", "keep_heights", "evidence_heights")
+_FORK = ("chain_id", "height", "head", "certificate")
+MAX_CERTIFICATE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,45 @@ class Founder:
     address: str = field(default="", compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ForkPoint:
+    """The place where a chain that lost its quorum ended, and another begins: its id, its head, and the certificate of
+    that. It is hashed, and nobody verifies across it."""
+
+    chain_id: Digest
+    height: int
+    head: Id
+    certificate: bytes
+
+    def __post_init__(self) -> None:
+        check_range("forked_from.height", self.height, 1, MAX_HEIGHT)
+        check_range("size of the certificate", len(self.certificate), 1, MAX_CERTIFICATE_BYTES, path="forked_from")
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {
+            "chain_id": self.chain_id.hex(),
+            "height": self.height,
+            "head": self.head.hex(),
+            "certificate": self.certificate.hex(),
+        }
+
+    @classmethod
+    def read(cls, section: Section) -> Self:
+        """Raises GenesisError."""
+        digests = {name: read_digest(section.path(name), section.text(name)) for name in ("chain_id", "head")}
+        text = section.text("certificate")
+        if not re.fullmatch(r"([0-9a-f]{2})+", text):
+            raise GenesisError(section.path("certificate"), "expected lower-case hex")
+        return cls(digests["chain_id"], section.integer("height"), digests["head"], bytes.fromhex(text))
+
+
 @dataclass(frozen=True, eq=False)
 class Genesis:
     """The definition of a chain. Valid once built, whichever way; not slotted, because what it derives is cached.
 
     It says how a chain begins. What judges a height is the state before it: `state` is the first. Founders are sorted
-    by key. Two are equal when their chain ids are.
+    by key. Two are equal when their chain ids are. `forked_from` is where another chain ended that this one goes on
+    from, if there is one.
     """
 
     protocol: int
@@ -67,6 +104,7 @@ class Genesis:
     rules: Rules
     profile: str
     observers: tuple[Observer, ...] = ()
+    forked_from: ForkPoint | None = None
 
     def __post_init__(self) -> None:
         check_protocol(self.protocol)
@@ -127,7 +165,7 @@ class Genesis:
     @classmethod
     def from_mapping(cls, obj: Mapping[str, Any]) -> Self:
         """From the readable form (INTERFACES §3). Raises GenesisError naming the field, expected and got."""
-        named = ("protocol", "chain_name", "created_at", "members", "observers", "profile")
+        named = ("protocol", "chain_name", "created_at", "members", "observers", "profile", "forked_from")
         top = Section("", obj, (*named, *TERMS, *_RULES))
         check_protocol(top.integer("protocol"))
         profile = top.text("profile")
@@ -142,6 +180,7 @@ class Genesis:
             rules=_read_rules(top, profile),
             profile=profile,
             observers=tuple(sorted(observers, key=lambda observer: observer.key)),
+            forked_from=ForkPoint.read(top.section("forked_from", _FORK)) if top.has("forked_from") else None,
         )
 
     def to_mapping(self) -> dict[str, Any]:
@@ -160,7 +199,7 @@ class Genesis:
         return mapping
 
     def _to_hashed(self) -> dict[str, Any]:
-        return {
+        hashed = {
             "protocol": self.protocol,
             "chain_name": self.chain_name,
             "created_at": format_time(self.created_at_ms),
@@ -170,6 +209,9 @@ class Genesis:
             "profile": self.profile,
             **self.rules.to_mapping(),
         }
+        if self.forked_from is not None:
+            hashed["forked_from"] = self.forked_from.to_mapping()
+        return hashed
 
 
 def check_protocol(protocol: int) -> None:

@@ -39,6 +39,8 @@ FILE_STEPS = tuple(f"{name}.{step.partition('.')[2]}" for name in ("adopt", "fet
 # The key of a store's `meta` that says that it was put back from a backup: {"until": height}, null as long as that is
 # not known, or null where nothing was.
 RESTORED = "restored"
+# The key of a store's `meta` for when each member was last heard of: {"at": ms, "members": {key: ms}}, as of `at`.
+SEEN = "seen"
 # The key of a store's `meta` for the heights of an import that nobody here has recomputed yet; null once that is done.
 IMPORTED = "imported"
 

@@ -39,6 +39,7 @@ GENESIS_KEYS: tuple[tuple[str, str, str], ...] = (
     ("min_contributions", "1 to the quorum", "the quorum"),
     ("keep_heights", "whole number, at least 1", code("2")),
     ("evidence_heights", "whole number", code("100")),
+    ("forked_from", "mapping", "none"),
 )
 
 

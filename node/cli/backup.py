@@ -113,7 +113,7 @@ def restore(
     Examples: fednode restore node3.tar --data-dir data/node3; fednode restore node3.tar -c node3.yaml
     """
     from node.cli.output import print_json
-    from node.config.genesis_file import load_genesis
+    from node.config.federation import load_federation
     from node.config.node_config import load_config
     from node.ledger.backup import SITE_KEY
     from node.ledger.restoring import restore as restore_directory
@@ -123,7 +123,7 @@ def restore(
     genesis = None
     if config is not None:
         loaded = load_config(config, (), os.environ)
-        genesis, data_dir = load_genesis(loaded.genesis_file).genesis, loaded.node.data_dir
+        genesis, data_dir = load_federation(loaded).genesis, loaded.node.data_dir
     assert data_dir is not None  # noqa: S101 (one of the two was given)
     with _progress() as on_progress:
         manifest = restore_directory(file, data_dir, genesis, on_progress)

@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     group = make_group("Make and show the file that all members share.")
     group.command("new")(make)
     group.command("add-member")(add_member)
+    group.command("fork")(fork)
     group.command("show")(show)
     group.command("hash")(show_hash)
     app.add_typer(group, name="genesis")
@@ -121,11 +122,23 @@ def make(
     genesis, left_out = make_genesis(out, parse_members(members), spec)
     if left_out:
         _explain_left_out(left_out, genesis.state.n)
+    _warn_of_no_loss(genesis)
     if as_json:
         _print_made(out, genesis)
         return
     print(f"{out}: {genesis.state.n} members, quorum {genesis.state.q}, chain {genesis.chain_id.hex()}")
     print(f"fednode: {out} and the initial model beside it go to every member as they are", file=sys.stderr)
+
+
+def _warn_of_no_loss(genesis: Genesis) -> None:
+    """Says so where rounds wait for everybody, and another choice would spare that."""
+    state = genesis.state
+    if state.n == 3 and state.q == 3:
+        print(
+            "fednode: three members under bft stand no loss: any block or change needs all three. Four members "
+            "stand one; so do three with --set quorum=majority, which trusts that none lies",
+            file=sys.stderr,
+        )
 
 
 def _explain_left_out(left_out: Mapping[str, object], num_members: int) -> None:
@@ -177,6 +190,50 @@ def add_member(
         return
     print(f"{file}: {genesis.state.n} members, quorum {genesis.state.q}, chain {genesis.chain_id.hex()}")
     print("fednode: every member needs this file in the place of the old one", file=sys.stderr)
+
+
+def fork(
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="The data directory of a stopped member of the old chain.")
+    ],
+    members: Annotated[
+        Path, typer.Option("--members", metavar="FILE", help="Who goes on: a line [NAME=]ID[@HOST:PORT] for each.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Never written over; its model lies beside it.")
+    ] = Path("genesis.yaml"),
+    is_lost: Annotated[
+        bool,
+        typer.Option(
+            "--i-know-the-quorum-is-lost", help="Needed where this node did not run in the last hour, and cannot know."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a new chain where one ended that lost its quorum. It begins with the run, the rules and the model of the
+    old head, and names the old chain and its head.
+
+    For when no change can pass any more: too many members are gone for good. While a quorum was there within the last
+    hour it is refused. One of those who go on makes the file; all others take it as it is, compare its hash by voice,
+    and begin in an empty data directory. Nothing verifies across it: keep the old data directory.
+
+    Example: fednode genesis fork --data-dir data/node3 --members members.txt -o genesis.yaml
+    """
+    import time
+
+    from node.config.genesis_fork import fork_chain
+
+    made = fork_chain(data_dir, members, out, now_ms=time.time_ns() // 1_000_000, is_lost=is_lost)
+    if not made.continues:
+        print("fednode: the old head holds no model: it begins with the one that the run began with", file=sys.stderr)
+    _warn_of_no_loss(made.genesis)
+    if as_json:
+        _print_made(out, made.genesis)
+        return
+    state, point = made.genesis.state, made.genesis.forked_from
+    assert point is not None  # noqa: S101 (it is a fork)
+    print(f"{out}: {state.n} members, quorum {state.q}, from height {point.height} of chain {point.chain_id.hex()}")
+    print(f"compare with all who go on: {made.genesis.chain_id.hex()}")
 
 
 def show(file: _File, as_json: AsJson = False) -> None:

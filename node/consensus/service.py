@@ -37,6 +37,7 @@ from node.consensus.record import Records
 from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import AGAIN_S, RoundTasks
 from node.consensus.scheduler import TrainingScheduler
+from node.consensus.sightings import Sightings
 from node.consensus.signer import Signer
 from node.consensus.stall import StallWatch
 from node.consensus.sync import ChainsDiverge, FinalBlock, Sync
@@ -86,6 +87,7 @@ class RoundParts:
     auditor: Auditor
     stands_ready: StandsReady
     convictions: Convictions
+    sightings: Sightings
 
 
 class RoundService:
@@ -125,6 +127,7 @@ class RoundService:
         self._auditor = parts.auditor
         self._stands_ready = parts.stands_ready
         self._convictions = parts.convictions
+        self._sightings = parts.sightings
 
     # ---- for status and admin
 
@@ -178,6 +181,7 @@ class RoundService:
                 group.create_task(self._keep("stall", self._stall.run), name="stall")
                 group.create_task(self._keep("readiness", self._stands_ready.run), name="readiness")
                 group.create_task(self._keep("convictions", self._convictions.run), name="convictions")
+                group.create_task(self._keep("sightings", self._sightings.run), name="sightings")
                 group.create_task(self._auditor.run(), name="auditor")
                 group.create_task(self._auditor.audit_imported(self.tip.height), name="imported")
                 group.create_task(self._decide(), name="rounds")

@@ -37,6 +37,7 @@ from node.consensus.scheduler import TrainingScheduler
 from node.consensus.second_histories import SecondHistories
 from node.consensus.service import RoundParts, RoundService
 from node.consensus.serving import StoreServer
+from node.consensus.sightings import Sightings
 from node.consensus.signer import Signer
 from node.consensus.stall import StallDetector, StallInput, StallWatch
 from node.consensus.standing import Standing
@@ -176,6 +177,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         auditor=ledger.auditor,
         stands_ready=StandsReady(current, talk.proposals, ledger.signer, c.transport, peers, ledger.sync),
         convictions=Convictions(current, talk.evidence, talk.proposals, ledger.signer, c.store, c.disk),
+        sightings=Sightings(peers, c.store, c.disk, c.clock),
     )
 
 

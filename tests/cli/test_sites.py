@@ -124,6 +124,10 @@ def test_four_sites_begin_with_what_bounds_each_of_them_and_three_are_told_why_n
         assert (method["aggregation"], method.get("weight_cap")) == expected
         told = "aggregation: trimmed_mean and weight_cap: 4 are for 4 members and more, and not written for 3"
         assert (told in err) == (number == 3)
+        assert ("three members under bft stand no loss" in err) == (number == 3)
+    out = tmp_path / "majority" / "genesis.yaml"
+    err = run(capsys, "genesis", "new", *peers[:3], "-o", str(out), *SMALL, "--set", "quorum=majority")[2]
+    assert "stand no loss" not in err
 
 
 @pytest.mark.parametrize(
