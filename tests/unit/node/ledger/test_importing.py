@@ -17,7 +17,7 @@ from chain.codec import encode_block, encode_certificate
 from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
 from node.cli import main
-from node.config import genesis_file
+from node.config import federation
 from node.config.genesis_file import GenesisFile
 from node.errors import VerificationFailed
 from node.ledger.importing import import_chain
@@ -199,7 +199,7 @@ def test_a_configuration_begins_a_new_directory_once_the_file_holds(
         "node: {identity_key_file: a.key, data_dir: data}\n"
         "genesis_file: genesis.yaml\nnetwork: {listen: '127.0.0.1:7050'}\ntraining: {seed: 1}\n"
     )
-    monkeypatch.setattr(genesis_file, "load_genesis", lambda path: GenesisFile(GENESIS, path))
+    monkeypatch.setattr(federation, "load_genesis", lambda path: GenesisFile(GENESIS, path))
     take(capsys, write(tmp_path / "late", CHAIN[1:3]), "-c", config, code=5)
     file = write(tmp_path / "chain", CHAIN[:3])
     assert take(capsys, file, "-c", config, "--dry-run")[0]["height"] == 3
