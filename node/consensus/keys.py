@@ -33,15 +33,14 @@ def choose_key(state: State, key: SigningKey, spare: SigningKey | None) -> tuple
 
 
 def make_rotation(tip: Tip, old: Id, new: Id) -> Change:
-    """The change that gives this member's seat its new key. Raises InvalidRequest where its own two keys would not be
-    enough."""
+    """The change that gives this member's seat its new key. Raises InvalidRequest where others would have to agree."""
     member, height = tip.state.get_member(old), tip.height + 1
     if member is None:
         raise InvalidRequest("expected a member: there is no seat whose key could rotate")
     kind = ReplaceKey(member.seat, new)
     if not kind.may_rotate(tip.state, height):
         raise InvalidRequest(
-            f"the key of {member.name} is in force since height {member.key_since}: a key rotates once in 1000 "
-            "heights; before that it can only be replaced like a lost one, by the others"
+            f"the key of {member.name} is in force since height {member.key_since}: it rotates once in 1000 heights; "
+            "before that it can only be replaced like a lost one, by the others"
         )
     return Change(kind, member.seat, tip.height, height, tip.height + ROTATION_OPEN_HEIGHTS)

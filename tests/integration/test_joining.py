@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from chain.block import Phase
+from chain.block import Block, Phase
 from chain.changes.members import Pardon, RemoveMember, ReplaceKey
 from chain.changes.rules import SetRules
 from chain.checkpoint import Checkpoint
+from chain.codec import encode_block, encode_certificate
 from chain.errors import InvalidChange
 from chain.signing import SigningKey
+from chain.tip import Tip
 from integration.test_changes import (
     approve,
     check_chains,
@@ -33,6 +35,7 @@ from node.consensus.wiring import make_round_service
 from node.errors import InvalidRequest
 from node.p2p.refusals import Reason
 from support.data.chains import make_digest, make_keys
+from support.data.changes import certify, extend_with, make_round
 from support.faults.liar import lying
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
 from support.federation.joining import add, growing, make_checkpoint, start_joiner
@@ -224,6 +227,45 @@ def test_a_member_signs_nothing_before_its_checkpoint(tmp_path: Path) -> None:
             assert net["node3"].store.get_signed_height() == 0
             with pytest.raises(InvalidRequest, match="has not reached the checkpoint"):
                 await propose(net, "node3", RULES)
+
+    run_virtual(story())
+
+
+# ---- another history
+
+ALL = ("node0", "node1", "node2", "node3")
+
+
+async def show_other_block(net: Cluster, depth: int) -> Block:
+    """A liar shows another certified block, so far below the others' heads. It waits until somebody has seen it."""
+    async with lying(net, "node4") as liar:
+        await net.wait_for_height(6, *ALL)
+        await net.wait_for(lambda: net["node0"].height == net["node1"].height, "two at one height")
+        height = net["node0"].height - depth
+        tips = Tip.at(net.genesis.state, [net["node0"].get_block(at) for at in range(height)])
+        keys = [node.key for node in net.nodes.values()]
+        other = extend_with(tips, make_round(tips, keys), keys[1], time_ms=tips.header.time_ms + 1, start_ms=0)
+        certified = encode_block(other), encode_certificate(certify(net.genesis.state, other, keys))
+        liar.blocks = lambda first, count: [certified] if first == height else []
+        liar.send(liar.make_status(head_height=height, head_id=other.id, height=height + 1), "node0")
+        service = get_service(net, "node0")
+        await net.wait_for(
+            lambda: (
+                net["node0"].failure is not None or any(event.kind == "divergence" for event in service.events.kept)
+            ),
+            "node0 to see another history",
+        )
+        return other
+
+
+def test_another_certificate_below_the_head_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 5, start=ALL) as net:
+            other = await show_other_block(net, depth=3)
+            (event,) = [event for event in get_service(net, "node0").events.kept if event.kind == "divergence"]
+            assert event.data == {"height": other.height, "peer": net.id("node4").hex(), "block": other.id.hex()}
+            await net.wait_for_height(net["node0"].height + 3, *ALL)
+            net.check_agreement()
 
     run_virtual(story())
 
