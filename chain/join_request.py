@@ -17,14 +17,14 @@ from typing import Any, Self
 
 from chain.block import Digest, Id
 from chain.errors import ChainError, EncodeError, InvalidJoinRequest
-from chain.layout import MAX_TIME_MS, U16, U64, check_size
+from chain.layout import MAX_TIME_MS, U8, U64, check_size
 from chain.run import encode_canonical
 from chain.schema import Section, check_name, check_range, describe, quote, read_digest
 from chain.signing import SIGNATURE_BYTES, SigningKey, encode_id, tag, verify
 from chain.state import read_key
 
 JOIN_TAG = tag("join")
-ADDRESS_TAG = tag("address")
+HINT_TAG = tag("hint")
 
 PREFIX = "fednode-join-1:"
 MAX_CHARS = 4096  # of a request
@@ -158,20 +158,20 @@ def read_join_request(text: str, chain_id: Digest) -> JoinRequest:
 
 
 def address_fields(key: Id, address: str, made_ms: int) -> bytes:
-    """The bytes that are signed: key 32 | made_ms u64 | length u16 | address. Raises EncodeError."""
-    data = address.encode("utf-8")
+    """The bytes that are signed: key 32 | made_ms u64 | length u8 | address. Raises EncodeError."""
+    data = address.encode("utf-8", "replace")  # a lone surrogate is not printable
     host, colon, port = address.rpartition(":")
     is_port = port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= MAX_PORT
     if not (host and colon and is_port and address.isprintable() and len(data) <= MAX_ADDRESS_BYTES):
         raise EncodeError(f"address: expected host:port of at most {MAX_ADDRESS_BYTES} bytes, got {quote(address)}")
-    return key + U64.pack(made_ms) + U16.pack(len(data)) + data
+    return key + U64.pack(made_ms) + U8.pack(len(data)) + data
 
 
 def sign_address(key: SigningKey, chain_id: Digest, address: str, made_ms: int) -> bytes:
     """The signature under this key's word that it is reached there."""
-    return key.sign(ADDRESS_TAG, chain_id, address_fields(key.id, address, made_ms))
+    return key.sign(HINT_TAG, chain_id, address_fields(key.id, address, made_ms))
 
 
 def verify_address(key: Id, chain_id: Digest, address: str, made_ms: int, signature: bytes) -> None:
     """Raise InvalidSignature unless the key said so, EncodeError for what is no address."""
-    verify(key, signature, ADDRESS_TAG, chain_id, address_fields(key, address, made_ms))
+    verify(key, signature, HINT_TAG, chain_id, address_fields(key, address, made_ms))

@@ -20,6 +20,7 @@ from fuzz.chain_bytes import (
 )
 from fuzz.claims import Target, takes_only_its_own
 from fuzz.files import check_config, check_genesis, check_yaml, make_configs, make_geneses, make_yamls
+from fuzz.joining import check_file, check_request, make_files, make_requests
 from fuzz.pushed import check_push, check_reply, make_pushes, make_replies
 from fuzz.wire_bytes import check_frame, check_status, make_frames, make_statuses
 
@@ -56,6 +57,8 @@ TARGETS: Mapping[str, Target] = {
         check_genesis, make_geneses, 2048, ("null", "true", "1e308", "9" * 30, '"fedavg"', '"mpfedcl"', '"resnet18"')
     ),
     "config": Target(check_config, make_configs, 1024, YAML_WORDS),
+    "join_request": Target(check_request, make_requests, 4096),
+    "join_file": Target(check_file, make_files, 8192, ("null", "true", "NaN", "1e309", "9" * 30, "[[[[", '"marks":[')),
     "push": Target(check_push, make_pushes, 8192),
     "reply": Target(check_reply, make_replies, 8192),
 }
