@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+import re
+from ipaddress import IPv6Address, ip_address
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 
 ANY_HOSTS = ("0.0.0.0", "::")  # noqa: S104 (compared with, not listened at)
 
@@ -41,3 +44,14 @@ def is_loopback(host: str) -> bool:
 def is_on_loopback(address: str) -> bool:
     """Whether `host:port` can be reached from this machine alone. Raises ValueError."""
     return is_loopback(parse_address(address)[0])
+
+
+def validate_told(text: str) -> str:
+    """`text`, if it is an address to dial on a peer's word: a plain name or an IP address, and a port. Raises
+    ValueError."""
+    host, _ = parse_address(validate_dialled(text))
+    if text.startswith("["):
+        IPv6Address(host)
+    elif not _NAME.fullmatch(host):
+        raise ValueError("expected host:port with a host of letters, digits, dots and hyphens")
+    return text

@@ -54,7 +54,7 @@ from node.log import logging_values
 from node.offload import ThreadOffload
 from node.p2p.address_book import AddressBook
 from node.p2p.transport.rate_limits import MIB, RateLimits
-from node.p2p.transport.rpc import Admission, ConnectionLimits, RpcTransport
+from node.p2p.transport.rpc import ConnectionLimits, RpcTransport
 from node.p2p.transport.timing import OnCall
 from node.payloads.fetcher import Slowness
 from node.telemetry.monitor import Monitor, make_call_times, make_metrics
@@ -260,10 +260,11 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         arithmetic=arithmetic,
         bulk=bulk,
         random=SystemRandom(),
-        observers=config.network.get_observer_ids(),
         mines=config.consensus.mine,
         asks_to_train=config.consensus.join_runs == "ask",
         approves_genesis=config.consensus.approves_genesis,
+        book=book,
+        advertise=config.network.advertise,
         bans=transport.bans,
         boundary=transport.boundary,
         spare=start.spare,
@@ -367,7 +368,7 @@ def _make_transport(
             key,
             listen=network.listen,
             peers=book.get_all(),
-            admission=Admission(genesis.state.member_ids, network.get_observer_ids(), network.tls),
+            tls=network.tls,
             limits=make_limits(network),
             connections=connections,
             chain_id=genesis.chain_id,

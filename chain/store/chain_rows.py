@@ -52,6 +52,16 @@ class ChainRows:
         query = "SELECT height FROM states WHERE height BETWEEN ? AND ? ORDER BY height"
         return tuple(row[0] for row in self._rows.read("states", query, max(first, 1), min(last, MAX_HEIGHT)))
 
+    def read_states(self, first: int, last: int) -> Iterator[tuple[int, State]]:
+        """The state after `first`, and each other one up to `last`, with the height that it holds from; of the heights
+        that there are states of. Raises StoreCorrupted."""
+        query = (
+            "SELECT height FROM states WHERE height <= ? AND height >="
+            " (SELECT coalesce(max(height), 0) FROM states WHERE height <= ?) ORDER BY height"
+        )
+        for (height,) in self._rows.read(f"states after block {first}", query, last, first):
+            yield height, self.get_state(height)
+
     def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
         """Stored bytes of the heights first..last in order, a batch at a time; StoreCorrupted names the first height
         that cannot be read. A height that is missing is skipped, as only the caller knows what should be there."""

@@ -83,7 +83,7 @@ class Operator:
         except ValueError as error:
             raise InvalidRequest(f"peer {place!r}: {error}") from error
         self._book.add(peer.id, address)
-        await self._disk.run(self._book.save)
+        await self._disk.run(self._book.write, self._book.encode())
         log.warning("the operator set the address of %s (%s) to %s", peer.name, encode_id(peer.id)[:8], address)
         return peer
 
@@ -91,7 +91,7 @@ class Operator:
         """Dials a peer as configured again, or not at all. Raises NotFound or InvalidRequest."""
         peer = self._peers.find(which)
         self._book.remove(peer.id)
-        await self._disk.run(self._book.save)
+        await self._disk.run(self._book.write, self._book.encode())
         address = self._book.get(peer.id)
         await self._redial(peer.id, address)
         log.warning(

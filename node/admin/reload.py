@@ -19,7 +19,6 @@ from node.config.node_sections import Section
 from node.consensus.service import RoundService
 from node.errors import ConfigError, NodeError
 from node.p2p.address_book import AddressBook
-from node.p2p.transport.base import Transport
 from node.pb import admin_pb2 as pb
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ class Reloading:
         book: AddressBook,
         *,
         me: Id,
-        transport: Transport,
         redial: Callable[[Id, str | None], Awaitable[None]],
         http: HttpServer | None,
         on_config: Callable[[NodeConfig], None],
@@ -56,7 +54,6 @@ class Reloading:
         self._service = service
         self._genesis = genesis
         self._me = me
-        self._transport = transport
         self._book = book
         self._redial = redial
         self._http = http
@@ -115,9 +112,8 @@ class Reloading:
     async def _move_peers(self, new: NodeConfig) -> None:
         before = self._book.get_all()
         self._book.configure(new.network.get_addresses(self._genesis))
-        known = self._transport.counters().keys()  # an observer that is new comes with a restart
         for peer in before.keys() | self._book.get_all().keys():
-            if peer in known and self._book.get(peer) != before.get(peer):
+            if self._book.get(peer) != before.get(peer):
                 await self._redial(peer, self._book.get(peer))
 
 

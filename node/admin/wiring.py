@@ -76,7 +76,6 @@ def make_reloading(
         c.genesis,
         book,
         me=c.me,
-        transport=c.transport,
         redial=redial,
         http=http,
         on_config=on_config,

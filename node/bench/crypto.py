@@ -230,7 +230,7 @@ class _Found:
         batch = pb.Batch(messages=[to_pb(message) for message in messages])
         data = batch.SerializeToString()
         limits = RateLimits(messages_per_s=MANY_MESSAGES, bytes_per_s=MANY_MESSAGES)
-        intake = Intake(self.keys[0].id, limits, Bans(time.monotonic), TrafficCounters(), only_status=False)
+        intake = Intake(self.keys[0].id, limits, Bans(time.monotonic), TrafficCounters())
         ears = NullHandler()
         return {
             "send_batch": Pair(

@@ -16,6 +16,7 @@ from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus.miner import Miner
 from node.offload import Offload
+from node.p2p.address_book import AddressBook
 from node.p2p.bans import Bans
 from node.p2p.transport.base import Transport
 from node.payloads.fetcher import USUAL_SLOWNESS, Slowness
@@ -41,10 +42,11 @@ class NodeContext:
     arithmetic: Offload
     bulk: Offload
     random: Random  # where nonces begin: nothing that has to be secret
-    observers: tuple[Id, ...] = ()
     mines: bool = True
     asks_to_train: bool = False
     approves_genesis: bool = False
+    book: AddressBook | None = None  # what is dialled; None: that of the store's directory
+    advertise: str | None = None  # where others may dial this node
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
     slowness: Slowness = USUAL_SLOWNESS
     boundary: Boundary = field(default_factory=Boundary)

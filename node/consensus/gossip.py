@@ -22,9 +22,10 @@ from chain.state import State
 from chain.tip import Tip
 from node.clock import Clock
 from node.consensus.machine import RoundMachine
+from node.p2p.admission import Role
 from node.p2p.peers import Peers
 from node.p2p.status import MAX_OPEN_TOLD, MAX_VERSION_CHARS, OpenChange, Status, VoteBitmap, status_to_bytes
-from node.p2p.transport.base import Message, MessageKind, Transport
+from node.p2p.transport.base import GUEST_KINDS, Message, MessageKind, Transport
 from node.version import get_version
 
 MAX_EVIDENCE_PUSHED = 16  # on connect: the newest; older evidence has long been seen
@@ -95,7 +96,13 @@ class Gossip:
         if not self._is_member and message.kind is not MessageKind.STATUS:
             return
         for peer in sorted(self._transport.connected()):
-            self._transport.post(peer, message)
+            if message.kind in GUEST_KINDS or not self._is_guest(peer):
+                self._transport.post(peer, message)
+
+    def _is_guest(self, peer: Id) -> bool:
+        """Whether it is told of changes, and not of rounds."""
+        entry = self._peers.get(peer)
+        return entry is not None and entry.role is Role.GUEST
 
     # ---- what is held, and since when
 
@@ -175,7 +182,7 @@ class Gossip:
     def greet(self, peer: Id) -> None:
         """A peer has just come up: tell it where we stand, and who lies."""
         self._transport.post(peer, self._status_message())
-        for message in self._evidence if self._is_member else ():
+        for message in self._evidence if self._is_member and not self._is_guest(peer) else ():
             self._transport.post(peer, message)
 
     def send_status(self) -> None:
@@ -219,6 +226,12 @@ class Gossip:
         machine, members = position.machine, position.tip.state.member_ids
         if machine is None or status.height != machine.height or not self._is_member:
             return
+        if not self._is_guest(peer):
+            self._repair_round(peer, status, machine, members)
+        self._repair_proposals(peer, status, position)
+
+    def _repair_round(self, peer: Id, status: Status, machine: RoundMachine, members: Sequence[Id]) -> None:
+        """Contributions, candidates and votes that the peer lacks."""
         for index, key in enumerate(members):
             contribution = None if status.contributions >> index & 1 else machine.contributions.get(key)
             if contribution is not None and self._gives(peer, contribution, key):
@@ -232,7 +245,6 @@ class Gossip:
             if self._gives(peer, vote.slot, vote.voter):
                 self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
         self._prove(peer, status, machine.voting.get_proof())
-        self._repair_proposals(peer, status, position)
 
     def _repair_proposals(self, peer: Id, status: Status, position: Position) -> None:
         """Open changes that the peer lacks, or what it lacks of the consent to them."""

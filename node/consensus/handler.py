@@ -20,15 +20,16 @@ from node.consensus import actions
 from node.consensus.authenticator import Authenticator, get_signer
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
+from node.consensus.hints import AddressHints
 from node.consensus.member_clocks import MemberClocks
-from node.consensus.proposals import CONSENT_KINDS, ProposalBook
+from node.consensus.proposals import ProposalBook
 from node.consensus.serving import StoreServer
 from node.consensus.sync import Sync
 from node.events import Events
 from node.p2p.peers import Peer, Peers
 from node.p2p.refusals import Reason, get_reason
 from node.p2p.status import Status, StatusError, check_bounds, status_from_bytes
-from node.p2p.transport.base import Message, MessageKind, PeerFault
+from node.p2p.transport.base import CONSENT_KINDS, Message, MessageKind, PeerFault, takes
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class PeerHandler:
         evidence: Accusations,
         server: StoreServer,
         proposals: ProposalBook,
+        hints: AddressHints,
         *,
         peers: Peers,
         clocks: MemberClocks,
@@ -68,6 +70,7 @@ class PeerHandler:
         self._evidence = evidence
         self._server = server
         self._proposals = proposals
+        self._hints = hints
         self._peers = peers
         self._clocks = clocks
         self._gossip = gossip
@@ -102,6 +105,7 @@ class PeerHandler:
     def on_peer_up(self, peer: Id) -> None:
         self._peers.on_up(peer)
         self._gossip.greet(peer)
+        self._hints.greet(peer)
         self._events.publish("peer", peer=peer.hex(), up=True)
 
     def on_peer_down(self, peer: Id) -> None:
@@ -112,13 +116,17 @@ class PeerHandler:
         entry = self._peers.get(peer)
         if entry is None:
             return
+        if not takes(entry.role, message.kind):
+            entry.refusals[Reason.OTHER_HEIGHT] += 1
+            return
+        was_alive = self._peers.is_alive(peer)
         self._peers.on_seen(peer)
+        if not was_alive and not entry.is_member:
+            self._proposals.on_alive(peer)
         if message.kind is MessageKind.STATUS:
             entry.status = self._open_status(message.data)
             self._on_status(peer, entry.status)
             return
-        if not entry.is_member and message.kind is not MessageKind.READINESS:  # that of a key that is to be a member's
-            raise PeerFault("an observer may not push", Reason.KIND)
         try:
             self._on_signed(entry, message)
         except (InvalidEvidence, InvalidSignature) as error:  # the sender could have seen it
@@ -155,6 +163,9 @@ class PeerHandler:
     def _on_signed(self, sender: Peer, message: Message) -> None:
         if message.kind in CONSENT_KINDS:
             self._proposals.on_message(sender, message)
+            return
+        if message.kind is MessageKind.HINT:
+            self._hints.on_message(sender, message.data)
             return
         height = self._current.tip.height + 1
         opened = self._authenticator.open(message, first=height, last=height + 1, has_room=self._has_room)

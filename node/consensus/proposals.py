@@ -20,6 +20,7 @@ from chain.approvals import (
 )
 from chain.block import Answer, Approval, ApprovedChange, Digest, Id, Readiness
 from chain.changes.change import Change, read_change
+from chain.changes.members import AddMember
 from chain.changes.rules import Upgrade
 from chain.errors import ChainError, DecodeError, InvalidSignature, NotAMember
 from chain.proposals import Closed, Proposal, Proposals
@@ -28,6 +29,7 @@ from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus import actions
+from node.consensus.admissions import Admissions
 from node.consensus.consent import Consent, ExecutedChange
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
@@ -49,11 +51,9 @@ log = logging.getLogger(__name__)
 READS_BURST = 16.0
 READS_PER_S = 0.1
 
-CONSENT_KINDS = (MessageKind.PROPOSAL, MessageKind.APPROVAL, MessageKind.READINESS)
-
 
 class ProposalBook:
-    """One node's. `disk` is the store's thread."""
+    """One node's. `disk` is the store's thread; `admissions` follow what is open, and approved here."""
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class ProposalBook:
         disk: Offload,
         *,
         consent: Consent,
+        admissions: Admissions,
         gossip: Gossip,
         peers: Peers,
         events: Events,
@@ -76,6 +77,7 @@ class ProposalBook:
         self._store = store
         self._disk = disk
         self._consent = consent
+        self._admissions = admissions
         self._gossip = gossip
         self._peers = peers
         self._events = events
@@ -178,8 +180,18 @@ class ProposalBook:
             await self._disk.run(put)
         self._follow_up()
 
+    def on_alive(self, key: Id) -> None:
+        """A key that is no member's is alive, and was not a moment ago: one that joins may have been waited for."""
+        if any(isinstance(each.change.kind, AddMember) and each.change.kind.key == key for each in self._proposals):
+            self._try()
+
     def _follow_up(self) -> None:
+        self._admissions.on_changes()
         self._gossip.on_step()
+        self._try()
+
+    def _try(self) -> None:
+        """Has a change in the next block, if one is complete."""
         if (approved := self.choose()) is not None:
             self._current.post(self._proposals.height, actions.ChangeCompleted(approved))
 
@@ -266,6 +278,7 @@ class ProposalBook:
                 await self._disk.run(self._store.drop_changes, [each.id for each in closed])
         for each in closed:
             self._tell_closed(each)
+        self._admissions.on_changes()
 
     def choose(self) -> ApprovedChange | None:
         """What the next block may hold; None where nothing is complete."""

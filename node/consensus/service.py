@@ -28,6 +28,7 @@ from node.consensus.current import Adopted, CurrentRound, Posted
 from node.consensus.executor import ActionExecutor
 from node.consensus.gossip import Gossip
 from node.consensus.handler import PeerHandler
+from node.consensus.hints import AddressHints
 from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.opening import RoundOpener
@@ -81,6 +82,7 @@ class RoundParts:
     gossip: Gossip
     sync: Sync
     handler: PeerHandler
+    hints: AddressHints
     learner: Learner
     scheduler: TrainingScheduler
     stall: StallWatch
@@ -113,6 +115,7 @@ class RoundService:
         self.records = parts.records
         self.gossip = parts.gossip
         self.handler = parts.handler
+        self.hints = parts.hints
         self.learner = parts.learner
         self._clock = parts.clock
         self._boundary = parts.boundary
@@ -177,6 +180,7 @@ class RoundService:
                 group.create_task(self._transport.run(self.handler), name="transport")
                 group.create_task(self.learner.run(), name="learner")
                 group.create_task(self._keep("status", self.gossip.run), name="gossip")
+                group.create_task(self._keep("hints", self.hints.run), name="hints")
                 group.create_task(self._run_sync(), name="sync")
                 group.create_task(self._keep("stall", self._stall.run), name="stall")
                 group.create_task(self._keep("readiness", self._stands_ready.run), name="readiness")

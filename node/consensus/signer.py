@@ -28,6 +28,7 @@ from chain.block import (
 from chain.checkpoint import Checkpoint
 from chain.errors import SlotTaken
 from chain.genesis import Genesis
+from chain.hints import AddressHint, sign_hint
 from chain.signing import SigningKey
 from chain.state import State
 from chain.store.sqlite import SqliteStore
@@ -111,6 +112,10 @@ class Signer:
 
     def _find(self, key: Id) -> SigningKey | None:
         return next((held for held in (self._key, self._spare) if held is not None and held.id == key), None)
+
+    def sign_hint(self, *, made_ms: int, address: str) -> AddressHint:
+        """The word that this node can be dialled there."""
+        return sign_hint(self._key, self._chain_id, made_ms=made_ms, address=address)
 
     # ---- what was signed before
 

@@ -9,6 +9,7 @@ from functools import partial
 from chain.block import Id
 from chain.proposals import Proposals
 from chain.tip import Tip, get_first_read
+from node.consensus.admissions import Admissions
 from node.consensus.auditor import Auditor
 from node.consensus.authenticator import Authenticator
 from node.consensus.awaiting import Awaiting
@@ -23,6 +24,7 @@ from node.consensus.evidence import EvidencePool
 from node.consensus.executor import ActionExecutor
 from node.consensus.gossip import Gossip, Position
 from node.consensus.handler import PeerHandler
+from node.consensus.hints import AddressHints
 from node.consensus.inputs import BlockInputs
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.mining import mine_block
@@ -44,6 +46,7 @@ from node.consensus.standing import Standing
 from node.consensus.sync import Sync
 from node.events import Events
 from node.offload import Offload
+from node.p2p.address_book import AddressBook
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason
 from node.payloads.aggregates import Aggregates
@@ -75,6 +78,7 @@ class _Ground:
     records: Records
     proposals: Proposals
     standing: Standing
+    admissions: Admissions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +116,7 @@ class _Talk:
     authenticator: Authenticator
     consent: Consent
     proposals: ProposalBook
+    hints: AddressHints
     handler: PeerHandler
 
 
@@ -171,6 +176,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         gossip=talk.gossip,
         sync=ledger.sync,
         handler=talk.handler,
+        hints=talk.hints,
         learner=learner,
         scheduler=TrainingScheduler(current, c.spec, learner, local_work, ground.records),
         stall=StallWatch(peers, detector, c.clock, events, c.genesis.rules.waits.status_s),
@@ -183,14 +189,15 @@ def make_round_parts(c: NodeContext) -> RoundParts:
 
 def _make_ground(c: NodeContext) -> _Ground:
     current, events = CurrentRound(_load_tip(c)), Events(c.clock)
-    peers = Peers(current.tip.state, c.me, c.observers, c.clock)
+    peers = Peers(current.tip.state, c.me, c.clock)
     records = Records(
         current.call, c.transport, peers, c.store, c.disk, clock=c.clock, events=events, boundary=c.boundary
     )
     awaiting = Awaiting(current.tip.state, c.me, peers, events)
     proposals = load_proposals(current, c.store)
     standing = Standing(c.me, current.tip.state, proposals, c.store, events)
-    return _Ground(current, events, peers, awaiting, records, proposals, standing)
+    admissions = Admissions(current, proposals, c.me, c.store, peers=peers, transport=c.transport)
+    return _Ground(current, events, peers, awaiting, records, proposals, standing, admissions)
 
 
 def _make_payloads(c: NodeContext, ground: _Ground) -> _Payloads:
@@ -254,7 +261,7 @@ def _make_ledger(c: NodeContext, ground: _Ground, payloads: _Payloads) -> _Ledge
         retention=Retention(c.store, c.genesis, c.spec, c.me),
         blobs=payloads.blobs,
         behind=(payloads.demanded_blobs, payloads.late_blobs),
-        followers=(ground.peers, ground.awaiting, ground.standing),
+        followers=(ground.admissions, ground.awaiting, ground.standing),
         transfers=payloads.transfers,
         boundary=c.boundary,
     )
@@ -309,11 +316,22 @@ def _make_talk(
         c.store,
         c.disk,
         consent=consent,
+        admissions=ground.admissions,
         gossip=gossip,
         peers=peers,
         events=events,
         clock=c.clock,
         boundary=c.boundary,
+    )
+    hints = AddressHints(
+        c.book or AddressBook.load(c.store.path, {}),
+        ledger.signer,
+        c.transport,
+        chain_id=c.genesis.chain_id,
+        advertise=c.advertise,
+        peers=peers,
+        clock=c.clock,
+        disk=c.disk,
     )
     authenticator = Authenticator(current.tip.state, c.clock.monotonic)
     handler = PeerHandler(
@@ -322,6 +340,7 @@ def _make_talk(
         evidence,
         StoreServer(c.store, c.disk, c.bulk, payloads.transfers),
         proposals,
+        hints,
         peers=peers,
         clocks=clocks,
         gossip=gossip,
@@ -332,7 +351,7 @@ def _make_talk(
     reporter = RoundReporter(
         c.me, c.clock, gossip=gossip, records=ground.records, peers=peers, events=events, boundary=c.boundary
     )
-    return _Talk(clocks, gossip, reporter, evidence, authenticator, consent, proposals, handler)
+    return _Talk(clocks, gossip, reporter, evidence, authenticator, consent, proposals, hints, handler)
 
 
 def _make_learner(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, talk: _Talk) -> Learner:

@@ -1,19 +1,21 @@
-"""The address book: where this node dials its peers. Genesis gives hints, `network.peers` overrides them, and an
-operator's word overrides both.
+"""The address book: where this node dials its peers. The operator's word comes first, then what is configured
+(`network.peers`, then genesis), then what a peer says of itself.
 
-What the operator said is kept in `DATA/addresses.json`: a restart does not go back to where a peer no longer is.
+What the operator and the peers said is kept in `DATA/addresses.json`: a restart does not go back to where a peer no
+longer is.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from chain.block import Id
-from chain.errors import InvalidKey
+from chain.errors import ChainError, InvalidKey
+from chain.hints import AddressHint, decode_hint, encode_hint
 from chain.signing import decode_id, encode_id
-from node.addresses import validate_dialled
+from node.addresses import validate_dialled, validate_told
 from node.errors import ConfigError
 from node.host.private_file import read_private, write_private
 
@@ -21,15 +23,19 @@ ADDRESSES = "addresses.json"
 
 
 class AddressBook:
-    """`host:port` by node id. `added` are the operator's, which count before the `configured` ones."""
+    """`host:port` by node id. `added` are the operator's, which count before the `configured` ones; `hints` are the
+    newest word of each peer, whose signatures were seen to be good."""
 
-    def __init__(self, path: Path, configured: Mapping[Id, str], added: Mapping[Id, str]) -> None:
+    def __init__(
+        self, path: Path, configured: Mapping[Id, str], added: Mapping[Id, str], hints: Collection[AddressHint] = ()
+    ) -> None:
         self._path = path
         self._configured = dict(configured)
         self._added = dict(added)
+        self._hints = {hint.key: hint for hint in hints}
 
     def __repr__(self) -> str:
-        return f"AddressBook(configured={len(self._configured)}, added={len(self._added)})"
+        return f"AddressBook(configured={len(self._configured)}, added={len(self._added)}, hints={len(self._hints)})"
 
     @classmethod
     def load(cls, data_dir: Path, configured: Mapping[Id, str]) -> AddressBook:
@@ -39,18 +45,26 @@ class AddressBook:
         if data is None:
             return cls(path, configured, {})
         try:
-            kept = json.loads(data)["addresses"]
-            return cls(path, configured, {decode_id(peer): validate_dialled(at) for peer, at in kept.items()})
-        except (ValueError, LookupError, TypeError, AttributeError, InvalidKey) as error:
+            kept = json.loads(data)
+            added = {decode_id(peer): validate_dialled(at) for peer, at in kept["addresses"].items()}
+            hints = [decode_hint(bytes.fromhex(text)) for text in kept.get("hints", ())]
+            for hint in hints:
+                validate_told(hint.address)
+            return cls(path, configured, added, hints)
+        except (ValueError, LookupError, TypeError, AttributeError, InvalidKey, ChainError) as error:
             raise ConfigError(
                 f"{path}: expected the addresses that this node wrote ({error}); remove it to dial as configured"
             ) from error
 
     def get(self, peer: Id) -> str | None:
-        return self._added.get(peer, self._configured.get(peer))
+        """Where to dial `peer`; None where nobody knows."""
+        hint = self._hints.get(peer)
+        told = None if hint is None else hint.address
+        return self._added.get(peer, self._configured.get(peer, told))
 
     def get_all(self) -> dict[Id, str]:
-        return self._configured | self._added
+        told = {peer: hint.address for peer, hint in self._hints.items()}
+        return told | self._configured | self._added
 
     def is_added(self, peer: Id) -> bool:
         return peer in self._added
@@ -59,14 +73,40 @@ class AddressBook:
         self._added[peer] = address
 
     def remove(self, peer: Id) -> None:
-        """Back to what is configured."""
+        """Back to what is configured, or told."""
         self._added.pop(peer, None)
 
     def configure(self, addresses: Mapping[Id, str]) -> None:
         """The configuration says otherwise from now on."""
         self._configured = dict(addresses)
 
+    # ---- what peers say of themselves
+
+    def get_hints(self) -> list[AddressHint]:
+        return list(self._hints.values())
+
+    def get_hint(self, peer: Id) -> AddressHint | None:
+        return self._hints.get(peer)
+
+    def put_hint(self, hint: AddressHint) -> None:
+        """Takes the place of what its key said before."""
+        self._hints[hint.key] = hint
+
+    def drop_hint(self, peer: Id) -> None:
+        self._hints.pop(peer, None)
+
+    # ---- the file
+
+    def encode(self) -> bytes:
+        """What is kept of it."""
+        addresses = {encode_id(peer): address for peer, address in self._added.items()}
+        hints = [encode_hint(hint).hex() for hint in self._hints.values()]
+        return json.dumps({"addresses": addresses, "hints": hints}).encode()
+
     def save(self) -> None:
         """Durable when it returns. Raises NodeError."""
-        addresses = {encode_id(peer): address for peer, address in self._added.items()}
-        write_private(self._path, json.dumps({"addresses": addresses}).encode())
+        self.write(self.encode())
+
+    def write(self, data: bytes) -> None:
+        """Puts what `encode` gave into the file. Raises NodeError."""
+        write_private(self._path, data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from chain.block import Id
@@ -10,6 +10,7 @@ from chain.signing import encode_id
 from chain.state import State
 from node.clock import Clock
 from node.errors import InvalidRequest, NotFound
+from node.p2p.admission import Admission, Role
 from node.p2p.refusals import Reason, Refusals, count_faults
 from node.p2p.status import Status
 
@@ -24,11 +25,15 @@ class Peer:
 
     id: Id
     name: str
-    is_member: bool
+    role: Role
     connected: bool = False
     seen_s: float = float("-inf")
     status: Status | None = None
     refusals: Refusals = field(default_factory=Refusals)
+
+    @property
+    def is_member(self) -> bool:
+        return self.role is Role.MEMBER
 
     @property
     def num_rejected(self) -> int:
@@ -36,12 +41,12 @@ class Peer:
 
 
 class Peers:
-    """The book of peers: every other member, and the observers that may connect."""
+    """The book of peers: every other member, and the observers and guests that may connect."""
 
-    def __init__(self, state: State, me: Id, observers: tuple[Id, ...], clock: Clock) -> None:
+    def __init__(self, state: State, me: Id, clock: Clock) -> None:
         self._me = me
-        self._observers = observers
         self._clock = clock
+        self._guests: Mapping[Id, str] = {}
         self._peers: dict[Id, Peer] = {}
         self._names: dict[Id, str] = {}
         self.on_state(state)
@@ -50,16 +55,33 @@ class Peers:
         """Another state is in force: whoever came or went, or changed its key, is in the book as it is now."""
         self._state = state
         self._names |= {member.key: member.name for member in state.members}  # also of those who have left
-        book = {member.key: Peer(member.key, member.name, is_member=True) for member in state.members}
-        observers = {observer.key: observer.name for observer in state.observers}
-        observers |= {key: observers.get(key, "observer") for key in self._observers}
-        book = {key: Peer(key, name, is_member=False) for key, name in observers.items()} | book
-        book.pop(self._me, None)
-        for key, new in book.items():
-            if (known := self._peers.get(key)) is not None:  # also an observer that joins: it goes on to be connected
-                known.name, known.is_member = new.name, new.is_member
-                book[key] = known
+        self._write()
+
+    def on_guests(self, guests: Mapping[Id, str]) -> None:
+        """Others may connect besides members and observers, here with what to call them."""
+        self._guests = guests
+        self._write()
+
+    def _write(self) -> None:
+        names = {member.key: member.name for member in self._state.members}
+        names |= {observer.key: observer.name for observer in self._state.observers}
+        names = {**self._guests, **names}
+        observers = [observer.key for observer in self._state.observers]
+        roles = Admission(self._state.member_ids, observers, self._guests).get_roles()
+        roles.pop(self._me, None)
+        book = {}
+        for key, role in sorted(roles.items(), key=lambda entry: (-entry[1].value, entry[0])):  # members come first
+            peer = book[key] = self._peers.get(key) or Peer(key, names[key], role)
+            peer.name, peer.role = names[key], role  # also of one that joins: it goes on to be connected
         self._peers = book
+
+    @property
+    def my_role(self) -> Role:
+        """This node's own part, in the state that it has."""
+        if self._state.index_of(self._me) is not None:
+            return Role.MEMBER
+        is_observer = any(observer.key == self._me for observer in self._state.observers)
+        return Role.OBSERVER if is_observer else Role.NONE
 
     def __repr__(self) -> str:
         up = sum(peer.connected for peer in self)

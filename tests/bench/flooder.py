@@ -37,6 +37,7 @@ from node.addresses import parse_address
 from node.config.genesis_file import load_genesis
 from node.config.identity import open_identity
 from node.config.node_config import load_config
+from node.p2p.admission import Admission
 from node.p2p.null_handler import NullHandler
 from node.p2p.status import Status, status_from_bytes, status_to_bytes
 from node.p2p.tls import MutualTls
@@ -44,7 +45,7 @@ from node.p2p.transport.base import CHUNK_BYTES, MAX_MESSAGE_BYTES, Message, Mes
 from node.p2p.transport.calls import SERVICE
 from node.p2p.transport.channel import Caller
 from node.p2p.transport.rate_limits import MAX_BATCH_MESSAGES, to_pb
-from node.p2p.transport.rpc import Admission, RpcTransport
+from node.p2p.transport.rpc import RpcTransport
 from node.pb import peer_pb2 as pb
 
 KINDS = ("valid", "invalid")

@@ -16,6 +16,7 @@ from chain.changes.execution import execute_change
 from chain.changes.members import AddMember
 from chain.errors import DecodeError, InvalidEvidence, ValidationError
 from chain.evidence import validate_evidence
+from chain.hints import MAX_ADDRESS_BYTES, encode_hint, sign_hint
 from fuzz.claims import Seeds, attempt, passes, takes_only_its_own
 from fuzz.federation import CANDIDATE, GENESIS, KEYS, NEWCOMER, PARENT, believing, sign_vote
 from support.data.chains import make_candidate, make_certificate, make_chain, make_contribution
@@ -86,6 +87,16 @@ def check_block(data: bytes) -> bool:
     taken = _check_whole_block(data)
     assert taken == (all(parts) and after + 64 <= len(data) <= codec.MAX_BLOCK_BYTES)
     return taken
+
+
+def make_hints() -> Seeds:
+    """Of the member that pushes, and the longest there is."""
+    made_ms = PARENT.header.time_ms
+    places = {"name": "node1.example:7050", "ipv6": "[2001:db8::1]:7050", "long": "a" * (MAX_ADDRESS_BYTES - 3) + ":80"}
+    return {
+        name: encode_hint(sign_hint(KEYS[1], GENESIS.chain_id, made_ms=made_ms + i, address=address))
+        for i, (name, address) in enumerate(places.items())
+    }
 
 
 def make_votes() -> Seeds:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from chain import approvals, codec, evidence, validation
+from chain import approvals, codec, evidence, hints, validation
 from chain.block import Id, Phase
 from chain.errors import InvalidSignature
 from support.data.chains import make_candidate, make_genesis, make_keys
@@ -36,6 +36,6 @@ def believe(id: Id, signature: bytes, *_: object) -> None:  # noqa: A002 (as in 
 @contextmanager
 def believing() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in (validation, evidence, approvals):
+        for module in (validation, evidence, approvals, hints):
             stack.enter_context(patch.object(module, "verify", believe))
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 from google.protobuf.message import DecodeError as NotProtobuf
@@ -22,6 +23,7 @@ from fuzz.chain_bytes import (
     make_consent,
     make_contributions,
     make_evidences,
+    make_hints,
     make_votes,
 )
 from fuzz.claims import Seeds, attempt, passes
@@ -33,6 +35,7 @@ from node.consensus.consent import Consent
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip, Position
 from node.consensus.handler import PeerHandler
+from node.consensus.hints import AddressHints
 from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.proposals import ProposalBook
@@ -41,6 +44,7 @@ from node.consensus.signer import Signer
 from node.consensus.sync import Sync
 from node.events import Events
 from node.offload import Offload
+from node.p2p.address_book import AddressBook
 from node.p2p.bans import Bans
 from node.p2p.peers import Peers
 from node.p2p.transport.base import PeerFault, TrafficCounters
@@ -82,7 +86,7 @@ class Door:
         self.accused: set[Id] = set()
         clock = Clock()
         self.machine.on(actions.Started(), self._now())
-        peers = Peers(GENESIS.state, ME, (), clock)
+        peers = Peers(GENESIS.state, ME, clock)
         boundary = OpenBoundary()
         current = cast(CurrentRound, self)
         gossip = Gossip(cast(Any, self), peers, clock, self._get_position)
@@ -96,18 +100,30 @@ class Door:
             cast(SqliteStore, _Nowhere()),
             cast(Offload, None),
             consent=cast(Consent, None),
+            admissions=cast(Any, None),
             gossip=gossip,
             peers=peers,
             events=events,
             clock=clock,
             boundary=boundary,
         )
+        self.book = AddressBook(Path("nowhere"), {}, {})
         self.handler = PeerHandler(
             current,
             Authenticator(STATE, clock.monotonic),
             self,
             cast(StoreServer, None),
             book,
+            AddressHints(
+                self.book,
+                cast(Signer, self),
+                cast(Any, None),
+                chain_id=GENESIS.chain_id,
+                advertise=None,
+                peers=peers,
+                clock=clock,
+                disk=cast(Offload, None),
+            ),
             peers=peers,
             clocks=MemberClocks(current, ME, clock),
             gossip=gossip,
@@ -121,12 +137,11 @@ class Door:
             RateLimits(),
             Bans(clock.monotonic),
             counters,
-            only_status=False,
             boundary=boundary,
             clock=clock.monotonic,
         )
 
-    me = ME
+    me = id = ME
 
     def call(self, step: object) -> None:
         """What is to be made durable, in its turn: nowhere, here."""
@@ -162,8 +177,9 @@ def make_pushes() -> Seeds:
     consent = [pb.Envelope(proposal=encode_proposal(change.data, first))]
     consent += [pb.Envelope(approval=encode_approval(approval)) for approval in others]
     consent += [pb.Envelope(readiness=encode_readiness(ready))]
+    hints = [pb.Envelope(hint=data) for data in make_hints().values()]
     batches = {"votes": votes + more, "round": body + block[1:] + more, "lies": contributions + evidence}
-    batches |= {"statuses": status + block[:1], "consent": consent}
+    batches |= {"statuses": status + block[:1], "consent": consent, "hints": hints}
     return {name: b"\1" + pb.Batch(messages=batch).SerializeToString() for name, batch in batches.items()}
 
 
@@ -187,6 +203,7 @@ def check_push(data: bytes) -> bool:
     for kind in (door.machine.contributions, door.machine.candidates, door.accused):
         assert len(kind) <= 2 * STATE.n
     assert len(door.proposals) <= MAX_OPEN * STATE.n
+    assert len(door.book.get_hints()) <= STATE.n
     return taken
 
 

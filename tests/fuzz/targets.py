@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from chain import codec
 from chain.errors import DecodeError
+from chain.hints import MAX_HINT_BYTES, decode_hint, encode_hint
 from fuzz.array_bytes import check_arrays, check_checkpoint, make_arrays, make_checkpoints
 from fuzz.chain_bytes import (
     check_block,
@@ -16,6 +17,7 @@ from fuzz.chain_bytes import (
     make_contributions,
     make_evidences,
     make_exports,
+    make_hints,
     make_votes,
 )
 from fuzz.claims import Target, takes_only_its_own
@@ -36,6 +38,7 @@ TARGETS: Mapping[str, Target] = {
     "vote": Target(
         takes_only_its_own(codec.decode_vote, codec.encode_vote, DecodeError), make_votes, codec.MAX_VOTE_BYTES + 1
     ),
+    "hint": Target(takes_only_its_own(decode_hint, encode_hint, DecodeError), make_hints, MAX_HINT_BYTES + 1),
     "certificate": Target(
         takes_only_its_own(codec.decode_certificate, codec.encode_certificate, DecodeError), make_certificates, 2048
     ),

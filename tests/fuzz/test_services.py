@@ -176,7 +176,7 @@ async def attack(runner: asyncio.Runner, path: Path) -> AsyncIterator[Attacked]:
         clock, failures = HandClock(), list[Exception]()
         bans = Bans(clock)
         boundary = OpenBoundary()
-        intake = Intake(liar.key.id, LIMITS, bans, TrafficCounters(), only_status=False, boundary=boundary, clock=clock)
+        intake = Intake(liar.key.id, LIMITS, bans, TrafficCounters(), boundary=boundary, clock=clock)
         handler = node.service.handler
         service = PeerService(handler, {liar.key.id: intake}, {}, bans, None, boundary, failures.append)
         server = make_server(service, 64, 3, 5.0, max_connections=16)

@@ -335,13 +335,7 @@ def test_later_votes_of_a_removed_member_count_for_nothing(tmp_path: Path) -> No
 def test_a_lost_key_is_replaced_and_its_seat_goes_on(tmp_path: Path) -> None:
     async def story() -> None:
         (key,) = make_keys(1, "spare")
-
-        def welcome(context: NodeContext) -> RoundService:  # an observer of genesis cannot take a seat this way
-            return make_round_service(replace(context, observers=(key.id,)))
-
-        async with cluster(tmp_path, 4, start=()) as net:
-            for name in (*FOUNDERS, "node3"):
-                net.start(name, welcome)
+        async with cluster(tmp_path, 4) as net:
             net.nodes["spare"] = Node("spare", key, tmp_path / "spare", ScriptedTrainer(9))
             await net.wait_for_height(2, *FOUNDERS, "node3")
             await net.crash("node3")

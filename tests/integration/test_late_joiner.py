@@ -14,17 +14,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from chain import codec
 from chain.block import Certificate, Digest
-from chain.signing import SigningKey
+from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from node.consensus import sync
-from node.consensus.context import NodeContext
-from node.consensus.service import RoundService
-from node.consensus.wiring import make_round_service
 from node.errors import NodeError
 from node.p2p.refusals import Reason
 from node.testnet.synthetic import extend_chain
@@ -53,11 +51,11 @@ def _quick() -> Iterator[None]:
         yield
 
 
-def make_ledger(path: Path, height: int) -> Path:
+def make_ledger(path: Path, height: int, **options: Any) -> Path:
     """What a member has that was there all the time."""
 
     async def get_genesis() -> Path:
-        async with cluster(path, 4, start=()) as net:
+        async with cluster(path, 4, start=(), **options) as net:
             with SqliteStore.open(path / "ledger", net.genesis) as store:
                 store.put_blob(INITIAL_MODEL)
                 extend_chain(store, net.genesis, [node.key for node in net.nodes.values()], height, variety=3)
@@ -313,20 +311,23 @@ def test_a_batch_is_appended_as_a_whole_or_not_at_all(tmp_path: Path, ledger: Pa
 # An observer
 
 
-def test_an_observer_that_came_late_serves_a_member_that_comes_later(tmp_path: Path, ledger: Path) -> None:
+def test_an_observer_that_came_late_serves_a_member_that_comes_later(tmp_path: Path) -> None:
     """The member hears of nobody else until it has all that the observer has."""
     (key,) = make_keys(1, "observer")
-
-    def welcome(context: NodeContext) -> RoundService:
-        return make_round_service(replace(context, observers=(key.id,)))
+    observers = [{"key": encode_id(key.id), "name": "observer"}]
+    ledger = make_ledger(tmp_path / "made", HEIGHT, observers=observers)
 
     async def story() -> None:
-        async with observed(tmp_path, ledger, key, welcome) as net:
+        async with cluster(tmp_path, 4, start=(), observers=observers) as net:
+            net.nodes["observer"] = Node("observer", key, tmp_path / "observer", ScriptedTrainer(9))
+            for name in HOLDERS:
+                shutil.copytree(ledger, net[name].path)
+                net.start(name)
             net.start("observer")
             await net.wait_for_height(HEIGHT, "observer")
             others = [name for name in net.nodes if name not in (LATE, "observer")]
             net.partition([LATE, "observer"], others)
-            net.start(LATE, welcome)
+            net.start(LATE)
             await net.wait_for_height(HEIGHT, LATE)
             store = net[LATE].store
             assert store is not None
@@ -338,15 +339,3 @@ def test_an_observer_that_came_late_serves_a_member_that_comes_later(tmp_path: P
             check_chain(net, "observer")
 
     run_virtual(story())
-
-
-@asynccontextmanager
-async def observed(
-    path: Path, ledger: Path, key: SigningKey, welcome: Callable[[NodeContext], RoundService]
-) -> AsyncIterator[Cluster]:
-    async with cluster(path, 4, start=()) as net:
-        net.nodes["observer"] = Node("observer", key, path / "observer", ScriptedTrainer(9))
-        for name in HOLDERS:
-            shutil.copytree(ledger, net[name].path)
-            net.start(name, welcome)
-        yield net

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from chain.block import ZERO, Id, Phase
-from node.consensus.context import NodeContext
-from node.consensus.service import RoundService
-from node.consensus.wiring import make_round_service
+from chain.signing import encode_id
 from support.data.chains import make_keys
 from support.faults.liar import lying
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
@@ -24,14 +21,11 @@ MEMBERS = ("node0", "node1", "node2", "node3")
 async def observed(path: Path, **options: object) -> AsyncIterator[Cluster]:
     """Four members that let an observer in, which is not started yet."""
     (key,) = make_keys(1, "observer")
-
-    def welcome(context: NodeContext) -> RoundService:
-        return make_round_service(replace(context, observers=(key.id,)))
-
-    async with cluster(path, 4, start=(), **options) as net:  # type: ignore[arg-type]  # passed on
+    named = [{"key": encode_id(key.id), "name": "observer"}]
+    async with cluster(path, 4, start=(), observers=named, **options) as net:  # type: ignore[arg-type]  # passed on
         net.nodes["observer"] = Node("observer", key, path / "observer", ScriptedTrainer(9))
         for name in MEMBERS:
-            net.start(name, welcome)
+            net.start(name)
         yield net
 
 

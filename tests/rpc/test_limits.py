@@ -539,7 +539,7 @@ def test_the_gate_hands_on_what_is_within_its_limits_and_says_how_long_to_wait()
     now = [0.0]
     recorder, counters = Recorder(), TrafficCounters()
     limits = replace(LIMITS, messages_per_s=10.0, messages_burst=10.0)
-    intake = Intake(b"p" * 32, limits, Bans(lambda: now[0]), counters, only_status=False, clock=lambda: now[0])
+    intake = Intake(b"p" * 32, limits, Bans(lambda: now[0]), counters, clock=lambda: now[0])
     assert intake.take(pb.Batch(messages=[pb.Envelope(vote=b"v")] * 10), recorder) == 0
     assert intake.take(pb.Batch(messages=[pb.Envelope(vote=b"v")] * 10), recorder) == pytest.approx(1.0)
     now[0] = 1.5

@@ -12,8 +12,9 @@ from chain.block import Id
 from chain.genesis import PROTOCOL_VERSION
 from chain.signing import SigningKey, encode_id
 from node.p2p import probe as peer_probe
+from node.p2p.admission import Admission
 from node.p2p.probe import Greeting, NotReached, Refused, WrongPeer, identify_server, probe_peer
-from node.p2p.transport.rpc import Admission, RpcTransport
+from node.p2p.transport.rpc import RpcTransport
 from node.version import get_version
 from support.federation.ports import find_free_ports
 from support.federation.recording import PATIENCE_S, Recorder

@@ -15,7 +15,7 @@ from cryptography import x509
 from chain.signing import SigningKey, encode_id
 from node.p2p.tls import LEAF_LIFETIME, MutualTls, UnknownCaller, identify, issue_leaf, make_anchor
 from node.p2p.transport.base import AddressInUse, Message, MessageKind
-from node.p2p.transport.rpc import Admission, RpcTransport
+from node.p2p.transport.rpc import RpcTransport
 from node.pb import peer_pb2 as pb
 from support.faults.strangers import forge_leaf, open_channel, own_leaf, push_to_the_end, try_blocks
 from support.federation.ports import find_free_ports
@@ -243,8 +243,8 @@ async def test_an_observer_reads_and_is_told_on_its_own_stream(watched: tuple[Rp
     await wait_until(lambda: alice.recorder.downs == [watcher.id], "alice sees the watcher go")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MessageKind if kind is not MessageKind.STATUS])
-async def test_an_observer_that_pushes_more_than_statuses_is_refused(
+@pytest.mark.parametrize("kind", sorted(set(MessageKind) - {MessageKind.STATUS, MessageKind.HINT}))
+async def test_an_observer_that_pushes_more_than_statuses_and_hints_is_refused(
     watched: tuple[RpcNode, RpcNode], kind: MessageKind
 ) -> None:
     alice, watcher = watched
@@ -260,10 +260,10 @@ async def test_an_observer_that_pushes_more_than_statuses_is_refused(
 def test_tls_off_is_for_loopback_alone() -> None:
     key, other = make_keys(2)
     with pytest.raises(ValueError, match=r"expected a loopback address, got 0.0.0.0:7053"):
-        RpcTransport(key, "0.0.0.0:7053", {}, admission=Admission(tls="off"))
+        RpcTransport(key, "0.0.0.0:7053", {}, tls="off")
     with pytest.raises(ValueError, match=r"expected a loopback address, got node1:7053"):
-        RpcTransport(key, "127.0.0.1:7053", {other.id: "node1:7053"}, admission=Admission(tls="off"))
-    RpcTransport(key, "[::1]:7053", {other.id: "localhost:7053"}, admission=Admission(tls="off"))
+        RpcTransport(key, "127.0.0.1:7053", {other.id: "node1:7053"}, tls="off")
+    RpcTransport(key, "[::1]:7053", {other.id: "localhost:7053"}, tls="off")
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":7053", "host:port", "host:70000", "host:-1"])

@@ -22,6 +22,8 @@ from typing import Protocol
 from chain.approvals import APPROVAL_BYTES, MAX_PROPOSAL_BYTES, READINESS_BYTES
 from chain.block import Digest, Id
 from chain.codec import MAX_EVIDENCE_BYTES
+from chain.hints import MAX_HINT_BYTES
+from node.p2p.admission import Admission, Role
 from node.p2p.refusals import Reason, Refusals
 
 CHUNK_BYTES = 1 << 20  # blobs travel in chunks of this size
@@ -43,6 +45,7 @@ class MessageKind(IntEnum):
     PROPOSAL = 6
     APPROVAL = 7
     READINESS = 8
+    HINT = 9
 
 
 MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
@@ -54,7 +57,12 @@ MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
     MessageKind.PROPOSAL: MAX_PROPOSAL_BYTES,
     MessageKind.APPROVAL: APPROVAL_BYTES,
     MessageKind.READINESS: READINESS_BYTES,
+    MessageKind.HINT: MAX_HINT_BYTES,
 }
+
+CONSENT_KINDS = frozenset({MessageKind.PROPOSAL, MessageKind.APPROVAL, MessageKind.READINESS})
+_OBSERVERS_KINDS = frozenset({MessageKind.STATUS, MessageKind.HINT})
+GUEST_KINDS = _OBSERVERS_KINDS | CONSENT_KINDS  # what is taken of a guest, and all that it is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,21 @@ class PeerFault(TransportError):
     def __init__(self, message: str, reason: Reason = Reason.BYTES) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def takes(role: Role, kind: MessageKind) -> bool:
+    """Whether a peer of this role may push this kind. Raises PeerFault for one that knows better.
+
+    What else a guest pushes is left out and no fault: it may have left without having heard of it, or have joined on a
+    head that is not known here yet.
+    """
+    if role & Role.MEMBER or (role & Role.GUEST and kind in GUEST_KINDS):
+        return True
+    if role & Role.OBSERVER and kind in _OBSERVERS_KINDS:
+        return True
+    if role is Role.OBSERVER:
+        raise PeerFault(f"an observer may not send a {KIND_NAMES[kind]}", Reason.KIND)
+    return False
 
 
 class CannotListen(OSError):
@@ -192,6 +215,16 @@ class Transport(Protocol):
 
     @property
     def me(self) -> Id: ...
+
+    def admit(self, admission: Admission) -> None:
+        """From now on exactly these keys are let in, and dialled where an address is known. The connections of all
+        others are closed, and of those that may do less than before; whoever may do as much keeps its own."""
+
+    async def redial(self, peer: Id, address: str | None) -> None:
+        """Dials a peer there from now on, or not any more: then it has to dial us, and is answered on its stream.
+
+        One that is not let in now is dialled there once it is. Raises ValueError on an address that cannot be.
+        """
 
     def post(self, peer: Id, message: Message) -> None:
         """Queues a message and returns at once. It is dropped, and counted, if the peer is away or its queue full.

@@ -55,6 +55,7 @@ class Bulk:
         self._leaf = caller.get_leaf()
         self._num_calls = 0
         self._is_retired = False
+        self._is_cut = False
         self._blocks_slots = asyncio.Semaphore(limits.blocks_at_once)
         self._blob_slots = asyncio.Semaphore(limits.blob_streams)
         self._idle: list[BlobCall] = []  # type: ignore[type-arg]  # generic in the stubs alone
@@ -76,6 +77,11 @@ class Bulk:
         if self._num_calls == 0:
             await self.close()
 
+    async def cut(self) -> None:
+        """Closes, and ends the calls under way: for those who made them the peer is unavailable."""
+        self._is_cut = self._is_retired = True
+        await self.close()
+
     async def request_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
         """See Transport.request_blocks."""
         async with self._blocks_slots, self._open() as channel:
@@ -86,6 +92,9 @@ class Bulk:
                 )
             except grpc.aio.AioRpcError as error:
                 raise translate(error) from error
+            except asyncio.CancelledError as error:
+                self._raise_if_cut(error)
+                raise
         if isinstance(reply, Malformed):
             raise PeerUnavailable(f"blocks: {reply}")
         size = reply.ByteSize()
@@ -145,6 +154,9 @@ class Bulk:
                 await call.write(request)
             chunk = await self._read(call, self._get_patience_s(0))
             answered = True
+        except asyncio.CancelledError as error:
+            self._raise_if_cut(error)
+            raise
         except TimeoutError as error:
             raise PeerUnavailable("the request was not taken in time") from error
         except asyncio.InvalidStateError as error:  # an idle stream that has ended meanwhile
@@ -160,6 +172,9 @@ class Bulk:
         try:
             async with asyncio.timeout(max(0.0, patience_s)):
                 chunk = await call.read()
+        except asyncio.CancelledError as error:
+            self._raise_if_cut(error)
+            raise
         except TimeoutError as error:
             raise PeerUnavailable(f"slower than {self._limits.blob_bytes_per_s:.0f} bytes a second") from error
         except grpc.aio.AioRpcError as error:
@@ -170,6 +185,13 @@ class Bulk:
             raise PeerUnavailable("the stream ended before the blob did")
         return chunk
 
+    def _raise_if_cut(self, error: asyncio.CancelledError) -> None:
+        """gRPC says of a call whose channel was closed that it was cancelled, as if its caller had been. Raises
+        PeerUnavailable if that is all."""
+        task = asyncio.current_task()
+        if self._is_cut and (task is None or not task.cancelling()):
+            raise PeerUnavailable("let in no more") from error
+
     def _get_patience_s(self, num_bytes: int) -> float:
         """How long we may have waited for the next chunk by the time `num_bytes` have come."""
         return self._limits.blob_grace_s + num_bytes / self._limits.blob_bytes_per_s
@@ -177,6 +199,8 @@ class Bulk:
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[grpc.aio.Channel, None]:
         """The channel; a new one, between calls, once there is a new leaf to show."""
+        if self._is_cut:  # while this waited for its turn
+            raise PeerUnavailable("let in no more")
         leaf = self._caller.get_leaf()
         if leaf is not self._leaf and self._num_calls == 0:
             await self.close()

@@ -18,6 +18,7 @@ from random import Random
 
 from chain.block import Digest, Id
 from node.boundary import Boundary
+from node.p2p.admission import Admission, Role
 from node.p2p.bans import Bans
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import (
@@ -36,6 +37,7 @@ from node.p2p.transport.base import (
     TransportError,
     limit_blocks_reply,
     read_chunks,
+    takes,
     validate_size,
 )
 from node.p2p.transport.outbox import STATUS_PER_S, Outbox
@@ -133,10 +135,12 @@ class MemoryNetwork:
         return (a, b) not in self._cuts and self.find(a) is not None and self.find(b) is not None
 
     def is_linked(self, a: Id, b: Id) -> bool:
-        """Whether `a` has a connection to `b`: both run, not cut both ways, and `b` does not refuse `a`."""
-        there = self.find(b)
-        both_cut = (a, b) in self._cuts and (b, a) in self._cuts
-        return self.find(a) is not None and there is not None and not both_cut and not there.bans.is_banned(a)
+        """Whether `a` has a connection to `b`: both run and let each other in, not cut both ways, and `b` does not
+        refuse `a`."""
+        here, there = self.find(a), self.find(b)
+        if here is None or there is None or ((a, b) in self._cuts and (b, a) in self._cuts):
+            return False
+        return bool(here.get_role(b)) and bool(there.get_role(a)) and not there.bans.is_banned(a)
 
     def get_ids(self) -> tuple[Id, ...]:
         return tuple(self._transports)
@@ -165,6 +169,8 @@ class MemoryTransport:
         self._drains: dict[Id, asyncio.TimerHandle] = {}  # when each outbox is looked at next
         self._last_arrival_s: dict[Id, float] = {}
         self._counters: dict[Id, TrafficCounters] = {}
+        self._roles: dict[Id, Role] | None = None  # everybody is a member until somebody says otherwise
+        self.addresses: dict[Id, str] = {}  # where peers would be dialled: here they are found wherever they are
         self.bans = Bans(self._get_time_s)
         self.boundary = Boundary()
 
@@ -184,6 +190,21 @@ class MemoryTransport:
 
     def counters(self) -> Mapping[Id, TrafficCounters]:
         return self._counters
+
+    def admit(self, admission: Admission) -> None:
+        before, self._roles = self._roles, admission.get_roles()
+        if self._roles != before:
+            self._network.settle()
+
+    def get_role(self, peer: Id) -> Role:
+        """The part that `peer` has here; NONE of one that is not let in."""
+        return Role.MEMBER if self._roles is None else self._roles.get(peer, Role.NONE)
+
+    async def redial(self, peer: Id, address: str | None) -> None:
+        if address is None:
+            self.addresses.pop(peer, None)
+        else:
+            self.addresses[peer] = address
 
     async def run(self, handler: Handler) -> None:
         self._loop = asyncio.get_running_loop()
@@ -258,12 +279,17 @@ class MemoryTransport:
             self._enqueue(lambda: self._take(sender, message))
 
     def _take(self, sender: Id, message: Message) -> None:
+        if not self.get_role(sender):
+            return
         counters = self._get_counters(sender)
         if self.bans.is_banned(sender):
             counters.refusals[Reason.REFUSED] += 1
             return
         counters.add_received(KIND_NAMES[message.kind], len(message.data) + FRAMING_BYTES)
         try:
+            if not takes(self.get_role(sender), message.kind):
+                counters.refusals[Reason.OTHER_HEIGHT] += 1
+                return
             with self.boundary.around(KIND_NAMES[message.kind], sender, passing=(PeerFault,)):
                 self._get_handler().on_message(sender, message)
         except PeerFault as fault:
@@ -329,7 +355,7 @@ class MemoryTransport:
         self, peer: Id, digest: Digest, offset: int = 0, *, max_bytes: int = MAX_BLOB_BYTES
     ) -> AsyncGenerator[bytes, None]:
         await self._travel(self._me, peer, risky=True)
-        there = self._reach(peer)
+        there = self._reach(peer, reads_blobs=True)
         position = offset
         async with aclosing(read_chunks(there._get_handler(), self._me, digest, offset)) as chunks:
             try:
@@ -344,6 +370,7 @@ class MemoryTransport:
                         yield chunk
                         if self._network.find(peer) is not there:
                             raise PeerUnavailable("the peer went away")
+                        self._reach(peer, reads_blobs=True)
                 if crossing.failure is not None:
                     raise PeerUnavailable("it failed") from crossing.failure
             except PeerFault as fault:
@@ -358,9 +385,12 @@ class MemoryTransport:
             await asyncio.sleep(self._network.notice_s)
             raise PeerUnavailable("no answer")
 
-    def _reach(self, peer: Id) -> MemoryTransport:
+    def _reach(self, peer: Id, *, reads_blobs: bool = False) -> MemoryTransport:
         there = self._network.find(peer)
-        if there is None or there.bans.is_banned(self._me):
+        if there is None or there.bans.is_banned(self._me) or not self.get_role(peer):
+            raise PeerUnavailable("refused")
+        role = there.get_role(self._me)
+        if not role or (reads_blobs and not role.may_read_blobs):
             raise PeerUnavailable("refused")
         return there
 

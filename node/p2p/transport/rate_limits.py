@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from chain.block import Id
 from node.boundary import Boundary
+from node.p2p.admission import Role
 from node.p2p.bans import Bans
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import (
@@ -24,6 +25,7 @@ from node.p2p.transport.base import (
     MessageKind,
     PeerFault,
     TrafficCounters,
+    takes,
 )
 from node.p2p.transport.outbox import MAX_BYTES, MAX_MESSAGES, STATUS_BURST, STATUS_PER_S, TokenBucket
 from node.pb import peer_pb2 as pb
@@ -68,19 +70,19 @@ class Intake:
         bans: Bans,
         counters: TrafficCounters,
         *,
-        only_status: bool,
+        role: Role = Role.MEMBER,
         boundary: Boundary | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         now = clock()
         self.peer = peer
+        self.role = role  # as it is now: it changes with the state in force
         self.limits = limits
         self.counters = counters
         self.num_awaited = 0
         self.num_blocks_requests = 0
         self.num_blob_streams = 0
         self._bans = bans
-        self._only_status = only_status
         self._boundary = boundary or Boundary()
         self._clock = clock
         self._statuses = TokenBucket(limits.status_per_s, limits.status_burst, now)
@@ -113,8 +115,9 @@ class Intake:
         framing = FRAMING_BYTES
         for envelope in batch.messages:
             message = _from_pb(envelope)
-            if self._only_status and message.kind is not MessageKind.STATUS:
-                raise PeerFault(f"an observer may not send a {KIND_NAMES[message.kind]}", Reason.KIND)
+            if not takes(self.role, message.kind):
+                self.counters.refusals[Reason.OTHER_HEIGHT] += 1
+                continue
             if message.kind is MessageKind.STATUS and not self._statuses.take(now):
                 self.counters.refusals[Reason.RATE] += 1
                 continue

@@ -10,9 +10,9 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import grpc
 
@@ -20,6 +20,7 @@ from chain.block import Digest, Id
 from chain.signing import SigningKey
 from node.addresses import is_on_loopback, parse_address
 from node.boundary import Boundary
+from node.p2p.admission import NOBODY, Admission, Role
 from node.p2p.bans import Bans
 from node.p2p.tls import MutualTls
 from node.p2p.transport.base import (
@@ -44,16 +45,7 @@ from node.p2p.transport.timing import OnCall
 
 MAX_STREAMS = 64
 REQUEST_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """Whom a node lets in besides those it dials, and how it knows them. An observer may push nothing but statuses;
-    with `tls` off callers are believed, on loopback only."""
-
-    members: Collection[Id] = ()
-    observers: Collection[Id] = ()
-    tls: Literal["mutual", "off"] = "mutual"
+MAX_GONE = 64  # peers let in no more whose traffic is remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +63,8 @@ class ConnectionLimits:
 class RpcTransport:
     """One node's end. See `node.p2p.transport.base.Transport`.
 
-    `peers` gives the address of everyone to dial at first. `limits` are what one peer may send, and how fast.
+    `peers` gives the address of everyone to dial at first; with those of `admission` they are let in until `admit` says
+    otherwise. With `tls` off callers are believed, on loopback only. `limits` are what one peer may send, and how fast.
     `chain_id` is what peers are told that ask who answers. `on_call` hears of every call of a peer that has ended.
     """
 
@@ -81,7 +74,8 @@ class RpcTransport:
         listen: str,
         peers: Mapping[Id, str],
         *,
-        admission: Admission = Admission(),
+        admission: Admission = NOBODY,
+        tls: Literal["mutual", "off"] = "mutual",
         limits: RateLimits | None = None,
         connections: ConnectionLimits = ConnectionLimits(),
         bans: Bans | None = None,
@@ -93,30 +87,32 @@ class RpcTransport:
         self._me = identity.id
         self._listen = listen
         self._addresses = {peer: address for peer, address in peers.items() if peer != self._me}
-        self._needs_loopback = admission.tls == "off"
+        self._needs_loopback = tls == "off"
         for address in (listen, *self._addresses.values()):
             self._validate(address)
-        trusted_observers = {*admission.observers} - {*admission.members} - {self._me}
-        trusted_members = ({*admission.members} | self._addresses.keys()) - trusted_observers - {self._me}
-        trusted = trusted_members | trusted_observers
-        self.tls = MutualTls(identity, trusted) if admission.tls == "mutual" else None
+        self.tls = MutualTls(identity, ()) if tls == "mutual" else None
         self.bans = bans if bans is not None else Bans(time.monotonic)
         self.boundary = boundary if boundary is not None else Boundary()
-        limits = limits if limits is not None else RateLimits()
         self._caller = Caller(self._me, self.tls, connections.connect_s)
-        self._limits = limits
+        self._limits = limits if limits is not None else RateLimits()
         self._connections = connections
         self._chain_id = chain_id
         self._on_call = on_call
-        self._counters = {peer: TrafficCounters() for peer in sorted(trusted)}
-        self._senders = {peer: Sender(self._counters[peer], limits) for peer in trusted}
-        self._intakes = {peer: self._make_intake(peer, only_status=peer in trusted_observers) for peer in trusted}
-        self._undialled = {peer: self._senders[peer] for peer in trusted - self._addresses.keys()}
-        self._links = {peer: self._make_link(peer) for peer in trusted}
-        self._bulks = {peer: self._make_bulk(peer, address) for peer, address in self._addresses.items()}
+        self._counters: dict[Id, TrafficCounters] = {}
+        self._senders: dict[Id, Sender] = {}
+        self._intakes: dict[Id, Intake] = {}
+        self._undialled: dict[Id, Sender] = {}
+        self._links: dict[Id, Link] = {}
+        self._bulks: dict[Id, Bulk] = {}
         self._service: PeerService | None = None
+        self._handler: Handler | None = None  # while links run
+        self._failed: asyncio.Future[None] | None = None
+        self._link_tasks: dict[Id, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._listening = asyncio.Event()
         self.port = 0
+        strangers = self._addresses.keys() - {*admission.observers, *admission.guests}
+        self.admit(replace(admission, members={*admission.members, *strangers}))
 
     def __repr__(self) -> str:
         return f"RpcTransport({self._me.hex()[:8]}, listen={self._listen}, connected={len(self.connected())})"
@@ -125,36 +121,91 @@ class RpcTransport:
     def me(self) -> Id:
         return self._me
 
+    def admit(self, admission: Admission) -> None:
+        roles = {peer: role for peer, role in admission.get_roles().items() if peer != self._me}
+        if self.tls is not None:
+            self.tls.set_trusted(roles)
+        for peer in self._intakes.keys() - roles.keys():
+            self._let_go(peer)
+        for peer in sorted(roles):
+            intake = self._intakes.get(peer)
+            if intake is None:
+                self._let_in(peer, roles[peer])
+                continue
+            may_less = not roles[peer].includes(intake.role)
+            intake.role = roles[peer]
+            if may_less:
+                self._end_calls(peer)
+                self._links[peer].move(self._addresses.get(peer))
+
+    def _let_in(self, peer: Id, role: Role) -> None:
+        counters = self._counters.pop(peer) if peer in self._counters else TrafficCounters()
+        self._counters[peer] = counters  # the newest of them
+        self._senders[peer] = Sender(counters, self._limits)
+        self._intakes[peer] = Intake(peer, self._limits, self.bans, counters, role=role, boundary=self.boundary)
+        address = self._addresses.get(peer)
+        if address is None:
+            self._undialled[peer] = self._senders[peer]
+        else:
+            self._bulks[peer] = self._make_bulk(peer, address)
+        self._links[peer] = self._make_link(peer)
+        if self._handler is not None:
+            self._start_link(peer, self._handler)
+
+    def _let_go(self, peer: Id) -> None:
+        """Its traffic is remembered for as long as not many more have gone."""
+        del self._senders[peer], self._intakes[peer], self._links[peer]
+        self._undialled.pop(peer, None)
+        self._end_calls(peer)
+        if (task := self._link_tasks.pop(peer, None)) is not None:
+            task.cancel()
+            self._close_later(asyncio.wait({task}))
+        if (bulk := self._bulks.pop(peer, None)) is not None and self._handler is not None:
+            self._close_later(bulk.cut())
+        gone = [known for known in self._counters if known not in self._intakes]
+        for known in gone[:-MAX_GONE]:
+            del self._counters[known]
+
+    def _end_calls(self, peer: Id) -> None:
+        if self._service is not None:
+            self._service.end_calls(peer)
+
+    def _close_later(self, closing: Coroutine[Any, Any, Any]) -> None:
+        async def close() -> None:
+            with self.boundary.around("connection"):
+                await closing
+
+        task = asyncio.create_task(close(), name="close")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
     def hang_up(self, peer: Id) -> None:
         """Ends the stream on which `peer` pushes; whether it may open another one is for `bans` to say."""
         if self._service is not None:
             self._service.end_stream(peer)
 
     async def redial(self, peer: Id, address: str | None) -> None:
-        """Dials a known peer there from now on, or not any more: then it has to dial us, and is answered on its stream.
-
-        Raises ValueError on an address that is none, or is not loopback while TLS is off.
-        """
+        """See `Transport.redial`. Without TLS an address that is not loopback is none either."""
         if address is not None:
             self._validate(address)
-        if address == self._addresses.get(peer):
+        if address == self._addresses.get(peer) or peer == self._me:
+            return
+        if address is None:
+            del self._addresses[peer]
+        else:
+            self._addresses[peer] = address
+        if peer not in self._links:
             return
         bulk = self._bulks.pop(peer, None)
         if address is None:
-            del self._addresses[peer]
             self._undialled[peer] = self._senders[peer]
         else:
-            self._addresses[peer] = address
             self._undialled.pop(peer, None)
             self._bulks[peer] = self._make_bulk(peer, address)
         self._links[peer].move(address)
         self.hang_up(peer)  # its stream is answered now, or no longer
         if bulk is not None:
             await bulk.retire()
-
-    def _make_intake(self, peer: Id, *, only_status: bool) -> Intake:
-        counters = self._counters[peer]
-        return Intake(peer, self._limits, self.bans, counters, only_status=only_status, boundary=self.boundary)
 
     def _make_link(self, peer: Id) -> Link:
         address, sender, intake = self._addresses.get(peer), self._senders[peer], self._intakes[peer]
@@ -202,14 +253,16 @@ class RpcTransport:
 
     async def run(self, handler: Handler) -> None:
         """Listens and dials until cancelled. Raises CannotListen."""
-        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def on_failure(failure: Exception) -> None:
-            if not failed.done():
-                failed.set_exception(failure)
-
+        self._failed = asyncio.get_running_loop().create_future()
         self._service = PeerService(
-            handler, self._intakes, self._undialled, self.bans, self.tls, self.boundary, on_failure, self._chain_id
+            handler,
+            self._intakes,
+            self._undialled,
+            self.bans,
+            self.tls,
+            self.boundary,
+            self._on_failure,
+            self._chain_id,
         )
         validate_free(self._listen)
         server = make_server(
@@ -221,22 +274,36 @@ class RpcTransport:
             on_call=self._on_call,
         )
         serve_calls(self._service, server)
-        tasks: list[asyncio.Future[None]] = [failed]
         try:
             self.port = self._bind(server)
             await server.start()
             self._listening.set()
-            tasks += [asyncio.create_task(link.run(handler), name="link") for link in self._links.values()]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
+            self._handler = handler
+            for peer in self._links:
+                self._start_link(peer, handler)
+            await self._failed
         finally:
-            for task in tasks:
+            self._handler = None
+            self._failed.cancel()
+            for task in self._link_tasks.values():
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._link_tasks.values(), *self._closing, return_exceptions=True)
+            self._link_tasks.clear()
             for bulk in self._bulks.values():
                 await bulk.close()
             await server.stop(None)
+
+    def _start_link(self, peer: Id, handler: Handler) -> None:
+        task = self._link_tasks[peer] = asyncio.create_task(self._links[peer].run(handler), name="link")
+        task.add_done_callback(self._on_link_end)
+
+    def _on_link_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and isinstance(failure := task.exception(), Exception):
+            self._on_failure(failure)
+
+    def _on_failure(self, failure: Exception) -> None:
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(failure)
 
     def _bind(self, server: grpc.aio.Server) -> int:
         try:

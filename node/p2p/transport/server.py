@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import grpc
@@ -75,8 +75,9 @@ def make_server(
     on_call: OnCall | None = None,
 ) -> grpc.aio.Server:
     """A server for `service` with our limits. `max_streams` is per connection; in all there is room for what every peer
-    may open. Of connections, whoever they are with, more than `max_connections` are closed as they come: each costs a
-    file descriptor before anybody knows who calls. `on_call` hears of every call that has ended."""
+    may open, and those who may be let in while it runs. Of connections, whoever they are with, more than
+    `max_connections` are closed as they come: each costs a file descriptor before anybody knows who calls. `on_call`
+    hears of every call that has ended."""
     options = [
         *_OPTIONS,
         ("grpc.max_concurrent_streams", max_streams),
@@ -85,8 +86,13 @@ def make_server(
     ]
     interceptors = (*([CallTiming(on_call)] if on_call is not None else []), _Promptness(service))
     return grpc.aio.server(
-        options=options, interceptors=interceptors, maximum_concurrent_rpcs=max_streams + 16 * num_peers
+        options=options, interceptors=interceptors, maximum_concurrent_rpcs=max_streams + 16 * _count_room(num_peers)
     )
+
+
+def _count_room(num_peers: int) -> int:
+    """Peers there may be before a restart."""
+    return 2 * num_peers + 32
 
 
 class _Promptness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
@@ -110,9 +116,13 @@ class _Promptness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         return grpc.stream_unary_rpc_method_handler(serve, handler.request_deserializer, handler.response_serializer)
 
 
+class _Ended(Exception):
+    """The caller is let in no more, or may do less than when it called."""
+
+
 class PeerService:
-    """The servicer. `senders` are those of peers that we do not dial, as it is when they open their stream: they are
-    answered on it.
+    """The servicer. `intakes` are those of all who are let in, and `senders` those of peers that we do not dial, which
+    are answered on the stream that they open: both as they are when a call begins.
 
     `tls` None means that callers are believed. `on_failure` hears of what is the node's own trouble; what else goes
     wrong with a call is the `boundary`'s.
@@ -138,10 +148,18 @@ class PeerService:
         self._on_failure = on_failure
         self._chain_id = chain_id
         self._streams: dict[Id, asyncio.Future[None]] = {}
+        self._calls: dict[Id, set[asyncio.Timeout]] = {}  # those that go on, each with what ends it
+
+    def end_calls(self, peer: Id) -> None:
+        """Ends all that the peer asks for or pushes now; whether it may call again is for `intakes` to say."""
+        now_s = asyncio.get_running_loop().time()
+        for call in self._calls.pop(peer, ()):
+            call.reschedule(now_s)
 
     def refuse(self, peer: Id, fault: PeerFault) -> None:
         """Ends the peer's stream and lets it back in no sooner than its refusal ends."""
-        self._intakes[peer].counters.refusals[fault.reason] += 1
+        if (intake := self._intakes.get(peer)) is not None:
+            intake.counters.refusals[fault.reason] += 1
         refusal_s = self._bans.add_fault(peer)
         log.warning("refused %s for %.0f s: %s", encode_id(peer), refusal_s, fault)
         self.end_stream(peer)
@@ -185,7 +203,10 @@ class PeerService:
         """The edge: knows the caller, and turns what went wrong into a status and its consequences."""
         intake = await self._admit(context)
         try:
-            return await serve(intake)
+            async with self._endable(intake.peer):
+                return await serve(intake)
+        except _Ended:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "let in no more, or to less")
         except PeerFault as fault:
             self.refuse(intake.peer, fault)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(fault))
@@ -198,6 +219,24 @@ class PeerService:
                 self._on_failure(failure)  # which is heard at the top
             await context.abort(grpc.StatusCode.INTERNAL)
         raise AssertionError("abort always raises")
+
+    @asynccontextmanager
+    async def _endable(self, peer: Id) -> AsyncGenerator[None, None]:
+        """A call that `end_calls` ends. Raises _Ended then."""
+        calls = self._calls.setdefault(peer, set())
+        call = asyncio.timeout(None)
+        calls.add(call)
+        try:
+            async with call:
+                yield
+        except TimeoutError as error:
+            if call.expired():
+                raise _Ended from error
+            raise
+        finally:
+            calls.discard(call)
+            if not calls and self._calls.get(peer) is calls:
+                del self._calls[peer]
 
     async def _admit(self, context: Context) -> Intake:
         try:
@@ -305,6 +344,9 @@ class PeerService:
     # Blob
 
     async def _blob(self, intake: Intake, context: Context) -> None:
+        if not intake.role.may_read_blobs:
+            intake.counters.refusals[Reason.OTHER_HEIGHT] += 1
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "no blobs for a guest")
         if intake.num_blob_streams >= intake.limits.blob_streams:
             intake.counters.refusals[Reason.CALLS] += 1
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")

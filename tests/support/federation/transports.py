@@ -11,9 +11,10 @@ from typing import Literal
 from chain.block import Id
 from chain.signing import SigningKey
 from node.boundary import UNFORESEEN
+from node.p2p.admission import Admission
 from node.p2p.bans import Bans
 from node.p2p.transport.rate_limits import RateLimits
-from node.p2p.transport.rpc import Admission, ConnectionLimits, RpcTransport
+from node.p2p.transport.rpc import ConnectionLimits, RpcTransport
 from support.federation.ports import find_free_ports
 from support.federation.recording import Recorder, wait_until
 
@@ -79,7 +80,8 @@ class RpcNet:
             key,
             listen,
             peers,
-            admission=Admission(members, observers, self.tls),
+            admission=Admission(members, observers),
+            tls=self.tls,
             limits=self.limits,
             connections=self.connections,
             bans=Bans(clock),

@@ -104,7 +104,7 @@ def make_bans() -> Bans:
 
 
 def make_peers() -> Peers:
-    peers = Peers(GENESIS.state, ALICE, (), SystemClock())
+    peers = Peers(GENESIS.state, ALICE, SystemClock())
     peers.on_up(BOB)
     return peers
 
@@ -216,7 +216,10 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "boundary": (lambda path: make_boundary(), "Boundary(failures={'audit': 1}, peers=1)"),
     "events": (lambda path: make_events(), "Events(cursor=1, kept=1)"),
     "tokens": (make_tokens, "Tokens('PATH/tokens.json', known=0)"),
-    "addresses": (lambda path: AddressBook(path, {ALICE: "a:1"}, {BOB: "b:2"}), "AddressBook(configured=1, added=1)"),
+    "addresses": (
+        lambda path: AddressBook(path, {ALICE: "a:1"}, {BOB: "b:2"}),
+        "AddressBook(configured=1, added=1, hints=0)",
+    ),
     "bans": (lambda path: make_bans(), "Bans(refused=2, by_hand=1, known=1)"),
     "peers": (lambda path: make_peers(), "Peers(known=3, up=1)"),
     "bucket": (lambda path: TokenBucket(2.0, 8.0, 0.0), "TokenBucket(rate=2.0, burst=8.0, tokens=8.0)"),
@@ -258,7 +261,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "state": (lambda path: make_digit_clients({"name": "fedavg"})[0].state, "State(Mlp, train=210, arrays={})"),
     "sender": (lambda path: make_sender(), "Sender(open=True, waiting=1)"),
     "intake": (
-        lambda path: Intake(ALICE, RateLimits(), make_bans(), TrafficCounters(), only_status=False),
+        lambda path: Intake(ALICE, RateLimits(), make_bans(), TrafficCounters()),
         f"Intake({NAME}, refused=True, awaited=0, blob_streams=0)",
     ),
     "partial": (

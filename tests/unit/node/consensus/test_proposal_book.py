@@ -51,7 +51,7 @@ class Node:
         self.clock = cast(Any, SimpleNamespace(monotonic=lambda: self.now_s, now_ms=lambda: 0))
         self.store = SqliteStore.open(path, self.chain.genesis)
         self.current = CurrentRound(self.chain.tip)
-        self.peers = Peers(self.chain.tip.state, KEYS[0].id, (), self.clock)
+        self.peers = Peers(self.chain.tip.state, KEYS[0].id, self.clock)
         self.boundary = Boundary()
         self.book = self.make_book(Proposals(self.chain.tip))
 
@@ -71,6 +71,7 @@ class Node:
             self.store,
             disk,
             consent=Consent(signer, self.store, disk, events, asks=True, approves_genesis=False),
+            admissions=cast(Any, SimpleNamespace(on_changes=lambda: None)),
             gossip=cast(Any, gossip),
             peers=self.peers,
             events=events,

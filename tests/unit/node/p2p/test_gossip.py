@@ -25,6 +25,7 @@ from chain.proposals import MAX_OPEN, Proposal, Proposals
 from chain.signing import SigningKey
 from chain.tip import Tip
 from node.consensus.gossip import MAX_GIVEN_PAUSE, Gossip, Position
+from node.p2p.peers import Peers
 from node.p2p.status import MAX_OPEN_TOLD, OpenChange, Status, VoteBitmap, status_from_bytes, status_to_bytes
 from node.p2p.transport.base import Message, MessageKind
 from support.data.chains import make_contribution, make_genesis, make_keys
@@ -56,7 +57,8 @@ class Giver:
         self.posts, self.now_s = Posts(me.id), 0.0
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
         position = Position(Tip.at(genesis.state, [genesis.block0]), cast(Any, machine), contributes=True)
-        self.gossip = Gossip(cast(Any, self.posts), cast(Any, None), cast(Any, clock), lambda: position)
+        self.peers = Peers(genesis.state, me.id, cast(Any, clock))
+        self.gossip = Gossip(cast(Any, self.posts), self.peers, cast(Any, clock), lambda: position)
         self.gossip.on_held(contribution)
         self.now_s = 10.0
 
@@ -82,6 +84,16 @@ def test_each_time_it_is_still_missing_twice_as_many_give_it(n: int, expected: l
     for count in expected:
         assert sum(giver.hear(lacking.id, status) for giver in givers) == count
     assert len(author.posts.posted) == len(expected)
+
+
+def test_a_guest_is_given_nothing_of_rounds() -> None:
+    keys = sorted(make_keys(4), key=lambda key: key.id)
+    genesis = make_genesis(keys)
+    (guest,) = make_keys(1, "guest")
+    giver = Giver(genesis, keys[0], make_contribution(genesis, keys[0], height=1))
+    giver.peers.on_guests({guest.id: "guest"})
+    status = Status(genesis.chain_id, 0, genesis.block0.id, height=1, view=0, contributes=True, contributions=0)
+    assert [giver.hear(guest.id, status), giver.hear(keys[1].id, status)] == [0, 1]
 
 
 def test_what_has_only_just_come_is_under_way_and_counts_as_no_turn() -> None:
@@ -139,7 +151,12 @@ class Holder:
         self.posts, self.now_s = Posts(me.id), 10.0
         clock = SimpleNamespace(monotonic=lambda: self.now_s, now_ms=lambda: 0)
         position = Position(self.tip, cast(Any, machine), True, self.proposals)
-        self.gossip = Gossip(cast(Any, self.posts), cast(Any, None), cast(Any, clock), lambda: position)
+        self.gossip = Gossip(
+            cast(Any, self.posts),
+            Peers(position.tip.state, self.posts.me, cast(Any, clock)),
+            cast(Any, clock),
+            lambda: position,
+        )
 
     def propose(self, kind: Kind = RULES, *, proposer: SigningKey = KEYS[0], expires: int = 100) -> Proposal:
         index = self.tip.state.index_of(proposer.id)

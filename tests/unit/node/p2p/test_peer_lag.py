@@ -13,7 +13,7 @@ def describe(height: int, *claims: int) -> str | None:
     """With a peer for each claim, and one more that has not been heard of."""
     keys = make_keys(2 + len(claims))
     genesis = make_genesis(keys)
-    peers = Peers(genesis.state, keys[0].id, (), SystemClock())
+    peers = Peers(genesis.state, keys[0].id, SystemClock())
     for key, claim in zip(keys[1:], claims, strict=False):
         peers.on_seen(key.id)
         peer = peers.get(key.id)
