@@ -17,6 +17,7 @@ from node.cli.testnet import (
     DifficultyOption,
     MethodOption,
     ModelOption,
+    ObserverOption,
     PretrainedOption,
     SizeOption,
 )
@@ -82,6 +83,7 @@ def make(
             "obfuscation and not cryptography. Each site has to say so in its own configuration too.",
         ),
     ] = False,
+    observers: ObserverOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a federation's genesis and its initial model. It takes the members' ids; the model is written beside the
@@ -118,6 +120,7 @@ def make(
         pretrained=pretrained,
         settings=tuple(settings or ()),
         i_understand=i_understand,
+        observers=tuple(observers or ()),
     )
     genesis, left_out = make_genesis(out, parse_members(members), spec)
     if left_out:

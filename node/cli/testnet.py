@@ -85,6 +85,14 @@ HttpPortOption = Annotated[
         "--http-port", metavar="P", min=1, help="Node i serves metrics and probes on loopback at this plus i."
     ),
 ]
+ObserverOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--observer",
+        metavar="[NAME=]ID",
+        help="A node that may sync and read, and no more. Once for each.",
+    ),
+]
 MethodSettings = Annotated[
     list[str] | None,
     typer.Option(
@@ -138,6 +146,7 @@ def make(
     ] = None,
     pretrained: PretrainedOption = None,
     i_understand: UnderstandOption = False,
+    observers: ObserverOption = None,
     target: Annotated[
         str,
         typer.Option("--target", metavar="NAME", help="Who runs the nodes: local (processes here), compose or k8s."),
@@ -177,6 +186,7 @@ def make(
             gpus=gpus,
             pretrained=pretrained,
             i_understand=i_understand,
+            observers=tuple(observers or ()),
             target=target,
         ),
     )

@@ -28,6 +28,7 @@ from node.config.genesis_file import (
     place_error,
     write_genesis,
 )
+from node.config.genesis_members import parse_observers
 from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model
 from node.config.yaml_source import YamlSource
 from node.errors import ConfigError
@@ -47,7 +48,7 @@ SETTABLE = (
 class GenesisSpec:
     """The options from which a genesis is drafted. `data` is `digits` or `FORMAT:PATH`, which classes and input are
     read from; without data `classes` and `input_shape` [channels, height, width] say them. `settings` are `KEY=VALUE`
-    of the method (`lr=0.05`) or of a section (`waits.collect_s=1`).
+    of the method (`lr=0.05`) or of a section (`waits.collect_s=1`), `observers` are `[NAME=]ID`.
 
     Proof of work begins at `difficulty`, and stays there unless `adaptive`. `pretrained` is a file that the initial
     model is taken from. Only with `i_understand` is there a genesis whose method shares samples in a transformed form.
@@ -66,6 +67,7 @@ class GenesisSpec:
     pretrained: Path | None = None
     i_understand: bool = False
     chain_name: str = "testnet"
+    observers: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     input_shape: tuple[int, int, int] | None = None
 
@@ -78,6 +80,7 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         "chain_name": spec.chain_name,
         "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "members": [],
+        "observers": parse_observers(spec.observers),
         "method": {"name": spec.method},
         "model": make_model(spec.model),
         "classes": None,

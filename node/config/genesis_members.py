@@ -43,6 +43,17 @@ def parse_members(texts: Sequence[str]) -> list[dict[str, Any]]:
     return [parse_member(text, f"node{i}") for i, text in enumerate(texts)]
 
 
+def parse_observers(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Entries of genesis' `observers` from `[NAME=]ID`, in the order of their keys. Raises ConfigError."""
+    found = []
+    for i, text in enumerate(texts):
+        entry = parse_member(text, f"observer{i}")
+        if "address" in entry:
+            raise ConfigError(f"observer {text!r}: expected [NAME=]ID; where it is dialled is for each node to say")
+        found.append(entry)
+    return found
+
+
 def add_member(path: Path, text: str) -> Genesis:
     """Puts one more member into the genesis in `path`, which is another chain's then.
 
@@ -130,4 +141,4 @@ def validate_membership(config: NodeConfig, genesis: Genesis, key: Id, place: st
     if is_member and config.node.observer:
         raise ConfigError(f"node.observer: expected a key that is no member's (got {shown})")
     for peer in config.network.find_strangers(genesis):
-        raise ConfigError(f"{members}: expected {encode_id(peer)}, which {place} names and network.observers does not")
+        raise ConfigError(f"{members}: expected {encode_id(peer)}, which {place} names, or among its observers")

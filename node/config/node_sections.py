@@ -17,7 +17,6 @@ from node.config.value_types import (
     FilePath,
     ListenAddress,
     Name,
-    NodeId,
     Peer,
     Seed,
     SocketPath,
@@ -91,16 +90,12 @@ class TimeoutsSection(Section):
 
 
 class NetworkSection(Section):
-    """Where the node listens, whom it dials. Peers named here override the addresses that genesis hints at.
-
-    `observers` are let in beside the members. One that is to be asked for blocks has to be dialled: among `peers` too.
-    """
+    """Where the node listens, whom it dials. Peers named here override the addresses that genesis hints at."""
 
     listen: ListenAddress
     advertise: DialledAddress | None = None
     tls: Literal["mutual", "off"] = "mutual"
     peers: tuple[Peer, ...] = ()
-    observers: tuple[NodeId, ...] = ()
     limits: LimitsSection = LimitsSection()
     timeouts: TimeoutsSection = TimeoutsSection()
 
@@ -114,12 +109,9 @@ class NetworkSection(Section):
         hints = {founder.key: founder.address for founder in genesis.founders if founder.address}
         return hints | self.get_peer_addresses()
 
-    def get_observer_ids(self) -> tuple[bytes, ...]:
-        return tuple(decode_id(observer) for observer in self.observers)
-
     def find_strangers(self, genesis: Genesis) -> tuple[bytes, ...]:
         """Whom `peers` names though they are neither members nor observers."""
-        known = {*genesis.state.member_ids, *self.get_observer_ids()}
+        known = {*genesis.state.member_ids, *(observer.key for observer in genesis.observers)}
         return tuple(peer for peer in self.get_peer_addresses() if peer not in known)
 
 

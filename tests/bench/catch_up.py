@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from chain.genesis import Genesis
-from chain.signing import encode_id
+from chain.signing import SigningKey, encode_id
 from chain.store.sqlite import SqliteStore
 from node.admin.client import AdminClient
 from node.bench.figures import Report
 from node.bench.fixtures import DIFFICULTY, temporary_testnet
-from node.config.identity import create_identity
 from node.config.yaml_source import dump_yaml, read_yaml
 from node.errors import NodeUnreachable
 from node.host.machine import get_machine
+from node.host.private_file import write_private
 from node.host.procfs import read_cpu_s
 from node.pb import admin_pb2 as pb
 from node.testnet.cluster import NodeProcess
@@ -48,9 +48,17 @@ Condition = Callable[[pb.NodeStatus], bool]
 
 def run_catch_up_bench(*, rounds: int, seed: int, report: Report) -> dict[str, Any]:
     """Figures by name, in seconds, blocks and bytes."""
-    spec = TestnetSpec(num_nodes=NUM_NODES, rounds=0, seed=seed, settings=SETTINGS, difficulty=DIFFICULTY)
+    key = SigningKey.generate()
+    spec = TestnetSpec(
+        num_nodes=NUM_NODES,
+        rounds=0,
+        seed=seed,
+        settings=SETTINGS,
+        difficulty=DIFFICULTY,
+        observers=name_observer(key),
+    )
     with temporary_testnet(spec) as testnet:
-        net = _Net(testnet, add_observer(testnet))
+        net = _Net(testnet, add_observer(testnet, key))
         report(f"making a chain of {rounds} rounds")
         make_chain(testnet, rounds, testnet.nodes[: NUM_NODES - 1])
         figures = asyncio.run(_run(net, rounds, report))
@@ -70,15 +78,19 @@ class _Net:
         return next(node for node in self.testnet.nodes if node.name == LATE)
 
 
-def add_observer(testnet: Testnet) -> TestnetNode:
-    """Writes the configuration of an observer, and lets every member know of it."""
+def name_observer(key: SigningKey) -> tuple[str, ...]:
+    """As a federation's options name it."""
+    return (f"{OBSERVER}={encode_id(key.id)}",)
+
+
+def add_observer(testnet: Testnet, key: SigningKey) -> TestnetNode:
+    """Writes the configuration of the observer that genesis names, and lets every member know where it is."""
     directory = testnet.directory
-    key = create_identity(directory / "keys" / f"{OBSERVER}.key")
+    write_private(directory / "keys" / f"{OBSERVER}.key", key.to_pem())
     address = f"{LOOPBACK}:{find_free_ports(1)[0]}"
     peers = []
     for node in testnet.nodes:
         config = _read(node.config_file)
-        config["network"]["observers"] = [encode_id(key.id)]
         config["network"]["peers"].append(f"{encode_id(key.id)}@{address}")
         peers.append(f"{encode_id(node.key)}@{node.address}")
         node.config_file.write_text(dump_yaml(config), encoding="utf-8")

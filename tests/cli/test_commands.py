@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chain.signing import decode_id
+from chain.signing import decode_id, encode_id
 from chain.store.sqlite import SqliteStore
 from ml.attacks import ATTACKS
 from node.cli import main
@@ -140,9 +140,7 @@ def test_check_names_the_file_that_is_missing(capsys: Captured, cluster: Path, o
     assert err.count("\n") == 1
 
 
-def test_check_takes_an_observer_that_says_so_and_peers_that_observe(
-    capsys: Captured, cluster: Path, tmp_path: Path
-) -> None:
+def test_check_takes_an_observer_that_says_so(capsys: Captured, cluster: Path, tmp_path: Path) -> None:
     _, stranger, _ = run(capsys, "keygen", "-o", str(tmp_path / "stranger.key"))
     check = ("start", "-c", str(cluster / "node0.yaml"), "--check")
     as_observer = ("--set", f"node.identity_key_file={tmp_path}/stranger.key", "--set", "node.observer=true")
@@ -152,9 +150,24 @@ def test_check_takes_an_observer_that_says_so_and_peers_that_observe(
     code, _, err = run(capsys, *check, "--set", "node.observer=true")
     assert code == 78
     assert "expected a key that is no member's" in err
-    known = ("--set", f"network.observers=['{stranger.strip()}']")
-    code, out, _ = run(capsys, *check, *known, "--set", f"network.peers=['{stranger.strip()}@127.0.0.1:7000']")
-    assert (code, "is node0" in out) == (0, True)
+
+
+def test_observers_are_named_when_a_federation_is_made_and_may_be_peers(capsys: Captured, tmp_path: Path) -> None:
+    key = run(capsys, "keygen", "-o", str(tmp_path / "archive.key"))[1].strip()
+    made = ("testnet", "-n", "2", "--rounds", "2", "--base-port", "0", "-o")
+    assert run(capsys, *made, str(tmp_path / "net"), "--observer", f"archive={key}")[0] == 0
+    genesis, _ = load_genesis(tmp_path / "net" / "genesis.yaml")
+    assert [(encode_id(observer.key), observer.name) for observer in genesis.observers] == [(key, "archive")]
+    check = ("start", "-c", str(tmp_path / "net" / "node0.yaml"), "--check")
+    assert run(capsys, *check, "--set", f"network.peers=['{key}@127.0.0.1:7000']")[0] == 0
+    _, member, _ = run(capsys, "id", "-c", str(tmp_path / "net" / "node1.yaml"))
+    for wrong in (f"archive={key}@a:1", "archive=k", f"={key}", f"archive={member.strip()}", f"node1={key}x"):
+        code, _, err = run(capsys, *made, str(tmp_path / "other"), "--observer", wrong)
+        assert (code, "expected" in err) == (78, True), (wrong, err)
+    file = tmp_path / "new" / "genesis.yaml"
+    new = ("genesis", "new", f"a={member.strip()}@a:1", "--data", "digits", "-o", str(file))
+    assert run(capsys, *new, "--observer", key)[0] == 0
+    assert load_genesis(file)[0].observers[0].name == "observer0"
 
 
 def test_check_refuses_a_stranger_and_a_strange_peer(capsys: Captured, cluster: Path, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.catch_up import OBSERVER, SETTINGS, add_observer
+from bench.catch_up import OBSERVER, SETTINGS, add_observer, name_observer
+from chain.signing import SigningKey
 from node.testnet.cluster import NodeProcess
 from node.testnet.layout import TestnetSpec, make_testnet
 from node.testnet.synthetic import make_chain
@@ -23,10 +24,11 @@ HOLDERS = ("node0", "node1", "node2")
 
 async def test_a_member_takes_old_rounds_from_an_observer_when_nobody_else_is_there(tmp_path: Path) -> None:
     base_port = find_free_ports(5)[0]
-    testnet = make_testnet(
-        tmp_path / "net", TestnetSpec(rounds=0, settings=SETTINGS, difficulty=16, base_port=base_port)
-    )
-    observer = add_observer(testnet)
+    key = SigningKey.generate()
+    named = name_observer(key)
+    spec = TestnetSpec(rounds=0, settings=SETTINGS, difficulty=16, base_port=base_port, observers=named)
+    testnet = make_testnet(tmp_path / "net", spec)
+    observer = add_observer(testnet, key)
     make_chain(testnet, ROUNDS, testnet.nodes[:3])
     verified = run_command("chain", "verify", "--deep", "--data-dir", testnet.directory / "data" / "node0")
     assert verified.code == 0, verified.err

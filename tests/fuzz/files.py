@@ -125,7 +125,6 @@ network:
   tls: mutual
   peers:
     - PEER@node0:7050
-  observers: [PEER]
 training: {device: "cuda:1", seed: 7, threads: 1, precision: bf16}
 data:
   format: csv

@@ -170,8 +170,8 @@ def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: Sig
     for peer in config.network.find_strangers(genesis):
         yield fail(
             "members",
-            f"{path}: network.peers names {encode_id(peer)}, which is no member",
-            f"take the entry out, or name an observer under network.observers too; {genesis.chain_name} has "
+            f"{path}: network.peers names {encode_id(peer)}, which is neither a member nor an observer",
+            f"take the entry out; besides its observers {genesis.chain_name} has "
             + ", ".join(member.name for member in genesis.state.members),
         )
     try:

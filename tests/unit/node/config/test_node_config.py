@@ -31,7 +31,6 @@ network:
   tls: mutual
   peers:
     - {ALICE}@node0:7050
-  observers: [{BOB}]
 training:
   device: auto
   seed: 7
@@ -75,7 +74,6 @@ def test_everything_a_file_may_say_is_read(tmp_path: Path) -> None:
     assert config.genesis_file == tmp_path / "genesis.yaml"
     assert config.admin.socket == tmp_path / "run/node3.sock"
     assert [*config.network.get_peer_addresses().values()] == ["node0:7050"]
-    assert [encode_id(key) for key in config.network.get_observer_ids()] == [BOB]
     assert config.training.threads == 1
     assert isinstance(config.data.partition, ClassesPartition)
     assert config.data.partition.model_dump() == {
@@ -144,7 +142,7 @@ def test_paths_are_relative_to_the_file_and_not_to_the_caller(tmp_path: Path, mo
 def test_an_option_wins_over_the_environment_and_both_over_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, SMALL)
     env = {"FEDNODE__TRAINING__SEED": "8", "FEDNODE__LOG__LEVEL": "debug", "HOME": "/", "FEDNODE_ADDRESS": "x"}
-    loaded = load_config_source(path, ["training.seed=9", "network.observers=[]"], env)
+    loaded = load_config_source(path, ["training.seed=9", "network.peers=[]"], env)
     assert (loaded.config.training.seed, loaded.config.log.level) == (9, "debug")
     assert loaded.get_origin(("training", "seed")) == "--set training.seed"
     assert loaded.get_origin(("log", "level")) == "FEDNODE__LOG__LEVEL"
