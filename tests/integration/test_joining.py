@@ -28,9 +28,7 @@ from integration.test_changes import (
     wait_for_state,
     wait_until_open,
 )
-from node.consensus.context import NodeContext
 from node.consensus.keys import OtherKeyInForce, make_rotation
-from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.errors import InvalidRequest
 from node.p2p.refusals import Reason
