@@ -161,11 +161,13 @@ def test_observers_are_named_when_a_federation_is_made_and_may_be_peers(capsys: 
     check = ("start", "-c", str(tmp_path / "net" / "node0.yaml"), "--check")
     assert run(capsys, *check, "--set", f"network.peers=['{key}@127.0.0.1:7000']")[0] == 0
     _, member, _ = run(capsys, "id", "-c", str(tmp_path / "net" / "node1.yaml"))
-    for wrong in (f"archive={key}@a:1", "archive=k", f"={key}", f"archive={member.strip()}", f"node1={key}x"):
+    for wrong in (f"archive={key}@a:1", "archive=k", f"={key}", f"archive={key}x"):
         code, _, err = run(capsys, *made, str(tmp_path / "other"), "--observer", wrong)
         assert (code, "expected" in err) == (78, True), (wrong, err)
     file = tmp_path / "new" / "genesis.yaml"
     new = ("genesis", "new", f"a={member.strip()}@a:1", "--data", "digits", "-o", str(file))
+    code, _, err = run(capsys, *new, "--observer", member.strip())
+    assert (code, "expected no member's key" in err) == (78, True), err
     assert run(capsys, *new, "--observer", key)[0] == 0
     assert load_genesis(file)[0].observers[0].name == "observer0"
 
