@@ -36,6 +36,11 @@ class Checkpoint:
             return None
         return min(self.height, (height // LEG_HEIGHTS + 1) * LEG_HEIGHTS)
 
+    def get_last(self, height: int) -> int:
+        """The highest height up to this one whose id is known; 0 where there is none. What follows it is on the way if
+        it is: blocks name their parents."""
+        return self.height if height >= self.height else height // LEG_HEIGHTS * LEG_HEIGHTS
+
     def validate(self, height: int, block_id: Id) -> None:
         """Raise OffTheWay for a block of this height that does not lead to the checkpoint."""
         expected = self.get_id(height)

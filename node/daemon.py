@@ -18,6 +18,7 @@ from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
+from chain.checkpoint import Checkpoint
 from chain.errors import ChainError
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
@@ -113,9 +114,10 @@ def run_daemon(
     reads the configuration again. `after_restore`: the data directory was put back from a backup
     (`node.consensus.restored`).
     """
+    identity = open_identity(config)
     federation = load_federation(config)
     genesis = federation.genesis
-    validate_membership(config, genesis, open_identity(config).id)
+    validate_membership(config, genesis, identity.id)
     validate_user_model(config.federation_file, genesis, is_allowed=config.training.user_models)
     validate_sinks(config.sinks)
     try:
@@ -154,6 +156,7 @@ def _open_keys(config: NodeConfig, genesis: Genesis) -> tuple[SigningKey, Signin
 def _open_store(start: _Start) -> SqliteStore:
     config, federation = start.config, start.federation
     store = SqliteStore.open(config.node.data_dir, federation.genesis, faults=start.faults)
+    _validate_way(store, federation.checkpoint)
     if federation.initial_model is not None:
         store.put_blob(federation.initial_model.read_bytes())
     if start.after_restore:
@@ -170,6 +173,14 @@ def _open_store(start: _Start) -> SqliteStore:
             config.node.data_dir / WATERMARK,
         )
     return store
+
+
+def _validate_way(store: SqliteStore, checkpoint: Checkpoint | None) -> None:
+    """Raises OffTheWay where what is stored does not lead to the checkpoint of the join file that is configured now."""
+    height = 0 if checkpoint is None else checkpoint.get_last(store.head_height)
+    stored = store.get_block(height)
+    if checkpoint is not None and height > 0 and stored is not None:
+        checkpoint.validate(height, stored.block.id)
 
 
 async def _run(start: _Start) -> int:

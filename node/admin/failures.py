@@ -5,6 +5,7 @@ from __future__ import annotations
 from chain.errors import (
     BlobCorrupted,
     ChainError,
+    OffTheWay,
     StoreCorrupted,
     StoreError,
     StoreForbidden,
@@ -29,6 +30,11 @@ def explain_chain_error(error: ChainError, config: NodeConfig) -> NodeError:
     match error:
         case StoreMismatch() | StoreLocked():
             return ConfigError(str(error))
+        case OffTheWay():
+            return ConfigError(
+                f"{error}; the chain in {directory} is another history than the join file's. Compare that file's hash "
+                "with a member by voice; if it is right, take the chain anew: fednode unsafe-reset"
+            )
         case StoreForbidden():
             return PermissionRefused(f"{error} (node.data_dir: expected a directory that this node can write)")
         case StoreFull():

@@ -13,6 +13,7 @@ from chain.errors import InvalidJoinFile
 from chain.genesis import Genesis
 from chain.join_file import MAX_JOIN_FILE_BYTES, JoinFile
 from ml.errors import SpecError
+from node.addresses import validate_dialled
 from node.config.genesis_file import INITIAL_MODEL, get_genesis_spec, load_genesis, read_genesis
 from node.config.node_config import NodeConfig
 from node.errors import ConfigError
@@ -54,6 +55,8 @@ def read_join_file(path: Path) -> JoinFile:
     try:
         joined = JoinFile.decode(data)
         get_genesis_spec(joined.genesis)
-    except (InvalidJoinFile, SpecError) as error:
+        for address in joined.addresses.values():
+            validate_dialled(address)
+    except (InvalidJoinFile, SpecError, ValueError) as error:
         raise ConfigError(f"{path}: not a join file that can be used: {error}") from error
     return joined

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from node.config.federation import load_federation
 from node.config.genesis_members import validate_membership
 from node.config.identity import open_identity
 from node.config.node_config import load_config
+from node.daemon import run_daemon
 from node.errors import ConfigError
 from support.federation.ledgers import make_ledgers
 
@@ -97,6 +100,31 @@ def test_init_that_cannot_join_leaves_nothing(capsys: Captured, tmp_path: Path, 
     code, out, err = run(capsys, "init", tmp_path / "d", "--join", file, "--advertise", "d:1")
     assert (code, out, (tmp_path / "d").exists()) == (78, "", False)
     assert why in err
+
+
+def test_a_node_whose_chain_is_another_history_does_not_start(
+    capsys: Captured, ledger: tuple[Genesis, Path], tmp_path: Path
+) -> None:
+    data_dir = ledger[1]
+    file, site = tmp_path / "federation.join", tmp_path / "d"
+    make_file(capsys, data_dir, file)
+    joined = JoinFile.decode(file.read_bytes())
+    file.write_bytes(replace(joined, header=replace(joined.header, nonce=joined.header.nonce + 1)).encode())
+    code, _, err = run(capsys, "init", site, "--join", file, "--advertise", "d:1")
+    assert code == 0, err
+    shutil.copytree(data_dir, site / "data")
+    with pytest.raises(ConfigError, match="another history than the join file's"):
+        run_daemon(load_config(site / "node.yaml"))
+
+
+def test_an_address_that_nobody_can_dial_is_refused(
+    capsys: Captured, ledger: tuple[Genesis, Path], tmp_path: Path
+) -> None:
+    joined = JoinFile.at_genesis(ledger[0])
+    file = tmp_path / "bad.join"
+    file.write_bytes(replace(joined, addresses={ledger[0].founders[0].key: "nowhere"}).encode())
+    code, _, err = run(capsys, "init", tmp_path / "d", "--join", file, "--advertise", "d:1")
+    assert (code, "host:port" in err) == (78, True)
 
 
 def test_init_is_a_founder_s_or_a_joiner_s(capsys: Captured, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from support.data.chains import make_digest, make_keys
 from support.data.changes import certify, extend_with, make_round
 from support.faults.liar import lying
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
-from support.federation.joining import add, growing, make_checkpoint, start_joiner
+from support.federation.joining import TRAIN_S, add, growing, make_checkpoint, start_joiner
 from support.federation.virtual_time import run_virtual
 
 FOUNDERS = ("node0", "node1", "node2")
@@ -360,7 +360,7 @@ def test_a_key_is_rotated_under_load_and_the_seat_goes_on(tmp_path: Path) -> Non
     """Nobody but the member agrees; rounds go on meanwhile, and it contributes with its new key."""
 
     async def story() -> None:
-        async with cluster(tmp_path, 4) as net:
+        async with cluster(tmp_path, 4, train_s=TRAIN_S) as net:
             (spare,) = make_keys(1, "spare")
             old = net.id("node3")
             seat = get_seat(net, "node3")

@@ -20,10 +20,13 @@ from node.consensus.wiring import make_round_service
 from support.data.chains import make_keys
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
 
+TRAIN_S = 0.3
+
 
 @asynccontextmanager
 async def growing(path: Path, n: int, newcomers: Sequence[str], **options: Any) -> AsyncIterator[Cluster]:
-    """n members that run, and newcomers that do not yet."""
+    """n members that run, and newcomers that do not yet. Rounds take some time: what they wait for takes seconds."""
+    options.setdefault("train_s", TRAIN_S)
     keys = make_keys(len(newcomers), "newcomer")
     async with cluster(path, n, **options) as net:
         for i, (name, key) in enumerate(zip(newcomers, keys, strict=True)):

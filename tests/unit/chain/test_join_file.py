@@ -113,6 +113,7 @@ def test_the_way_has_a_mark_for_each_leg() -> None:
         None,
         None,
     ]
+    assert [way.get_last(height) for height in (0, 127, 128, 260, 261, 300)] == [0, 0, 128, 256, 261, 261]
     way.validate(7, make_digest("anything"))
     way.validate(128, first)
     way.validate(256, second)
