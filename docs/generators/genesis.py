@@ -19,6 +19,7 @@ GENESIS_KEYS: tuple[tuple[str, str, str], ...] = (
     ("classes", "list of text", "required"),
     ("input", "mapping", "required"),
     ("initial_model", "64 hexadecimal digits", "required"),
+    ("schema", "mapping", "required"),
     ("rounds", "whole number", "required"),
     ("quorum", ", ".join(map(code, QUORUMS)), "required"),
     ("profile", ", ".join(map(code, PROFILES)), "required"),

@@ -20,6 +20,7 @@ from ml.errors import DataError, PayloadError, SpecError
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import encode_arrays
 from ml.specs import METHODS
+from ml.specs.run_schema import describe_payloads
 from node.config.genesis_file import (
     INITIAL_MODEL,
     WHAT_LEAVES,
@@ -153,7 +154,12 @@ def complete_genesis(
         check_initial(method, aggregate)
         initial_model = encode_arrays(aggregate)
         digest = hashlib.sha256(initial_model).hexdigest()
-        final = source.value | {"method": method.to_mapping(), "model": model, "initial_model": digest}
+        final = source.value | {
+            "method": method.to_mapping(),
+            "model": model,
+            "initial_model": digest,
+            "schema": describe_payloads(method),
+        }
         return Genesis.from_mapping(final), initial_model, pretrained
     except (GenesisError, SpecError) as error:
         raise ConfigError(place_error(source, error).text) from error

@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 from chain.errors import GenesisError
 from chain.genesis import Genesis
-from chain.rules import MIB
+from chain.rules import MIB, Rules
+from chain.run import Run
 from ml.errors import DataError, MlError, PayloadError, SpecError
 from ml.payload import Arrays, decode_arrays, encode_arrays, validate_arrays
 from ml.specs import MethodSpec, add_kind, get_kind, get_spec
 from ml.specs.architectures import is_user_model
+from ml.specs.run_schema import describe_payloads
 from node.config.problems import Problem, report
 from node.config.yaml_source import YamlSource, dump_yaml, read_sections
 from node.errors import ConfigError, NodeError
@@ -59,7 +61,9 @@ def read_genesis(path: Path) -> tuple[YamlSource, Genesis, MethodSpec]:
         raise ConfigError(f"{path}: expected a genesis (got a node's configuration, which names it: genesis_file)")
     try:
         genesis = Genesis.from_mapping(source.value)
-        return source, genesis, get_genesis_spec(genesis)
+        spec = get_genesis_spec(genesis)
+        check_schema(genesis.run, spec)
+        return source, genesis, spec
     except (GenesisError, SpecError) as error:
         raise report([place_error(source, error)], path) from error
 
@@ -72,27 +76,42 @@ def check_initial_model(path: Path, source: YamlSource, genesis: Genesis, spec: 
 
 
 def get_genesis_spec(genesis: Genesis) -> MethodSpec:
+    """The method of the first run. Raises SpecError as `get_run_spec`."""
+    return get_run_spec(genesis.run, genesis.rules, genesis.state.n)
+
+
+def get_run_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
     """The method, as far as a validator needs it. Raises SpecError, also where `limits` would refuse its payloads."""
     spec = get_spec(
-        genesis.run.method,
-        genesis.run.model,
-        len(genesis.run.classes),
-        genesis.run.input["shape"],
-        max_weight=genesis.rules.limits.max_weight,
-        rounds=genesis.run.rounds,
-        max_abs=genesis.rules.limits.max_abs,
-        num_members=genesis.state.n,
+        run.method,
+        run.model,
+        len(run.classes),
+        run.input["shape"],
+        max_weight=rules.limits.max_weight,
+        rounds=run.rounds,
+        max_abs=rules.limits.max_abs,
+        num_members=num_members,
     )
-    for height in range(1, spec.sharing_heights + 2):
-        for kind, schema in spec.schemas(height).items():
-            if schema.max_bytes > genesis.rules.limits.payload_bytes:
+    for number in range(1, spec.sharing_heights + 2):
+        for kind, schema in spec.schemas(number).items():
+            if schema.max_bytes > rules.limits.payload_bytes:
                 raise SpecError(
                     "limits.payload_mib",
                     f"expected at least {math.ceil(schema.max_bytes / MIB)}, for a {kind} of "
-                    f"{genesis.run.method['name']} may have {schema.max_bytes} bytes; "
-                    f"got {genesis.rules.limits.payload_bytes / MIB:g}",
+                    f"{run.method['name']} may have {schema.max_bytes} bytes; "
+                    f"got {rules.limits.payload_bytes / MIB:g}",
                 )
     return spec
+
+
+def check_schema(run: Run, spec: MethodSpec) -> None:
+    """Raises GenesisError unless the schema of `run` is what this version computes for its method and model."""
+    if run.schema == describe_payloads(spec):
+        return
+    what = f"the payloads of {spec.name} on {run.model['name']} as this version of fednode describes them"
+    if not run.schema:
+        raise GenesisError("schema", f"expected {what}, got none (fednode genesis new writes it down)")
+    raise GenesisError("schema", f"expected {what}, got others (was method or model changed by hand?)")
 
 
 def check_initial(spec: MethodSpec, aggregate: Arrays) -> Arrays:

@@ -21,11 +21,12 @@ from fuzz.federation import KEYS, LIAR
 from ml.errors import SpecError
 from ml.payload import encode_arrays
 from ml.specs.architectures import parameter_shapes
-from node.config.genesis_file import get_genesis_spec, place_error
+from node.config.genesis_file import check_schema, get_genesis_spec, place_error
 from node.config.node_config import load_config_source
 from node.config.yaml_source import YamlSource, dump_yaml, parse_yaml
 from node.errors import ConfigError
 from support.data.chains import make_genesis_mapping
+from support.data.run_schemas import with_schema
 
 SMALL_MODEL = {"name": "mlp", "hidden": [3]}
 SMALL_INITIAL = encode_arrays(
@@ -37,15 +38,17 @@ SMALL_INITIAL = encode_arrays(
 
 
 def make_small_genesis(**overrides: Any) -> dict[str, Any]:
-    return make_genesis_mapping(
-        KEYS,
-        **{
-            "model": SMALL_MODEL,
-            "classes": ["cat", "dog"],
-            "input": {"shape": list(SAMPLE_SHAPE), "resize": None, "mean": [0.0], "std": [1.0]},
-            "initial_model": hashlib.sha256(SMALL_INITIAL).hexdigest(),
-            **overrides,
-        },
+    return with_schema(
+        make_genesis_mapping(
+            KEYS,
+            **{
+                "model": SMALL_MODEL,
+                "classes": ["cat", "dog"],
+                "input": {"shape": list(SAMPLE_SHAPE), "resize": None, "mean": [0.0], "std": [1.0]},
+                "initial_model": hashlib.sha256(SMALL_INITIAL).hexdigest(),
+                **overrides,
+            },
+        )
     )
 
 
@@ -99,7 +102,7 @@ def _read_genesis(source: YamlSource) -> Genesis:
     """As `load_genesis` does, without its files."""
     try:
         genesis = Genesis.from_mapping(source.value)
-        get_genesis_spec(genesis)
+        check_schema(genesis.run, get_genesis_spec(genesis))
     except (GenesisError, SpecError) as error:
         raise ConfigError(place_error(source, error).text[:MAX_TEXT]) from error
     return genesis

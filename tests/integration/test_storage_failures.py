@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from chain.codec import encode_block
+from chain.genesis import Genesis
 from chain.signing import SigningKey
 from chain.store.interface import Faults
 from chain.store.sqlite import SqliteStore
@@ -27,7 +28,8 @@ from node.config.genesis_file import write_genesis
 from node.config.node_config import load_config
 from node.daemon import run_daemon
 from node.errors import NodeError
-from support.data.chains import make_chain, make_genesis
+from support.data.chains import make_chain, make_genesis_mapping
+from support.data.run_schemas import with_schema
 from support.federation.real_nodes import flip_byte
 
 MODEL = {"name": "mlp", "hidden": [3]}
@@ -35,7 +37,9 @@ INITIAL = encode_arrays(
     {f"model/{name}": np.zeros(shape, np.float32) for name, shape in parameter_shapes(MODEL, (1, 8, 8), 10).items()}
 )
 KEY = SigningKey.from_private_bytes(bytes([7]) * 32)
-GENESIS = make_genesis([KEY], model=MODEL, initial_model=hashlib.sha256(INITIAL).hexdigest(), rounds=0)
+GENESIS = Genesis.from_mapping(
+    with_schema(make_genesis_mapping([KEY], model=MODEL, initial_model=hashlib.sha256(INITIAL).hexdigest(), rounds=0))
+)
 CHAIN = make_chain(GENESIS, [KEY], 40)
 CONFIG = """\
 version: 1

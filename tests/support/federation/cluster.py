@@ -38,7 +38,8 @@ from node.offload import InlineOffload, Offload
 from node.p2p.transport.memory import MemoryNetwork
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN, OnProgress, Predicted, Progress, Trained, Trainer, TrainerInfo
-from support.data.chains import make_genesis, make_keys
+from support.data.chains import make_genesis_mapping, make_keys
+from support.data.run_schemas import with_schema
 
 USUAL_ITERATIONS = 20  # dfpl's own number
 DIM = 4  # of the prototypes that `ScriptedTrainer` makes up
@@ -375,7 +376,7 @@ async def cluster(
     net = Cluster(
         path,
         keys,
-        make_genesis(keys, **overrides),
+        Genesis.from_mapping(with_schema(make_genesis_mapping(keys, **overrides))),
         network_class(seed, **(network or {})),
         trainers or [ScriptedTrainer(i, train_s) for i in range(n)],
         hash_rate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ INITIAL = encode_arrays(
 )
 KEYS = [encode_id(SigningKey.from_private_bytes(bytes([i]) * 32).id) for i in (1, 2, 3, 4)]
 
-TEXT = f"""\
+WITHOUT_SCHEMA = f"""\
 protocol: 2
 chain_name: demo
 created_at: 2026-11-20T14:00:00Z
@@ -43,6 +44,21 @@ profile: local
 pow: {{difficulty: 65536, min: 65536, max: 4294967296, target_ms: 1000}}
 limits: {{max_weight: 1000000, payload_mib: 512}}
 """
+SCHEMA = {
+    "aggregate": {"prototypes/classes": "int64[n]", "prototypes/prototypes": "float32[n,3]"},
+    "rounds": {
+        "1..": {
+            "prototypes": {
+                "arrays": "aggregate",
+                "rule": "class_mean",
+                "max_bytes": 176,
+                "bounds": {"n": "0..2"},
+                "ranges": {"classes": "0..1"},
+            }
+        }
+    },
+}
+TEXT = f"{WITHOUT_SCHEMA}schema: {json.dumps(SCHEMA)}\n"
 
 
 def write(tmp_path: Path, text: str = TEXT, model: bytes | None = INITIAL) -> Path:
@@ -65,6 +81,21 @@ def test_the_readable_form_is_read_with_the_model_beside_it(tmp_path: Path) -> N
     assert (genesis.state.n, genesis.state.q, genesis.run.rounds) == (4, 3, 10)
     assert model == tmp_path / INITIAL_MODEL
     assert get_genesis_spec(genesis).name == "dfpl"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (WITHOUT_SCHEMA, "dfpl on mlp as this version of fednode describes them, got none (fednode genesis new"),
+        (
+            TEXT.replace("hidden: [3]", "hidden: [4]"),
+            "fednode describes them, got others",
+        ),
+        (TEXT.replace("name: dfpl, lambda: 1.0", "name: local"), "the payloads of local on mlp as this version"),
+    ],
+)
+def test_a_schema_that_is_not_that_of_the_method_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    assert problem in complain(write(tmp_path, text))
 
 
 def test_what_is_written_reads_back_as_the_same_chain(tmp_path: Path) -> None:
@@ -111,7 +142,7 @@ def test_each_wrong_value_names_its_place(tmp_path: Path, old: str, new: str, pr
 @pytest.mark.parametrize("key", ["²", "9" * 5000])
 def test_a_key_of_unusual_digits_is_refused_by_its_place(tmp_path: Path, key: str) -> None:
     first, _ = complain(write(tmp_path, TEXT + f"? '{key}'\n: 1\n")).splitlines()
-    assert first.startswith(f"genesis.yaml:19:3: {key}: unknown key")
+    assert first.startswith(f"genesis.yaml:20:3: {key}: unknown key")
 
 
 def test_the_initial_model_must_be_the_one_that_genesis_names(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""The schema of a run: what its contributions carry, round by round, and what its aggregate holds, as plain JSON.
+
+It belongs to what members agree on when they start a run (FEDERATION §1): a run can go on from another's aggregate
+where both hold the same arrays, and whoever reads the chain learns what was sent without the code of any method.
+
+    aggregate   {"model/fc1.weight": "float32[32,784]", ...}: each array of the aggregate after the last kind of round
+    rounds      {"1": {kind: payload, ...}, "2..": {...}}: by round or span of rounds, the last of which is open
+    payload     {"arrays": {...} | "aggregate", "rule": NAME | null, "max_bytes": N, "bounds": {...}, "ranges": {...}}
+
+A change holds few levels of values, so that bounds and ranges are text, as in "0..10". A dimension is a number or the
+name of one that `bounds` limit; `authors` in an aggregate is how many there are of them. `rule` is null for what is
+taken on demand and not voted on. Arrays that are the aggregate's of that kind are not written twice. `bounds` and
+`ranges` are left out where there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ml.aggregation.nova import NOVA_NUMBERS
+from ml.payload import ArraySchema, ArraySpec
+from ml.specs.base import MethodSpec
+
+SAME = "aggregate"  # in the place of arrays that the aggregate has under the same names
+
+
+def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
+    """The schema of a run by this method."""
+    last = spec.sharing_heights + 1  # what is sent is the same in all rounds from here on
+    aggregate = {
+        f"{kind}/{name}": _describe_array(array)
+        for kind, rule in spec.rules(last).items()
+        for name, array in _get_result(rule, spec.schemas(last)[kind]).items()
+    }
+    spans: list[tuple[int, dict[str, Any]]] = []
+    for number in range(1, last + 1):
+        payloads = _describe_round(spec, number, aggregate)
+        if not spans or spans[-1][1] != payloads:
+            spans.append((number, payloads))
+    rounds = {}
+    for i, (first, payloads) in enumerate(spans):
+        end = spans[i + 1][0] - 1 if i + 1 < len(spans) else None
+        rounds[str(first) if first == end else f"{first}..{'' if end is None else end}"] = payloads
+    return {"aggregate": aggregate, "rounds": rounds}
+
+
+def _describe_round(spec: MethodSpec, number: int, aggregate: Mapping[str, str]) -> dict[str, Any]:
+    rules = spec.rules(number)
+    return {
+        kind: _describe_payload(kind, schema, rules.get(kind), aggregate)
+        for kind, schema in spec.schemas(number).items()
+    }
+
+
+def _describe_payload(kind: str, schema: ArraySchema, rule: str | None, aggregate: Mapping[str, str]) -> dict[str, Any]:
+    arrays = {name: _describe_array(array) for name, array in schema.arrays.items()}
+    is_same = bool(arrays) and arrays == {
+        name.removeprefix(f"{kind}/"): text for name, text in aggregate.items() if name.startswith(f"{kind}/")
+    }
+    payload: dict[str, Any] = {"arrays": SAME if is_same else arrays, "rule": rule, "max_bytes": schema.max_bytes}
+    ranges = {name: _show_span(array.range) for name, array in schema.arrays.items() if array.range is not None}
+    if schema.bounds:
+        payload["bounds"] = {name: _show_span(bounds) for name, bounds in schema.bounds.items()}
+    if ranges:
+        payload["ranges"] = ranges
+    return payload
+
+
+def _get_result(rule: str, schema: ArraySchema) -> Mapping[str, ArraySpec]:
+    """The arrays that a rule makes of payloads of this schema."""
+    arrays = dict(schema.arrays)
+    if rule.startswith("class_"):
+        return {name: arrays[name] for name in ("classes", "prototypes")}
+    if rule in ("pool", "trimmed_pool"):
+        return {**arrays, "authors": ArraySpec("int64", arrays["classes"].shape)}
+    if rule == "stack":
+        return {name: replace(array, shape=("authors", *array.shape)) for name, array in arrays.items()}
+    if rule == "nova":
+        return {name: array for name, array in arrays.items() if name not in NOVA_NUMBERS}
+    return arrays
+
+
+def _show_span(span: tuple[float, float]) -> str:
+    return f"{span[0]!r}..{span[1]!r}"
+
+
+def _describe_array(array: ArraySpec) -> str:
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
