@@ -4,6 +4,7 @@
      ├ InvalidRequest           2   a caller asked a node for something that makes no sense
      ├ NotFound                 3   no such block, peer or round
      ├ NodeUnreachable          4   no daemon answers, or it is not ready in time
+     ├ ChangeRefused            1   a change that cannot hold, and so is not signed
      ├ VerificationFailed       5   a chain, signature or state does not hold
      ├ HealthProblem            6   `doctor` or `health` found something
      ├ PermissionRefused       77   a key, socket or role that may not be used
@@ -42,6 +43,10 @@ class NotFound(NodeError):
 
 class NodeUnreachable(NodeError):
     exit_code = 4
+
+
+class ChangeRefused(NodeError):
+    """A change of the federation that cannot hold, or that this node may not sign."""
 
 
 class VerificationFailed(NodeError):

@@ -48,6 +48,10 @@ ROLES: Mapping[str, Role] = {
     "ListEvidence": Role.READ,
     "CompareChain": Role.READ,
     "Backup": Role.ADMIN,
+    "ListProposals": Role.READ,
+    "GetProposal": Role.READ,
+    "ListRuns": Role.READ,
+    "ListMembers": Role.READ,
     "BanPeer": Role.ADMIN,
     "UnbanPeer": Role.ADMIN,
     "AddPeer": Role.ADMIN,
@@ -59,6 +63,8 @@ ROLES: Mapping[str, Role] = {
     "SetLogLevel": Role.ADMIN,
     "Reload": Role.ADMIN,
     "RotateKey": Role.ADMIN,
+    "Propose": Role.ADMIN,
+    "Approve": Role.ADMIN,
 }
 
 

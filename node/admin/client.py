@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither ar
 CONNECT_S = 5.0
 CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
 MODEL_S = 60.0  # for a file to be made of a large one
+PROPOSE_S = 60.0  # for this site's labels, or a run's blocks, to be read through
 METRICS_S = 300.0  # for a long chain to be read through
 COMPARE_S = 120.0  # a peer answers four requests for blocks a second
 REFUSED = "fednode-refused"  # beside a refusal that is the node's own words, and not gRPC's about the connection
@@ -202,6 +203,35 @@ class AdminClient:
     def unban_peer(self, peer: str) -> pb.PeerView:
         with self._translated():
             return self._admin.UnbanPeer(pb.UnbanPeerRequest(peer=peer), timeout=CALL_S)
+
+    # ---- the federation
+
+    def propose(self, request: pb.ProposeRequest) -> pb.ProposalView:
+        """Has the node check, sign and send a change; or with `dry_run` only say what it would change."""
+        with self._translated(PROPOSE_S):
+            return self._admin.Propose(request, timeout=PROPOSE_S)
+
+    def approve(self, change: str, *, no_train: bool = False) -> pb.ProposalView:
+        request = pb.ApproveRequest(change=change, no_train=no_train)
+        with self._translated(PROPOSE_S):
+            return self._admin.Approve(request, timeout=PROPOSE_S)
+
+    def list_proposals(self) -> Sequence[pb.ProposalView]:
+        with self._translated():
+            return self._admin.ListProposals(pb.ListProposalsRequest(), timeout=CALL_S).proposals
+
+    def get_proposal(self, change: str) -> pb.ProposalView:
+        with self._translated():
+            return self._admin.GetProposal(pb.GetProposalRequest(change=change), timeout=CALL_S)
+
+    def list_runs(self, number: int | None = None) -> Sequence[pb.RunView]:
+        """All runs, or one with those who trained in it: 0 is the newest."""
+        with self._translated(PROPOSE_S):
+            return self._admin.ListRuns(pb.ListRunsRequest(run=number), timeout=PROPOSE_S).runs
+
+    def list_members(self) -> pb.ListMembersReply:
+        with self._translated():
+            return self._admin.ListMembers(pb.ListMembersRequest(), timeout=CALL_S)
 
     # ---- what it does
 

@@ -7,6 +7,7 @@ import logging
 
 from chain.block import Id
 from chain.genesis import Genesis
+from node.admin.changes import ChangeControl
 from node.admin.key_control import KeyControl
 from node.admin.reload import Reloading
 from node.admin.shutdown import Shutdown
@@ -33,12 +34,14 @@ class Control:
         genesis: Genesis,
         shutdown: Shutdown,
         reloading: Reloading,
+        changes: ChangeControl,
         *,
         me: Id,
         name: str,
         disk: Offload,
         clock: Clock,
     ) -> None:
+        self.changes = changes
         self._service = service
         self._genesis = genesis
         self._me = me

@@ -34,6 +34,7 @@ from node.admin.round_control import Control
 from node.admin.samples import MAX_BYTES
 from node.admin.view import NodeView
 from node.errors import (
+    ChangeRefused,
     ConfigError,
     InvalidRequest,
     NodeError,
@@ -66,6 +67,7 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
     StoreCorrupted: grpc.StatusCode.DATA_LOSS,
     VerificationFailed: grpc.StatusCode.DATA_LOSS,
     NoModel: grpc.StatusCode.FAILED_PRECONDITION,
+    ChangeRefused: grpc.StatusCode.FAILED_PRECONDITION,
     NotReady: grpc.StatusCode.UNAVAILABLE,
     NotInTime: grpc.StatusCode.DEADLINE_EXCEEDED,
     TooManyPredictions: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -367,6 +369,28 @@ class _Admin(admin_pb2_grpc.AdminServicer):
         model = await _answer(context, self._view.read_model())
         for message in model.to_messages():
             yield message
+
+    async def Propose(self, request: pb.ProposeRequest, context: Context) -> pb.ProposalView:
+        return await _answer(context, self._control.changes.propose(request))
+
+    async def Approve(self, request: pb.ApproveRequest, context: Context) -> pb.ProposalView:
+        return await _answer(context, self._control.changes.approve(request))
+
+    async def ListProposals(self, request: pb.ListProposalsRequest, context: Context) -> pb.ListProposalsReply:
+        return self._control.changes.list_open()
+
+    async def GetProposal(self, request: pb.GetProposalRequest, context: Context) -> pb.ProposalView:
+        try:
+            return self._control.changes.get(request.change)
+        except (InvalidRequest, NotFound) as error:
+            await _refuse(context, error)
+
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsReply:
+        number = request.run if request.HasField("run") else None
+        return await _answer(context, self._view.federation.list_runs(number))
+
+    async def ListMembers(self, request: pb.ListMembersRequest, context: Context) -> pb.ListMembersReply:
+        return await _answer(context, self._view.federation.list_members())
 
     async def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[pb.Event]:
         events = self._view.watch(request.kinds, request.since)

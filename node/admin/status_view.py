@@ -55,6 +55,7 @@ class StatusView:
         status = self._process.show(name)
         for part in (self._show_round(), self._show_sight(), self._show_training()):
             status.MergeFrom(part)
+        self._add_federation(status)
         measured, status.database_bytes, status.disk_free_bytes = await self._disk.run(self._read_disk)
         self._add_measured(status, measured)
         return status
@@ -77,6 +78,14 @@ class StatusView:
             contributes=machine is not None and machine.contributes,
             stops_after=service.participation.last_round,
         )
+
+    def _add_federation(self, status: pb.NodeStatus) -> None:
+        """Adds the run in force, and the changes that wait."""
+        tip, waiting = self._service.tip, list(self._service.proposals)
+        status.run = tip.state.run.number
+        status.run_round = max(0, tip.state.run.get_round(status.round))
+        status.open_changes = len(waiting)
+        status.unapproved_changes = sum(self._service.signer.id not in proposal.approvals for proposal in waiting)
 
     def _show_sight(self) -> pb.NodeStatus:
         """Whom it sees and awaits, and what keeps it from taking part."""

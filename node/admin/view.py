@@ -24,6 +24,7 @@ from chain.genesis import PROTOCOL_VERSION
 from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
 from node.admin.backups import Backups
+from node.admin.federation_view import FederationView
 from node.admin.peer_view import PeerView
 from node.admin.scorer import Scorer
 from node.admin.status_view import StatusView
@@ -87,8 +88,10 @@ class NodeView:
         peers: PeerView,
         status: StatusView,
         scorer: Scorer,
+        federation: FederationView,
         started_ms: int,
     ) -> None:
+        self.federation = federation
         self._service = service
         self._config = config
         self._chain = chain
@@ -315,4 +318,7 @@ class NodeView:
                 shown[key], shown[f"{key}_name"] = encode_id(node_id), self._peers.get_name(node_id)
             else:
                 shown[key] = value
+            if key == "by" and isinstance(value, int):  # a seat
+                proposer = self._service.tip.state.get_seat(value)
+                shown["by_name"] = f"seat {value}" if proposer is None else proposer.name
         return shown

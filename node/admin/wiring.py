@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chain.block import Id
+from node.admin.changes import ChangeControl
+from node.admin.federation_view import FederationView
 from node.admin.peer_view import PeerView
 from node.admin.predictor import Predictor
 from node.admin.process_view import ProcessView
@@ -42,6 +44,7 @@ def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: A
         peers=peers,
         status=StatusView(service, process, peers, ledger, c.disk, spec=c.spec, me=c.me, clock=c.clock),
         scorer=make_scorer(service, c),
+        federation=FederationView(service, _make_stored_chain(c), peers),
         started_ms=started_ms,
     )
 
@@ -55,7 +58,12 @@ def make_predictor(service: RoundService, c: NodeContext) -> Predictor:
 
 
 def make_control(service: RoundService, c: NodeContext, shutdown: Shutdown, reloading: Reloading, name: str) -> Control:
-    return Control(service, c.genesis, shutdown, reloading, me=c.me, name=name, disk=c.disk, clock=c.clock)
+    def get_data() -> dict[str, Any] | None:
+        data = reloading.config.data
+        return None if data is None else data.model_dump(mode="json")
+
+    changes = ChangeControl(service, c.store, c.disk, get_data=get_data)
+    return Control(service, c.genesis, shutdown, reloading, changes, me=c.me, name=name, disk=c.disk, clock=c.clock)
 
 
 def make_reloading(

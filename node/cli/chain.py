@@ -312,6 +312,8 @@ def describe_event(time: str, kind: str, data: dict[str, object]) -> str:
             value = show_id(value)
         elif isinstance(value, float):
             value = f"{value:.4g}"
+        elif key == "answer":
+            value = "yes" if value == 1 else "yes, without training"
         if value is not None:
             words.append(f"{key.removesuffix('_name')} {value}")
     return f"{show_time(time)}  {kind:<8}  {'  '.join(words)}"

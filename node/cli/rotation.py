@@ -8,11 +8,13 @@ import sys
 import typer
 
 from node.cli.options import AsJson, ConfigFile, make_group
+from node.cli.propose import replace_key
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Give this node's seat another key.")
+    group = make_group("Give a seat another key.")
     group.command("rotate")(rotate)
+    group.command("replace")(replace_key)
     app.add_typer(group, name="key")
 
 

@@ -118,6 +118,12 @@ def describe(status: pb.NodeStatus) -> _Facts:
     if status.transfers:
         at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
         facts[at:at] = _list_transfers(status)
+    if status.run > 1:
+        at = next(i for i, (name, _) in enumerate(facts) if name == "round")
+        facts.insert(at, ("run", f"{status.run}, round {status.run_round} of it"))
+    if status.open_changes:
+        at = next(i for i, (name, _) in enumerate(facts) if name == "accuracy")
+        facts.insert(at, ("changes", _describe_changes(status)))
     if status.HasField("stops_after"):
         facts.insert(0, ("ENDS", f"after round {status.stops_after}"))
     facts[:0] = [("CLOCK" if i == 0 else "", line) for i, line in enumerate(status.clocks_wrong)]
@@ -201,6 +207,12 @@ def _describe_pause(status: pb.NodeStatus) -> str:
 def _describe_spoiled(status: pb.NodeStatus) -> str:
     why = status.spoiled_reason
     return f"the aggregate of round {status.spoiled_round}, so this node goes on from its own model: {why}"
+
+
+def _describe_changes(status: pb.NodeStatus) -> str:
+    here = f", {status.unapproved_changes} of them not approved here" if status.unapproved_changes else ""
+    wait = "1 change waits" if status.open_changes == 1 else f"{status.open_changes} changes wait"
+    return f"{wait} for approval{here}: fednode proposals"
 
 
 def _describe_round(status: pb.NodeStatus) -> str:

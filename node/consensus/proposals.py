@@ -20,11 +20,13 @@ from chain.approvals import (
 )
 from chain.block import Answer, Approval, ApprovedChange, Digest, Id, Readiness
 from chain.changes.change import Change, read_change
+from chain.changes.consent import Missing
 from chain.changes.members import AddMember
 from chain.changes.rules import Upgrade
 from chain.errors import ChainError, DecodeError, InvalidSignature, NotAMember
 from chain.proposals import Closed, Proposal, Proposals
 from chain.protocol import describe_spoken, speaks
+from chain.state import State
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.clock import Clock
@@ -91,6 +93,17 @@ class ProposalBook:
     def __iter__(self) -> Iterator[Proposal]:
         return iter(self._proposals)
 
+    def get(self, change_id: Digest) -> Proposal | None:
+        return self._proposals.get(change_id)
+
+    def check(self, change: Change) -> State:
+        """The state that a change would give. Raises InvalidChange where it cannot hold, or there is no room for it."""
+        return self._proposals.check(change)
+
+    def compute_missing(self, proposal: Proposal) -> Missing:
+        """What an open change lacks to stand in the next block, its height apart."""
+        return self._proposals.compute_missing(proposal)
+
     @property
     def _chain_id(self) -> Digest:
         return self._current.tip.state.chain_id
@@ -155,10 +168,6 @@ class ProposalBook:
     def _keep(self, change_id: Digest, put: Callable[[], None]) -> None:
         """Makes it durable, in its turn, and has it in the next block if nothing is missing any more."""
         self._current.call(partial(self._put, change_id, put))
-
-    def check(self, change: Change) -> None:
-        """Raises ChainError for a change that cannot hold."""
-        self._proposals.check(change)
 
     async def stand_ready(self, ready: Readiness) -> bool:
         """Keeps the word of this node's own new key; whether it counts."""

@@ -12,7 +12,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "upgrade", "not_approved", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
+    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "upgrade", "not_approved", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "open_changes", "unapproved_changes", "run", "run_round", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,10 @@ class NodeStatus(_message.Message):
     TRAINING_TROUBLE_FIELD_NUMBER: _ClassVar[int]
     SPOILED_ROUND_FIELD_NUMBER: _ClassVar[int]
     SPOILED_REASON_FIELD_NUMBER: _ClassVar[int]
+    OPEN_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    UNAPPROVED_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    RUN_ROUND_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
@@ -145,13 +149,17 @@ class NodeStatus(_message.Message):
     training_trouble: str
     spoiled_round: int
     spoiled_reason: str
+    open_changes: int
+    unapproved_changes: int
+    run: int
+    run_round: int
     time: str
     started_at: str
     uptime_s: float
     pid: int
     worker_pid: int
     miner_pids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., upgrade: _Optional[str] = ..., not_approved: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., upgrade: _Optional[str] = ..., not_approved: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., open_changes: _Optional[int] = ..., unapproved_changes: _Optional[int] = ..., run: _Optional[int] = ..., run_round: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NotAwaited(_message.Message):
     __slots__ = ("id", "name", "reason")
@@ -1090,3 +1098,243 @@ class MetricsPoint(_message.Message):
     time: str
     values: _containers.ScalarMap[str, float]
     def __init__(self, round: _Optional[int] = ..., time: _Optional[str] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class ProposeRequest(_message.Message):
+    __slots__ = ("kind", "terms", "note", "first", "heights", "dry_run")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    HEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    terms: str
+    note: str
+    first: int
+    heights: int
+    dry_run: bool
+    def __init__(self, kind: _Optional[str] = ..., terms: _Optional[str] = ..., note: _Optional[str] = ..., first: _Optional[int] = ..., heights: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class ApproveRequest(_message.Message):
+    __slots__ = ("change", "no_train")
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    NO_TRAIN_FIELD_NUMBER: _ClassVar[int]
+    change: str
+    no_train: bool
+    def __init__(self, change: _Optional[str] = ..., no_train: _Optional[bool] = ...) -> None: ...
+
+class ListProposalsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListProposalsReply(_message.Message):
+    __slots__ = ("proposals",)
+    PROPOSALS_FIELD_NUMBER: _ClassVar[int]
+    proposals: _containers.RepeatedCompositeFieldContainer[ProposalView]
+    def __init__(self, proposals: _Optional[_Iterable[_Union[ProposalView, _Mapping]]] = ...) -> None: ...
+
+class GetProposalRequest(_message.Message):
+    __slots__ = ("change",)
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    change: str
+    def __init__(self, change: _Optional[str] = ...) -> None: ...
+
+class ProposalView(_message.Message):
+    __slots__ = ("id", "kind", "terms", "seat", "proposer", "made", "first", "expires", "note", "open", "differences", "approvals", "missing", "height", "approved_here", "warnings")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    PROPOSER_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    APPROVALS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    APPROVED_HERE_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    kind: str
+    terms: str
+    seat: int
+    proposer: str
+    made: int
+    first: int
+    expires: int
+    note: str
+    open: bool
+    differences: _containers.RepeatedCompositeFieldContainer[Difference]
+    approvals: _containers.RepeatedCompositeFieldContainer[ApprovalView]
+    missing: Missing
+    height: int
+    approved_here: bool
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., terms: _Optional[str] = ..., seat: _Optional[int] = ..., proposer: _Optional[str] = ..., made: _Optional[int] = ..., first: _Optional[int] = ..., expires: _Optional[int] = ..., note: _Optional[str] = ..., open: _Optional[bool] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., height: _Optional[int] = ..., approved_here: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Difference(_message.Message):
+    __slots__ = ("path", "old", "new")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    OLD_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    old: str
+    new: str
+    def __init__(self, path: _Optional[str] = ..., old: _Optional[str] = ..., new: _Optional[str] = ...) -> None: ...
+
+class ApprovalView(_message.Message):
+    __slots__ = ("id", "name", "trains")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TRAINS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    trains: bool
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., trains: _Optional[bool] = ...) -> None: ...
+
+class Missing(_message.Message):
+    __slots__ = ("nothing", "before", "after", "training", "readiness", "unanswered", "quorum", "quorum_after")
+    NOTHING_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    READINESS_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_AFTER_FIELD_NUMBER: _ClassVar[int]
+    nothing: bool
+    before: int
+    after: int
+    training: int
+    readiness: str
+    unanswered: _containers.RepeatedScalarFieldContainer[str]
+    quorum: str
+    quorum_after: str
+    def __init__(self, nothing: _Optional[bool] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., training: _Optional[int] = ..., readiness: _Optional[str] = ..., unanswered: _Optional[_Iterable[str]] = ..., quorum: _Optional[str] = ..., quorum_after: _Optional[str] = ...) -> None: ...
+
+class ListRunsRequest(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: int
+    def __init__(self, run: _Optional[int] = ...) -> None: ...
+
+class ListRunsReply(_message.Message):
+    __slots__ = ("runs",)
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedCompositeFieldContainer[RunView]
+    def __init__(self, runs: _Optional[_Iterable[_Union[RunView, _Mapping]]] = ...) -> None: ...
+
+class RunView(_message.Message):
+    __slots__ = ("number", "method", "model", "terms", "rounds", "made", "phase", "began", "last", "change", "note", "accuracy", "measured", "approvals", "authors", "counted")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    APPROVALS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORS_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    method: str
+    model: str
+    terms: str
+    rounds: int
+    made: int
+    phase: str
+    began: int
+    last: int
+    change: str
+    note: str
+    accuracy: float
+    measured: int
+    approvals: _containers.RepeatedCompositeFieldContainer[ApprovalView]
+    authors: _containers.RepeatedCompositeFieldContainer[RunAuthor]
+    counted: int
+    def __init__(self, number: _Optional[int] = ..., method: _Optional[str] = ..., model: _Optional[str] = ..., terms: _Optional[str] = ..., rounds: _Optional[int] = ..., made: _Optional[int] = ..., phase: _Optional[str] = ..., began: _Optional[int] = ..., last: _Optional[int] = ..., change: _Optional[str] = ..., note: _Optional[str] = ..., accuracy: _Optional[float] = ..., measured: _Optional[int] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., authors: _Optional[_Iterable[_Union[RunAuthor, _Mapping]]] = ..., counted: _Optional[int] = ...) -> None: ...
+
+class RunAuthor(_message.Message):
+    __slots__ = ("id", "name", "rounds")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    rounds: int
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., rounds: _Optional[int] = ...) -> None: ...
+
+class ListMembersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListMembersReply(_message.Message):
+    __slots__ = ("height", "quorum", "min_contributions", "members", "observers")
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    MIN_CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
+    height: int
+    quorum: int
+    min_contributions: int
+    members: _containers.RepeatedCompositeFieldContainer[MemberView]
+    observers: _containers.RepeatedCompositeFieldContainer[ObserverView]
+    def __init__(self, height: _Optional[int] = ..., quorum: _Optional[int] = ..., min_contributions: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberView, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[ObserverView, _Mapping]]] = ...) -> None: ...
+
+class MemberView(_message.Message):
+    __slots__ = ("id", "name", "seat", "since", "change", "key_since", "suspended", "pardoned_at", "me", "connected", "alive", "silent_s", "height", "clock_ahead_s", "address", "version")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    KEY_SINCE_FIELD_NUMBER: _ClassVar[int]
+    SUSPENDED_FIELD_NUMBER: _ClassVar[int]
+    PARDONED_AT_FIELD_NUMBER: _ClassVar[int]
+    ME_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_AHEAD_S_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    seat: int
+    since: int
+    change: str
+    key_since: int
+    suspended: bool
+    pardoned_at: int
+    me: bool
+    connected: bool
+    alive: bool
+    silent_s: float
+    height: int
+    clock_ahead_s: float
+    address: str
+    version: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., seat: _Optional[int] = ..., since: _Optional[int] = ..., change: _Optional[str] = ..., key_since: _Optional[int] = ..., suspended: _Optional[bool] = ..., pardoned_at: _Optional[int] = ..., me: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class ObserverView(_message.Message):
+    __slots__ = ("id", "name", "connected", "alive")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    connected: bool
+    alive: bool
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ...) -> None: ...

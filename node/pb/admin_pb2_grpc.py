@@ -195,6 +195,36 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.ExportModelRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.ModelChunk.FromString,
                 _registered_method=True)
+        self.Propose = channel.unary_unary(
+                '/fednode.v1.Admin/Propose',
+                request_serializer=node_dot_pb_dot_admin__pb2.ProposeRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ProposalView.FromString,
+                _registered_method=True)
+        self.Approve = channel.unary_unary(
+                '/fednode.v1.Admin/Approve',
+                request_serializer=node_dot_pb_dot_admin__pb2.ApproveRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ProposalView.FromString,
+                _registered_method=True)
+        self.ListProposals = channel.unary_unary(
+                '/fednode.v1.Admin/ListProposals',
+                request_serializer=node_dot_pb_dot_admin__pb2.ListProposalsRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ListProposalsReply.FromString,
+                _registered_method=True)
+        self.GetProposal = channel.unary_unary(
+                '/fednode.v1.Admin/GetProposal',
+                request_serializer=node_dot_pb_dot_admin__pb2.GetProposalRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ProposalView.FromString,
+                _registered_method=True)
+        self.ListRuns = channel.unary_unary(
+                '/fednode.v1.Admin/ListRuns',
+                request_serializer=node_dot_pb_dot_admin__pb2.ListRunsRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ListRunsReply.FromString,
+                _registered_method=True)
+        self.ListMembers = channel.unary_unary(
+                '/fednode.v1.Admin/ListMembers',
+                request_serializer=node_dot_pb_dot_admin__pb2.ListMembersRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ListMembersReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -421,6 +451,49 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Propose(self, request, context):
+        """A change of the federation, signed by this node and sent to all members; with dry_run only what it would change.
+        FAILED_PRECONDITION, and nothing is signed, where it cannot hold.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Approve(self, request, context):
+        """This node's yes to an open change; one that was given before stays. NOT_FOUND where no such change is open,
+        FAILED_PRECONDITION where this node cannot agree.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProposals(self, request, context):
+        """Changes that wait for approval, the one made first at the top.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetProposal(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRuns(self, request, context):
+        """The runs there were, and the one in force; of one that is asked for also who trained in it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMembers(self, request, context):
+        """Who decides and who reads, as the newest state has it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -583,6 +656,36 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ExportModel,
                     request_deserializer=node_dot_pb_dot_admin__pb2.ExportModelRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.ModelChunk.SerializeToString,
+            ),
+            'Propose': grpc.unary_unary_rpc_method_handler(
+                    servicer.Propose,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ProposeRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ProposalView.SerializeToString,
+            ),
+            'Approve': grpc.unary_unary_rpc_method_handler(
+                    servicer.Approve,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ApproveRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ProposalView.SerializeToString,
+            ),
+            'ListProposals': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProposals,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ListProposalsRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ListProposalsReply.SerializeToString,
+            ),
+            'GetProposal': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetProposal,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.GetProposalRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ProposalView.SerializeToString,
+            ),
+            'ListRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRuns,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ListRunsRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ListRunsReply.SerializeToString,
+            ),
+            'ListMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMembers,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ListMembersRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ListMembersReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1449,6 +1552,168 @@ class Admin:
             '/fednode.v1.Admin/ExportModel',
             node_dot_pb_dot_admin__pb2.ExportModelRequest.SerializeToString,
             node_dot_pb_dot_admin__pb2.ModelChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Propose(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/Propose',
+            node_dot_pb_dot_admin__pb2.ProposeRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ProposalView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Approve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/Approve',
+            node_dot_pb_dot_admin__pb2.ApproveRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ProposalView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProposals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/ListProposals',
+            node_dot_pb_dot_admin__pb2.ListProposalsRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ListProposalsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetProposal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/GetProposal',
+            node_dot_pb_dot_admin__pb2.GetProposalRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ProposalView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/ListRuns',
+            node_dot_pb_dot_admin__pb2.ListRunsRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ListRunsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/ListMembers',
+            node_dot_pb_dot_admin__pb2.ListMembersRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ListMembersReply.FromString,
             options,
             channel_credentials,
             insecure,

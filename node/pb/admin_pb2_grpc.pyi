@@ -105,6 +105,21 @@ class AdminStub:
     that with the file behind it. NOT_FOUND before the first, DATA_LOSS where the checkpoint is damaged.
     """
     ExportModel: _grpc.UnaryStreamMultiCallable[_admin_pb2.ExportModelRequest, _admin_pb2.ModelChunk]
+    Propose: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ProposeRequest, _admin_pb2.ProposalView]
+    """A change of the federation, signed by this node and sent to all members; with dry_run only what it would change.
+    FAILED_PRECONDITION, and nothing is signed, where it cannot hold.
+    """
+    Approve: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ApproveRequest, _admin_pb2.ProposalView]
+    """This node's yes to an open change; one that was given before stays. NOT_FOUND where no such change is open,
+    FAILED_PRECONDITION where this node cannot agree.
+    """
+    ListProposals: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListProposalsRequest, _admin_pb2.ListProposalsReply]
+    """Changes that wait for approval, the one made first at the top."""
+    GetProposal: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetProposalRequest, _admin_pb2.ProposalView]
+    ListRuns: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRunsRequest, _admin_pb2.ListRunsReply]
+    """The runs there were, and the one in force; of one that is asked for also who trained in it."""
+    ListMembers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListMembersRequest, _admin_pb2.ListMembersReply]
+    """Who decides and who reads, as the newest state has it."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -178,6 +193,21 @@ class AdminAsyncStub(AdminStub):
     that with the file behind it. NOT_FOUND before the first, DATA_LOSS where the checkpoint is damaged.
     """
     ExportModel: _aio.UnaryStreamMultiCallable[_admin_pb2.ExportModelRequest, _admin_pb2.ModelChunk]  # type: ignore[assignment]
+    Propose: _aio.UnaryUnaryMultiCallable[_admin_pb2.ProposeRequest, _admin_pb2.ProposalView]  # type: ignore[assignment]
+    """A change of the federation, signed by this node and sent to all members; with dry_run only what it would change.
+    FAILED_PRECONDITION, and nothing is signed, where it cannot hold.
+    """
+    Approve: _aio.UnaryUnaryMultiCallable[_admin_pb2.ApproveRequest, _admin_pb2.ProposalView]  # type: ignore[assignment]
+    """This node's yes to an open change; one that was given before stays. NOT_FOUND where no such change is open,
+    FAILED_PRECONDITION where this node cannot agree.
+    """
+    ListProposals: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListProposalsRequest, _admin_pb2.ListProposalsReply]  # type: ignore[assignment]
+    """Changes that wait for approval, the one made first at the top."""
+    GetProposal: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetProposalRequest, _admin_pb2.ProposalView]  # type: ignore[assignment]
+    ListRuns: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRunsRequest, _admin_pb2.ListRunsReply]  # type: ignore[assignment]
+    """The runs there were, and the one in force; of one that is asked for also who trained in it."""
+    ListMembers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListMembersRequest, _admin_pb2.ListMembersReply]  # type: ignore[assignment]
+    """Who decides and who reads, as the newest state has it."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -440,5 +470,56 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ExportModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.ModelChunk], _abc.AsyncIterator[_admin_pb2.ModelChunk]]: ...
+
+    @_abc_1.abstractmethod
+    def Propose(
+        self,
+        request: _admin_pb2.ProposeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ProposalView, _abc.Awaitable[_admin_pb2.ProposalView]]:
+        """A change of the federation, signed by this node and sent to all members; with dry_run only what it would change.
+        FAILED_PRECONDITION, and nothing is signed, where it cannot hold.
+        """
+
+    @_abc_1.abstractmethod
+    def Approve(
+        self,
+        request: _admin_pb2.ApproveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ProposalView, _abc.Awaitable[_admin_pb2.ProposalView]]:
+        """This node's yes to an open change; one that was given before stays. NOT_FOUND where no such change is open,
+        FAILED_PRECONDITION where this node cannot agree.
+        """
+
+    @_abc_1.abstractmethod
+    def ListProposals(
+        self,
+        request: _admin_pb2.ListProposalsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListProposalsReply, _abc.Awaitable[_admin_pb2.ListProposalsReply]]:
+        """Changes that wait for approval, the one made first at the top."""
+
+    @_abc_1.abstractmethod
+    def GetProposal(
+        self,
+        request: _admin_pb2.GetProposalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ProposalView, _abc.Awaitable[_admin_pb2.ProposalView]]: ...
+
+    @_abc_1.abstractmethod
+    def ListRuns(
+        self,
+        request: _admin_pb2.ListRunsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListRunsReply, _abc.Awaitable[_admin_pb2.ListRunsReply]]:
+        """The runs there were, and the one in force; of one that is asked for also who trained in it."""
+
+    @_abc_1.abstractmethod
+    def ListMembers(
+        self,
+        request: _admin_pb2.ListMembersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListMembersReply, _abc.Awaitable[_admin_pb2.ListMembersReply]]:
+        """Who decides and who reads, as the newest state has it."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -50,7 +50,8 @@ def find_commands() -> dict[str, Any]:
 
 
 COMMANDS = sorted(find_commands())
-GROUPS_THAT_LIST = {"peers", "rounds"}  # without a word behind them they are their own `list`
+# Without a word behind them they are their own `list`.
+GROUPS_THAT_LIST = {"members", "peers", "proposals", "rounds", "runs"}
 
 
 def test_the_walk_finds_them() -> None:

@@ -34,6 +34,16 @@ class _Node(admin_pb2_grpc.AdminServicer):
     def ListPeers(self, request: pb.ListPeersRequest, context: Any) -> pb.ListPeersReply:  # noqa: N802
         return pb.ListPeersReply(peers=[pb.PeerView(id="b" * 52, name="bob", connected=True)])
 
+    def ListProposals(self, request: pb.ListProposalsRequest, context: Any) -> pb.ListProposalsReply:  # noqa: N802
+        difference = pb.Difference(path="rules.keep_heights", old="2", new="3")
+        return pb.ListProposalsReply(proposals=[pb.ProposalView(id="3f" * 32, differences=[difference])])
+
+    def ListMembers(self, request: pb.ListMembersRequest, context: Any) -> pb.ListMembersReply:  # noqa: N802
+        return pb.ListMembersReply(members=[pb.MemberView(id="b" * 52, name="bob")])
+
+    def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsReply:  # noqa: N802
+        return pb.ListRunsReply(runs=[pb.RunView(number=1, method="dfpl", model="mlp")])
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Path]:
@@ -48,7 +58,9 @@ def node(tmp_path: Path) -> Iterator[Path]:
         server.stop(None).wait()
 
 
-@pytest.mark.parametrize("command", [("status",), ("status", "--json"), ("peers", "list")])
+@pytest.mark.parametrize(
+    "command", [("status",), ("status", "--json"), ("peers", "list"), ("proposals",), ("members",), ("runs",)]
+)
 def test_what_asks_a_node_loads_neither_arrays_nor_signatures(node: Path, command: tuple[str, ...]) -> None:
     done = ask(node, *command)
     assert (done.returncode, done.stderr.strip()) == (0, "")

@@ -81,7 +81,15 @@ def test_every_method_has_a_role_and_one_that_is_forgotten_needs_admin() -> None
     assert set(ROLES) == methods
     changes = {name for name in methods if get_role(f"/fednode.v1.Admin/{name}") is Role.ADMIN}
     peers, runs = {"BanPeer", "UnbanPeer", "AddPeer", "RemovePeer"}, {"Reload", "SetLogLevel", "Shutdown"}
-    assert changes == peers | runs | {"PauseTraining", "ResumeTraining", "StopAfterRound", "RotateKey"}
+    assert changes == peers | runs | {
+        "PauseTraining",
+        "ResumeTraining",
+        "StopAfterRound",
+        "Propose",
+        "Approve",
+        "RotateKey",
+        "Backup",
+    }
     assert get_role("/fednode.v1.Admin/Forgotten") is Role.ADMIN
     assert get_role("/grpc.health.v1.Health/Check") is Role.READ
     assert Role.ADMIN.allows(Role.READ)

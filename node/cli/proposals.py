@@ -1,0 +1,184 @@
+"""`fednode proposals` and `approve`: the changes of the federation that wait, and this node's yes to one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.options import AsJson, make_group
+from node.cli.target import NodeConfigFile, Socket
+
+if TYPE_CHECKING:
+    from node.pb import admin_pb2 as pb
+
+_Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, or at least four of its first digits.")]
+KINDS = {
+    "add_member": "add member",
+    "remove_member": "remove member",
+    "replace_key": "replace key",
+    "start_run": "start run",
+    "set_rounds": "set rounds",
+    "end_run": "end run",
+    "set_rules": "set rules",
+    "add_observer": "add observer",
+    "remove_observer": "remove observer",
+}
+
+
+def register(app: typer.Typer) -> None:
+    group = make_group("Show the changes that wait for approval.")
+    group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
+    group.command("list")(list_all)
+    group.command("show")(show)
+    app.add_typer(group, name="proposals")
+    app.command("approve")(approve)
+
+
+def list_by_default(
+    context: typer.Context, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False
+) -> None:
+    """Show the changes that wait for approval."""
+    if context.invoked_subcommand is None:
+        list_all(socket, config, as_json)
+    elif socket or config is not None or as_json:
+        raise typer.BadParameter(
+            f"expected options after the command, as in fednode proposals {context.invoked_subcommand} --json",
+            ctx=context,
+        )
+
+
+def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
+    """List the changes that wait for approval.
+
+    Example: fednode proposals list --config node.yaml
+    """
+    from node.admin.json_view import to_json
+    from node.cli.output import print_json, print_table, show_id
+    from node.cli.target import open_node
+
+    with open_node(socket, config) as node:
+        proposals = node.list_proposals()
+    if as_json:
+        print_json({"proposals": [to_json(proposal) for proposal in proposals]})
+        return
+    if not proposals:
+        print("no change waits for approval")
+        return
+    rows = [
+        (
+            show_id(proposal.id),
+            KINDS.get(proposal.kind, proposal.kind),
+            proposal.proposer,
+            f"{len(proposal.approvals)}" + ("" if proposal.approved_here else ", not here"),
+            describe_missing(proposal.missing),
+            str(proposal.expires),
+            ", ".join(describe_differences(proposal)[:1]),
+        )
+        for proposal in proposals
+    ]
+    print_table(("ID", "CHANGE", "PROPOSED BY", "APPROVED", "LACKS", ">UNTIL", "WHAT"), rows)
+
+
+def show(which: _Id, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
+    """Show a change: what it does, who approved, what it lacks.
+
+    Example: fednode proposals show 3f9a2c11 --config node.yaml
+    """
+    from node.admin.json_view import to_json
+    from node.cli.output import print_json
+    from node.cli.target import open_node
+
+    with open_node(socket, config) as node:
+        proposal = node.get_proposal(which)
+    if as_json:
+        print_json(to_json(proposal))
+    else:
+        print_proposal(proposal)
+
+
+def approve(
+    which: _Id,
+    no_train: Annotated[
+        bool, typer.Option("--no-train", help="Agree to a run in which this site does not train.")
+    ] = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Approve a change. It is signed and cannot be taken back; fednode proposals show says what it does.
+
+    Examples: fednode approve 3f9a -c node.yaml, or fednode approve 3f9a --no-train -c node.yaml
+    """
+    from node.admin.json_view import to_json
+    from node.cli.output import print_json
+    from node.cli.target import open_node
+
+    with open_node(socket, config) as node:
+        proposal = node.approve(which, no_train=no_train)
+    if as_json:
+        print_json(to_json(proposal))
+        return
+    print_proposal(proposal)
+    lacks = describe_missing(proposal.missing)
+    print(f"\napproved; it {'will be in the next block' if proposal.missing.nothing else f'still lacks {lacks}'}")
+
+
+# ---- in words
+
+
+def print_proposal(proposal: pb.ProposalView) -> None:
+    """A change with what it does, who agreed, and what it lacks."""
+    from node.cli.output import YELLOW, paint, print_facts, show_id
+
+    title = f"{KINDS.get(proposal.kind, proposal.kind)}, by {proposal.proposer}"
+    print(f"{title}  {show_id(proposal.id)}" if proposal.open else title)
+    print("\n".join(f"  {line}" for line in describe_differences(proposal)))
+    facts = [("until", f"height {proposal.expires}; the chain is at {proposal.height}")]
+    if proposal.first > proposal.height + 1:
+        facts.insert(0, ("from", f"height {proposal.first}"))
+    if proposal.note:
+        facts.insert(0, ("note", proposal.note))
+    if proposal.open:
+        facts.append(("approved by", describe_approvals(proposal.approvals)))
+    facts.append(("lacks", describe_missing(proposal.missing)))
+    if proposal.missing.unanswered and not proposal.missing.nothing:
+        facts.append(("not answered", ", ".join(proposal.missing.unanswered)))
+    print_facts(facts)
+    for warning in proposal.warnings:
+        print(paint(f"note: {warning}", YELLOW))
+
+
+def describe_differences(proposal: pb.ProposalView) -> list[str]:
+    """A line for each value that changes."""
+    from node.federation.difference import format_difference
+
+    return [
+        format_difference(
+            each.path,
+            json.loads(each.old) if each.HasField("old") else None,
+            json.loads(each.new) if each.HasField("new") else None,
+        )
+        for each in proposal.differences
+    ]
+
+
+def describe_approvals(approvals: Iterable[pb.ApprovalView]) -> str:
+    """Who agreed; to a run also who will not train in it."""
+    return ", ".join(each.name if each.trains else f"{each.name} (does not train)" for each in approvals) or "nobody"
+
+
+def describe_missing(missing: pb.Missing) -> str:
+    """What a change lacks: `1 more approval (3 of 4 decide)`."""
+    lacks = []
+    if missing.before:
+        lacks.append(f"{missing.before} more approval{'s' if missing.before != 1 else ''} ({missing.quorum} decide)")
+    if missing.after:
+        lacks.append(f"{missing.after} more of those who will be members ({missing.quorum_after} decide)")
+    if missing.training:
+        lacks.append(f"{missing.training} more that will train")
+    if missing.HasField("readiness"):
+        lacks.append(f"the readiness of {missing.readiness[:8]}")
+    return ", ".join(lacks) or "nothing"

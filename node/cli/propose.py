@@ -1,0 +1,369 @@
+"""`fednode propose`, `leave`, `key replace`: changes of the federation, shown before they are signed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from node.cli.options import MAX_HEIGHT, AsJson, make_group
+from node.cli.target import NodeConfigFile, Socket
+from node.errors import NodeError
+
+if TYPE_CHECKING:
+    from node.pb import admin_pb2 as pb
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="A member's name, its id, or the beginning of one.")]
+_Request = Annotated[
+    str,
+    typer.Argument(metavar="REQUEST", help="The line of a join request; or NAME=ID on a network to try things out."),
+]
+_Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; it stands on the chain.")]
+_Expires = Annotated[int, typer.Option("--expires", metavar="N", min=1, max=1000, help="It stays open for N heights.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Sign without asking.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and sign nothing.")]
+_EXPIRES = 500
+
+
+def register(app: typer.Typer) -> None:
+    group = make_group("Propose a change of the federation.")
+    group.command("add-member")(add_member)
+    group.command("remove-member")(remove_member)
+    group.command("run")(start_run)
+    group.command("rounds")(set_rounds)
+    group.command("end-run")(end_run)
+    group.command("set")(set_rules)
+    group.command("upgrade")(upgrade)
+    group.command("pardon")(pardon)
+    group.command("add-observer")(add_observer)
+    group.command("remove-observer")(remove_observer)
+    app.add_typer(group, name="propose")
+    app.command("leave")(leave)
+
+
+# ---- who takes part
+
+
+def add_member(
+    request: _Request,
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose a new member.
+
+    A quorum of the members has to approve it, and of those who will be members; the joiner's node has to run and to
+    have the chain. Compare the id in the request with the joiner by voice before you sign.
+
+    Example: fednode propose add-member "$(cat hospital-d.request)" --note "ethics vote 2026-11" -c node.yaml
+    """
+    _propose("add_member", {"request": request}, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def remove_member(
+    name: _Name,
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose that a member goes.
+
+    A quorum of the members has to approve it, and of those who stay.
+
+    Example: fednode propose remove-member hospital-d --note "left the study" -c node.yaml
+    """
+    _propose("remove_member", {"name": name}, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def replace_key(
+    name: _Name,
+    request: _Request,
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose another key for a member who lost its own.
+
+    Or had it stolen. A quorum has to approve it, and a node with the new key has to run. Compare its id with the member
+    by voice.
+
+    Example: fednode key replace hospital-b "$(cat hospital-b.request)" -c node.yaml
+    """
+    terms = {"name": name, "request": request}
+    _propose("replace_key", terms, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def pardon(
+    name: _Name,
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose that a suspended member contributes again.
+
+    Example: fednode propose pardon hospital-c --note "restored from a backup" -c node.yaml
+    """
+    _propose("pardon", {"name": name}, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def add_observer(
+    request: _Request,
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose an observer, which reads and decides nothing.
+
+    Example: fednode propose add-observer registry=K5RY2M4A… -c node.yaml
+    """
+    _propose("add_observer", {"request": request}, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def remove_observer(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An observer's name or id.")],
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose that an observer reads no more.
+
+    Example: fednode propose remove-observer registry -c node.yaml
+    """
+    _propose("remove_observer", {"name": name}, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def leave(
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Leave the federation.
+
+    This node proposes that it goes; a quorum of the others has to approve. Until then it votes, and what it is needed
+    for goes on; after that it decides nothing any more. What it contributed stays on the chain.
+
+    Example: fednode leave --note "end of the study" -c node.yaml
+    """
+    if not as_json:
+        print("This node asks to leave. It votes until the others have approved that; what it contributed stays.\n")
+    _propose("leave", {}, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+# ---- what is trained
+
+
+def start_run(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="A YAML file with method, model, classes, input or rounds.", show_default=False
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="On top, as in lr=0.05 or model.hidden=[32]. May be repeated."),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", min=0, help="How many; 0: no end.")] = None,
+    continues: Annotated[bool, typer.Option("--continue", help="Begin from the aggregate in force.")] = False,
+    initial: Annotated[
+        Path | None, typer.Option("--initial", metavar="FILE", help="Begin from this model, on the node's machine.")
+    ] = None,
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose the next run.
+
+    What neither FILE nor --set names stays as it is in the run in force. Enough of those who approve it have to train
+    in it. It begins with the block after the one that holds it.
+
+    Examples: fednode propose run --set lr=0.05 --rounds 100 --continue -c node.yaml, or
+    fednode propose run run.yaml --initial initial_model.safetensors -c node.yaml
+    """
+    from node.config.yaml_source import read_sections
+
+    given = {} if file is None else dict(read_sections(file).value)
+    if continues == (initial is not None):
+        raise typer.BadParameter("expected either --continue or --initial FILE: what the run begins from")
+    terms = {
+        "run": given,
+        "set": list(settings or ()),
+        "rounds": rounds,
+        "initial": "continue" if initial is None else str(initial.absolute()),
+    }
+    _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def set_rounds(
+    rounds: Annotated[int, typer.Argument(metavar="N", min=0, max=MAX_HEIGHT, help="How many in all; 0: no end.")],
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose another number of rounds for the run in force.
+
+    Example: fednode propose rounds 200 -c node.yaml
+    """
+    _propose("set_rounds", {"rounds": rounds}, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def end_run(
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose that the run in force ends.
+
+    The federation is idle then, until another run is agreed on.
+
+    Example: fednode propose end-run --note "diverges everywhere" -c node.yaml
+    """
+    _propose("end_run", {}, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+# ---- by which rules
+
+
+def set_rules(
+    values: Annotated[list[str], typer.Argument(metavar="PATH=VALUE…", help="As in waits.collect_s=5.")],
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose other values of the rules.
+
+    They are those of genesis: quorum, waits, pow, limits, min_contributions, keep_heights, evidence_heights. A number
+    moves at most 64-fold at once.
+
+    Example: fednode propose set waits.collect_s=5 waits.delta_s=1 -c node.yaml
+    """
+    from node.config.yaml_source import parse_value
+
+    rules: dict[str, Any] = {}
+    for text in values:
+        path, equals, value = text.partition("=")
+        if not equals or not path:
+            raise typer.BadParameter(f"expected PATH=VALUE, as in waits.collect_s=5 (got {text})")
+        if path in rules:
+            raise typer.BadParameter(f"{path} is given twice")
+        rules[path] = parse_value(value, path)
+    _propose("set_rules", {"rules": rules}, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def upgrade(
+    protocol: Annotated[int, typer.Argument(metavar="P", min=1, help="The number of the protocol.")],
+    first: Annotated[
+        int, typer.Option("--from", metavar="H", min=1, max=MAX_HEIGHT, help="The height from which it is spoken.")
+    ],
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose another protocol from a height on.
+
+    Each node that cannot speak it stops before that height. Update all of them first: fednode version says what a
+    release speaks.
+
+    Example: fednode propose upgrade 3 --from 5000 -c node.yaml
+    """
+    terms = {"protocol": protocol}
+    _propose("upgrade", terms, (socket, config), note, expires, yes, dry_run, as_json, first=first)
+
+
+# ---- shown, asked, signed
+
+
+def _propose(
+    kind: str,
+    terms: Mapping[str, Any],
+    target: tuple[str | None, Path | None],
+    note: str,
+    expires: int,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    *,
+    first: int | None = None,
+) -> None:
+    from node.admin.json_view import to_json
+    from node.cli.output import print_json
+    from node.cli.proposals import print_proposal
+    from node.cli.target import open_node
+    from node.pb import admin_pb2 as pb
+
+    def ask(*, is_dry: bool) -> pb.ProposeRequest:
+        return pb.ProposeRequest(
+            kind=kind, terms=json.dumps(terms), note=note, first=first, heights=expires, dry_run=is_dry
+        )
+
+    if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
+        raise NodeError("expected --yes, or --dry-run, where nobody can be asked")
+    with open_node(*target) as node:
+        if not yes:
+            draft = node.propose(ask(is_dry=True))
+            if dry_run and as_json:
+                print_json(to_json(draft))
+                return
+            print_proposal(draft)
+            if dry_run:
+                return
+            typer.confirm("\nSign this, and send it to all members?", abort=True)
+        signed = node.propose(ask(is_dry=False))
+    if as_json:
+        print_json(to_json(signed))
+        return
+    if yes:
+        print_proposal(signed)
+    print(f"\nproposed as {signed.id[:8]}; the others agree with: fednode approve {signed.id[:8]}")

@@ -1,0 +1,131 @@
+"""`fednode runs`: the trainings that the federation has agreed on, one after the other."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.options import AsJson, make_group
+from node.cli.proposals import describe_approvals
+from node.cli.target import NodeConfigFile, Socket
+
+if TYPE_CHECKING:
+    from node.pb import admin_pb2 as pb
+
+_PHASES = {
+    "running": "running",
+    "done": "its rounds are made",
+    "ended": "ended by a change",
+    "over": "another run followed",
+}
+
+
+def register(app: typer.Typer) -> None:
+    group = make_group("Show what was trained, run by run.")
+    group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
+    group.command("list")(list_all)
+    group.command("show")(show)
+    app.add_typer(group, name="runs")
+
+
+def list_by_default(
+    context: typer.Context, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False
+) -> None:
+    """Show what was trained, run by run."""
+    if context.invoked_subcommand is None:
+        list_all(socket, config, as_json)
+    elif socket or config is not None or as_json:
+        raise typer.BadParameter(
+            f"expected options after the command, as in fednode runs {context.invoked_subcommand} --json", ctx=context
+        )
+
+
+def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
+    """List the runs.
+
+    Example: fednode runs list --config node.yaml
+    """
+    from node.admin.json_view import to_json
+    from node.cli.output import print_json, print_table, show_number
+    from node.cli.target import open_node
+
+    with open_node(socket, config) as node:
+        runs = node.list_runs()
+    if as_json:
+        print_json({"runs": [to_json(run) for run in runs]})
+        return
+    rows = [
+        (
+            str(run.number),
+            run.method,
+            run.model,
+            describe_rounds(run),
+            show_number(run.accuracy if run.HasField("accuracy") else None),
+            run.phase,
+            describe_start(run),
+        )
+        for run in runs
+    ]
+    print_table((">RUN", "METHOD", "MODEL", ">ROUNDS", ">ACCURACY", "STATE", "STARTED"), rows)
+
+
+def show(
+    number: Annotated[int, typer.Argument(metavar="[N]", min=0, help="Its number; 0 is the newest.")] = 0,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run: its settings, who approved, who trained in it.
+
+    Example: fednode runs show 2 --config node.yaml
+    """
+    from node.admin.json_view import to_json
+    from node.cli.output import print_facts, print_json, show_number
+    from node.cli.target import open_node
+
+    with open_node(socket, config) as node:
+        (run,) = node.list_runs(number)
+    if as_json:
+        print_json(to_json(run))
+        return
+    facts = [
+        ("run", f"{run.number}: {_PHASES.get(run.phase, run.phase)}"),
+        ("method", f"{run.method} on {run.model}"),
+        ("settings", describe_settings(run)),
+        ("rounds", describe_rounds(run)),
+        ("started", describe_start(run)),
+        ("newest height", str(run.last)),
+    ]
+    if run.note:
+        facts.append(("note", run.note))
+    approved = "all founders, with genesis" if not run.began else describe_approvals(run.approvals)
+    facts.append(("approved by", approved))
+    accuracy = show_number(run.accuracy if run.HasField("accuracy") else None)
+    at = f" at height {run.measured}" if run.HasField("measured") else ""
+    facts.append(("accuracy here", f"{accuracy}{at}"))
+    facts.append(("trained in it", describe_authors(run)))
+    print_facts(facts)
+
+
+def describe_rounds(run: pb.RunView) -> str:
+    return f"{run.made} of {run.rounds}" if run.rounds else f"{run.made}"
+
+
+def describe_start(run: pb.RunView) -> str:
+    return "genesis" if not run.began else f"height {run.began}, by change {run.change[:8]}"
+
+
+def describe_settings(run: pb.RunView) -> str:
+    """The method's, as key and value."""
+    method = json.loads(run.terms)["method"]
+    return ", ".join(f"{key} {json.dumps(value)}" for key, value in sorted(method.items()) if key != "name") or "none"
+
+
+def describe_authors(run: pb.RunView) -> str:
+    """`node0 10, node1 9; of 10 rounds`."""
+    if not run.authors:
+        return "nobody yet"
+    counts = ", ".join(f"{author.name} {author.rounds}" for author in run.authors)
+    return f"{counts}; of {'the newest ' if run.counted < run.made else ''}{run.counted} rounds"

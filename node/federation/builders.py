@@ -1,0 +1,258 @@
+"""Builders of changes: turn what an operator asks for into a change of the state in force, or say why it cannot be.
+
+A request has a kind and its terms, by names and by the values that are wanted; seats, keys and old values are filled in
+here. All is checked before anything is signed: raises ChangeRefused with a sentence for the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chain.block import Id
+from chain.changes.base import Kind, Place
+from chain.changes.change import Change
+from chain.changes.execution import execute_change
+from chain.changes.members import AddMember, AddObserver, Pardon, RemoveMember, RemoveObserver, ReplaceKey
+from chain.changes.rules import SetRules, Upgrade
+from chain.changes.runs import CONTINUE, EndRun, SetRounds, StartRun
+from chain.errors import ChainError, GenesisError
+from chain.protocol import describe_spoken, speaks
+from chain.rules import MIB
+from chain.schema import Section, describe, quote, suggest
+from chain.signing import encode_id
+from chain.state import Member, State
+from chain.tip import Tip
+from ml.errors import SpecError
+from node.config.genesis_file import WHAT_LEAVES, get_run_spec
+from node.errors import ChangeRefused
+from node.federation.join_line import read_join_line
+from node.federation.run_terms import begin_from, check_data, check_run, draft_run, read_initial_digest
+
+USUAL_HEIGHTS = 500  # for which a change stays open, unless told otherwise
+MIN_PREFIX_CHARS = 4  # of an id that stands for the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A change as an operator asks for it. It may stand from height `first` on, the next by default, and stays open for
+    `num_heights`."""
+
+    kind: str
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    first: int | None = None
+    num_heights: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A change that holds now, the state it would give, and the blob that goes with it, if one does."""
+
+    change: Change
+    after: State
+    blob: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a change is built on: the tip, this node's key, and the configuration's `data`, None without any."""
+
+    tip: Tip
+    me: Id
+    data: Mapping[str, Any] | None = None
+
+    @property
+    def state(self) -> State:
+        return self.tip.state
+
+
+def build_change(wish: Wish, ground: Ground) -> Built:
+    """The change that `wish` asks for. Raises ChangeRefused."""
+    member = ground.state.get_member(ground.me)
+    if member is None:
+        raise ChangeRefused("this node is no member, and only members propose changes")
+    try:
+        return _build(wish, ground, member)
+    except ChainError as error:
+        raise ChangeRefused(describe(error)) from error
+    except SpecError as error:
+        raise ChangeRefused(str(error)) from error
+
+
+def _build(wish: Wish, ground: Ground, me: Member) -> Built:
+    if wish.kind not in _BUILDERS:
+        raise GenesisError("kind", f"expected one of {', '.join(_BUILDERS)}, got {quote(wish.kind)}")
+    kind, blob = _BUILDERS[wish.kind](wish.terms, ground, me)
+    made = ground.tip.height
+    first = made + 1 if wish.first is None else wish.first
+    expires = max(made, first - 1) + (USUAL_HEIGHTS if wish.num_heights is None else wish.num_heights)
+    change = Change(kind, me.seat, made, first, expires, wish.note)
+    after = execute_change(ground.state, change, Place(first, ground.tip.header.aggregate))
+    check_site(kind, ground.state, after, ground.data)
+    return Built(change, after, blob)
+
+
+def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] | None) -> None:
+    """Raises ChangeRefused or SpecError where the chain would take a change and the sites could not live with it."""
+    if isinstance(kind, Upgrade) and not speaks(kind.protocol):
+        raise ChangeRefused(f"protocol {kind.protocol}: this release speaks {describe_spoken()}; update fednode first")
+    if after.rules.limits != before.rules.limits or after.run.number != before.run.number:
+        get_run_spec(after.run, after.rules, after.n)
+    if (after.run.classes, after.run.input) != (before.run.classes, before.run.input):
+        check_data(after.run, data)
+
+
+# ---- names
+
+
+def find_member(state: State, text: str) -> Member:
+    """The member of this name, id, or beginning of an id. Raises GenesisError."""
+    found = [member for member in state.members if text in (member.name, encode_id(member.key))]
+    if not found and len(text) >= MIN_PREFIX_CHARS:
+        found = [member for member in state.members if encode_id(member.key).startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    names = tuple(member.name for member in state.members)
+    if found:
+        raise GenesisError("name", f"{len(found)} members have an id that begins with {quote(text)}")
+    raise GenesisError("name", f"no member is called {quote(text)}{suggest(text, names)}. Members: {', '.join(names)}")
+
+
+# ---- kinds
+
+_Answer = tuple[Kind, bytes | None]
+
+
+def _add_member(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    line = read_join_line(Section("", terms, ("request",)).text("request"), ground.state.chain_id)
+    return AddMember(line.key, line.name), None
+
+
+def _remove_member(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    return RemoveMember(find_member(ground.state, Section("", terms, ("name",)).text("name")).seat), None
+
+
+def _leave(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    Section("", terms, ())
+    return RemoveMember(me.seat), None
+
+
+def _replace_key(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    top = Section("", terms, ("name", "request"))
+    line = read_join_line(top.text("request"), ground.state.chain_id)
+    return ReplaceKey(find_member(ground.state, top.text("name")).seat, line.key), None
+
+
+def _pardon(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    return Pardon(find_member(ground.state, Section("", terms, ("name",)).text("name")).seat), None
+
+
+def _add_observer(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    line = read_join_line(Section("", terms, ("request",)).text("request"), ground.state.chain_id)
+    return AddObserver(line.key, line.name), None
+
+
+def _remove_observer(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    name = Section("", terms, ("name",)).text("name")
+    for observer in ground.state.observers:
+        if name in (observer.name, encode_id(observer.key)):
+            return RemoveObserver(observer.key), None
+    known = ", ".join(observer.name for observer in ground.state.observers) or "none"
+    raise GenesisError("name", f"no observer is called {quote(name)}. Observers: {known}")
+
+
+def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    """`run` has sections in the place of those in force; `initial` is `continue`, a digest, or a path on this node's
+    machine."""
+    top = Section("", terms, ("run", "set", "rounds", "initial"))
+    given, rounds = top.tree("run", {}), top.optional_integer("rounds")
+    start = draft_run(ground.state, given, top.texts("set") if top.has("set") else (), rounds)
+    initial = top.text("initial")
+    if Path(initial).is_absolute():
+        return begin_from(start, ground.state, Path(initial))
+    if initial == CONTINUE:
+        return start, None
+    return StartRun(start.number, start.terms, read_initial_digest(initial)), None
+
+
+def _set_rounds(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    run = ground.state.run
+    return SetRounds(run.number, run.rounds, Section("", terms, ("rounds",)).integer("rounds")), None
+
+
+def _end_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    Section("", terms, ())
+    return EndRun(ground.state.run.number), None
+
+
+def _upgrade(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    return Upgrade(Section("", terms, ("protocol",)).integer("protocol")), None
+
+
+def _set_rules(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    """Rules by dotted path, with the values that are wanted; `limits.payload_mib` is in MiB, as genesis may have it."""
+    wanted = Section("", terms, ("rules",)).tree("rules")
+    flat = dict(_walk(ground.state.rules.to_mapping()))
+    values: dict[str, tuple[Any, Any]] = {}
+    for path, value in wanted.items():
+        if path == "limits.payload_mib" and isinstance(value, int | float):
+            path, value = "limits.payload_bytes", int(value * MIB)
+        if path not in flat:
+            raise GenesisError(f"rules.{path}", f"there is no such rule{suggest(path, tuple(flat))}")
+        old = flat[path]
+        if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+            raise GenesisError(f"rules.{path}", f"expected text or a number, got {quote(value)}")
+        values[path] = (old, value)
+    if not values:
+        raise GenesisError("rules", "expected PATH=VALUE, as in waits.collect_s=5, got none")
+    return SetRules(values), None
+
+
+def _walk(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    leaves: list[tuple[str, Any]] = []
+    for key, value in tree.items():
+        leaves += _walk(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+    return leaves
+
+
+_BUILDERS: Mapping[str, Callable[[Mapping[str, Any], Ground, Member], _Answer]] = {
+    "add_member": _add_member,
+    "remove_member": _remove_member,
+    "leave": _leave,
+    "replace_key": _replace_key,
+    "pardon": _pardon,
+    "add_observer": _add_observer,
+    "remove_observer": _remove_observer,
+    "start_run": _start_run,
+    "set_rounds": _set_rounds,
+    "end_run": _end_run,
+    "set_rules": _set_rules,
+    "upgrade": _upgrade,
+}
+
+
+# ---- what an operator should know
+
+
+def list_warnings(kind: Kind, before: State, after: State) -> list[str]:
+    """What holds of a change that can be executed, and should be known before one agrees to it."""
+    warnings = []
+    if after.q == after.n > 1 and after.n != before.n:
+        warnings.append(f"all {after.n} members have to vote then: one that is away stops the federation")
+    if isinstance(kind, StartRun):
+        warnings += _warn_of_run(after)
+    return warnings
+
+
+def _warn_of_run(after: State) -> list[str]:
+    try:
+        check_run(after)
+    except ChangeRefused as error:
+        return [f"this site could not train in it: {error}"]
+    spec = get_run_spec(after.run, after.rules, after.n)
+    return [f"{spec.name} {WHAT_LEAVES}"] if spec.shares_samples else []

@@ -1,0 +1,105 @@
+"""The difference between two states of a federation, as an operator reads it: who comes and goes, what is trained,
+which rules move.
+
+A path names what changes: `members.hospital-d`, `run.method.lr`, `rules.waits.collect_s`. What follows from a change by
+itself is left out: where a run stands on the chain, and which changes are remembered. The numbers that decide are shown
+where they move, since an operator should see that four of five are needed now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chain.signing import encode_id
+from chain.state import Member, State
+from node.federation.difference import Difference
+
+NOT_SHOWN = ("schema", "initial_model")  # of a run: by what is in them, and by its digest where it changes
+
+
+def compute_differences(before: State, after: State) -> list[Difference]:
+    """All that an operator has to know of the step from one state to the next."""
+    return [
+        *_compare_members(before, after),
+        *_compare("observers", _map_observers(before), _map_observers(after)),
+        *_compare_runs(before, after),
+        *_compare("rules", _flatten(before.rules.to_mapping()), _flatten(after.rules.to_mapping())),
+        *_compare("", _map_decisions(before), _map_decisions(after)),
+    ]
+
+
+def _compare_members(before: State, after: State) -> Iterator[Difference]:
+    """By seat: the key on it may be another."""
+    old = {member.seat: member for member in before.members}
+    new = {member.seat: member for member in after.members}
+    for seat in sorted(old.keys() | new.keys()):
+        name = (new.get(seat) or old[seat]).name
+        if seat not in old or seat not in new:
+            yield Difference(f"members.{name}", _get_key(old.get(seat)), _get_key(new.get(seat)))
+        else:
+            yield from _compare(f"members.{name}", _map_member(old[seat]), _map_member(new[seat]))
+
+
+def _get_key(member: Member | None) -> str | None:
+    return None if member is None else encode_id(member.key)
+
+
+def _map_member(member: Member) -> dict[str, Any]:
+    return {"key": encode_id(member.key), "suspended": member.is_suspended}
+
+
+def _map_observers(state: State) -> dict[str, Any]:
+    return {observer.name: encode_id(observer.key) for observer in state.observers}
+
+
+def _compare_runs(before: State, after: State) -> Iterator[Difference]:
+    old, new = _map_run(before), _map_run(after)
+    if before.run.number == after.run.number:
+        yield from _compare("run", old, new)
+        return
+    yield Difference("run.number", before.run.number, after.run.number)
+    yield from (each for each in _compare("run", old, new) if each.path not in ("run.number", "run.is_ended"))
+
+
+def _map_run(state: State) -> dict[str, Any]:
+    run = state.run
+    terms = {key: value for key, value in run.to_terms().items() if key not in NOT_SHOWN}
+    return {
+        "number": run.number,
+        **_flatten(terms),
+        "initial_model": run.initial_model.hex()[:8],
+        "payloads": ", ".join(_list_kinds(run.schema)),
+        "is_ended": run.is_ended,
+    }
+
+
+def _list_kinds(schema: Mapping[str, Any]) -> list[str]:
+    """The kinds of payload that a schema names; any member may propose one that is none of ours."""
+    rounds = schema.get("rounds")
+    spans = rounds.values() if isinstance(rounds, Mapping) else ()
+    return sorted({kind for payloads in spans if isinstance(payloads, Mapping) for kind in payloads})
+
+
+def _map_decisions(state: State) -> dict[str, Any]:
+    return {
+        "decides": f"{state.q} of {state.n} members",
+        "contributes": f"{state.min_contributions} at least",
+        "protocol": state.protocol,
+    }
+
+
+def _compare(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
+    for name in [*old, *(name for name in new if name not in old)]:
+        if old.get(name) != new.get(name):
+            yield Difference(f"{path}.{name}" if path else name, old.get(name), new.get(name))
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

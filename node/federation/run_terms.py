@@ -1,0 +1,112 @@
+"""The terms of a run as an operator asks for them: settings on top of the run in force, or a file's, checked for what a
+chain cannot check: that the method and the model exist, that payloads fit, that this site's data have the classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chain.block import Digest
+from chain.changes.runs import CONTINUE, StartRun
+from chain.errors import GenesisError
+from chain.run import Run
+from chain.schema import Section
+from chain.state import State
+from ml.data import open_labels
+from ml.errors import DataError, PayloadError, SpecError
+from ml.payload import decode_arrays, encode_arrays
+from ml.specs import MethodSpec, add_kind, get_kind
+from ml.specs.architectures import complete_model
+from ml.specs.run_schema import describe_payloads
+from node.config.genesis_file import check_initial, get_run_spec
+from node.config.settings import apply_settings
+from node.errors import ChangeRefused, ConfigError
+
+SECTIONS = ("method", "model", "classes", "input", "rounds")
+LARGEST_MODEL = 1 << 40  # bytes of a file that is looked at: far above any payload limit
+
+
+def check_run(state: State) -> None:
+    """Raises ChangeRefused where this site could not make sense of the run of a state, or its schema is not that of its
+    method."""
+    run = state.run
+    try:
+        spec = get_run_spec(run, state.rules, state.n)
+    except SpecError as error:
+        raise ChangeRefused(f"run {run.number}: {error}") from error
+    if run.schema != describe_payloads(spec):
+        raise ChangeRefused(
+            f"run {run.number}: its schema is not that of {spec.name} on {run.model['name']} in this version of fednode"
+        )
+
+
+def draft_run(state: State, given: Mapping[str, Any], settings: Sequence[str], rounds: int | None) -> StartRun:
+    """The next run: `given` sections in the place of those in force, under `settings` KEY=VALUE. It continues from the
+    aggregate in force. Raises ChangeRefused, or GenesisError and SpecError naming the place."""
+    in_force = {key: value for key, value in state.run.to_terms().items() if key in SECTIONS}
+    Section("", given, SECTIONS)  # which complains of keys that are none
+    terms = in_force | dict(given) | ({} if rounds is None else {"rounds": rounds})
+    try:
+        terms = dict(apply_settings(terms, settings, SECTIONS).value)
+    except ConfigError as error:
+        raise ChangeRefused(str(error)) from error
+    if isinstance(terms["model"], Mapping):
+        terms["model"] = complete_model(terms["model"])
+    number = state.run.number + 1
+    draft = _make_run(terms, number)
+    spec = get_run_spec(draft, state.rules, state.n)
+    terms |= {"method": spec.to_mapping(), "schema": describe_payloads(spec)}
+    made = _make_run(terms, number)
+    agreed = {key: value for key, value in made.to_terms().items() if key != "initial_model"}
+    return StartRun(number, agreed, None)
+
+
+def _make_run(terms: Mapping[str, Any], number: int) -> Run:
+    top = Section("", {**terms, "initial_model": "0" * 64}, (*SECTIONS, "schema", "initial_model"))
+    return Run.from_terms(top, number=number, first_height=1)
+
+
+def begin_from(start: StartRun, state: State, path: Path) -> tuple[StartRun, bytes]:
+    """The run from the model in a file, and the model's blob. Raises ChangeRefused unless it is one that the run can
+    begin with."""
+    run = _make_run(start.terms, start.number)
+    spec = get_run_spec(run, state.rules, state.n)
+    blob = read_initial(path, spec)
+    return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
+
+
+def read_initial(path: Path, spec: MethodSpec) -> bytes:
+    """The initial aggregate in a file: as genesis has it beside it, or a model file with the names of its arrays.
+    Raises ChangeRefused."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ChangeRefused(f"{path}: cannot be read by the node ({error.strerror})") from error
+    try:
+        arrays = decode_arrays(data, LARGEST_MODEL)
+        aggregate = arrays if get_kind(arrays, "model") is not None else add_kind("model", arrays)
+        return encode_arrays(add_kind("model", check_initial(spec, aggregate)))
+    except PayloadError as error:
+        raise ChangeRefused(f"{path}: not the initial parameters of {spec.task.model['name']}: {error}") from error
+
+
+def read_initial_digest(text: str) -> Digest | None:
+    """The digest that begins a run; None for `continue`, or where the text is a path. Raises GenesisError."""
+    if text == CONTINUE:
+        return None
+    if len(text) != 64:
+        raise GenesisError("initial", f"expected continue, a file, or a digest of 64 hex digits, got {text!r}")
+    return bytes.fromhex(text)
+
+
+def check_data(run: Run, data: Mapping[str, Any] | None) -> None:
+    """Raises ChangeRefused where this site's samples have labels that are not among the classes of a run."""
+    if data is None:
+        return
+    try:
+        open_labels(data, classes=run.classes)
+    except DataError as error:
+        raise ChangeRefused(f"this site's data do not fit: {error}") from error
