@@ -19,7 +19,7 @@ from chain.store.signed_slots import get_block_digests
 from chain.tip import Tip, get_first_read
 from chain.validation import validate_aggregate, validate_candidate, validate_certificate
 
-Recompute = Callable[[Block], Digest | None]
+Recompute = Callable[[Block, State], Digest | None]  # of a round's block, and the state that judges it
 
 
 # The audit
@@ -91,7 +91,7 @@ class _Audit:
                 if row.height in (0, last) or block.change is not None:
                     self._read_state(block)
                 if self.recompute is not None:
-                    self._check_blobs(block, self.recompute)
+                    self._check_blobs(block, tip.judged_by, self.recompute)
                 self.blocks += 1
                 self.head = block.id
             self.height += 1
@@ -128,7 +128,7 @@ class _Audit:
         if block.change is not None:
             self.signatures += len(block.change.answers) + len(block.change.readiness)
 
-    def _check_blobs(self, block: Block, recompute: Recompute) -> None:
+    def _check_blobs(self, block: Block, state: State, recompute: Recompute) -> None:
         """Hash every blob the block names that is held, on demand ones too, and recompute its aggregate."""
         for digest in sorted(get_block_digests(block)):
             if self.source.has_blob(digest):
@@ -136,7 +136,7 @@ class _Audit:
         if block.height == 0 or block.change is not None:  # the initial model follows from nothing, a change's is known
             return
         try:
-            aggregate = recompute(block)
+            aggregate = recompute(block, state)
         except ValueError as error:
             raise _Broken(f"aggregate cannot be recomputed: {error}") from error
         if aggregate is None:
@@ -157,11 +157,11 @@ def verify_chain(
     """Check a stored chain against genesis, one sequential read, up to the first fault.
 
     Per height: stored bytes, encoding, link, height, difficulty, proof of work, members, every signature, certificate,
-    and where it changes the stored state; with `recompute` also the held blobs and the aggregate. `recompute(block)`
-    gives the aggregate's digest, None when a blob is not held, and raises ChainError or ValueError when the blobs do
-    not fit. Without `last` the walk ends at the head, and every other stored row is then looked at for damage. A walk
-    that starts above 0 takes the parent of its first block as given: that block's certificate is what vouches for it
-    and for the stored state it commits to.
+    and where it changes the stored state; with `recompute` also the held blobs and the aggregate. `recompute(block,
+    state)` gives the aggregate's digest, None when a blob is not held, and raises ChainError or ValueError when the
+    blobs do not fit. Without `last` the walk ends at the head, and every other stored row is then looked at for damage.
+    A walk that starts above 0 takes the parent of its first block as given: that block's certificate is what vouches
+    for it and for the stored state it commits to.
     """
     began = time.perf_counter()
     audit = _Audit(genesis, source, recompute)

@@ -222,13 +222,16 @@ class Proposals:
             return None
         return ready
 
-    def choose(self, is_alive: Callable[[Id], bool]) -> ApprovedChange | None:
+    def choose(
+        self, is_alive: Callable[[Id], bool], is_ready: Callable[[Change], bool] = lambda change: True
+    ) -> ApprovedChange | None:
         """What the next block may hold; None where nothing is complete. A member joins only while it is alive.
+        `is_ready` is whether what a complete change names is here.
 
         Changes with a quorum come first, then convictions, then rotations; within each the one made first.
         """
         for proposal in sorted(self, key=self._rank):
-            if self._is_complete(proposal, is_alive):
+            if self._is_complete(proposal, is_alive) and is_ready(proposal.change):
                 return self._make_approved(proposal)
         return None
 

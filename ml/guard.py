@@ -18,24 +18,23 @@ OnRefused = Callable[[bytes, str], None]  # a peer, and why nothing of it was ta
 
 
 class LeftOut:
-    """Whom one client does not draw, having refused them: each for `keep_heights` rounds."""
+    """Whom one client does not draw, having refused them: each for some rounds."""
 
-    def __init__(self, keep_heights: int) -> None:
-        self._keep_heights = keep_heights
+    def __init__(self) -> None:
         self._refused: dict[bytes, tuple[int, str]] = {}  # at which height it was last, and why
 
     def __repr__(self) -> str:
-        return f"LeftOut(peers={len(self._refused)}, keep_heights={self._keep_heights})"
+        return f"LeftOut(peers={len(self._refused)})"
 
     def add(self, peer: bytes, height: int, why: str) -> None:
         self._refused[peer] = height, why
 
-    def get(self, height: int) -> dict[bytes, str]:
-        """The peers that are not drawn at `height`, each with the reason."""
+    def get(self, height: int, keep_heights: int) -> dict[bytes, str]:
+        """The peers that are not drawn at `height`, where each is left out for `keep_heights`, with the reason."""
         return {
             peer: f"left out of the draw, as what it offered in round {at} does harm here: {why}"
             for peer, (at, why) in self._refused.items()
-            if at < height <= at + self._keep_heights
+            if at < height <= at + keep_heights
         }
 
 

@@ -37,7 +37,7 @@ from node.admin.view import NodeView
 from node.admin.wiring import make_control, make_predictor, make_reloading, make_view
 from node.clock import SystemClock
 from node.config.federation import Federation, load_federation
-from node.config.genesis_file import get_genesis_spec, validate_user_model
+from node.config.genesis_file import validate_user_model
 from node.config.genesis_members import read_head_state, validate_membership
 from node.config.identity import open_identity, open_spare
 from node.config.node_config import NodeConfig
@@ -58,6 +58,7 @@ from node.p2p.transport.rate_limits import MIB, RateLimits
 from node.p2p.transport.rpc import ConnectionLimits, RpcTransport
 from node.p2p.transport.timing import OnCall
 from node.payloads.fetcher import Slowness
+from node.runs.specs import RunSpecs
 from node.telemetry.monitor import Monitor, make_call_times, make_metrics
 from node.telemetry.processes import Processes
 from node.telemetry.sinks.opening import open_sinks, validate_sinks
@@ -249,8 +250,8 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
     stack.callback(arithmetic.close)
     stack.callback(bulk.close)
     trainer: Trainer = ObserverTrainer()
-    if federation.initial_model is not None and store.get_state(store.head_height).index_of(key.id) is not None:
-        trainer = WorkerProcess(make_worker_config(config, genesis, federation.initial_model))
+    if not config.node.observer:
+        trainer = WorkerProcess(partial(make_worker_config, config))
     stack.push_async_callback(trainer.close)
     miner = MinerProcess(config.consensus.workers)
     stack.push_async_callback(miner.close)
@@ -260,7 +261,7 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
     restore_bans(transport.bans, config.node.data_dir, SystemClock().now_ms())
     context = NodeContext(
         genesis=genesis,
-        spec=get_genesis_spec(genesis),
+        runs=RunSpecs.load(store),
         key=key,
         store=store,
         transport=transport,

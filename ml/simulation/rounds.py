@@ -64,7 +64,7 @@ class Rounds:
         self._batched = batched
         self._parent: Arrays | None = initial
         self._kept: dict[int, Exchange] = {}  # those whose payloads later rounds read, by height
-        self._left_out = [LeftOut(KEEP_HEIGHTS) for _ in clients]
+        self._left_out = [LeftOut() for _ in clients]
         self.honest = list(range(len(clients))) if liars is None else liars.honest
         self.trained: list[Trained | None] = [None] * len(clients)
 
@@ -80,7 +80,7 @@ class Rounds:
         exchange = Exchange.make(self._spec, height, self._ids, answers)
         self._keep(exchange)
         digest = self._aggregate(height, answers)
-        gone = [frozenset(left_out.get(height)) for left_out in self._left_out]
+        gone = [frozenset(left_out.get(height, KEEP_HEIGHTS)) for left_out in self._left_out]
         taken = {me: exchange.take(beacon, me, self._parent, away) for me, away in zip(self._ids, gone, strict=True)}
         sent, received = exchange.measure(taken)
         applied = [self._apply(i, exchange, beacon, taken[me], gone[i]) for i, me in enumerate(self._ids)]

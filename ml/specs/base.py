@@ -3,6 +3,9 @@
 A spec is numpy only, so that the daemon and `chain verify --deep` never load torch (DESIGN §6). It says which payloads
 a contribution carries at each height and how they combine; `ml.methods` has the training, and reads the same
 hyper-parameters.
+
+A method knows one run: what is called a height here, and in `ml.methods` and `ml.clients`, is the round of the run,
+from 1 on. On a chain of one run without changes the two are the same; `node.runs` translates.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import asyncio
 import numpy as np
 
 from chain.block import Block, Id
+from chain.calendar import Place
+from chain.run import Run
 from chain.signing import encode_id
 from ml.data.base import InputFormat
 from ml.payload import Array, decode_arrays
@@ -54,7 +56,6 @@ class Predictor:
         self._trainer = trainer
         self._learner = learner
         self._arithmetic = arithmetic
-        self._shape = InputFormat.from_mapping(chain.genesis.run.input).shape
         self._count = 0
 
     async def predict(self, request: pb.PredictRequest) -> pb.PredictReply:
@@ -72,16 +73,23 @@ class Predictor:
             self._count -= 1
 
     async def _predict(self, request: pb.PredictRequest, wait_s: float) -> pb.PredictReply:
-        classes, num_bytes = self._chain.genesis.run.classes, len(request.samples)
-        max_samples = get_max_samples(self._shape, len(classes), request.top)
-        await run_sized(self._arithmetic, num_bytes, decode_samples, request.samples, self._shape, max_samples)
+        run, num_bytes = self._get_run(self._learner.run_number), len(request.samples)
+        shape = InputFormat.from_mapping(run.input).shape
+        max_samples = get_max_samples(shape, len(run.classes), request.top)
+        await run_sized(self._arithmetic, num_bytes, decode_samples, request.samples, shape, max_samples)
         predicted = await self._ask_worker(request.samples, wait_s)
-        block = await self._chain.get_block(predicted.applied_height)
-        top = get_top(request.top, len(classes))
-        return await self._arithmetic.run(self._describe, predicted, block, top)  # milliseconds, for few bytes
+        run = self._get_run(predicted.run)
+        height = self._chain.runs.calendar.get_height(Place(predicted.run, predicted.applied_round))
+        block = await self._chain.get_block(height or 0)
+        top = get_top(request.top, len(run.classes))
+        return await self._arithmetic.run(self._describe, predicted, block, run, top)  # milliseconds, for few bytes
+
+    def _get_run(self, number: int | None) -> Run:
+        calendar = self._chain.runs.calendar
+        return calendar.get_run(number or 0) or calendar.newest.run
 
     def _check_worker(self) -> None:
-        if self._chain.genesis.state.index_of(self._me) is None:
+        if self._chain.get_state().index_of(self._me) is None:
             raise NoModel("expected a member of the federation, which trains a model; this node only observes")
         if self._learner.failure is not None:
             raise NoModel(f"this node has no worker any more: {self._learner.failure}")
@@ -109,28 +117,21 @@ class Predictor:
         steps = "" if progress is None else f" ({progress.step} of {progress.steps} steps)"
         return f"{work}{steps}, and a prediction waits for its end"
 
-    def _describe(self, predicted: Predicted, block: Block, top: int) -> pb.PredictReply:
+    def _describe(self, predicted: Predicted, block: Block, run: Run, top: int) -> pb.PredictReply:
         """The reply, with the `top` most probable classes of each sample; of equal ones the first."""
         answer = decode_arrays(predicted.answer, len(predicted.answer))
         labels, probabilities = answer["labels"], answer["probabilities"]  # [N], [N, C]
         ranked = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
-        reply = pb.PredictReply(applied_round=predicted.applied_height)
+        reply = pb.PredictReply(applied_round=predicted.applied_round, run=predicted.run)
         for i, label in enumerate(labels.tolist()):
-            said = reply.predictions.add(**self._name(label, probabilities[i]))
+            said = reply.predictions.add(**_name(run, label, probabilities[i]))
             for other in ranked[i].tolist():
-                said.top.add(**self._name(other, probabilities[i]))
+                said.top.add(**_name(run, other, probabilities[i]))
             if "distances" in answer:
                 said.distance = float(answer["distances"][i])
             if "authors" in answer:
                 self._name_nearest(said, int(answer["authors"][i]), block)
         return reply
-
-    def _name(self, label: int, probabilities: Array) -> dict[str, int | str | float]:
-        return {
-            "label": label,
-            "class_name": self._chain.genesis.run.classes[label],
-            "probability": float(probabilities[label]),
-        }
 
     def _name_nearest(self, said: pb.Prediction, author: int, block: Block) -> None:
         count = len(block.contributions)
@@ -138,3 +139,7 @@ class Predictor:
             raise NodeError(f"block {block.height}: expected an author from 0 to {count - 1}, got {author}")
         key = block.contributions[author].author
         said.nearest, said.nearest_name = encode_id(key), get_member_name(self._chain.genesis, key)
+
+
+def _name(run: Run, label: int, probabilities: Array) -> dict[str, int | str | float]:
+    return {"label": label, "class_name": run.classes[label], "probability": float(probabilities[label])}

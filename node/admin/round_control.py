@@ -6,12 +6,13 @@ from __future__ import annotations
 import logging
 
 from chain.block import Id
-from chain.genesis import Genesis
+from chain.calendar import Place
 from node.admin.changes import ChangeControl
 from node.admin.key_control import KeyControl
 from node.admin.reload import Reloading
 from node.admin.shutdown import Shutdown
 from node.clock import Clock
+from node.consensus.participation import Participation
 from node.consensus.service import RoundService
 from node.errors import InvalidRequest
 from node.log import LEVELS
@@ -25,13 +26,17 @@ LEAST_GRACE_S = 1.0
 MOST_GRACE_S = 3600.0
 
 
+def get_stop(part: Participation) -> int | None:
+    """The round after which the node ends."""
+    return None if part.last_round is None else part.last_round.round
+
+
 class Control:
     """Carries out what an operator asks for. `name` is what people call this node."""
 
     def __init__(
         self,
         service: RoundService,
-        genesis: Genesis,
         shutdown: Shutdown,
         reloading: Reloading,
         changes: ChangeControl,
@@ -43,7 +48,6 @@ class Control:
     ) -> None:
         self.changes = changes
         self._service = service
-        self._genesis = genesis
         self._me = me
         self._disk = disk
         self._clock = clock
@@ -78,14 +82,15 @@ class Control:
 
     async def stop_after(self, number: int) -> pb.TakingPart:
         """Ends the daemon once round `number` is final here; 0 is the one in hand. Raises InvalidRequest."""
-        last, rounds = self._get_round(), self._genesis.run.rounds
+        run = self._service.tip.state.run
+        last, rounds = self._get_round(), run.rounds
         number = number or last
         if number < last:
             raise InvalidRequest(f"round {number}: expected one that is not over; round {last} is in hand")
         if rounds and number > rounds:
-            raise InvalidRequest(f"round {number}: expected at most {rounds}, the last one that genesis sets")
-        if self._part.last_round != number:
-            self._part.last_round = number
+            raise InvalidRequest(f"round {number}: expected at most {rounds}, the last one of the run")
+        if self._part.last_round != Place(run.number, number):
+            self._part.last_round = Place(run.number, number)
             log.warning("the operator told the node to end after round %d", number)
         self._tell(stops_after=number)
         return self.show()
@@ -107,7 +112,7 @@ class Control:
             height=self._service.tip.height,
             round=self._get_round(),
             contributes=machine is not None and machine.contributes,
-            stops_after=self._part.last_round,
+            stops_after=get_stop(self._part),
             stopping=self._shutdown.is_under_way,
             name=self._name,
         )
@@ -117,8 +122,8 @@ class Control:
             raise InvalidRequest("this node observes: it contributes nothing anyway")
 
     def _get_round(self) -> int:
-        machine = self._service.machine
-        return self._service.tip.height if machine is None else machine.height
+        machine, tip = self._service.machine, self._service.tip
+        return tip.state.run.get_round(tip.height if machine is None else machine.height)
 
     def _describe_current(self) -> str:
         shown = self.show()

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from chain.block import Block, Id
+from chain.block import Id
 from ml.errors import AggregationError
 from ml.payload import Arrays
 from ml.specs import AuthorPayloads, compute_aggregate
@@ -27,11 +27,13 @@ from node.errors import InvalidRequest
 from node.ledger.audit import Inputs
 from node.ledger.scores import Scores, measure
 from node.pb import admin_pb2 as pb
+from node.runs.specs import RunRound
 from node.training.learner import Learner
 from node.training.trainer import AnswerRefused, Trainer, WorkerDied, WorkerFailed
 
 MAX_WAIT_S = 3600.0
 KEPT_ROUNDS = 64  # in memory
+NO_ROUND = "this height is a change, or of a method that this release does not know"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,19 +61,19 @@ class Scorer:
         try:
             async with asyncio.timeout(within_s), self._scoring:
                 if not scores.is_done:
-                    await self._work_out(scores, shown.round)
+                    await self._work_out(scores, shown.height)
         except TimeoutError:
             late = f"not worked out within {within_s:g} s; ask again for the rest"
         scores.show(shown, late)
 
     def _recall(self, shown: pb.Round) -> Scores:
         """The same object for all who ask about a round."""
-        if shown.round not in self._known:
-            self._known[shown.round] = Scores.from_round(shown, self._chain.genesis)
-        self._known.move_to_end(shown.round)
+        if shown.height not in self._known:
+            self._known[shown.height] = Scores.from_round(shown, self._chain.genesis)
+        self._known.move_to_end(shown.height)
         while len(self._known) > KEPT_ROUNDS:
             self._known.popitem(last=False)
-        return self._known[shown.round]
+        return self._known[shown.height]
 
     async def _work_out(self, scores: Scores, height: int) -> None:
         chain = self._chain
@@ -79,11 +81,15 @@ class Scorer:
         before = scores.to_record()
         try:
             with self._boundary.around("scores") as crossing:
+                round_ = chain.runs.find(height)
+                if round_ is None:
+                    scores.refuse(NO_ROUND)
+                    return
                 inputs = await _run_on_thread(
-                    measure, scores, chain.genesis, chain.spec, chain.store, block, chain.make_call()
+                    measure, scores, chain.genesis, round_, chain.store, block, chain.make_call()
                 )
                 if inputs is not None:
-                    await self._weigh(scores, block, inputs)
+                    await self._weigh(scores, round_, inputs)
             if crossing.failure is not None:
                 scores.refuse(UNFORESEEN)
         finally:
@@ -96,21 +102,21 @@ class Scorer:
         if record is not None:
             self._chain.store.put_round(height, record | {"scores": scores.to_record()})
 
-    async def _weigh(self, scores: Scores, block: Block, inputs: Inputs) -> None:
+    async def _weigh(self, scores: Scores, round_: RunRound, inputs: Inputs) -> None:
         """Sets the effects, one after the other."""
-        scores.no_effect = self._describe_lack()
+        scores.no_effect = self._describe_lack(round_)
         if scores.no_effect is not None:
             return
         contributions, parent = [*inputs.contributions], inputs.parent
-        whole = await _run_on_thread(self._combine, block.height, contributions, parent)
+        whole = await _run_on_thread(_combine, round_, contributions, parent)
         mended = []
         for i in sorted(range(len(contributions)), key=lambda i: -get_rank(scores.scores[i])):
             score, others = scores.scores[i], contributions[:i] + contributions[i + 1 :]
             if score.HasField("effect"):
                 continue
             try:
-                rest = await _run_on_thread(self._combine, block.height, others, parent)
-                with_it, without_it = await self._trainer.score(block.height, [whole, rest])
+                rest = await _run_on_thread(_combine, round_, others, parent)
+                with_it, without_it = await self._trainer.score(round_.number, [whole, rest])
             except AggregationError as error:
                 scores.no_effect = f"without {score.name} there is no aggregate: {error}"
             except AnswerRefused as error:
@@ -127,19 +133,22 @@ class Scorer:
                     scores.no_effect = f"the aggregate leaves this node no finite loss{told}"
         scores.is_done = True
 
-    def _combine(self, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None) -> bytes:
-        """An aggregate of a height that has one. Raises AggregationError."""
-        return compute_aggregate(self._chain.spec, height, contributions, parent) or b""
-
-    def _describe_lack(self) -> str | None:
+    def _describe_lack(self, round_: RunRound) -> str | None:
         """Why there is nobody to evaluate anything, or nothing to do it on."""
-        if self._chain.genesis.state.index_of(self._me) is None:
+        if self._chain.get_state().index_of(self._me) is None:
             return "this node observes, and has no test samples"
         if self._learner.failure is not None:
             return f"this node has no worker any more: {self._learner.failure}"
         if self._learner.info is None:
             return "the worker is not ready yet; ask again"
+        if self._learner.run_number != round_.run.number:
+            return f"the worker is in run {self._learner.run_number} by now"
         return None if self._learner.info.num_test else "this node has no test samples"
+
+
+def _combine(round_: RunRound, contributions: Sequence[AuthorPayloads], parent: Arrays | None) -> bytes:
+    """An aggregate of a round that has one. Raises AggregationError."""
+    return compute_aggregate(round_.spec, round_.number, contributions, parent) or b""
 
 
 def get_rank(score: pb.Score) -> float:

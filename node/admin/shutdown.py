@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
+from chain.calendar import Place, get_next_place
+from node.consensus.participation import is_after
 from node.consensus.service import RoundService
 
 log = logging.getLogger(__name__)
@@ -73,16 +75,18 @@ class Shutdown:
         """Ends the daemon once the last round is final here. Until cancelled."""
         async with aclosing(self._service.events.follow(0)) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
-                last = self._service.participation.last_round
-                if event.kind in ("block", "operator") and last is not None and self._service.tip.height >= last:
-                    await self._end_after(last)
+                last, tip = self._service.participation.last_round, self._service.tip
+                if event.kind not in ("block", "operator") or last is None:
+                    continue
+                if is_after(get_next_place(tip.state, tip.height), last):
+                    await self._end_after(last, tip.height)
 
-    async def _end_after(self, last: int) -> None:
+    async def _end_after(self, last: Place, height: int) -> None:
         self.order()
-        log.info("round %d became final; the node ends, as it was told", last)
+        log.info("round %d became final; the node ends, as it was told", last.round)
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
-                while not self._is_settled(last):  # noqa: ASYNC110 (several things are looked at)
+                while not self._is_settled(height):  # noqa: ASYNC110 (several things are looked at)
                     await asyncio.sleep(LOOK_S)
         self._stopped.set()
 

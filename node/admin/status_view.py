@@ -5,9 +5,9 @@ from __future__ import annotations
 from chain.block import Id
 from chain.schema import format_time
 from chain.signing import encode_id
-from ml.specs import MethodSpec
 from node.admin.peer_view import PeerView
 from node.admin.process_view import ProcessView
+from node.admin.round_control import get_stop
 from node.clock import Clock
 from node.consensus.actions import RoundPhase
 from node.consensus.service import RoundService
@@ -17,6 +17,7 @@ from node.ledger.reader import Ledger
 from node.offload import Offload
 from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
+from node.runs.specs import RunSpecs
 
 
 class StatusView:
@@ -30,7 +31,7 @@ class StatusView:
         ledger: Ledger,
         disk: Offload,
         *,
-        spec: MethodSpec,
+        runs: RunSpecs,
         me: Id,
         clock: Clock,
     ) -> None:
@@ -39,7 +40,7 @@ class StatusView:
         self._peers = peers
         self._ledger = ledger
         self._disk = disk
-        self._spec = spec
+        self._runs = runs
         self._me = me
         self._clock = clock
 
@@ -63,11 +64,17 @@ class StatusView:
     def _show_round(self) -> pb.NodeStatus:
         """The tip, and the round in hand."""
         service, tip, machine = self._service, self._service.tip, self._service.machine
+        run = tip.state.run
         return pb.NodeStatus(
             height=tip.height,
             head=tip.id.hex(),
             head_time=format_time(tip.header.time_ms),
-            round=tip.height if machine is None else machine.height,
+            run=run.number,
+            method=run.method["name"],
+            rounds=run.rounds,
+            members=tip.state.n,
+            quorum=tip.state.q,
+            round=run.get_round(tip.height if service.is_done or machine is None else machine.height),
             phase=_get_phase(service),
             view=0 if machine is None else machine.view,
             done=service.is_done,
@@ -76,14 +83,12 @@ class StatusView:
             difficulty=tip.next_difficulty,
             paused=service.participation.is_paused,
             contributes=machine is not None and machine.contributes,
-            stops_after=service.participation.last_round,
+            stops_after=get_stop(service.participation),
         )
 
     def _add_federation(self, status: pb.NodeStatus) -> None:
-        """Adds the run in force, and the changes that wait."""
-        tip, waiting = self._service.tip, list(self._service.proposals)
-        status.run = tip.state.run.number
-        status.run_round = max(0, tip.state.run.get_round(status.round))
+        """Adds the changes that wait."""
+        waiting = list(self._service.proposals)
         status.open_changes = len(waiting)
         status.unapproved_changes = sum(self._service.signer.id not in proposal.approvals for proposal in waiting)
 
@@ -118,9 +123,10 @@ class StatusView:
     def _show_training(self) -> pb.NodeStatus:
         """The worker, and the local phase it is in."""
         service = self._service
+        spec = self._runs.find_newest(service.tip.height)
         status = pb.NodeStatus(
             local_iterations=service.num_iterations,
-            counts_epochs=self._spec.hyperparameters.counts_epochs,
+            counts_epochs=spec is not None and spec.hyperparameters.counts_epochs,
             budget_s=service.local_work.budget_s,
             alpha_s=service.local_work.alpha_s,
             beta_s=service.local_work.beta_s,
@@ -138,7 +144,7 @@ class StatusView:
         service = self._service
         applied = service.learner.applied
         if measured is not None:
-            applied = max(applied, measured.round)
+            applied = max(applied, measured.height)
             status.measured_round = measured.round
             for key in ("accuracy", "local_accuracy"):
                 if measured.HasField(key):
@@ -150,14 +156,22 @@ class StatusView:
             if measured.HasField("beta_s"):
                 status.mine_s = measured.beta_s
         if applied > 0:
-            status.applied_round = applied
-        caught_up = to_finite(service.learner.metrics.get("accuracy"))
-        if applied > status.measured_round and caught_up is not None:  # no round was lived through to tell of
+            status.applied_round = self._count_rounds(applied)
+        caught_up, measured_height = (
+            to_finite(service.learner.metrics.get("accuracy")),
+            measured.height if measured else 0,
+        )
+        if applied > measured_height and caught_up is not None:  # no round was lived through to tell of
             status.accuracy = caught_up
         if (spoiled := service.learner.spoiled) is not None:
-            status.spoiled_round, status.spoiled_reason = spoiled.height, spoiled.reason
-        elif measured is not None and measured.round == service.tip.height and measured.HasField("spoiled"):
+            status.spoiled_round, status.spoiled_reason = self._count_rounds(spoiled.height), spoiled.reason
+        elif measured is not None and measured.height == service.tip.height and measured.HasField("spoiled"):
             status.spoiled_round, status.spoiled_reason = measured.round, measured.spoiled  # in an earlier life
+
+    def _count_rounds(self, height: int) -> int:
+        """How many rounds the run that was in force then had made at a height."""
+        calendar = self._runs.calendar
+        return calendar.count_rounds(calendar.get_span(height).run.number, height)
 
     def _read_disk(self) -> tuple[pb.Round | None, int, int]:
         return self._ledger.get_newest_measured(), *self._process.read_disk()

@@ -12,23 +12,25 @@ from chain.checkpoint import get_marked
 from chain.errors import StoreCorrupted
 from chain.genesis import Genesis
 from chain.join_file import JoinFile
+from chain.state import State
 from chain.store.sqlite import SqliteStore
-from ml.specs import MethodSpec
 from node.ledger.audit import Call
 from node.ledger.joining import make_join_file
 from node.offload import Offload
+from node.runs.specs import RunSpecs
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredChain:
-    """Of one node. `disk` is the store's thread; `spec` is genesis' method."""
+    """Of one node. `disk` is the store's thread."""
 
     genesis: Genesis
-    spec: MethodSpec
+    runs: RunSpecs
     store: SqliteStore
     disk: Offload
+    get_state: Callable[[], State]  # that after the head
 
     async def get_block(self, height: int) -> Block:
         """A block up to the head. Raises StoreCorrupted."""

@@ -42,7 +42,7 @@ from node.p2p.peers import Peer
 from node.p2p.transport.base import PeerUnavailable, Transport
 from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
-from node.training.model_file import ModelFile, is_initial_needed, read_model
+from node.training.model_file import ModelFile, find_run, is_initial_needed, read_model
 from node.version import get_version
 
 EVENT_KINDS = (
@@ -175,10 +175,11 @@ class NodeView:
         shown = await chain.disk.run(self._ledger.get_round, number)
         if scores_within_s is not None:
             await self._scorer.add_scores(shown, scores_within_s)
-        if is_explained(chain.spec, number):
-            shared = chain.spec.get_shared_height(number)
-            read = await chain.disk.run(self._ledger.read_agreed, number, shared)
-            shown.MergeFrom(await asyncio.to_thread(explain_round, chain.genesis, chain.spec, *read))
+        round_ = chain.runs.find(number)
+        if round_ is not None and is_explained(round_):
+            shared = chain.runs.find_shared(round_)
+            read = await chain.disk.run(self._ledger.read_agreed, number, None if shared is None else shared.height)
+            shown.MergeFrom(await asyncio.to_thread(explain_round, chain.genesis, round_, *read))
         return shown
 
     async def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
@@ -249,7 +250,7 @@ class NodeView:
                         run_audit,
                         self._chain.genesis,
                         self._chain.store,
-                        self._chain.spec if deep else None,
+                        deep=deep,
                         first=first,
                         require_all=require_all,
                         call=self._chain.make_call(),
@@ -273,11 +274,12 @@ class NodeView:
 
     async def read_model(self) -> ModelFile:
         """The model of the last checkpoint; one at a time. Raises NotFound, VerificationFailed and NodeError."""
-        genesis, initial = self._chain.genesis, None
+        chain, data_dir, initial = self._chain, self._config.node.data_dir, None
         async with self._exporting:
-            if is_initial_needed(genesis):
-                initial = await self._chain.disk.run(self._chain.store.get_blob, genesis.run.initial_model)
-            return await asyncio.to_thread(read_model, self._config.node.data_dir, genesis, initial)
+            run = await asyncio.to_thread(find_run, data_dir, chain.runs.calendar)
+            if is_initial_needed(run):
+                initial = await chain.disk.run(chain.store.get_blob, run.initial_model)
+            return await asyncio.to_thread(read_model, data_dir, chain.genesis, run, initial)
 
     # ---- events
 

@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 
 def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: AddressBook) -> NodeView:
     """Of a node that comes up now."""
-    ledger, started_ms = Ledger(c.genesis, c.store), c.clock.now_ms()
+    ledger, started_ms = Ledger(c.genesis, c.store, c.runs.calendar), c.clock.now_ms()
     peers = PeerView(service, c.genesis, book, transport=c.transport, bans=c.bans, boundary=c.boundary, clock=c.clock)
     processes = Processes(c.trainer, c.miner)
     process = ProcessView(c.genesis, c.me, processes, c.transport, c.store.path, clock=c.clock, started_ms=started_ms)
     return NodeView(
         service,
         config,
-        _make_stored_chain(c),
+        _make_stored_chain(service, c),
         ledger,
         c.transport,
         peers=peers,
-        status=StatusView(service, process, peers, ledger, c.disk, spec=c.spec, me=c.me, clock=c.clock),
+        status=StatusView(service, process, peers, ledger, c.disk, runs=c.runs, me=c.me, clock=c.clock),
         scorer=make_scorer(service, c),
-        federation=FederationView(service, _make_stored_chain(c), peers),
+        federation=FederationView(service, _make_stored_chain(service, c), peers),
         started_ms=started_ms,
     )
 
 
 def make_scorer(service: RoundService, c: NodeContext) -> Scorer:
-    return Scorer(_make_stored_chain(c), c.me, c.trainer, service.learner, c.boundary)
+    return Scorer(_make_stored_chain(service, c), c.me, c.trainer, service.learner, c.boundary)
 
 
 def make_predictor(service: RoundService, c: NodeContext) -> Predictor:
-    return Predictor(_make_stored_chain(c), c.me, c.trainer, service.learner, c.arithmetic)
+    return Predictor(_make_stored_chain(service, c), c.me, c.trainer, service.learner, c.arithmetic)
 
 
 def make_control(service: RoundService, c: NodeContext, shutdown: Shutdown, reloading: Reloading, name: str) -> Control:
@@ -63,7 +63,7 @@ def make_control(service: RoundService, c: NodeContext, shutdown: Shutdown, relo
         return None if data is None else data.model_dump(mode="json")
 
     changes = ChangeControl(service, c.store, c.disk, get_data=get_data)
-    return Control(service, c.genesis, shutdown, reloading, changes, me=c.me, name=name, disk=c.disk, clock=c.clock)
+    return Control(service, shutdown, reloading, changes, me=c.me, name=name, disk=c.disk, clock=c.clock)
 
 
 def make_reloading(
@@ -90,5 +90,5 @@ def make_reloading(
     )
 
 
-def _make_stored_chain(c: NodeContext) -> StoredChain:
-    return StoredChain(c.genesis, c.spec, c.store, c.disk)
+def _make_stored_chain(service: RoundService, c: NodeContext) -> StoredChain:
+    return StoredChain(c.genesis, c.runs, c.store, c.disk, lambda: service.tip.state)

@@ -84,7 +84,7 @@ def list_some(
         )
         rows.append(
             (
-                str(entry.round),
+                _name_round(entry),
                 show_time(entry.time),
                 entry.miner_name,
                 f"{len(entry.contributors)}/{num_members}",
@@ -167,12 +167,19 @@ def show(
         print_peering(entry.peering)
 
 
+def _name_round(entry: pb.Round) -> str:
+    """Its number, and where there are changes or runs before it, the height that it is asked for by."""
+    if entry.height == entry.round:
+        return str(entry.round)
+    return f"{entry.round} of run {entry.run}, height {entry.height}"
+
+
 def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, str]]:
     from node.cli.output import show_bytes, show_id, show_number, show_time
     from node.cli.peers import describe_not_taken
 
     facts = [
-        ("round", str(entry.round)),
+        ("round", _name_round(entry)),
         ("block", f"{show_id(entry.block)} by {entry.miner_name}, {show_time(entry.time)} UTC"),
         ("votes", f"{entry.votes} in view {entry.view}"),
         ("contributed", ", ".join(entry.contributor_names)),

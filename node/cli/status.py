@@ -118,9 +118,6 @@ def describe(status: pb.NodeStatus) -> _Facts:
     if status.transfers:
         at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
         facts[at:at] = _list_transfers(status)
-    if status.run > 1:
-        at = next(i for i, (name, _) in enumerate(facts) if name == "round")
-        facts.insert(at, ("run", f"{status.run}, round {status.run_round} of it"))
     if status.open_changes:
         at = next(i for i, (name, _) in enumerate(facts) if name == "accuracy")
         facts.insert(at, ("changes", _describe_changes(status)))
@@ -217,6 +214,7 @@ def _describe_changes(status: pb.NodeStatus) -> str:
 
 def _describe_round(status: pb.NodeStatus) -> str:
     of = f" of {status.rounds}" if status.rounds else ""
+    of += f" in run {status.run}" if status.run > 1 else ""
     if status.done:
         return f"{status.round}{of}: the set rounds are done"
     held = f"{status.contributions} of {status.members} contributions"
@@ -231,7 +229,7 @@ def describe_in_a_line(status: pb.NodeStatus) -> str:
         show_time(status.time),
         status.name,
         f"height {status.height} {show_id(status.head)}",
-        f"round {status.round} {_describe_phase(status)}",
+        f"{f'run {status.run} ' if status.run > 1 else ''}round {status.round} {_describe_phase(status)}",
         f"accuracy {show_number(status.accuracy if status.HasField('accuracy') else None)}",
         f"peers {status.peers_connected}",
     ]

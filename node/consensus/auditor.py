@@ -15,10 +15,8 @@ from itertools import pairwise
 from chain import validation
 from chain.block import Block, Digest
 from chain.errors import InvalidAggregate
-from chain.genesis import Genesis
 from chain.store.interface import IMPORTED
 from chain.store.sqlite import SqliteStore
-from ml import specs
 from ml.payload import kind_code
 from node.boundary import UNFORESEEN, Boundary
 from node.consensus.halted import Halted
@@ -27,6 +25,7 @@ from node.payloads.aggregates import Aggregates
 from node.payloads.checks import PayloadRefused, RoundPayloads
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.retention import LARGE_BYTES
+from node.runs.specs import RunRound, RunSpecs
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +39,7 @@ class Auditor:
 
     def __init__(
         self,
-        genesis: Genesis,
-        spec: specs.MethodSpec,
+        runs: RunSpecs,
         blobs: BlobFetcher,
         aggregates: Aggregates,
         store: SqliteStore,
@@ -50,8 +48,7 @@ class Auditor:
         arithmetic: Offload,
         boundary: Boundary | None = None,
     ) -> None:
-        self._genesis = genesis
-        self._spec = spec
+        self._runs = runs
         self._store = store
         self._disk = disk
         self._blobs = blobs
@@ -101,44 +98,45 @@ class Auditor:
             while self._waiting:
                 block, parent = self._waiting.popleft()
                 with self._boundary.around("audit") as crossing:
-                    if self._is_worth_asking_for(block):
-                        await self._audit(block, parent)
+                    round_ = self._runs.find(block.height)
+                    if round_ is not None and self._is_worth_asking_for(block, round_):
+                        await self._audit(block, parent, round_)
                 if crossing.failure is not None:  # which says nothing of the block
                     log.warning("height %d stays unaudited: %s", block.height, UNFORESEEN)
             self._idle.set()
 
-    def _is_worth_asking_for(self, block: Block) -> bool:
-        is_recent = len(self._waiting) < self._genesis.rules.keep_heights
-        needed_until = self._spec.needed_until(block.height)
+    def _is_worth_asking_for(self, block: Block, round_: RunRound) -> bool:
+        spec, number = round_.spec, round_.number
         newest = self._waiting[-1][0].height if self._waiting else block.height
-        is_needed = needed_until is None or needed_until > newest
-        voted = {kind_code(kind) for kind in self._spec.rules(block.height)}
+        is_recent = len(self._waiting) < self._runs.calendar.get_span(newest + 1).rules.keep_heights
+        is_needed = self._runs.is_needed(round_, newest) is not False
+        voted = {kind_code(kind) for kind in spec.rules(number)}
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
         is_small = all(ref.size <= LARGE_BYTES for ref in refs if ref.kind in voted)
-        return is_recent or is_needed or (is_small and not self._spec.get_streamed(block.height))
+        return is_recent or is_needed or (is_small and not spec.get_streamed(number))
 
-    async def _audit(self, block: Block, parent: Block) -> None:
+    async def _audit(self, block: Block, parent: Block, round_: RunRound) -> None:
         payloads = RoundPayloads(
-            self._spec,
-            height=block.height,
+            round_.spec,
+            round_number=round_.number,
             parent=lambda: self._aggregates.get_arrays(parent),
             blobs=self._blobs,
             arithmetic=self._arithmetic,
         )
         try:
-            validation.validate_aggregate(block, await self._recompute(payloads, block))
+            validation.validate_aggregate(block, await self._recompute(payloads, block, round_))
         except TimeoutError:
             log.info("height %d stays unaudited: nobody has its blobs any more", block.height)
             self._blobs.abandon()
         except (PayloadRefused, InvalidAggregate) as error:
             raise Halted(f"height {block.height}: certified, but {error}") from error
 
-    async def _recompute(self, payloads: RoundPayloads, block: Block) -> Digest:
+    async def _recompute(self, payloads: RoundPayloads, block: Block, round_: RunRound) -> Digest:
         """Raises TimeoutError when nothing has come in for `waits.collect_s`, or not all in the time its round had."""
-        quiet_s = self._genesis.rules.waits.collect_s
+        quiet_s = round_.rules.waits.collect_s
         work = asyncio.create_task(self._compute(payloads, block))
         try:
-            async with asyncio.timeout(self._spec.get_collect_s(block.height, quiet_s)):
+            async with asyncio.timeout(round_.collect_s):
                 before = -1
                 while not work.done():
                     if before == self._blobs.received_bytes:

@@ -14,7 +14,6 @@ from chain.block import ZERO, Contribution, Digest
 from chain.state import State
 from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
-from ml.specs import MethodSpec
 from node.boundary import Boundary
 from node.consensus.current import CurrentRound
 from node.consensus.halted import Halted
@@ -25,6 +24,7 @@ from node.payloads.checks import Aggregate
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.retention import Retention
 from node.payloads.transfers import Transfers
+from node.runs.specs import RunSpecs
 
 DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
 
@@ -43,7 +43,7 @@ class Committer:
     def __init__(
         self,
         current: CurrentRound,
-        spec: MethodSpec,
+        runs: RunSpecs,
         store: SqliteStore,
         disk: Offload,
         *,
@@ -56,7 +56,7 @@ class Committer:
         boundary: Boundary,
     ) -> None:
         self._current = current
-        self._spec = spec
+        self._runs = runs
         self._store = store
         self._disk = disk
         self._aggregates = aggregates
@@ -98,7 +98,9 @@ class Committer:
                 for follower in self._followers:
                     follower.on_state(self._current.tip.state)
             with self._boundary.around("record"):
-                self._transfers.name(final.block.contributions, self._spec.get_streamed(final.block.height))
+                round_ = self._runs.find(final.block.height)
+                if round_ is not None:
+                    self._transfers.name(final.block.contributions, round_.spec.get_streamed(round_.number))
 
     def _put_blocks(
         self,
@@ -112,6 +114,9 @@ class Committer:
         if aggregate is not None and aggregate.digest != ZERO:
             self._store.put_blob(aggregate.data)
         self._store.append_all([(final.block, final.certificate) for final in blocks])
+        for final in blocks:
+            if final.block.change is not None:
+                self._runs.calendar.add(final.block.height, self._store.get_state(final.block.height))
         first, *others = blocks
         with self._boundary.around("retention"):
             self._retention.on_block(first.block, seen, pulled, late)

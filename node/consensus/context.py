@@ -11,7 +11,6 @@ from chain.checkpoint import Checkpoint
 from chain.genesis import Genesis
 from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
-from ml.specs import MethodSpec
 from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus.miner import Miner
@@ -20,6 +19,7 @@ from node.p2p.address_book import AddressBook
 from node.p2p.bans import Bans
 from node.p2p.transport.base import Transport
 from node.payloads.fetcher import USUAL_SLOWNESS, Slowness
+from node.runs.specs import RunSpecs
 from node.training.trainer import Trainer
 
 
@@ -31,7 +31,7 @@ class NodeContext:
     `Consent`'s."""
 
     genesis: Genesis
-    spec: MethodSpec
+    runs: RunSpecs
     key: SigningKey
     store: SqliteStore
     transport: Transport

@@ -1,14 +1,16 @@
 """Contributor: signs and sends what the worker has learned, and hears what came of the rounds it applied.
 
 A contribution's blobs are durable first, then the contribution, then it is sent. Where training fails, or the disk is
-full, the round goes on without this node's contribution.
+full, the round goes on without this node's contribution. Where a change took the height that a contribution was for, it
+is signed anew for the next: nothing is trained again.
 """
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 
-from chain.block import Id
+from chain.block import Contribution, Id
 from chain.errors import StoreFull
 from node.consensus.actions import ContributionSeen, TrainingFailed
 from node.consensus.authenticator import Authenticator
@@ -20,7 +22,9 @@ from node.consensus.standing import Standing
 from node.events import Events
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason
+from node.payloads.checks import PayloadRefused, check_refs
 from node.payloads.on_demand import OnDemand
+from node.runs.specs import RunRound, RunSpecs
 from node.training.learner import Metrics
 from node.training.trainer import Trained
 
@@ -33,6 +37,7 @@ class Contributor:
     def __init__(
         self,
         current: CurrentRound,
+        runs: RunSpecs,
         signer: Signer,
         authenticator: Authenticator,
         gossip: Gossip,
@@ -45,6 +50,7 @@ class Contributor:
     ) -> None:
         self._standing = standing
         self._current = current
+        self._runs = runs
         self._signer = signer
         self._authenticator = authenticator
         self._gossip = gossip
@@ -65,15 +71,34 @@ class Contributor:
         try:
             adopted = await self._signer.adopt_files(trained)
         except StoreFull as error:
-            log.error("round %d goes on without this node's contribution, the disk is full: %s", height, error)
+            number = self._get_round(height)
+            log.error("round %d goes on without this node's contribution, the disk is full: %s", number, error)
             await self.on_training_failed(height, f"the disk is full: {error}")
             return
-        contribution = await self._signer.sign_contribution(tip, trained, adopted)
+        round_ = self._runs.find(height)
+        has_budget = round_ is not None and round_.spec.hyperparameters.budget_s is not None
+        contribution = await self._signer.sign_contribution(tip, trained, adopted, notes_iterations=has_budget)
         if contribution is None or self._current.tip is not tip:
             return
         self._authenticator.add_own(contribution)
         self._gossip.push_contribution(contribution)
         self._current.post(height, ContributionSeen(contribution))
+
+    async def renew(self) -> bool:
+        """Signs anew, for the height after a change, what this node has contributed to the same round for the height
+        that the change took. Whether there was such."""
+        tip = self._current.tip
+        round_ = self._runs.find(tip.height + 1)
+        if tip.block.change is None or round_ is None:
+            return False
+        renewed = await self._signer.renew_contribution(
+            tip, self._runs.list_lost_heights(round_), partial(_fits, round_)
+        )
+        if renewed is not None:
+            self._authenticator.add_own(renewed)
+            self._gossip.push_contribution(renewed)
+            self._current.post(tip.height + 1, ContributionSeen(renewed))
+        return renewed is not None
 
     async def on_training_failed(self, height: int, reason: str) -> None:
         """The round at `height` goes on without this node's contribution."""
@@ -90,7 +115,9 @@ class Contributor:
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
         """What this peer offered would have harmed the client, and was not taken."""
         name = self._peers.get_name(peer)
-        log.warning("round %d: what %s offered is not taken here, as it does harm: %s", height, name, reason)
+        log.warning(
+            "round %d: what %s offered is not taken here, as it does harm: %s", self._get_round(height), name, reason
+        )
         self._peers.refuse(peer, Reason.HARM)
         self._on_demand.leave_out(peer, height, reason)
         if (record := self._records.get(height)) is not None:
@@ -99,7 +126,22 @@ class Contributor:
 
     def on_spoiled(self, height: int, reason: str) -> None:
         """The aggregate of this height is not in the client's model."""
-        log.warning("round %d: its aggregate is spoiled, and this node goes on from its own model: %s", height, reason)
+        number = self._get_round(height)
+        log.warning("round %d: its aggregate is spoiled, and this node goes on from its own model: %s", number, reason)
         if (record := self._records.get(height)) is not None:
             record.spoiled = reason
         self._events.publish("spoiled", height=height, reason=reason)
+
+    def _get_round(self, height: int) -> int:
+        """What people call it by; the height where that is no round."""
+        round_ = self._runs.find(height)
+        return height if round_ is None else round_.number
+
+
+def _fits(round_: RunRound, contribution: Contribution) -> bool:
+    """Whether the rules in force would still take it."""
+    try:
+        check_refs(round_.spec, round_.number, contribution)
+    except PayloadRefused:
+        return False
+    return all(ref.size <= round_.rules.limits.payload_bytes for ref in contribution.payloads)

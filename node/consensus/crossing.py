@@ -17,15 +17,14 @@ MARGIN = 1.5  # times that
 
 
 class Crossing:
-    """What one node has seen of its last heights. While it has seen none it waits for `delta_s`."""
+    """What one node has seen of its last heights."""
 
-    def __init__(self, delta_s: float) -> None:
-        self._delta_s = delta_s
+    def __init__(self) -> None:
         self._seen_s: deque[float] = deque(maxlen=HEIGHTS)
 
-    @property
-    def wait_s(self) -> float:
-        return min(self._delta_s, MARGIN * median(self._seen_s)) if self._seen_s else self._delta_s
+    def compute_wait_s(self, delta_s: float) -> float:
+        """The wait, of `delta_s` at most, and of that while nothing was seen."""
+        return min(delta_s, MARGIN * median(self._seen_s)) if self._seen_s else delta_s
 
     def add(self, apart_s: float | None) -> None:
         """How long after the first acceptable candidate of a height the last one came; None where there was none."""

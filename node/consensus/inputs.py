@@ -7,33 +7,41 @@ is pulled, and a round goes on without those of whom it cannot be had.
 from __future__ import annotations
 
 from chain.block import Block, Id
+from chain.calendar import Place
+from chain.errors import StoreCorrupted
+from chain.run import Run
+from chain.state import State
 from chain.store.sqlite import SqliteStore
-from ml.specs import MethodSpec
 from node.boundary import Boundary
 from node.consensus.current import CurrentRound
 from node.consensus.record import Records
 from node.offload import Offload
 from node.payloads.aggregates import Aggregates
+from node.payloads.fetcher import BlobFetcher
 from node.payloads.on_demand import OnDemand, get_kinds
 from node.payloads.pulled import Pulled
 from node.payloads.shared_sets import SharedSets
+from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
 from node.training.learner import RoundInput
+from node.training.trainer import RunTask
 
-RECALLED_HEIGHTS = 64  # below the head, in which an older aggregate is looked for
+RECALLED_ROUNDS = 64  # before the last, in which an older aggregate is looked for
 
 
 class BlockInputs:
-    """One learner's `RoundInputs`. `me` is this client; `disk` is the store's thread."""
+    """One learner's `RoundInputs`. `me` is this client; `disk` is the store's thread, and `blobs` pulls what is of no
+    height."""
 
     def __init__(
         self,
         current: CurrentRound,
         me: Id,
-        spec: MethodSpec,
+        runs: RunSpecs,
         store: SqliteStore,
         disk: Offload,
         *,
+        blobs: BlobFetcher,
         aggregates: Aggregates,
         on_demand: OnDemand,
         shared_sets: SharedSets,
@@ -42,9 +50,10 @@ class BlockInputs:
     ) -> None:
         self._current = current
         self._me = me
-        self._spec = spec
+        self._runs = runs
         self._store = store
         self._disk = disk
+        self._blobs = blobs
         self._aggregates = aggregates
         self._on_demand = on_demand
         self._shared_sets = shared_sets
@@ -56,26 +65,67 @@ class BlockInputs:
         pulled = Pulled(Exchange(head.id, self._me))  # where it fails, nobody's
         with self._boundary.around("shared sets"):
             pulled = await self._shared_sets.gather(height, head)
-        record = self._records.current
-        if self._spec.get_shared_height(height) and record is not None and record.height == height:
+        record, round_ = self._records.current, self._runs.find(height)
+        reads = round_ is not None and round_.spec.get_shared_height(round_.number) is not None
+        if reads and record is not None and record.height == height:
             record.on_taken(pulled.pulled_bytes, pulled.reasons)
         return pulled.exchange
 
-    async def gather(self, block: Block) -> RoundInput:
-        """What the worker needs of a final block: its aggregate, and what the method wants of single peers."""
+    # ---- a run
+
+    async def open_run(self, state: State) -> RunTask:
+        """What the worker needs to begin a run: its terms, and its initial model, from a peer where it is not here."""
+        run, calendar = state.run, self._runs.calendar
+        if not self._store.has_blob(run.initial_model):
+            await self._blobs.fetch(run.initial_model, calendar.max_aggregate_bytes)
+        goes_on_after = await self._disk.run(self._find_last_round, run)
+        path = self._store.blob_path(run.initial_model)
+        return RunTask(run, state.rules.limits, state.n, path, goes_on_after)
+
+    def _find_last_round(self, run: Run) -> int | None:
+        """The last round of the run before, if this one goes on from its aggregate with the same method and model, and
+        shares no sets anew. Runs on the disk's thread."""
+        calendar = self._runs.calendar
+        before, start = calendar.get_run(run.number - 1), calendar.get_start(run.number)
+        if before is None or start is None or start == 0:
+            return None
+        parent, first = self._store.get_block(start - 1), self._runs.find_round(run.number, 1)
+        if parent is None or parent.block.header.aggregate != run.initial_model:
+            return None
+        is_same = (before.method["name"], before.model, before.classes) == (run.method["name"], run.model, run.classes)
+        if not is_same or (first is not None and first.spec.sharing_heights):
+            return None
+        return calendar.count_rounds(before.number, start - 1)
+
+    # ---- a round
+
+    async def gather(self, height: int) -> RoundInput:
+        """What the worker needs of a round's block: its aggregate, and what the method wants of single peers."""
+        block = await self._disk.run(self._read_block, height)
         aggregate = await self._aggregates.get(block)
         pulled = Pulled(Exchange(block.header.prev, self._me))  # where it fails, of nobody
         with self._boundary.around("blobs on demand"):
             pulled = await self._on_demand.take(block, aggregate)
-        record = self._records.get(block.height)
-        if record is not None and get_kinds(self._spec, block.height):
+        record, round_ = self._records.get(block.height), self._runs.find(block.height)
+        if record is not None and round_ is not None and get_kinds(round_):
             record.on_taken(pulled.pulled_bytes, pulled.reasons)
         return RoundInput(aggregate, pulled.exchange)
 
-    async def recall(self, below: int) -> tuple[int, bytes] | None:
-        """The newest aggregate below a height that is held here, with its own."""
-        for height in range(below - 1, max(0, self._current.tip.height - RECALLED_HEIGHTS), -1):
-            stored = await self._disk.run(self._store.get_block, height)
+    def _read_block(self, height: int) -> Block:
+        """Runs on the disk's thread."""
+        if height == self._current.tip.height:
+            return self._current.tip.block
+        stored = self._store.get_block(height)
+        if stored is None:
+            raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
+        return stored.block
+
+    async def recall(self, before: Place) -> tuple[int, bytes] | None:
+        """The newest aggregate of the run before a round that is held here, with the round it is of."""
+        made = self._runs.calendar.count_rounds(before.run, self._current.tip.height)
+        for number in range(before.round - 1, max(0, made - RECALLED_ROUNDS), -1):
+            height = self._runs.calendar.get_height(Place(before.run, number))
+            stored = None if height is None else await self._disk.run(self._store.get_block, height)
             if stored is not None and (aggregate := await self._aggregates.find(stored.block)) is not None:
-                return height, aggregate
+                return number, aggregate
         return None

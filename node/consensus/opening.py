@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from chain.calendar import Place, get_next_place
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from node.consensus.awaiting import Awaiting
@@ -67,6 +68,7 @@ class RoundOpener:
         speaks = self._signer.may_sign(state, height) and not self.restored.is_silent_at(height)
         await self._proposals.on_tip()
         await self.consent.on_tip(tip)
+        has_round, place = state.has_round(height), get_next_place(state, tip.height)
         parent_authors = {contribution.author for contribution in tip.block.contributions}
         return RoundMachine(
             state,
@@ -77,15 +79,15 @@ class RoundOpener:
             overdrawn=self._awaiting.get_overdrawn(),
             accused=self._evidence.get_accused(height),
             mine=self.mines and state.is_active(me),
-            contributes=state.has_round(height) and state.is_active(me) and self.may_contribute_to(height),
+            contributes=has_round and state.is_active(me) and self.may_contribute_to(place),
             collect_s=collect_s,
-            crossing_s=self.crossing.wait_s,
+            crossing_s=self.crossing.compute_wait_s(state.rules.waits.delta_s),
             change=self._proposals.choose(),
         )
 
-    def may_contribute_to(self, height: int) -> bool:
-        """Whether the operator has nothing against a contribution to the height in hand."""
-        is_willing = self.participation.contributes_to(height) and not self.standing.is_leaving
+    def may_contribute_to(self, place: Place) -> bool:
+        """Whether the operator has nothing against a contribution to the round in hand."""
+        is_willing = self.participation.contributes_to(place) and not self.standing.is_leaving
         return is_willing and self.consent.reason is None
 
     async def _note_tip(self, height: int, *, is_behind: bool) -> None:

@@ -10,10 +10,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from chain.calendar import Place
 from chain.schema import format_time
 from node.host.private_file import read_private, remove_private, write_private
 
 PAUSED = "paused.json"
+
+
+def is_after(place: Place, last: Place) -> bool:
+    """Whether a round comes after another, be it in a later run."""
+    return (place.run, place.round) > (last.run, last.round)
 
 
 class Participation:
@@ -23,10 +29,10 @@ class Participation:
         """Raises NodeError when it cannot be read whether the node was paused."""
         self._path = data_dir / PAUSED
         self.is_paused = read_private(self._path) is not None
-        self.last_round: int | None = None  # the node ends once this round is final
+        self.last_round: Place | None = None  # the node ends once this round is final, or its run is over
 
-    def contributes_to(self, height: int) -> bool:
-        return not self.is_paused and (self.last_round is None or height <= self.last_round)
+    def contributes_to(self, place: Place) -> bool:
+        return not self.is_paused and not (self.last_round is not None and is_after(place, self.last_round))
 
     def save_pause(self, now_ms: int) -> None:
         """Durable when it returns. Raises NodeError."""

@@ -72,9 +72,11 @@ class ProposalBook:
         events: Events,
         clock: Clock,
         boundary: Boundary,
+        is_ready: Callable[[Change], bool] = lambda change: True,
     ) -> None:
         self._current = current
         self._proposals = proposals
+        self._is_ready = is_ready
         self._signer = signer
         self._store = store
         self._disk = disk
@@ -179,7 +181,7 @@ class ProposalBook:
             is_news = self._proposals.add_readiness(ready)
         except ChainError:  # of a block that is too far below by now
             return False
-        self._follow_up()
+        self.follow_up()
         return is_news
 
     async def _put(self, change_id: Digest, put: Callable[[], None]) -> None:
@@ -187,14 +189,15 @@ class ProposalBook:
             return
         with self._boundary.around("proposals"):
             await self._disk.run(put)
-        self._follow_up()
+        self.follow_up()
 
     def on_alive(self, key: Id) -> None:
         """A key that is no member's is alive, and was not a moment ago: one that joins may have been waited for."""
         if any(isinstance(each.change.kind, AddMember) and each.change.kind.key == key for each in self._proposals):
             self._try()
 
-    def _follow_up(self) -> None:
+    def follow_up(self) -> None:
+        """Something has come that a change may have lacked: has it in the next block if it lacks nothing more."""
         self._admissions.on_changes()
         self._gossip.on_step()
         self._try()
@@ -226,7 +229,7 @@ class ProposalBook:
         self._consent.note(approval)
         self._gossip.push_proposal(proposal.data, approval)
         self._tell_proposal(proposal)
-        self._follow_up()
+        self.follow_up()
         return proposal
 
     async def approve(self, change_id: Digest, answer: Answer = Answer.YES) -> Proposal:
@@ -253,7 +256,7 @@ class ProposalBook:
         elif self._proposals.add_approval(approval):
             self._gossip.push_approval(approval)
             self._tell_approval(approval)
-            self._follow_up()
+            self.follow_up()
         return proposal
 
     async def _approve_executed(self, executed: ExecutedChange, answer: Answer) -> Proposal:
@@ -291,7 +294,7 @@ class ProposalBook:
 
     def choose(self) -> ApprovedChange | None:
         """What the next block may hold; None where nothing is complete."""
-        return self._proposals.choose(self._peers.is_alive)
+        return self._proposals.choose(self._peers.is_alive, self._is_ready)
 
     # ---- what is told
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from chain.block import Block, Certificate, EvidenceKind, Id
+from chain.calendar import Place
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
@@ -56,6 +57,7 @@ class RoundRecord:
     spoiled: str | None = None
     went_back: str | None = None
     failure: str | None = None
+    place: Place | None = None  # None where a change takes the height
     block: Block | None = None
     certificate: Certificate | None = None
     _marks: dict[str, float] = field(default_factory=dict)
@@ -111,7 +113,9 @@ class RoundRecord:
         block = self.block
         contributions = block.contributions if block is not None else ()
         return {
-            "round": self.height,
+            "height": self.height,
+            "run": self.place.run if self.place is not None else 0,
+            "round": self.place.round if self.place is not None else self.height,
             "block": block.id.hex() if block is not None else None,
             "miner": encode_id(block.header.miner) if block is not None else None,
             "view": self.certificate.view if self.certificate is not None else None,
@@ -185,9 +189,13 @@ class Records:
         """The record of a round that is committed and not applied."""
         return self._committed.get(height)
 
-    def begin(self, height: int) -> None:
-        """A round begins."""
+    def begin(self, height: int, place: Place | None = None, *, after_change: bool = False) -> None:
+        """A round begins. After a change it is the one whose height the change took: what training has shown counts."""
+        before = self.current
         self.current = RoundRecord(height, self._clock.monotonic(), self._count_bytes_sent(), self.get_refusals())
+        self.current.place = place
+        if after_change and before is not None and before.height == height - 1:
+            self.current.train, self.current.went_back = before.train, before.went_back
 
     def end(self) -> None:
         """No round is in hand."""
@@ -234,7 +242,7 @@ class Records:
         told = record.to_mapping()
         log.info(
             "round %d  accuracy %s  loss %s  %.2f s, of which training %.2f",
-            height,
+            told["round"],
             show_measure(told["accuracy"]),
             show_measure(told["train"].get("loss")),
             told["seconds"]["wall"],

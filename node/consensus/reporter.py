@@ -85,7 +85,7 @@ class RoundReporter:
     def on_final(self, machine: RoundMachine, final: FinalBlock) -> None:
         """The block of the round in hand is committed, and its record waits for the worker."""
         with self._boundary.around("record"):
-            if (record := self._records.current) is not None:
+            if (record := self._records.current) is not None and final.block.change is None:
                 record.on_final(final.block, final.certificate, self._clock.monotonic(), machine)
                 self._records.keep(record)
             self._publish_block(final)

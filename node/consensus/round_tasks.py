@@ -14,24 +14,27 @@ from typing import Any
 
 from chain import validation
 from chain.block import ApprovedChange, Block, Body, Contribution, Digest
-from chain.changes.change import read_change
+from chain.changes.change import Change, read_change
 from chain.changes.execution import get_aggregate
-from chain.errors import ValidationError
+from chain.changes.runs import StartRun
+from chain.errors import InvalidChange, ValidationError
 from chain.tip import Tip
-from ml.specs import MethodSpec
 from node.boundary import UNFORESEEN, Boundary
 from node.consensus import actions
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
+from node.consensus.initial_models import InitialModelRefused, InitialModels
 from node.events import Events
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason, get_reason
 from node.payloads.checks import Aggregate, PayloadRefused, RoundPayloads
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.transfers import Transfers
+from node.runs.specs import RunRound, RunSpecs
 
 log = logging.getLogger(__name__)
 
+UNKNOWN_METHOD = "this release does not know its method"
 AGAIN_S = 1.0  # between two attempts at what failed for an error that nobody foresaw
 
 Mine = Callable[[Tip, Body, Digest], Awaitable[Block]]
@@ -43,16 +46,16 @@ async def _raise(error: BaseException) -> None:
 
 
 class RoundTasks:
-    """One node's. `make_payloads` gives what is to be known of the payloads of a height on a tip, `mine` a signed and
-    durable candidate. `collect_s` is for how long payloads are usually waited for, `blobs` what pulls them."""
+    """One node's. `make_payloads` gives what is to be known of the payloads of a round on a tip, `mine` a signed and
+    durable candidate. `blobs` is what pulls payloads."""
 
     def __init__(
         self,
         current: CurrentRound,
-        spec: MethodSpec,
+        runs: RunSpecs,
         *,
-        collect_s: float,
-        make_payloads: Callable[[Tip], RoundPayloads],
+        make_payloads: Callable[[Tip, RunRound], RoundPayloads],
+        initial_models: InitialModels,
         mine: Mine,
         blobs: BlobFetcher,
         gossip: Gossip,
@@ -62,9 +65,9 @@ class RoundTasks:
         boundary: Boundary,
     ) -> None:
         self._current = current
-        self._spec = spec
-        self._collect_s = collect_s
+        self._runs = runs
         self._make_payloads = make_payloads
+        self._initial_models = initial_models
         self._mine = mine
         self._blobs = blobs
         self._gossip = gossip
@@ -73,6 +76,7 @@ class RoundTasks:
         self._events = events
         self._boundary = boundary
         self._height = 0
+        self._round: RunRound | None = None  # none is in hand, or one that this release cannot judge
         self._payloads: RoundPayloads | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
@@ -88,7 +92,10 @@ class RoundTasks:
         """Work is for the height after `tip` from now on."""
         self.cancel()
         self._height = tip.height + 1
-        self._payloads = self._make_payloads(tip)
+        self._round = self._runs.find(self._height)
+        self._payloads = None if self._round is None else self._make_payloads(tip, self._round)
+        if (why := self._runs.explain_unknown(self._height)) is not None:
+            log.error("height %d is not judged here, and followed: %s", self._height, why)
 
     def cancel(self) -> None:
         """The height is over."""
@@ -105,17 +112,20 @@ class RoundTasks:
 
     def get_collect_s(self, height: int) -> float:
         """For how long contributions of this height, and what they commit to, are waited for."""
-        return self._spec.get_collect_s(height, self._collect_s)
+        round_ = self._runs.find(height)
+        return self._current.tip.state.rules.waits.collect_s if round_ is None else round_.collect_s
 
     # ---- work that begins
 
     def fetch_payloads(self, contribution: Contribution) -> None:
         """Has the payloads of a contribution fetched and checked."""
-        self._spawn(self._fetch_payloads(self._height, self._get_payloads(), contribution))
+        if self._payloads is not None:
+            self._spawn(self._fetch_payloads(self._height, self._payloads, contribution))
 
     def compute_aggregate(self, contributions: tuple[Contribution, ...]) -> None:
         """Has the aggregate of a candidate of this node computed."""
-        self._spawn(self._compute_aggregate(self._height, self._get_payloads(), contributions))
+        if self._payloads is not None:
+            self._spawn(self._compute_aggregate(self._height, self._payloads, contributions))
 
     def start_mining(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
         """Has a candidate of this node mined."""
@@ -132,21 +142,21 @@ class RoundTasks:
             self._mining.cancel()
 
     def check_candidate(self, block: Block) -> None:
-        """Has a candidate recomputed. A change was judged whole before it came here."""
+        """Has a candidate recomputed. A change was judged whole before it came here, but for the model that it may
+        name."""
         if block.change is not None:
-            self._current.post(block.height, actions.CandidateValidated(block))
+            self._spawn(self._check_change(block, read_change(block.change.change)))
             return
-        self._spawn(self._check_candidate(self._get_payloads(), block))
+        if self._payloads is None:
+            self._current.post(block.height, actions.CandidateRefused(block, UNKNOWN_METHOD, wrong=False))
+            return
+        self._spawn(self._check_candidate(self._payloads, block))
 
     def start_timer(self, timer: actions.Timer, after_s: float) -> None:
         """Reports that the timer has fired, once it has."""
         loop, height = asyncio.get_running_loop(), self._height
         self._timers = [handle for handle in self._timers if handle.when() >= loop.time()]  # still to fire
         self._timers.append(loop.call_later(after_s, self._current.post, height, actions.TimerFired(timer)))
-
-    def _get_payloads(self) -> RoundPayloads:
-        assert self._payloads is not None  # noqa: S101 - work is asked for while a round is in hand
-        return self._payloads
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -168,7 +178,8 @@ class RoundTasks:
             self._current.post(height, actions.PayloadsRefused(contribution, UNFORESEEN))
 
     async def _try_fetch_payloads(self, height: int, payloads: RoundPayloads, contribution: Contribution) -> None:
-        self._transfers.name([contribution], self._spec.get_streamed(height))
+        if self._round is not None:
+            self._transfers.name([contribution], self._round.spec.get_streamed(self._round.number))
         try:
             await payloads.ensure(contribution)
         except PayloadRefused as error:
@@ -210,6 +221,24 @@ class RoundTasks:
             await self._try_check_candidate(payloads, block)
         if crossing.failure is not None:
             self._current.post(block.height, actions.CandidateRefused(block, UNFORESEEN, wrong=False))
+
+    async def _check_change(self, block: Block, change: Change) -> None:
+        """A run is not voted for before the model that it begins from is here, and fits."""
+        height, post = block.height, self._current.post
+        if isinstance(change.kind, StartRun) and change.kind.initial is not None:
+            if not self._blobs.is_held(change.kind.initial):
+                post(height, actions.CandidateRefused(block, "its initial model is not here yet", wrong=False))
+            with self._boundary.around("candidate", block.header.miner) as crossing:
+                try:
+                    await self._initial_models.ensure(change, [block.header.miner])
+                except (InitialModelRefused, InvalidChange) as error:
+                    log.warning("candidate %s refused: %s", block.id.hex()[:8], error)
+                    post(height, actions.CandidateRefused(block, str(error), wrong=False))
+                    return
+            if crossing.failure is not None:
+                post(height, actions.CandidateRefused(block, UNFORESEEN, wrong=False))
+                return
+        post(height, actions.CandidateValidated(block))
 
     async def _try_check_candidate(self, payloads: RoundPayloads, block: Block) -> None:
         """Recompute. While the blobs are not to be had say so once, and go on looking for them."""

@@ -1,42 +1,65 @@
 """Training scheduler: sets what the worker trains for at each height, and with how many local iterations.
 
-A height that this node has contributed to in an earlier life is trained for with the same number of iterations as
-then, should the worker's model not hold that training. Of a set that was shared there nothing is left to do.
+A round that this node has contributed to already, in an earlier life or before a change took its height, is trained for
+with the same number of iterations as then, should the worker's model not hold that training. Of a set that was shared
+there nothing is left to do.
 """
 
 from __future__ import annotations
 
-from ml.specs import MethodSpec
+from chain.block import Id
+from chain.calendar import Place
 from node.consensus.current import CurrentRound
 from node.consensus.machine import RoundMachine
 from node.consensus.record import Records
 from node.consensus.signer import SignedBefore
+from node.runs.specs import RunSpecs
 from node.training.learner import Learner, Target
 from node.training.local_work import LocalWork
 
 
 class TrainingScheduler:
-    """One node's. `num_iterations` is E of the round in hand."""
+    """One node's; `me` is its id. `num_iterations` is E of the round in hand. `needs_seat`: there is a worker for
+    members alone."""
 
     def __init__(
-        self, current: CurrentRound, spec: MethodSpec, learner: Learner, local_work: LocalWork, records: Records
+        self,
+        current: CurrentRound,
+        runs: RunSpecs,
+        learner: Learner,
+        local_work: LocalWork,
+        records: Records,
+        *,
+        me: Id,
+        needs_seat: bool,
     ) -> None:
-        self.num_iterations = spec.get_local_work(current.tip.height + 1)
         self._current = current
-        self._spec = spec
+        self._runs = runs
         self._learner = learner
         self._local_work = local_work
         self._records = records
+        self._me = me
+        self._needs_seat = needs_seat
+        self.num_iterations = self._get_local_work(current.tip.height + 1)
+
+    def _get_local_work(self, height: int) -> int:
+        round_ = self._runs.find(height)
+        return 0 if round_ is None else round_.spec.get_local_work(round_.number)
 
     def measure(self) -> None:
         """The round in hand ends: what it has taken counts in the choice for the next."""
         if (record := self._records.current) is not None:
             self._local_work.add_round(record.train, record.beta_s, self._learner.progress, self.num_iterations)
 
-    def begin(self, machine: RoundMachine, before: SignedBefore) -> None:
-        """Has the worker train for this height, unless it has been trained for in an earlier life."""
-        has_contributed = before.started.contribution is not None
-        is_over = has_contributed and machine.height <= self._spec.sharing_heights  # nothing is left but what is signed
+    def begin(self, machine: RoundMachine, before: SignedBefore, *, is_renewed: bool = False) -> None:
+        """Has the worker train for this height, unless it has been trained for in an earlier life, or before a
+        change."""
+        has_contributed = is_renewed or before.started.contribution is not None
+        round_ = self._runs.find(machine.height)
+        if round_ is not None:
+            self._local_work.on_run(round_.run.number, round_.spec.hyperparameters.budget_s)
+        is_sharing = round_ is not None and round_.number <= round_.spec.sharing_heights
+        is_over = has_contributed and is_sharing  # nothing is left but what is signed
         self._set_target(
             machine,
             before.num_iterations or self._local_work.choose_iterations(),
@@ -50,14 +73,30 @@ class TrainingScheduler:
 
     def end(self) -> None:
         """The set rounds are over: the worker takes in the last block, and trains no more."""
-        self._learner.set_target(Target(self._current.tip.block, trains=False))
+        self._learner.set_target(self._make_target(trains=False))
 
     def _set_target(
         self, machine: RoundMachine, chosen: int | None, *, trains: bool, has_contributed: bool = False
     ) -> None:
-        self.num_iterations = chosen or self._spec.get_local_work(machine.height)
+        self.num_iterations = chosen or self._get_local_work(machine.height)
+        is_known = self._runs.find(machine.height) is not None
         self._learner.set_target(
-            Target(self._current.tip.block, trains=trains, has_contributed=has_contributed, num_iterations=chosen)
+            self._make_target(trains=trains and is_known, has_contributed=has_contributed, num_iterations=chosen)
+        )
+
+    def _make_target(self, *, trains: bool, has_contributed: bool = False, num_iterations: int | None = None) -> Target:
+        """On the tip, whose run's last round is to be applied."""
+        tip = self._current.tip
+        run = tip.state.run
+        made_height = self._runs.calendar.get_height(Place(run.number, run.get_round(tip.height)))
+        return Target(
+            tip.block,
+            tip.state,
+            made_height or 0,
+            trains=trains,
+            has_contributed=has_contributed,
+            num_iterations=num_iterations,
+            may_start=not self._needs_seat or tip.state.index_of(self._me) is not None,
         )
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from chain.block import Contribution, Id
+from chain.calendar import get_next_place
 from chain.tip import Tip
 from node.boundary import Boundary
 from node.clock import Clock
@@ -22,6 +23,7 @@ from node.consensus import actions
 from node.consensus.auditor import Auditor
 from node.consensus.awaiting import Awaiting
 from node.consensus.commit import Committer
+from node.consensus.contributor import Contributor
 from node.consensus.convictions import Convictions
 from node.consensus.credit import VainWait
 from node.consensus.current import Adopted, CurrentRound, Posted
@@ -39,7 +41,7 @@ from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import AGAIN_S, RoundTasks
 from node.consensus.scheduler import TrainingScheduler
 from node.consensus.sightings import Sightings
-from node.consensus.signer import Signer
+from node.consensus.signer import SignedBefore, Signer
 from node.consensus.stall import StallWatch
 from node.consensus.sync import ChainsDiverge, FinalBlock, Sync
 from node.consensus.upgrade import check_release
@@ -85,6 +87,7 @@ class RoundParts:
     hints: AddressHints
     learner: Learner
     scheduler: TrainingScheduler
+    contributor: Contributor
     stall: StallWatch
     auditor: Auditor
     stands_ready: StandsReady
@@ -125,6 +128,7 @@ class RoundService:
         self._executor = parts.executor
         self._reporter = parts.reporter
         self._scheduler = parts.scheduler
+        self._contributor = parts.contributor
         self._sync = parts.sync
         self._stall = parts.stall
         self._auditor = parts.auditor
@@ -239,7 +243,8 @@ class RoundService:
         if is_done:
             self.records.end()
         else:
-            self.records.begin(height)
+            place = get_next_place(tip.state, tip.height)
+            self.records.begin(height, place, after_change=tip.block.change is not None)
         self.current.machine = machine
         before = await self.signer.load_before(height)
         self.gossip.on_height()
@@ -251,9 +256,14 @@ class RoundService:
         if is_done:
             self._scheduler.end()
         else:
-            self._scheduler.begin(machine, before)
+            is_renewed = machine.contributes and await self._renew(before)
+            self._scheduler.begin(machine, before, is_renewed=is_renewed)
         if self.current.machine is not None:
             self._reporter.publish_phase(self.current.machine)
+
+    async def _renew(self, before: SignedBefore) -> bool:
+        """Whether what was contributed to the same round, before a change took its height, counts for this one."""
+        return before.started.contribution is None and await self._contributor.renew()
 
     async def resume(self) -> None:
         """Has the round in hand contributed to, if it is not already: while all pause there is none after it."""
@@ -263,7 +273,8 @@ class RoundService:
 
     async def _resume(self, done: asyncio.Future[None]) -> None:
         machine = self.current.machine
-        if machine is not None and machine.abstains and self.opener.may_contribute_to(machine.height):
+        place = get_next_place(self.tip.state, self.tip.height)
+        if machine is not None and machine.abstains and self.opener.may_contribute_to(place):
             await self._handle(machine, actions.Resumed())
             self._scheduler.resume(machine)
             self.gossip.on_step()

@@ -8,6 +8,7 @@ justify it are durable (PROTOCOL §4).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from chain import approvals, codec
@@ -57,8 +58,8 @@ class SignedBefore:
 
 class Signer:
     """One member's key and the slots it has signed; `spare` is the other key of one that rotates. `disk` is the store's
-    thread, on which votes wait for nothing but each other; `bulk` takes in large files. With `notes_iterations` it is
-    kept what a contribution was trained with. Nothing is signed up to `checkpoint`."""
+    thread, on which votes wait for nothing but each other; `bulk` takes in large files. Nothing is signed up to
+    `checkpoint`."""
 
     def __init__(
         self,
@@ -68,7 +69,6 @@ class Signer:
         disk: Offload,
         bulk: Offload,
         *,
-        notes_iterations: bool,
         spare: SigningKey | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> None:
@@ -79,7 +79,6 @@ class Signer:
         self._store = store
         self._disk = disk
         self._bulk = bulk
-        self._notes_iterations = notes_iterations
         self._signed_height = store.get_signed_height()  # in an earlier life
 
     @property
@@ -149,13 +148,16 @@ class Signer:
         return tuple(refs)
 
     async def sign_contribution(
-        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = ()
+        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = (), *, notes_iterations: bool = False
     ) -> Contribution | None:
         """The durable contribution on `tip`, its blobs first: this one, or the one signed for it before. None when the
-        height was finalised meanwhile: there is nothing to sign for it any more."""
-        return await self._disk.run(self._put_contribution, tip, trained, adopted)
+        height was finalised meanwhile: there is nothing to sign for it any more. With `notes_iterations` it is kept
+        what it was trained with."""
+        return await self._disk.run(self._put_contribution, tip, trained, adopted, notes_iterations)
 
-    def _put_contribution(self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...]) -> Contribution | None:
+    def _put_contribution(
+        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...], notes_iterations: bool
+    ) -> Contribution | None:
         """Runs on the disk's thread."""
         if self._store.head_height > tip.height:
             kept = self._store.referenced_blobs(tip.height + 1)
@@ -168,17 +170,35 @@ class Signer:
             for kind, data in trained.payloads.items()
         ]
         refs += adopted
-        contribution = codec.sign_contribution(
-            self._key,
-            self._chain_id,
-            height=tip.height + 1,
-            prev=tip.id,
-            weight=trained.weight,
-            payloads=tuple(sorted(refs, key=lambda ref: ref.kind)),
-        )
-        if self._notes_iterations:  # before it is signed for good: a repetition has to give the same bytes
+        if notes_iterations:  # before it is signed for good: a repetition has to give the same bytes
             iterations = int(trained.metrics["iterations"])
-            self._store.put_meta(ITERATIONS, {"height": contribution.height, "iterations": iterations})
+            self._store.put_meta(ITERATIONS, {"height": tip.height + 1, "iterations": iterations})
+        return self._sign_contribution(tip, trained.weight, tuple(sorted(refs, key=lambda ref: ref.kind)))
+
+    async def renew_contribution(
+        self, tip: Tip, heights: Sequence[int], fits: Callable[[Contribution], bool]
+    ) -> Contribution | None:
+        """The durable contribution on `tip` of what was signed for one of `heights`, whose blobs are here; None where
+        nothing was, or it does not fit any more."""
+        return await self._disk.run(self._renew_contribution, tip, heights, fits)
+
+    def _renew_contribution(
+        self, tip: Tip, heights: Sequence[int], fits: Callable[[Contribution], bool]
+    ) -> Contribution | None:
+        """Runs on the disk's thread."""
+        signed = (self._store.get_contribution(height) for height in heights)
+        earlier = next((contribution for contribution in signed if contribution is not None), None)
+        if earlier is None or not fits(earlier):
+            return None
+        if not all(self._store.has_blob(ref.digest) for ref in earlier.payloads):
+            return None
+        return self._sign_contribution(tip, earlier.weight, earlier.payloads)
+
+    def _sign_contribution(self, tip: Tip, weight: int, payloads: tuple[PayloadRef, ...]) -> Contribution:
+        """The durable one: this, or what was signed for its height before. Runs on the disk's thread."""
+        contribution = codec.sign_contribution(
+            self._key, self._chain_id, height=tip.height + 1, prev=tip.id, weight=weight, payloads=payloads
+        )
         try:
             self._store.put_contribution(contribution)
         except SlotTaken as taken:

@@ -184,18 +184,20 @@ def _show(seconds: float) -> str:
 class StallWatch:
     """`reason` says why nothing can be finalised now, or is not in spite of a quorum, and is None while all is well."""
 
-    def __init__(self, peers: Peers, quiet: StallDetector, clock: Clock, events: Events, status_s: float) -> None:
+    def __init__(
+        self, peers: Peers, quiet: StallDetector, clock: Clock, events: Events, get_status_s: Callable[[], float]
+    ) -> None:
         self.reason: str | None = None
         self._peers = peers
         self._detector = quiet
         self._clock = clock
         self._events = events
-        self._status_s = status_s
+        self._get_status_s = get_status_s
 
     async def run(self) -> None:
-        quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._status_s
+        quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._get_status_s()
         while True:
-            await asyncio.sleep(self._status_s / 2)
+            await asyncio.sleep(self._get_status_s() / 2)
             slowness = self._detector.describe()
             reason = self._peers.describe_stall() or slowness
             if reason is None or self._clock.monotonic() >= quiet_until_s:

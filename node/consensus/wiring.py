@@ -25,6 +25,7 @@ from node.consensus.executor import ActionExecutor
 from node.consensus.gossip import Gossip, Position
 from node.consensus.handler import PeerHandler
 from node.consensus.hints import AddressHints
+from node.consensus.initial_models import InitialModels
 from node.consensus.inputs import BlockInputs
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.mining import mine_block
@@ -54,11 +55,13 @@ from node.payloads.checks import RoundPayloads
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.on_demand import OnDemand
 from node.payloads.partial_files import PartialFiles
-from node.payloads.retention import Retention
+from node.payloads.retention import Retention, read_sharing_blocks
 from node.payloads.shared_sets import SharedSets
 from node.payloads.transfers import Transfers
+from node.runs.specs import RunRound
 from node.training.learner import Learner
 from node.training.local_work import BETA_ROUNDS, LocalWork
+from node.training.observer_trainer import ObserverTrainer
 
 
 def make_round_service(context: NodeContext) -> RoundService:
@@ -118,6 +121,7 @@ class _Talk:
     proposals: ProposalBook
     hints: AddressHints
     handler: PeerHandler
+    initial_models: InitialModels
 
 
 def make_round_parts(c: NodeContext) -> RoundParts:
@@ -134,7 +138,8 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         return Position(current.tip, machine, contributes, proposals)
 
     talk = _make_talk(c, ground, payloads, ledger, get_position)
-    learner = _make_learner(c, ground, payloads, ledger, talk)
+    contributor = _make_contributor(c, ground, payloads, ledger, talk)
+    learner = Learner(c.trainer, _make_inputs(c, ground, payloads), contributor, c.boundary)
     tasks = _make_tasks(c, ground, payloads, ledger, talk)
 
     executor = ActionExecutor(
@@ -178,8 +183,17 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         handler=talk.handler,
         hints=talk.hints,
         learner=learner,
-        scheduler=TrainingScheduler(current, c.spec, learner, local_work, ground.records),
-        stall=StallWatch(peers, detector, c.clock, events, c.genesis.rules.waits.status_s),
+        scheduler=TrainingScheduler(
+            current,
+            c.runs,
+            learner,
+            local_work,
+            ground.records,
+            me=c.me,
+            needs_seat=not isinstance(c.trainer, ObserverTrainer),
+        ),
+        contributor=contributor,
+        stall=StallWatch(peers, detector, c.clock, events, lambda: current.tip.state.rules.waits.status_s),
         auditor=ledger.auditor,
         stands_ready=StandsReady(current, talk.proposals, ledger.signer, c.transport, peers, ledger.sync),
         convictions=Convictions(current, talk.evidence, talk.proposals, ledger.signer, c.store, c.disk),
@@ -208,32 +222,29 @@ def _make_payloads(c: NodeContext, ground: _Ground) -> _Payloads:
         return BlobFetcher(c.transport, c.store, disk, partial_files, transfers, c.slowness, c.boundary)
 
     def make_aggregates(blobs: BlobFetcher) -> Aggregates:
-        return Aggregates(c.genesis, c.spec, c.store, blobs, disk=c.disk, arithmetic=c.arithmetic, boundary=c.boundary)
+        return Aggregates(c.runs, c.store, blobs, disk=c.disk, arithmetic=c.arithmetic, boundary=c.boundary)
 
     def is_alone() -> bool:
         return ground.peers.describe_stall() is not None
 
     blobs, demanded_blobs, late_blobs = make_fetcher(c.disk), make_fetcher(c.bulk), make_fetcher(c.disk)
     on_demand = OnDemand(
-        c.spec,
+        c.runs,
         c.me,
         demanded_blobs,
         c.bulk,
-        collect_s=c.genesis.rules.waits.collect_s,
-        keep_heights=c.genesis.rules.keep_heights,
         is_alone=is_alone,
         get_patience=ground.awaiting.get_patience,
         on_loss=ground.awaiting.on_missing,
         boundary=c.boundary,
     )
     shared_sets = SharedSets(
-        c.spec,
+        c.runs,
         c.me,
         c.store,
         late_blobs,
         c.disk,
         c.bulk,
-        collect_s=c.genesis.rules.waits.collect_s,
         is_alone=is_alone,
         on_loss=ground.awaiting.on_missing,
         boundary=c.boundary,
@@ -251,14 +262,14 @@ def _make_payloads(c: NodeContext, ground: _Ground) -> _Payloads:
 
 
 def _make_ledger(c: NodeContext, ground: _Ground, payloads: _Payloads) -> _Ledger:
-    current, has_budget = ground.current, c.spec.hyperparameters.budget_s is not None
+    current = ground.current
     committer = Committer(
         current,
-        c.spec,
+        c.runs,
         c.store,
         c.disk,
         aggregates=payloads.aggregates,
-        retention=Retention(c.store, c.genesis, c.spec, c.me),
+        retention=Retention(c.store, c.runs, c.me),
         blobs=payloads.blobs,
         behind=(payloads.demanded_blobs, payloads.late_blobs),
         followers=(ground.admissions, ground.awaiting, ground.standing),
@@ -266,8 +277,7 @@ def _make_ledger(c: NodeContext, ground: _Ground, payloads: _Payloads) -> _Ledge
         boundary=c.boundary,
     )
     auditor = Auditor(
-        c.genesis,
-        c.spec,
+        c.runs,
         payloads.late_blobs,
         payloads.late_aggregates,
         c.store,
@@ -275,9 +285,7 @@ def _make_ledger(c: NodeContext, ground: _Ground, payloads: _Payloads) -> _Ledge
         arithmetic=c.arithmetic,
         boundary=c.boundary,
     )
-    signer = Signer(
-        c.key, c.genesis, c.store, c.disk, c.bulk, notes_iterations=has_budget, spare=c.spare, checkpoint=c.checkpoint
-    )
+    signer = Signer(c.key, c.genesis, c.store, c.disk, c.bulk, spare=c.spare, checkpoint=c.checkpoint)
     second = SecondHistories(c.store, c.disk, ground.events)
     sync = Sync(
         c.transport,
@@ -309,6 +317,9 @@ def _make_talk(
         boundary=c.boundary,
     )
     consent = Consent(ledger.signer, c.store, c.disk, events, asks=c.asks_to_train, approves_genesis=c.approves_genesis)
+    initial_models = InitialModels(
+        current, c.store, payloads.late_blobs, c.arithmetic, c.boundary, lambda: proposals.follow_up()
+    )
     proposals = ProposalBook(
         current,
         ground.proposals,
@@ -322,6 +333,7 @@ def _make_talk(
         events=events,
         clock=c.clock,
         boundary=c.boundary,
+        is_ready=initial_models.is_ready,
     )
     hints = AddressHints(
         c.book or AddressBook.load(c.store.path, {}),
@@ -351,24 +363,31 @@ def _make_talk(
     reporter = RoundReporter(
         c.me, c.clock, gossip=gossip, records=ground.records, peers=peers, events=events, boundary=c.boundary
     )
-    return _Talk(clocks, gossip, reporter, evidence, authenticator, consent, proposals, hints, handler)
+    return _Talk(clocks, gossip, reporter, evidence, authenticator, consent, proposals, hints, handler, initial_models)
 
 
-def _make_learner(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, talk: _Talk) -> Learner:
-    inputs = BlockInputs(
+def _make_inputs(c: NodeContext, ground: _Ground, payloads: _Payloads) -> BlockInputs:
+    return BlockInputs(
         ground.current,
         c.me,
-        c.spec,
+        c.runs,
         c.store,
         c.disk,
+        blobs=payloads.late_blobs,
         aggregates=payloads.aggregates,
         on_demand=payloads.on_demand,
         shared_sets=payloads.shared_sets,
         records=ground.records,
         boundary=c.boundary,
     )
-    contributor = Contributor(
+
+
+def _make_contributor(
+    c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, talk: _Talk
+) -> Contributor:
+    return Contributor(
         ground.current,
+        c.runs,
         ledger.signer,
         talk.authenticator,
         talk.gossip,
@@ -378,22 +397,21 @@ def _make_learner(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: 
         events=ground.events,
         standing=ground.standing,
     )
-    return Learner(c.trainer, inputs, contributor, c.boundary)
 
 
 def _make_tasks(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, talk: _Talk) -> RoundTasks:
-    def make_round_payloads(tip: Tip) -> RoundPayloads:
+    def make_round_payloads(tip: Tip, round_: RunRound) -> RoundPayloads:
         parent = partial(payloads.aggregates.get_arrays, tip.block)
         return RoundPayloads(
-            c.spec, height=tip.height + 1, parent=parent, blobs=payloads.blobs, arithmetic=c.arithmetic
+            round_.spec, round_number=round_.number, parent=parent, blobs=payloads.blobs, arithmetic=c.arithmetic
         )
 
     sign = ledger.signer.sign_candidate
     return RoundTasks(
         ground.current,
-        c.spec,
-        collect_s=c.genesis.rules.waits.collect_s,
+        c.runs,
         make_payloads=make_round_payloads,
+        initial_models=talk.initial_models,
         mine=partial(mine_block, miner=c.miner, me=c.me, sign=sign, clock=c.clock, random=c.random),
         blobs=payloads.blobs,
         gossip=talk.gossip,
@@ -413,7 +431,7 @@ def _make_opener(c: NodeContext, ground: _Ground, signer: Signer, talk: _Talk) -
         awaiting=ground.awaiting,
         evidence=talk.evidence,
         proposals=talk.proposals,
-        crossing=Crossing(c.genesis.rules.waits.delta_s),
+        crossing=Crossing(),
         participation=Participation(c.store.path),
         consent=talk.consent,
         standing=ground.standing,
@@ -431,7 +449,9 @@ def _load_tip(c: NodeContext) -> Tip:
 def _load_local_work(c: NodeContext, head: int) -> LocalWork:
     """What the last rounds have shown, as they are written down."""
     records = c.store.rounds(max(1, head - BETA_ROUNDS + 1), head)
-    return LocalWork.from_records(c.spec.hyperparameters.budget_s, (record for _, record in records))
+    spec = c.runs.find_newest(head)
+    budget_s = None if spec is None else spec.hyperparameters.budget_s
+    return LocalWork.from_records(budget_s, (record for _, record in records))
 
 
 def _make_transfers(c: NodeContext, peers: Peers, head: int) -> Transfers:
@@ -441,9 +461,11 @@ def _make_transfers(c: NodeContext, peers: Peers, head: int) -> Transfers:
         peers.refuse(peer, Reason.BLOB)
 
     transfers = Transfers(c.clock, peers.get_name, on_wrong=on_wrong)
-    for shared in c.store.blocks(1, min(head, c.spec.sharing_heights)):
-        with c.boundary.around("record"):
-            transfers.name(shared.block.contributions, c.spec.get_streamed(shared.block.height))
+    for shared in read_sharing_blocks(c.store, c.runs, head):
+        round_ = c.runs.find(shared.height)
+        if round_ is not None:
+            with c.boundary.around("record"):
+                transfers.name(shared.contributions, round_.spec.get_streamed(round_.number))
     return transfers
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
@@ -23,13 +24,14 @@ from chain.state import State
 from chain.store.interface import BlockRow, Damage
 from chain.store.sqlite import SqliteStore
 from ml.aggregation import RULES, carry
-from ml.errors import MlError
+from ml.errors import MlError, SpecError
 from ml.payload import Arrays, decode_arrays, kind_name
-from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate
-from node.errors import NotFound
+from ml.specs import AuthorPayloads, compute_aggregate
+from node.errors import NodeError, NotFound
 from node.payloads.checks import check_file
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.pb import admin_pb2 as pb
+from node.runs.specs import RunRound, make_round
 
 BATCH_ROWS = 16
 
@@ -137,90 +139,103 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(
-    genesis: Genesis, store: SqliteStore, spec: MethodSpec, block: Block, call: Call = call_directly
+    genesis: Genesis, store: SqliteStore, round_: RunRound, block: Block, call: Call = call_directly
 ) -> Inputs | None:
     """As `Recomputation.read`, of one block."""
-    return Recomputation(genesis, spec, _Source(store, call, lambda _: None)).read(block)
+    return Recomputation(genesis, _Source(store, call, lambda _: None)).read(block, round_)
 
 
 class Recomputation:
-    """The recomputation of aggregates from the blobs of blocks. Called for one block after the other; see
-    `chain.audit.Recompute`."""
+    """The recomputation of aggregates from the blobs of blocks, each by its own run. Called for one block after the
+    other; see `chain.audit.Recompute`."""
 
-    def __init__(self, genesis: Genesis, spec: MethodSpec, source: _Source) -> None:
+    def __init__(self, genesis: Genesis, source: _Source) -> None:
         self._genesis = genesis
-        self._spec = spec
         self._source = source
+        self._newest: tuple[State, RunRound] | None = None
 
-    def __call__(self, block: Block) -> Digest | None:
+    def __call__(self, block: Block, state: State) -> Digest | None:
         """The digest of the aggregate; None when a blob it takes is not held.
 
-        Raises InvalidAggregate when the blobs break the method's rules for them, StoreCorrupted when one is damaged.
+        Raises InvalidAggregate when the blobs break the method's rules for them, StoreCorrupted when one is damaged,
+        and NodeError where this release does not know the method.
         """
+        round_ = self._get_round(block, state)
         try:
-            return self._compute(block)
+            return self._compute(block, round_)
         except MlError as error:
             raise InvalidAggregate(f"block {block.height}: cannot be recomputed: {error}") from error
 
-    def _compute(self, block: Block) -> Digest | None:
-        inputs = self.read(block)
+    def _get_round(self, block: Block, state: State) -> RunRound:
+        if self._newest is None or self._newest[0] is not state:
+            try:
+                self._newest = state, make_round(state, block.height)
+            except SpecError as error:
+                raise NodeError(
+                    f"block {block.height}: this version cannot recompute its aggregate: {error}"
+                ) from error
+        return replace(self._newest[1], height=block.height, number=state.run.get_round(block.height))
+
+    def _compute(self, block: Block, round_: RunRound) -> Digest | None:
+        inputs = self.read(block, round_)
         if inputs is None:
             return None
-        aggregate = compute_aggregate(self._spec, block.height, *inputs)
+        aggregate = compute_aggregate(round_.spec, round_.number, *inputs)
         return ZERO if aggregate is None else hashlib.sha256(aggregate).digest()
 
-    def read(self, block: Block) -> Inputs | None:
+    def read(self, block: Block, round_: RunRound) -> Inputs | None:
         """The payloads that the aggregate is computed from, in author order; None when a blob of it is not held.
 
         Raises MlError and InvalidAggregate for blobs that break the method's rules, StoreCorrupted for a damaged one.
         """
-        rules, streamed = self._spec.rules(block.height), self._spec.get_streamed(block.height)
+        spec, number = round_.spec, round_.number
+        rules, streamed = spec.rules(number), spec.get_streamed(number)
         authors = []
         for contribution in block.contributions:
             refs = {kind_name(ref.kind): ref for ref in contribution.payloads}
-            self._spec.validate_kinds(refs, block.height)
-            self._spec.validate_weight(contribution.weight)
+            spec.validate_kinds(refs, number)
+            spec.validate_weight(contribution.weight)
             payloads: dict[str, Arrays] = {}
             for kind, rule in rules.items():
                 if kind in streamed:
                     continue
                 data = self._source.get_blob(refs[kind].digest)
                 if data is not None:
-                    payloads[kind] = self._decode(kind, data, refs[kind].size, block.height)
+                    payloads[kind] = self._decode(kind, data, refs[kind].size, round_)
                 elif RULES[rule] is not carry:  # which takes nothing of it
                     return None
             for kind, digests in streamed.items():
-                self._check_file(kind, refs[kind], payloads.get(digests), block.height)
+                self._check_file(kind, refs[kind], payloads.get(digests), round_)
             authors.append(AuthorPayloads(contribution.author, contribution.weight, payloads))
         parent = None
-        if self._spec.reads_parent(block.height):
+        if spec.reads_parent(number):
             parent = self._get_parent(block.height - 1)
             if parent is None:
                 return None
         return Inputs(authors, parent)
 
-    def _decode(self, kind: str, data: bytes, size: int, height: int) -> Arrays:
+    def _decode(self, kind: str, data: bytes, size: int, round_: RunRound) -> Arrays:
         if len(data) != size:
-            raise InvalidAggregate.differs(f"block {height}: bytes of a payload {kind!r}", size, len(data))
-        arrays = decode_arrays(data, self._spec.schemas(height)[kind].max_bytes)
-        self._spec.validate_payload(kind, arrays, height)
+            raise InvalidAggregate.differs(f"block {round_.height}: bytes of a payload {kind!r}", size, len(data))
+        arrays = decode_arrays(data, round_.spec.schemas(round_.number)[kind].max_bytes)
+        round_.spec.validate_payload(kind, arrays, round_.number)
         return arrays
 
-    def _check_file(self, kind: str, ref: PayloadRef, digests: Arrays | None, height: int) -> None:
+    def _check_file(self, kind: str, ref: PayloadRef, digests: Arrays | None, round_: RunRound) -> None:
         """A blob too large for memory, if it is held, and the digests of its chunks with it, if they are."""
         size = self._source.get_size(ref.digest)
         if size is None:
             return
         if size != ref.size:
-            raise InvalidAggregate.differs(f"block {height}: bytes of a payload {kind!r}", ref.size, size)
+            raise InvalidAggregate.differs(f"block {round_.height}: bytes of a payload {kind!r}", ref.size, size)
         path = self._source.blob_path(ref.digest)
         with suppress(BlobMissing):  # pruned since it was looked for
             if digests is not None:
                 try:
                     Chunks.from_payload(ref.size, digests).check_blob(path, ref.digest)
                 except ChunksMisfit as error:
-                    raise InvalidAggregate(f"block {height}: a payload {kind!r}: {error}") from error
-            check_file(self._spec, height, kind, path)
+                    raise InvalidAggregate(f"block {round_.height}: a payload {kind!r}: {error}") from error
+            check_file(round_.spec, round_.number, kind, path)
 
     def _get_parent(self, height: int) -> Arrays | None:
         row = self._source.find_row(height)
@@ -234,8 +249,8 @@ class Recomputation:
 def run_audit(
     genesis: Genesis,
     store: SqliteStore,
-    spec: MethodSpec | None,
     *,
+    deep: bool,
     first: int = 0,
     require_all: bool = False,
     call: Call = call_directly,
@@ -243,9 +258,9 @@ def run_audit(
 ) -> pb.VerifyReport:
     """The verdict on the heights from `first` to the head and on everything beside them in the directory.
 
-    With `spec` every aggregate is recomputed whose blobs are held; `require_all` makes one that cannot be a fault.
-    `on_height` hears of each height read and may raise to end the audit. Raises NotFound when `first` is above the
-    head.
+    With `deep` every aggregate is recomputed whose blobs are held, each by its run; `require_all` makes one that cannot
+    be a fault. `on_height` hears of each height read and may raise to end the audit. Raises NotFound when `first` is
+    above the head.
     """
     source = _Source(store, call, on_height)
     try:
@@ -255,7 +270,7 @@ def run_audit(
     else:
         if not 0 <= first <= head:
             raise NotFound(f"block {first}: the chain ends at height {head}")
-    recompute = None if spec is None else Recomputation(genesis, spec, source)
+    recompute = Recomputation(genesis, source) if deep else None
     return show_report(verify_chain(genesis, source, first=first, recompute=recompute), require_all=require_all)
 
 

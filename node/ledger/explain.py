@@ -14,27 +14,29 @@ from chain.block import Block
 from chain.genesis import Genesis
 from chain.signing import encode_id
 from ml.payload import decode_arrays
-from ml.specs import MethodSpec
+from node.ledger.reader import get_member_name
 from node.payloads.on_demand import get_kinds
 from node.pb import admin_pb2 as pb
+from node.runs.specs import RunRound
 from node.training.exchange import get_offers
 
 
-def is_explained(spec: MethodSpec, height: int) -> bool:
+def is_explained(round_: RunRound) -> bool:
     """Whether there is anything to say of this round but what every round has."""
-    return bool(get_kinds(spec, height)) or spec.explain(height, bytes(32), (), None) is not None
+    return bool(get_kinds(round_)) or round_.spec.explain(round_.number, bytes(32), (), None) is not None
 
 
 def explain_round(
-    genesis: Genesis, spec: MethodSpec, block: Block, aggregate: bytes | None, shared: Block | None = None
+    genesis: Genesis, round_: RunRound, block: Block, aggregate: bytes | None, shared: Block | None = None
 ) -> pb.Round:
     """A round with nothing but its `peering` and `schedule`, each where there is one. `aggregate` is the block's, None
-    when it is not held or there is none; `shared` is the block at `spec.get_shared_height`."""
-    if aggregate is None and get_kinds(spec, block.height) and spec.rules(block.height):
+    when it is not held or there is none; `shared` is the block of `RunSpecs.find_shared`."""
+    spec, number = round_.spec, round_.number
+    if aggregate is None and get_kinds(round_) and spec.rules(number):
         return pb.Round(peering=pb.Peering(held=False))
     arrays = None if aggregate is None else decode_arrays(aggregate, len(aggregate))
     read = () if shared is None else get_offers(shared)
-    told = spec.explain(block.height, block.header.prev, get_offers(block), arrays, shared=read) or {"nodes": ()}
+    told = spec.explain(number, block.header.prev, get_offers(block), arrays, shared=read) or {"nodes": ()}
     shown = pb.Round()
     if "epochs" in told:
         shown.schedule.CopyFrom(pb.Schedule(**{key: told[key] for key in ("epochs", "lambda_c", "lambda_dis")}))
@@ -45,7 +47,7 @@ def explain_round(
 
 def _show(genesis: Genesis, block: Block, told: Mapping[str, Any]) -> pb.Peering:
     authors = [contribution.author for contribution in block.contributions]
-    names = [genesis.state.members[genesis.state.member_ids.index(author)].name for author in authors]
+    names = [get_member_name(genesis, author) for author in authors]
     shown = pb.Peering(held=True, div=told.get("div"), threshold=told.get("threshold"))
     for i, node in enumerate(told["nodes"]):
         taker = shown.nodes.add(id=encode_id(authors[i]), name=names[i], branch=node.get("branch"))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from node.errors import InvalidRequest, NotFound
-from node.ledger.series import DEFAULT_SERIES, flatten, get_names
+from node.ledger.series import DEFAULT_SERIES, KEYS, flatten, get_names
 from node.pb import admin_pb2 as pb
 
 PAGE = 64  # rounds read at once, with the store's thread free for votes in between
@@ -105,7 +105,7 @@ class MetricsQuery:
     def _add(self, row: _Row) -> None:
         self._measured += 1
         self._known |= dict.fromkeys(get_names(row))
-        row = {name: row[name] for name in ("round", "time", *self._series) if name in row}
+        row = {name: row[name] for name in (*KEYS, *self._series) if name in row}
         if self._spans is not None:
             self._add_to_span(self._spans, row)
             return
@@ -118,7 +118,7 @@ class MetricsQuery:
 
     def _add_to_span(self, spans: dict[int, _Span], row: _Row) -> None:
         num_spans = self._max_points // (2 + 2 * len(self._series))
-        index = (row["round"] - self._first) * num_spans // (self._last - self._first + 1)
+        index = (row["height"] - self._first) * num_spans // (self._last - self._first + 1)
         spans.setdefault(index, _Span(row, row)).add(row, self._series)
 
     def answer(self) -> pb.Metrics:
@@ -128,10 +128,10 @@ class MetricsQuery:
             raise InvalidRequest(f"series: no round has {unknown[0]!r}; there are {', '.join(self._known)}")
         rows = self._rows
         if self._spans is not None:
-            kept = {row["round"]: row for span in self._spans.values() for row in span.get_rows()}
+            kept = {row["height"]: row for span in self._spans.values() for row in span.get_rows()}
             rows = [kept[number] for number in sorted(kept)]
         answer = pb.Metrics(series=self._series, known=self._known, measured=self._measured)
         for row in rows:
             values = {name: float(row[name]) for name in self._series if name in row}
-            answer.rounds.add(round=row["round"], time=row["time"], values=values)
+            answer.rounds.add(height=row["height"], run=row["run"], round=row["round"], time=row["time"], values=values)
         return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,8 +17,6 @@ from chain.errors import ChainError, StoreCorrupted, StoreForbidden, StoreLocked
 from chain.genesis import Genesis
 from chain.state import State
 from chain.store.sqlite import SqliteStore
-from ml.errors import SpecError
-from node.config.genesis_file import get_genesis_spec
 from node.errors import NodeError, NotFound, PermissionRefused, VerificationFailed
 from node.ledger.audit import run_audit, show_fault
 from node.ledger.backup import OnProgress, Snapshot, take_snapshot
@@ -29,7 +28,8 @@ from node.ledger.reader import Ledger
 from node.ledger.scores import add_scores_of_stopped
 from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
-from node.training.model_file import ModelFile, is_initial_needed, read_model
+from node.runs.specs import RunSpecs
+from node.training.model_file import ModelFile, find_run, is_initial_needed, read_model
 
 
 @contextmanager
@@ -70,6 +70,10 @@ class OfflineNode:
     def __repr__(self) -> str:
         return f"OfflineNode({str(self._data_dir)!r})"
 
+    @cached_property
+    def _runs(self) -> RunSpecs:
+        return RunSpecs.load(self._store)
+
     def __enter__(self) -> Self:
         return self
 
@@ -103,15 +107,16 @@ class OfflineNode:
         known before."""
         with _translated(self._data_dir):
             shown = self._ledger.get_round(number)
-            try:
-                spec = get_genesis_spec(self.genesis)
-            except SpecError:  # of another version, or with a model's module that is not here
+            runs = self._runs
+            round_ = runs.find(number)
+            if round_ is None:  # a change, or of another version, or with a model's module that is not here
                 return shown
-            if is_explained(spec, number):
-                read = self._ledger.read_agreed(number, spec.get_shared_height(number))
-                shown.MergeFrom(explain_round(self.genesis, spec, *read))
+            if is_explained(round_):
+                shared = runs.find_shared(round_)
+                read = self._ledger.read_agreed(number, None if shared is None else shared.height)
+                shown.MergeFrom(explain_round(self.genesis, round_, *read))
             if scores_within_s is not None:
-                add_scores_of_stopped(shown, self.genesis, spec, self._store)
+                add_scores_of_stopped(shown, self.genesis, round_, self._store)
             return shown
 
     def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
@@ -134,9 +139,9 @@ class OfflineNode:
 
     def _read_model(self) -> ModelFile:
         with _translated(self._data_dir):
-            needed = is_initial_needed(self.genesis)
-            initial = self._store.get_blob(self.genesis.run.initial_model) if needed else None
-            return read_model(self._data_dir, self.genesis, initial)
+            run = find_run(self._data_dir, self._runs.calendar)
+            initial = self._store.get_blob(run.initial_model) if is_initial_needed(run) else None
+            return read_model(self._data_dir, self.genesis, run, initial)
 
     def get_height(self) -> int:
         with _translated(self._data_dir):
@@ -185,12 +190,6 @@ class OfflineNode:
     ) -> pb.VerifyReport:
         """The verdict on the chain from `first` on, and on every stored row and blob."""
         try:
-            spec = get_genesis_spec(self.genesis) if deep else None
-        except SpecError as error:
-            raise NodeError(
-                f"{self._data_dir}: its aggregates cannot be recomputed by this version: {error}"
-            ) from error
-        try:
             last = self._store.head_height
         except StoreCorrupted:
             last = first
@@ -199,7 +198,9 @@ class OfflineNode:
             on_progress(pb.VerifyProgress(height=height, last=last))
 
         with _translated(self._data_dir):
-            return run_audit(self.genesis, self._store, spec, first=first, require_all=require_all, on_height=on_height)
+            return run_audit(
+                self.genesis, self._store, deep=deep, first=first, require_all=require_all, on_height=on_height
+            )
 
 
 def _get_block(store: SqliteStore, height: int) -> Block:

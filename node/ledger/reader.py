@@ -15,9 +15,11 @@ from typing import Any
 from google.protobuf import json_format
 
 from chain.block import ZERO, Block, Certificate, Contribution, EvidenceKind, Id, PayloadRef
+from chain.calendar import Calendar
 from chain.codec import decode_block, decode_certificate, decode_sealed_header, decode_vote
 from chain.errors import StoreCorrupted
 from chain.genesis import Genesis
+from chain.layout import MAX_HEIGHT
 from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
 from chain.store.blob_files import reading_blob
@@ -79,9 +81,11 @@ def show_stored(genesis: Genesis, block: bytes, certificate: bytes) -> pb.BlockS
 class Ledger:
     """Reads one store."""
 
-    def __init__(self, genesis: Genesis, store: SqliteStore) -> None:
+    def __init__(self, genesis: Genesis, store: SqliteStore, calendar: Calendar | None = None) -> None:
+        """`calendar` is that of a running node; else it is read when rounds are told of."""
         self.genesis = genesis
         self._store = store
+        self._calendar = calendar
 
     # ---- blocks
 
@@ -173,7 +177,9 @@ class Ledger:
         if height == 0:
             raise NotFound("round 0: block 0 is genesis; rounds begin at 1")
         self._check_height(height, what="round")
-        return self.read_rounds(height, height)[0]
+        for found in self.read_rounds(height, height):
+            return found
+        raise NotFound(f"block {height} holds a change, and is no round")
 
     def read_agreed(self, height: int, shared: int | None = None) -> tuple[Block, bytes | None, Block | None]:
         """A block and its aggregate, None when that is not held or there is none; and the block at `shared`."""
@@ -190,12 +196,12 @@ class Ledger:
         return stored.block
 
     def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
-        """As `list_blocks`; round r made the block of height r, so there is none before 1."""
+        """As `list_blocks`, of the heights that are rounds."""
         if self._store.head_height == 0:
             return pb.ListRoundsReply()
         heights, following = self._choose_heights(first, limit, lowest=1, reverse=reverse)
-        shown = {entry.round: entry for entry in self.read_rounds(min(heights), max(heights))}
-        reply = pb.ListRoundsReply(rounds=[shown[height] for height in heights])
+        shown = {entry.height: entry for entry in self.read_rounds(min(heights), max(heights))}
+        reply = pb.ListRoundsReply(rounds=[shown[height] for height in heights if height in shown])
         if following is not None:
             reply.next = following
         return reply
@@ -207,22 +213,33 @@ class Ledger:
         return _show_record(records[-1][1]) if records else None
 
     def read_rounds(self, first: int, last: int) -> list[pb.Round]:
-        """Every one of heights that are there."""
-        records = dict(self._store.rounds(first, last))
+        """Every one that made a block of these heights, which are there; a change is none."""
+        records, calendar = (
+            dict(self._store.rounds(first, last)),
+            self._calendar or Calendar(self._store.read_states(0, MAX_HEIGHT)),
+        )
         shown: list[pb.Round] = []
+        height = first
         for stored in self._store.blocks(first, last):
-            if stored.block.height != first + len(shown):
+            if stored.block.height != height:
                 break
-            shown.append(self._show_round(stored.block, stored.certificate, records.get(stored.block.height)))
-        if first + len(shown) <= last:
-            raise StoreCorrupted(f"{self._store.path}: block {first + len(shown)}: missing from the store")
+            if stored.block.change is None:
+                shown.append(self._show_round(stored.block, stored.certificate, records.get(height), calendar))
+            height += 1
+        if height <= last:
+            raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
         return shown
 
-    def _show_round(self, block: Block, certificate: Certificate | None, record: Mapping[str, Any] | None) -> pb.Round:
+    def _show_round(
+        self, block: Block, certificate: Certificate | None, record: Mapping[str, Any] | None, calendar: Calendar
+    ) -> pb.Round:
         """What the chain says of the round, and what this node measured of it, if it took part."""
         shown = pb.Round() if record is None else _show_record(record)
         authors = [contribution.author for contribution in block.contributions]
-        shown.round, shown.block, shown.time = block.height, block.id.hex(), format_time(block.header.time_ms)
+        shown.height, shown.block, shown.time = block.height, block.id.hex(), format_time(block.header.time_ms)
+        place = calendar.get_place(block.height)
+        if place is not None:
+            shown.run, shown.round = place.run, place.round
         shown.miner = encode_id(block.header.miner)
         shown.miner_name = get_member_name(self.genesis, block.header.miner)
         shown.payload_bytes = sum(ref.size for contribution in block.contributions for ref in contribution.payloads)

@@ -19,10 +19,10 @@ from chain.signing import decode_id
 from chain.store.sqlite import SqliteStore
 from ml.errors import MlError
 from ml.scores import compute_distances, get_compared_kinds
-from ml.specs import MethodSpec
 from node.ledger.audit import Call, Inputs, call_directly, read_inputs
 from node.ledger.reader import get_member_name
 from node.pb import admin_pb2 as pb
+from node.runs.specs import RunRound
 
 NOTHING_COMBINED = "members combine nothing in this round, and take from single peers at most"
 NOT_HELD = "the payloads of this round are not held here"
@@ -82,16 +82,16 @@ class Scores:
 
 
 def measure(
-    scores: Scores, genesis: Genesis, spec: MethodSpec, store: SqliteStore, block: Block, call: Call = call_directly
+    scores: Scores, genesis: Genesis, round_: RunRound, store: SqliteStore, block: Block, call: Call = call_directly
 ) -> Inputs | None:
     """Sets the distances, from what is held, and returns that; None, and the reason in `scores`, where it is not all
     held or nothing has a centre. It takes time. Raises StoreCorrupted."""
-    kinds = get_compared_kinds(spec, block.height)
+    kinds = get_compared_kinds(round_.spec, round_.number)
     if not kinds:
         scores.refuse(NOTHING_COMBINED)
         return None
     try:
-        inputs = read_inputs(genesis, store, spec, block, call)
+        inputs = read_inputs(genesis, store, round_, block, call)
         if inputs is None:
             scores.refuse(NOT_HELD)
             return None
@@ -103,10 +103,10 @@ def measure(
     return inputs
 
 
-def add_scores_of_stopped(shown: pb.Round, genesis: Genesis, spec: MethodSpec, store: SqliteStore) -> None:
+def add_scores_of_stopped(shown: pb.Round, genesis: Genesis, round_: RunRound, store: SqliteStore) -> None:
     """Adds to a round the scores in a stopped node's directory. Raises StoreCorrupted."""
     scores = Scores.from_round(shown, genesis)
-    stored = store.get_block(shown.round)
-    if stored is not None and measure(scores, genesis, spec, store, stored.block) is not None:
+    stored = store.get_block(round_.height)
+    if stored is not None and measure(scores, genesis, round_, store, stored.block) is not None:
         scores.no_effect = STOPPED
     scores.show(shown)

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 DEFAULT_SERIES = ("accuracy", "local_accuracy", "loss", "seconds.wall", "bytes_sent")
+KEYS = ("height", "run", "round", "time")  # of a row, which are no series
 COUNTS = ("contributors", "votes", "payload_bytes", "bytes_sent")  # whole numbers
 
 
 def flatten(record: pb.Round) -> dict[str, Any]:
-    """One measured round: `round`, `time` and its numbers by series; what it has not is not there."""
-    row: dict[str, Any] = {"round": record.round, "time": record.time}
+    """One measured round: `height`, `run`, `round`, `time` and its numbers by series; what it has not is not there."""
+    row: dict[str, Any] = {"height": record.height, "run": record.run, "round": record.round, "time": record.time}
     for name in ("accuracy", "local_accuracy", "beta_s"):
         if record.HasField(name):
             row[name] = getattr(record, name)
@@ -30,4 +31,4 @@ def flatten(record: pb.Round) -> dict[str, Any]:
 
 def get_names(row: Iterable[str]) -> Iterable[str]:
     """The series of a row."""
-    return (name for name in row if name not in ("round", "time"))
+    return (name for name in row if name not in KEYS)

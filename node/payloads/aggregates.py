@@ -6,13 +6,13 @@ import logging
 
 from chain.block import ZERO, Block
 from chain.errors import BlobMissing
-from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
-from ml import payload, specs
+from ml import payload
 from node.boundary import Boundary
 from node.offload import Offload
 from node.payloads.checks import Aggregate, PayloadRefused, RoundPayloads
 from node.payloads.fetcher import BlobFetcher
+from node.runs.specs import RunRound, RunSpecs
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,7 @@ class Aggregates:
 
     def __init__(
         self,
-        genesis: Genesis,
-        spec: specs.MethodSpec,
+        runs: RunSpecs,
         store: SqliteStore,
         blobs: BlobFetcher,
         *,
@@ -36,8 +35,7 @@ class Aggregates:
         arithmetic: Offload,
         boundary: Boundary | None = None,
     ) -> None:
-        self._max_bytes = genesis.rules.limits.payload_bytes * genesis.state.n
-        self._spec = spec
+        self._runs = runs
         self._store = store
         self._blobs = blobs
         self._disk = disk
@@ -57,7 +55,7 @@ class Aggregates:
         if self._newest is None or self._newest.digest != digest:
             if not self._store.has_blob(digest):
                 await self._try_compute(block)
-            self._newest = Aggregate(await self._blobs.fetch(digest, self._max_bytes), digest)
+            self._newest = Aggregate(await self._blobs.fetch(digest, self._runs.calendar.max_aggregate_bytes), digest)
         return self._newest.data
 
     async def find(self, block: Block) -> bytes | None:
@@ -78,14 +76,16 @@ class Aggregates:
             await self._compute(block)
 
     async def _compute(self, block: Block) -> None:
-        if block.change is not None:  # its aggregate is an earlier block's
+        maker = await self._disk.run(self._find_maker, block)
+        if maker is None:
             return
+        block, round_ = maker
         parent = await self._disk.run(self._store.get_block, block.height - 1)
-        if parent is None or not self._is_all_held(block, parent.block):
+        if parent is None or not self._is_all_held(block, round_, parent.block):
             return
         payloads = RoundPayloads(
-            self._spec,
-            height=block.height,
+            round_.spec,
+            round_number=round_.number,
             parent=lambda: self.get_arrays(parent.block),
             blobs=self._blobs,
             arithmetic=self._arithmetic,
@@ -100,12 +100,24 @@ class Aggregates:
         if aggregate.digest == block.header.aggregate:
             await self._disk.run(self._store.put_blob, aggregate.data)
 
-    def _is_all_held(self, block: Block, parent: Block) -> bool:
+    def _find_maker(self, block: Block) -> tuple[Block, RunRound] | None:
+        """The block of the round that made this block's aggregate: its own, or that before a change. None where none
+        did, or this release does not know its method. Runs on the disk's thread."""
+        digest = block.header.aggregate
+        while block.change is not None:
+            stored = self._store.get_block(block.height - 1)
+            if stored is None or stored.block.header.aggregate != digest:
+                return None
+            block = stored.block
+        round_ = self._runs.find(block.height)
+        return None if round_ is None else (block, round_)
+
+    def _is_all_held(self, block: Block, round_: RunRound, parent: Block) -> bool:
         """Whether every blob that the aggregate is computed from is in the store."""
-        voted = {payload.kind_code(kind) for kind in self._spec.rules(block.height)}
+        voted = {payload.kind_code(kind) for kind in round_.spec.rules(round_.number)}
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
         needed = {ref.digest for ref in refs if ref.kind in voted}
-        if self._spec.reads_parent(block.height) and parent.header.aggregate != ZERO:
+        if round_.spec.reads_parent(round_.number) and parent.header.aggregate != ZERO:
             needed.add(parent.header.aggregate)
         return all(self._store.has_blob(digest) for digest in needed)
 

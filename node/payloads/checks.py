@@ -38,11 +38,11 @@ NOTHING = Aggregate(b"", ZERO)
 
 
 class RoundPayloads:
-    """The voted payloads of one height. Every blob is decoded and checked once, every body aggregated once.
+    """The voted payloads of one round of a run. Every blob is decoded and checked once, every body aggregated once.
 
     What is too large to hold in memory is checked where it lies; no arrays of it are kept, for such kinds are carried.
 
-    `parent` gets the aggregate of the height before, as decoded arrays (None where the method has none); it is only
+    `parent` gets the aggregate in force before it, as decoded arrays (None where the method has none); it is only
     asked where a rule reads it.
     """
 
@@ -50,18 +50,18 @@ class RoundPayloads:
         self,
         spec: specs.MethodSpec,
         *,
-        height: int,
+        round_number: int,
         parent: Callable[[], Awaitable[Arrays | None]],
         blobs: BlobFetcher,
         arithmetic: Offload,
     ) -> None:
         self._spec = spec
-        self._height = height
+        self._round = round_number
         self._parent = parent
         self._blobs = blobs
         self._arithmetic = arithmetic
-        rules = spec.rules(height)
-        self._streamed = spec.get_streamed(height)
+        rules = spec.rules(round_number)
+        self._streamed = spec.get_streamed(round_number)
         self._voted = rules.keys() | set(self._streamed.values())
         self._combined = frozenset(kind for kind, rule in rules.items() if RULES[rule] is not carry)
         self._checked: dict[PayloadRef, Arrays] = {}
@@ -72,7 +72,7 @@ class RoundPayloads:
 
     def __repr__(self) -> str:
         return (
-            f"RoundPayloads(height={self._height}, checked={len(self._checked)}, "
+            f"RoundPayloads(round={self._round}, checked={len(self._checked)}, "
             f"files={len(self._checked_files)}, ensured={len(self._ensured)}, aggregates={len(self._aggregates)})"
         )
 
@@ -82,17 +82,8 @@ class RoundPayloads:
         return sum(array.nbytes for known in self._checked.values() for array in known.values())
 
     def check_refs(self, contribution: Contribution) -> None:
-        """Checks what can be judged without the blobs: kinds, sizes and weight. Raises PayloadRefused."""
-        schemas = self._spec.schemas(self._height)
-        try:
-            self._spec.validate_kinds([payload.kind_name(ref.kind) for ref in contribution.payloads], self._height)
-            self._spec.validate_weight(contribution.weight)
-        except PayloadError as error:
-            raise PayloadRefused(str(error)) from error
-        for ref in contribution.payloads:
-            kind = payload.kind_name(ref.kind)
-            if ref.size > schemas[kind].max_bytes:
-                raise PayloadRefused(f"{kind}: expected at most {schemas[kind].max_bytes} bytes, got {ref.size}")
+        """Checks what can be judged without the blobs. Raises PayloadRefused."""
+        check_refs(self._spec, self._round, contribution)
 
     async def ensure_all(self, contributions: Sequence[Contribution]) -> None:
         """`ensure` for each. Those seen before cost no task: with n candidates at a height, each names n of them."""
@@ -120,10 +111,10 @@ class RoundPayloads:
 
     def _decode(self, code: int, data: bytes) -> Arrays:
         kind = payload.kind_name(code)
-        schema = self._spec.schemas(self._height)[kind]
+        schema = self._spec.schemas(self._round)[kind]
         try:
             arrays = payload.decode_arrays(data, schema.max_bytes)
-            self._spec.validate_payload(kind, arrays, self._height)
+            self._spec.validate_payload(kind, arrays, self._round)
         except PayloadError as error:
             raise PayloadRefused(f"{kind}: {error}") from error
         return arrays
@@ -163,7 +154,7 @@ class RoundPayloads:
     def _check_file(self, kind: str, path: Path) -> None:
         """Raises PayloadRefused, and BlobMissing."""
         try:
-            check_file(self._spec, self._height, kind, path)
+            check_file(self._spec, self._round, kind, path)
         except PayloadError as error:
             raise PayloadRefused(f"{kind}: {error}") from error
 
@@ -171,7 +162,7 @@ class RoundPayloads:
         """The aggregate of these contributions, whose payloads `ensure` has seen."""
         body = codec.compute_body_digest(Body(tuple(contributions)))
         if body not in self._aggregates:
-            parent = await self._parent() if self._spec.reads_parent(self._height) else None
+            parent = await self._parent() if self._spec.reads_parent(self._round) else None
             async with self._working:
                 if body not in self._aggregates:
                     size = sum(ref.size for contribution in contributions for ref in contribution.payloads)
@@ -196,12 +187,26 @@ class RoundPayloads:
             )
             for contribution in contributions
         ]
-        data = specs.compute_aggregate(self._spec, self._height, authors, parent)
+        data = specs.compute_aggregate(self._spec, self._round, authors, parent)
         return NOTHING if data is None else Aggregate(data, hashlib.sha256(data).digest())
 
 
-def check_file(spec: specs.MethodSpec, height: int, kind: str, path: Path) -> None:
+def check_refs(spec: specs.MethodSpec, round_number: int, contribution: Contribution) -> None:
+    """Looks at what a contribution says of its payloads: kinds, sizes and weight. Raises PayloadRefused."""
+    schemas = spec.schemas(round_number)
+    try:
+        spec.validate_kinds([payload.kind_name(ref.kind) for ref in contribution.payloads], round_number)
+        spec.validate_weight(contribution.weight)
+    except PayloadError as error:
+        raise PayloadRefused(str(error)) from error
+    for ref in contribution.payloads:
+        kind = payload.kind_name(ref.kind)
+        if ref.size > schemas[kind].max_bytes:
+            raise PayloadRefused(f"{kind}: expected at most {schemas[kind].max_bytes} bytes, got {ref.size}")
+
+
+def check_file(spec: specs.MethodSpec, round_number: int, kind: str, path: Path) -> None:
     """Looks at a payload where it lies, a block at a time. Raises PayloadError, and BlobMissing."""
     with reading_blob(path):
-        arrays = payload.map_arrays(path, spec.schemas(height)[kind].max_bytes)
-        spec.validate_payload(kind, arrays, height)
+        arrays = payload.map_arrays(path, spec.schemas(round_number)[kind].max_bytes)
+        spec.validate_payload(kind, arrays, round_number)

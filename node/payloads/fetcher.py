@@ -235,6 +235,10 @@ class BlobFetcher:
 
     # ---- the pulls
 
+    def is_held(self, digest: Digest) -> bool:
+        """Whether nothing need be pulled to have this blob."""
+        return self._store.has_blob(digest)
+
     def abandon(self) -> None:
         """Ends every pull under way: the height they were for is over. Whoever asks from now on starts a new one."""
         tasks = [pull.task for pull in self._running.values()] + [pull.task for pull in self._files.values()]

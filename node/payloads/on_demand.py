@@ -19,11 +19,11 @@ from chain.block import Block, Digest, Id
 from ml import payload
 from ml.errors import PayloadError
 from ml.guard import LeftOut
-from ml.specs import MethodSpec
 from node.boundary import UNFORESEEN, Boundary
 from node.offload import Offload, run_sized
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
 from node.payloads.pulled import MissingAuthor, Pulled, wait_for_company
+from node.runs.specs import RunRound, RunSpecs
 from node.training.exchange import Exchange, get_offers
 
 LATE_SHARE = 0.25  # of `collect_s`: what a blob has at least that is wanted only since another's author is gone
@@ -52,13 +52,13 @@ class _Taking:
     """One block's blobs as they come in, and who has turned out to be gone."""
 
     def __init__(
-        self, spec: MethodSpec, me: Id, block: Block, aggregate: payload.Arrays | None, left_out: Mapping[Id, str]
+        self, round_: RunRound, me: Id, block: Block, aggregate: payload.Arrays | None, left_out: Mapping[Id, str]
     ) -> None:
         self.offers = get_offers(block)
         self.gone = dict(left_out)
         self.commitments: dict[Digest, list[_Commitment]] = {}
         self.blobs: dict[Digest, bytes] = {}
-        self._spec = spec
+        self._round = round_
         self._me = me
         self._block = block
         self._aggregate = aggregate
@@ -70,9 +70,9 @@ class _Taking:
 
     def get_wanted(self) -> list[Digest]:
         """The blobs wanted as things stand, without those that are here already."""
-        block = self._block
-        wanted = self._spec.wanted(
-            block.height, block.header.prev, self._me, self.offers, self._aggregate, frozenset(self.gone)
+        beacon = self._block.header.prev
+        wanted = self._round.spec.wanted(
+            self._round.number, beacon, self._me, self.offers, self._aggregate, frozenset(self.gone)
         )
         return [digest for digest in dict.fromkeys(wanted) if digest not in self._useless]
 
@@ -95,31 +95,28 @@ class OnDemand:
 
     def __init__(
         self,
-        spec: MethodSpec,
+        runs: RunSpecs,
         me: Id,
         blobs: BlobFetcher,
         offload: Offload,
         *,
-        collect_s: float,
-        keep_heights: int,
         is_alone: Callable[[], bool],
         get_patience: Callable[[Collection[Id]], float],
         on_loss: Callable[[MissingAuthor], None],
         boundary: Boundary | None = None,
     ) -> None:
-        self._spec = spec
+        self._runs = runs
         self._me = me
         self._blobs = blobs
         self._get_patience = get_patience
         self._offload = offload
-        self._collect_s = collect_s
-        self._left_out = LeftOut(keep_heights)
+        self._left_out = LeftOut()
         self._is_alone = is_alone
         self._on_loss = on_loss
         self._boundary = boundary or Boundary()
 
     def __repr__(self) -> str:
-        return f"OnDemand({self._spec.name}, left_out={self._left_out!r})"
+        return f"OnDemand(left_out={self._left_out!r})"
 
     def leave_out(self, author: Id, height: int, why: str) -> None:
         """Leaves out an author whose offer at `height` did harm: nothing of its is taken for some rounds."""
@@ -128,25 +125,28 @@ class OnDemand:
     async def take(self, block: Block, aggregate: bytes | None) -> Pulled:
         """All that `spec.wanted` names of a final block, as far as it can be had. `aggregate` is the block's, None
         where there is none."""
-        if not get_kinds(self._spec, block.height):
+        round_ = self._runs.find(block.height)
+        if round_ is None or not get_kinds(round_):
             return Pulled(Exchange(block.header.prev, self._me))
         arrays = None
         if aggregate is not None:
             size = len(aggregate)
             arrays = await run_sized(self._offload, size, payload.decode_arrays, aggregate, size)
-        taking = _Taking(self._spec, self._me, block, arrays, self._left_out.get(block.height))
+        left_out = self._left_out.get(block.height, round_.rules.keep_heights)
+        taking = _Taking(round_, self._me, block, arrays, left_out)
         before = self._blobs.pulled_bytes
-        await self._pull_all(block.height, taking)
+        await self._pull_all(round_, taking)
         blobs = {digest: taking.blobs[digest] for digest in taking.get_wanted()}
         exchange = Exchange(block.header.prev, self._me, taking.offers, frozenset(taking.gone), blobs)
         return Pulled(exchange, taking.gone, self._blobs.pulled_bytes - before)
 
-    async def _pull_all(self, height: int, taking: _Taking) -> None:
+    async def _pull_all(self, round_: RunRound, taking: _Taking) -> None:
         """Until everything that is wanted is here, or its authors are gone."""
         if not taking.get_wanted():
             return
-        await wait_for_company(self._is_alone, self._collect_s)
-        until_s = asyncio.get_running_loop().time() + self._collect_s
+        collect_s = round_.rules.waits.collect_s
+        await wait_for_company(self._is_alone, collect_s)
+        until_s = asyncio.get_running_loop().time() + collect_s
         pulls: dict[Digest, asyncio.Task[_Pulled]] = {}
         ended: list[asyncio.Task[_Pulled]] = []
         try:
@@ -157,7 +157,7 @@ class OnDemand:
                     ended[-1].cancel()
                 for digest in wanted:
                     if digest not in taking.blobs and digest not in pulls:
-                        pull = self._try_pull(height, digest, taking.commitments[digest], until_s)
+                        pull = self._try_pull(round_, digest, taking.commitments[digest], until_s)
                         pulls[digest] = asyncio.create_task(pull, name=f"blob {digest.hex()[:8]}")
                 if not pulls:
                     return
@@ -168,26 +168,28 @@ class OnDemand:
         finally:
             await _end([*ended, *pulls.values()])
 
-    async def _try_pull(self, height: int, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
+    async def _try_pull(
+        self, round_: RunRound, digest: Digest, commitments: list[_Commitment], until_s: float
+    ) -> _Pulled:
         """As `_pull`; and a blob that brings about an error nobody foresaw is wrong, whoever committed to it."""
         with self._boundary.around("blob on demand", commitments[0].author):
-            return await self._pull(height, digest, commitments, until_s)
+            return await self._pull(round_, digest, commitments, until_s)
         return _Pulled(None, {c.author: f"{c.kind}: {UNFORESEEN}" for c in commitments})
 
-    async def _pull(self, height: int, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
+    async def _pull(self, round_: RunRound, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
         """The blob, held against what each has signed of it."""
-        began_s = asyncio.get_running_loop().time()
-        left_s = max(until_s - began_s, LATE_SHARE * self._collect_s)
+        began_s, collect_s = asyncio.get_running_loop().time(), round_.rules.waits.collect_s
+        left_s = max(until_s - began_s, LATE_SHARE * collect_s)
         max_bytes = max(commitment.size for commitment in commitments)
         authors = [commitment.author for commitment in commitments]
-        left_s = min(left_s, self._get_patience(authors) * self._collect_s)
+        left_s = min(left_s, self._get_patience(authors) * collect_s)
         try:
             data = await self._blobs.try_fetch(digest, max_bytes, authors, patience_s=left_s)
         except BlobUnavailable as error:
-            waited = (asyncio.get_running_loop().time() - began_s) / self._collect_s
+            waited = (asyncio.get_running_loop().time() - began_s) / collect_s
             return _Pulled(None, {c.author: f"{c.kind}: cannot be had ({error})" for c in commitments}, waited)
         misfits = {
-            kind: await run_sized(self._offload, len(data), _find_misfit, self._spec, height, kind, data)
+            kind: await run_sized(self._offload, len(data), _find_misfit, round_, kind, data)
             for kind in sorted({commitment.kind for commitment in commitments})
         }
         wrong: dict[Id, str] = {}
@@ -200,16 +202,17 @@ class OnDemand:
         return _Pulled(data, wrong)
 
 
-def get_kinds(spec: MethodSpec, height: int) -> frozenset[str]:
-    """The kinds on demand: those that contributions of this height carry and no rule votes on."""
-    return frozenset(spec.schemas(height)) - frozenset(spec.rules(height))
+def get_kinds(round_: RunRound) -> frozenset[str]:
+    """The kinds on demand: those that contributions of this round carry and no rule votes on."""
+    spec, number = round_.spec, round_.number
+    return frozenset(spec.schemas(number)) - frozenset(spec.rules(number))
 
 
-def _find_misfit(spec: MethodSpec, height: int, kind: str, data: bytes) -> str | None:
+def _find_misfit(round_: RunRound, kind: str, data: bytes) -> str | None:
     """What keeps a blob from being a payload of its kind."""
     try:
-        arrays = payload.decode_arrays(data, spec.schemas(height)[kind].max_bytes)
-        spec.validate_payload(kind, arrays, height)
+        arrays = payload.decode_arrays(data, round_.spec.schemas(round_.number)[kind].max_bytes)
+        round_.spec.validate_payload(kind, arrays, round_.number)
     except PayloadError as error:
         return str(error)
     return None

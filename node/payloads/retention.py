@@ -10,17 +10,19 @@ later rounds read stay until the last of those rounds is over.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from chain.block import Block, Contribution, Digest, Id
+from chain.calendar import Place
+from chain.changes.change import read_change
+from chain.changes.runs import StartRun
 from chain.errors import StoreCorrupted
-from chain.genesis import Genesis
 from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.payload import decode_arrays, kind_code
-from ml.specs import MethodSpec
 from node.payloads.on_demand import get_kinds
+from node.runs.specs import RunRound, RunSpecs
 
 LARGE_BYTES = 1 << 20
 LEFT_OUT = "left out"  # the meta value with what came, by height, for contributions that are in no block
@@ -31,20 +33,21 @@ class Retention:
     """Lets blobs of a height go once `keep_heights` newer ones are there, and no later round reads them. `me` is whose
     small ones stay in any case.
 
-    Runs on the store's thread. Block 0's initial model stays, and so does what a newer height names too.
+    Runs on the store's thread. What a newer height names too stays, and so does the model that the run in force began
+    from, the one before it, and genesis'.
     """
 
-    def __init__(self, store: SqliteStore, genesis: Genesis, spec: MethodSpec, me: Id) -> None:
+    def __init__(self, store: SqliteStore, runs: RunSpecs, me: Id) -> None:
         self._store = store
-        self._genesis = genesis
-        self._spec = spec
+        self._runs = runs
         self._me = me
         head = store.head_height
         # One more than is kept: its blobs may be half gone, if this node went down while they went.
-        newest = store.blocks(max(1, head - genesis.rules.keep_heights), head)
+        newest = store.blocks(max(1, head - self._get_keep_heights(head)), head)
         self._newest = deque(stored.block for stored in newest)
-        sharing = store.blocks(1, min(spec.sharing_heights, head - len(self._newest)))
-        self._old = [stored.block for stored in sharing]  # read by later rounds, or were when this node went down
+        # Read by later rounds, or were when this node went down.
+        self._old = list(read_sharing_blocks(store, runs, head - len(self._newest)))
+        self._initial_models = runs.calendar.initial_models
         self._left_out: dict[str, dict[str, list[str]]] = {
             key: store.get_meta(key) or {} for key in (LEFT_OUT, IF_LARGE)
         }
@@ -70,17 +73,33 @@ class Retention:
         self._newest.append(block)
         self._keep_account(block, seen, {*pulled}, self._choose_unnamed(late))
         pruned, kept = 0, list[Block]()
-        while len(self._newest) > self._genesis.rules.keep_heights:
+        while len(self._newest) > self._get_keep_heights(block.height):
             self._old.append(self._newest.popleft())
             pruned += self._drop_left_out(self._old[-1])
         for old in self._old:
-            needed_until = self._spec.needed_until(old.height)
-            if needed_until is not None and block.height >= needed_until:
-                pruned += self._prune(old)
-            elif needed_until is not None:
+            round_ = self._runs.find(old.height)
+            is_needed = False if round_ is None else self._runs.is_needed(round_, block.height)
+            if is_needed is False:
+                pruned += self._prune(old, round_)
+            elif is_needed:
                 kept.append(old)
         self._old = kept
-        return pruned
+        return pruned + self._drop_initial_models()
+
+    def _get_keep_heights(self, head: int) -> int:
+        return self._runs.calendar.get_span(head + 1).rules.keep_heights
+
+    def _drop_initial_models(self) -> int:
+        """What the run before the last one began from is needed no more."""
+        before, self._initial_models = self._initial_models, self._runs.calendar.initial_models
+        gone = {digest for digest in before - self._initial_models if self._is_large(digest)}
+        if not gone:
+            return 0
+        first = max(1, self._store.head_height + 1 - len(self._newest))
+        return sum(self._store.delete_blob(digest) for digest in gone - self._store.referenced_blobs(first))
+
+    def _is_large(self, digest: Digest) -> bool:
+        return (self._store.blob_size(digest) or 0) > LARGE_BYTES
 
     def _find_ownerless(self) -> set[Digest]:
         """Large blobs, whole or in part, that a node which went down has left: pulled or made for the height in hand,
@@ -91,18 +110,23 @@ class Retention:
 
     def _choose_unnamed(self, digests: Iterable[Digest]) -> set[Digest]:
         """The large ones among them that no block names whose blobs are kept."""
-        return {digest for digest in digests if (self._store.blob_size(digest) or 0) > LARGE_BYTES} - self._get_kept()
+        return {digest for digest in digests if self._is_large(digest)} - self._get_kept()
 
     def _get_kept(self) -> set[Digest]:
-        return {self._genesis.run.initial_model}.union(*map(get_block_digests, (*self._old, *self._newest)))
+        kept = self._initial_models | self._get_proposed_models()
+        return set(kept).union(*map(get_block_digests, (*self._old, *self._newest)))
 
-    def _prune(self, block: Block) -> int:
-        taken = self._get_taken(block)
-        doomed = {digest for digest in taken if not self._is_agreed(digest, block.height)}
+    def _get_proposed_models(self) -> frozenset[Digest]:
+        """Those that runs would begin from which are proposed."""
+        kinds = (read_change(stored.change).kind for stored in self._store.get_changes())
+        return frozenset(kind.initial for kind in kinds if isinstance(kind, StartRun) and kind.initial is not None)
+
+    def _prune(self, block: Block, round_: RunRound | None) -> int:
+        taken = set[Digest]() if round_ is None else self._get_taken(block, round_)
+        doomed = {digest for digest in taken if round_ and not self._is_agreed(digest, round_)}
         sizes = [ref.size for contribution in block.contributions for ref in contribution.payloads]
         if sum(sizes) > LARGE_BYTES:
-            sized = {digest: self._store.blob_size(digest) or 0 for digest in get_block_digests(block)}
-            doomed |= {digest for digest, size in sized.items() if size > LARGE_BYTES}
+            doomed |= {digest for digest in get_block_digests(block) if self._is_large(digest)}
             self._drop_partials(block.contributions)
         for digest in self._get_streamed(block.height, block.contributions):
             self._store.drop_partial(digest)
@@ -110,14 +134,15 @@ class Retention:
                 doomed.add(digest)
         if not doomed:
             return 0
-        kept = self._store.referenced_blobs(block.height + 1) | {self._genesis.run.initial_model}
+        kept = self._store.referenced_blobs(block.height + 1) | self._runs.calendar.initial_models
+        kept |= self._get_proposed_models()
         for digest in taken - kept:
             self._store.drop_partial(digest)  # of a pull that was called off
         return sum(self._store.delete_blob(digest) for digest in doomed - kept)
 
-    def _get_taken(self, block: Block) -> set[Digest]:
+    def _get_taken(self, block: Block, round_: RunRound) -> set[Digest]:
         """What others have on demand in a block, and neither this node nor the vote needs."""
-        codes = {kind_code(kind) for kind in get_kinds(self._spec, block.height)}
+        codes = {kind_code(kind) for kind in get_kinds(round_)}
         if not codes:
             return set()
         needed, taken = {block.header.aggregate}, set[Digest]()
@@ -129,7 +154,8 @@ class Retention:
 
     def _get_streamed(self, height: int, contributions: Iterable[Contribution]) -> set[Digest]:
         """By code: a contribution that was refused may name kinds that nobody knows."""
-        codes = {kind_code(kind) for kind in self._spec.get_streamed(height)}
+        round_ = self._runs.find(height)
+        codes = set[int]() if round_ is None else {kind_code(kind) for kind in round_.spec.get_streamed(round_.number)}
         return {ref.digest for one in contributions for ref in one.payloads if ref.kind in codes}
 
     def _keep_account(
@@ -158,7 +184,7 @@ class Retention:
                 continue
             for digest in digests - self._store.referenced_blobs(block.height) - self._get_kept():
                 self._store.drop_partial(digest)
-                if key == LEFT_OUT or (self._store.blob_size(digest) or 0) > LARGE_BYTES:
+                if key == LEFT_OUT or self._is_large(digest):
                     pruned += self._store.delete_blob(digest)
             self._store.put_meta(key, noted)
         return pruned
@@ -168,12 +194,13 @@ class Retention:
         for digest in _get_large(contributions):
             self._store.drop_partial(digest)
 
-    def _is_agreed(self, digest: Digest, height: int) -> bool:
+    def _is_agreed(self, digest: Digest, round_: RunRound) -> bool:
         """Whether a small blob is one that members vote on, or what came of a vote: whoever offers an old one's digest
         as its own on demand must not take it from those who will audit that height."""
-        schemas, size = self._spec.schemas(height), self._store.blob_size(digest)
-        voted = {kind: schemas[kind] for kind in self._spec.rules(height)}
-        most = self._genesis.state.n * sum(schema.max_bytes for schema in voted.values())  # of an aggregate
+        schemas, size = round_.spec.schemas(round_.number), self._store.blob_size(digest)
+        voted = {kind: schemas[kind] for kind in round_.spec.rules(round_.number)}
+        num_members = self._runs.calendar.get_span(round_.height).num_members
+        most = num_members * sum(schema.max_bytes for schema in voted.values())  # of an aggregate
         if size is None or size > min(most, LARGE_BYTES):
             return False
         try:
@@ -189,3 +216,16 @@ class Retention:
 def _get_large(contributions: Iterable[Contribution]) -> set[Digest]:
     """What their authors say is large."""
     return {ref.digest for one in contributions for ref in one.payloads if ref.size > LARGE_BYTES}
+
+
+def read_sharing_blocks(store: SqliteStore, runs: RunSpecs, head: int) -> Iterator[Block]:
+    """The blocks up to `head` whose blobs later rounds of their run read: of the run in force, and of that before it.
+    Runs on the store's thread."""
+    newest = runs.calendar.newest.run.number
+    for number in (newest - 1, newest):
+        first = runs.find_round(number, 1)
+        for sharing in range(1, first.spec.sharing_heights + 1 if first is not None else 1):
+            height = runs.calendar.get_height(Place(number, sharing))
+            stored = store.get_block(height) if height is not None and height <= head else None
+            if stored is not None:
+                yield stored.block

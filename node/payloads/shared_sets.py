@@ -22,12 +22,12 @@ from chain.errors import BlobMissing, StoreCorrupted, StoreFull
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.payload import decode_arrays, kind_name, map_arrays
-from ml.specs import MethodSpec
 from node.boundary import UNFORESEEN, Boundary
 from node.offload import Offload
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
 from node.payloads.pulled import MissingAuthor, Pulled, wait_for_company
+from node.runs.specs import RunRound, RunSpecs
 from node.training.exchange import Exchange, get_offers
 
 log = logging.getLogger(__name__)
@@ -59,45 +59,44 @@ class SharedSets:
 
     def __init__(
         self,
-        spec: MethodSpec,
+        runs: RunSpecs,
         me: Id,
         store: SqliteStore,
         blobs: BlobFetcher,
         disk: Offload,
         offload: Offload,
         *,
-        collect_s: float,
         is_alone: Callable[[], bool],
         on_loss: Callable[[MissingAuthor], None],
         boundary: Boundary | None = None,
     ) -> None:
-        self._spec = spec
+        self._runs = runs
         self._me = me
         self._store = store
         self._blobs = blobs
         self._disk = disk
         self._offload = offload
-        self._collect_s = collect_s
         self._is_alone = is_alone
         self._on_loss = on_loss
         self._boundary = boundary or Boundary()
         self._checked: set[Digest] = set()
 
     def __repr__(self) -> str:
-        return f"SharedSets({self._spec.name}, checked={len(self._checked)})"
+        return f"SharedSets(checked={len(self._checked)})"
 
     async def gather(self, height: int, head: Block) -> Pulled:
         """The sets that the local phase for `height`, on `head`, reads, as far as they can be had."""
-        at = self._spec.get_shared_height(height)
-        if at is None:
+        round_ = self._runs.find(height)
+        at = None if round_ is None else self._runs.find_shared(round_)
+        if round_ is None or at is None:
             return Pulled(Exchange(head.id, self._me))
-        block = await self._disk.run(self._read_block, at)
-        offers, sets = get_offers(block), self._list_sets(block)
+        block = await self._disk.run(self._read_block, at.height)
+        offers, sets = get_offers(block), _list_sets(at, block)
         files: dict[Digest, Path] = {}
         gone: dict[Id, str] = {}
         pulled_bytes = 0
         while True:
-            wanted = self._spec.wanted_in_training(height, head.id, self._me, offers, frozenset(gone))
+            wanted = round_.spec.wanted_in_training(round_.number, head.id, self._me, offers, frozenset(gone))
             missing = [sets[digest] for digest in dict.fromkeys(wanted) if digest not in files]
             if not missing:
                 break
@@ -123,67 +122,54 @@ class SharedSets:
             raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
         return stored.block
 
-    def _list_sets(self, block: Block) -> dict[Digest, _Set]:
-        """Every blob that the block's authors have committed to."""
-        streamed = self._spec.get_streamed(block.height)
-        sets: dict[Digest, _Set] = {}
-        for contribution in block.contributions:
-            refs = {kind_name(ref.kind): ref for ref in contribution.payloads}
-            for kind, ref in refs.items():
-                chunks = refs[streamed[kind]] if kind in streamed else None
-                named = None if chunks is None else (chunks.digest, chunks.size)
-                one = sets.setdefault(ref.digest, _Set(ref.digest, kind, ref.size, named))
-                one.authors.append(contribution.author)
-        return sets
-
-    async def _try_get(self, height: int, one: _Set) -> tuple[Path | _Lost, int]:
+    async def _try_get(self, at: RunRound, one: _Set) -> tuple[Path | _Lost, int]:
         """The file, or why there is none, and how many bytes were pulled for it."""
         with self._boundary.around("shared set", one.authors[0]):
-            return await self._get(height, one)
+            return await self._get(at, one)
         return _Lost(f"{one.kind}: {UNFORESEEN}"), 0
 
-    async def _get(self, height: int, one: _Set) -> tuple[Path | _Lost, int]:
+    async def _get(self, at: RunRound, one: _Set) -> tuple[Path | _Lost, int]:
         path = self._store.blob_path(one.digest)
         try:
-            if await self._is_held(height, one):
+            if await self._is_held(at, one):
                 return path, 0
-            await wait_for_company(self._is_alone, self._collect_s)
-            await self._pull(one)
-            await self._check(height, one)
+            await wait_for_company(self._is_alone, at.rules.waits.collect_s)
+            await self._pull(at, one)
+            await self._check(at, one)
         except _Lost as lost:
             return lost, 0
         except (BlobMissing, StoreCorrupted) as error:  # as soon as it had come
             return _Lost(f"{one.kind}: {error}"), 0
         return path, one.size
 
-    async def _is_held(self, height: int, one: _Set) -> bool:
+    async def _is_held(self, at: RunRound, one: _Set) -> bool:
         """Whether the set is here as it was signed. One that is damaged is deleted."""
         if not self._store.has_blob(one.digest):
             return False
         try:
-            await self._check(height, one)
+            await self._check(at, one)
         except (BlobMissing, StoreCorrupted) as error:
-            log.warning("a set shared at height %d was deleted, to be fetched again: %s", height, error)
+            log.warning("a set shared at height %d was deleted, to be fetched again: %s", at.height, error)
             await self._disk.run(self._store.delete_blob, one.digest)
             return False
         return True
 
-    async def _check(self, height: int, one: _Set) -> None:
+    async def _check(self, at: RunRound, one: _Set) -> None:
         if one.digest not in self._checked:
-            await self._offload.run(self._check_file, height, one)
+            await self._offload.run(self._check_file, at, one)
             self._checked.add(one.digest)
 
-    def _check_file(self, height: int, one: _Set) -> None:
+    def _check_file(self, at: RunRound, one: _Set) -> None:
         self._store.check_blob(one.digest)
         try:
             arrays = map_arrays(self._store.blob_path(one.digest), one.size)
-            self._spec.validate_payload(one.kind, arrays, height)
+            at.spec.validate_payload(one.kind, arrays, at.number)
         except PayloadError as error:
             raise _Lost(f"{one.kind}: {error}", is_fault=True) from error
 
-    async def _pull(self, one: _Set) -> None:
+    async def _pull(self, at: RunRound, one: _Set) -> None:
         """Into the store. Raises _Lost."""
-        patience_s = self._collect_s
+        patience_s = at.rules.waits.collect_s
         try:
             if one.chunks is None:
                 await self._blobs.try_fetch(one.digest, one.size, one.authors, patience_s=patience_s)
@@ -198,3 +184,17 @@ class SharedSets:
             raise _Lost(f"{one.kind}: the digests of its chunks are not such ({error})", is_fault=True) from error
         except StoreFull as error:
             raise _Lost(f"{one.kind}: cannot be kept, the disk is full ({error})") from error
+
+
+def _list_sets(at: RunRound, block: Block) -> dict[Digest, _Set]:
+    """Every blob that the block's authors have committed to."""
+    streamed = at.spec.get_streamed(at.number)
+    sets: dict[Digest, _Set] = {}
+    for contribution in block.contributions:
+        refs = {kind_name(ref.kind): ref for ref in contribution.payloads}
+        for kind, ref in refs.items():
+            chunks = refs[streamed[kind]] if kind in streamed else None
+            named = None if chunks is None else (chunks.digest, chunks.size)
+            one = sets.setdefault(ref.digest, _Set(ref.digest, kind, ref.size, named))
+            one.authors.append(contribution.author)
+    return sets

@@ -243,7 +243,7 @@ class NodeMetrics(Collector):
         loss = record.get("train", {}).get("loss")
         yield _gauge("fednode_train_loss", "Mean loss over the steps of the newest local phase.", loss)
         accuracy, learner = record.get("accuracy"), self._service.learner
-        if learner.applied > record.get("round", 0):  # caught up: no round was lived through to tell of
+        if learner.applied > record.get("height", 0):  # caught up: no round was lived through to tell of
             accuracy = to_finite(learner.metrics.get("accuracy", accuracy))
         accuracies = GaugeMetricFamily(
             "fednode_eval_accuracy",

@@ -22,7 +22,6 @@ from chain.genesis import Genesis
 from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
 from node.clock import SystemClock
-from node.config.genesis_file import get_genesis_spec
 from node.consensus.context import NodeContext
 from node.consensus.miner import InlineMiner
 from node.consensus.service import RoundService
@@ -30,6 +29,7 @@ from node.consensus.wiring import make_round_service
 from node.errors import NodeUnreachable
 from node.offload import InlineOffload, ThreadOffload
 from node.p2p.transport.memory import MemoryNetwork
+from node.runs.specs import RunSpecs
 from node.testnet.synthetic import INITIAL_MODEL, make_genesis
 from node.training.exchange import Exchange
 from node.training.observer_trainer import ObserverTrainer
@@ -127,7 +127,7 @@ def _make_context(
     stack.callback(disk.close)
     return NodeContext(
         genesis=genesis,
-        spec=get_genesis_spec(genesis),
+        runs=RunSpecs.load(store),
         key=key,
         store=store,
         transport=network.transport(key.id),

@@ -1,10 +1,10 @@
 """Checkpoints: a client's state on disk, so that a worker killed at any moment goes on from where it was.
 
 Two files in the canonical encoding of arrays (no pickle; any safetensors reader opens them), one for each phase a
-round leaves the state in. Each also holds the height it belongs to and a SHA-256 over all of the file:
+round leaves the state in. Each also holds the round it belongs to and a SHA-256 over all of the file:
 
-    trained.safetensors    after training for a height: what was learned, not yet mixed with the others'
-    applied.safetensors    after applying a height's aggregate: where training for the next height starts from; where
+    trained.safetensors    after training for a round: what was learned, not yet mixed with the others'
+    applied.safetensors    after applying a round's aggregate: where training for the next round starts from; where
                            that was spoiled, or training from it has diverged, the client as it was before
 
 The newer of the two is where a worker goes on. The older stays good for one thing: a round that has to be trained
@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,8 +39,9 @@ from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 
 _log = logging.getLogger(__name__)
 
-CHECKPOINTS = "checkpoints"  # in a node's data directory
-_DIGEST, _HEIGHT = "checkpoint/digest", "checkpoint/height"  # beside the state's own arrays, under "state/"
+CHECKPOINTS = "checkpoints"  # in a node's data directory, with a directory for each run in it
+_RUN = "run-"
+_DIGEST, _ROUND = "checkpoint/digest", "checkpoint/round"  # beside the state's own arrays, under "state/"
 _STATE = "state/"
 
 # What `faults` hears of each file, under its phase's name; see `chain.store.interface`.
@@ -50,7 +52,7 @@ class CheckpointCorrupted(Exception):
     """A checkpoint's bytes are not what was written; the text says where and what."""
 
 
-Position = tuple[int, bool]  # (height, whether its aggregate is in): orders states in time
+Position = tuple[int, bool]  # (round, whether its aggregate is in): orders states in time
 
 
 class Phase(Enum):
@@ -62,26 +64,26 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A client's state right after `phase` of `height`. (APPLIED, 0) is the state before the first round."""
+    """A client's state right after `phase` of `round_number`. (APPLIED, 0) is the state before the first round."""
 
-    height: int
+    round_number: int
     phase: Phase
     arrays: Arrays
 
     @property
-    def applied_height(self) -> int:
-        """The height of the last aggregate in this state."""
-        return self.height if self.phase is Phase.APPLIED else self.height - 1
+    def applied_round(self) -> int:
+        """The round of the last aggregate in this state."""
+        return self.round_number if self.phase is Phase.APPLIED else self.round_number - 1
 
     @property
     def position(self) -> Position:
-        return (self.height, self.phase is Phase.APPLIED)
+        return (self.round_number, self.phase is Phase.APPLIED)
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytearray:
     """The file's bytes but for the digest, which `seal_checkpoint` puts in: hashing may be another thread's work."""
     arrays: dict[str, Array] = {_STATE + name: array for name, array in checkpoint.arrays.items()}
-    arrays[_HEIGHT] = np.array([checkpoint.height], np.int64)
+    arrays[_ROUND] = np.array([checkpoint.round_number], np.int64)
     arrays[_DIGEST] = np.zeros(32, np.uint8)
     return bytearray(encode_arrays(arrays))
 
@@ -103,15 +105,15 @@ def decode_checkpoint(data: bytes, phase: Phase) -> Checkpoint:
         actual = hashlib.sha256(unsealed).digest()
         if actual != stored:
             raise CheckpointCorrupted(f"expected SHA-256 {stored.hex()}, got {actual.hex()}")
-        height = int(_take(arrays, _HEIGHT, np.dtype(np.int64), 1)[0])
+        round_number = int(_take(arrays, _ROUND, np.dtype(np.int64), 1)[0])
     except PayloadError as error:
         raise CheckpointCorrupted(f"expected a checkpoint: {error}") from error
-    if height < 0:
-        raise CheckpointCorrupted(f"expected a height of at least 0, got {height}")
+    if round_number < 0:
+        raise CheckpointCorrupted(f"expected a round of at least 0, got {round_number}")
     for name in arrays:
         if not name.startswith(_STATE):
             raise CheckpointCorrupted(f"expected arrays below {_STATE}, got {name!r}")
-    return Checkpoint(height, phase, {name.removeprefix(_STATE): array for name, array in arrays.items()})
+    return Checkpoint(round_number, phase, {name.removeprefix(_STATE): array for name, array in arrays.items()})
 
 
 def _take(arrays: dict[str, Array], name: str, dtype: np.dtype[Any], count: int) -> Array:
@@ -129,6 +131,38 @@ def _get_digest_place(data: bytes | bytearray) -> slice:
     return slice(start, start + 32)
 
 
+def get_run_dir(directory: Path, run: int) -> Path:
+    """Where the checkpoints of a run are, among those of all."""
+    return directory / f"{_RUN}{run}"
+
+
+def forget_old_runs(run_dir: Path) -> None:
+    """Delete the checkpoints of all runs but the one whose are in `run_dir`, and the one before it."""
+    newest = run_dir.name.removeprefix(_RUN)
+    if newest.isdecimal():
+        for run in list_runs(run_dir.parent):
+            if run < int(newest) - 1:
+                shutil.rmtree(get_run_dir(run_dir.parent, run), ignore_errors=True)
+
+
+def list_runs(directory: Path) -> list[int]:
+    """The runs that there are checkpoints of, the newest first."""
+    names = [path.name.removeprefix(_RUN) for path in directory.glob(f"{_RUN}*")]
+    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def read_checkpoint(directory: Path, phase: Phase) -> Checkpoint | None:
+    """The checkpoint of a phase in a run's directory; None where there is no good one."""
+    path = directory / f"{phase.value}.safetensors"
+    try:
+        return decode_checkpoint(path.read_bytes(), phase)
+    except FileNotFoundError:
+        return None
+    except (OSError, CheckpointCorrupted) as error:
+        _log.warning("Checkpoint %s cannot be used: %s", path, error)
+        return None
+
+
 class Checkpoints:
     """The two files in `directory`, which is made if it is missing. `close` waits for what is still being written.
 
@@ -136,7 +170,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, faults: Faults | None = None) -> None:
-        self._directory = directory
+        self.directory = directory
         self._faults = faults
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
@@ -144,10 +178,10 @@ class Checkpoints:
         directory.mkdir(parents=True, exist_ok=True)
 
     def __repr__(self) -> str:
-        return f"Checkpoints({str(self._directory)!r}, saved={self.saved})"
+        return f"Checkpoints({str(self.directory)!r}, saved={self.saved})"
 
     def path(self, phase: Phase) -> Path:
-        return self._directory / f"{phase.value}.safetensors"
+        return self.directory / f"{phase.value}.safetensors"
 
     def load_newest(self) -> Checkpoint | None:
         """The checkpoint to go on from. A corrupt file is set aside, loudly, and the other one used if it is good."""
@@ -181,7 +215,7 @@ class Checkpoints:
         file, so that a slow disk is never more than one behind. Raises OSError if that could not be written."""
         data = encode_checkpoint(checkpoint)
         before = self._writing
-        self._writing = self._writer.submit(self._write, checkpoint.phase, checkpoint.height, data)
+        self._writing = self._writer.submit(self._write, checkpoint.phase, checkpoint.round_number, data)
         if before is not None:
             before.result()
 
@@ -197,7 +231,7 @@ class Checkpoints:
         finally:
             self._writer.shutdown()
 
-    def _write(self, phase: Phase, height: int, data: bytearray) -> None:
+    def _write(self, phase: Phase, round_number: int, data: bytearray) -> None:
         seal_checkpoint(data)
         path = self.path(phase)
         temporary = path.with_name(path.name + ".tmp")
@@ -210,7 +244,7 @@ class Checkpoints:
         self._reach(phase, "synced")
         temporary.replace(path)  # not synced itself: after a power cut the older file is as good a place to start from
         self._reach(phase, "renamed")
-        self._set_saved((height, phase is Phase.APPLIED))
+        self._set_saved((round_number, phase is Phase.APPLIED))
 
     def _reach(self, phase: Phase, step: str) -> None:
         if self._faults is not None:

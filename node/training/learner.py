@@ -1,7 +1,10 @@
-"""Keeps the worker busy with the right thing: applies the last finalised block, then trains for the current height,
-with everything that training reads of earlier heights.
+"""Keeps the worker busy with the right thing: has it begin the run in force, apply the last round that was finalised,
+then train for the next, with everything that training reads of earlier rounds.
 
-A straggler abandons its training when the height is finalised without it; what it learned stays in its own model. The
+The worker hears of runs and rounds alone: a change takes a height and no round, so that whatever the worker is at goes
+on, and counts for the height after it. When the run in force is another, the worker begins anew with that.
+
+A straggler abandons its training when the round is finalised without it; what it learned stays in its own model. The
 handle starts a new worker when one dies, and the learner repeats its request.
 
 An aggregate that leaves the client without a finite loss, or that workers die of, is passed over: training goes on
@@ -21,11 +24,15 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from chain.block import Block, Id
+from chain.calendar import Place
+from chain.run import Run
+from chain.state import State
 from node.boundary import UNFORESEEN, Boundary
 from node.training.exchange import Exchange
 from node.training.trainer import (
     NOTHING_TAKEN,
     Progress,
+    RunTask,
     Trained,
     Trainer,
     TrainerInfo,
@@ -44,21 +51,52 @@ MAX_RECALLED = 16  # older aggregates that a client without a model of its own i
 
 T = TypeVar("T")
 Metrics = Mapping[str, float]
+RunTerms = tuple[int, int, int, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The state that the worker should come to: `head` applied and, if `trains`, one local phase for the next height
-    done.
+    """The state that the worker should come to: in the run of `state`, which is that after `head`, the last round
+    applied and, if `trains`, one local phase for the next done.
 
-    `has_contributed`: this node's contribution to that height is durable already, from before a restart.
-    `num_iterations` is the phase's E, the same however often it is repeated; None is the method's own number.
+    `made_height` is that of the block which the last round made, 0 where the run has none yet. `has_contributed`: this
+    node's contribution to the height after `head` is durable already. `num_iterations` is the phase's E, the same
+    however often it is repeated; None is the method's own number. `may_start`: a worker may begin this run, since this
+    node has a part in it.
     """
 
     head: Block
+    state: State
+    made_height: int
     trains: bool
     has_contributed: bool = False
     num_iterations: int | None = None
+    may_start: bool = True
+
+    @property
+    def run(self) -> Run:
+        return self.state.run
+
+    @property
+    def height(self) -> int:
+        """The height after the head, which training is for."""
+        return self.head.height + 1
+
+    @property
+    def made(self) -> Place:
+        """The last round of the run, 0 where there is none yet."""
+        return Place(self.run.number, self.run.get_round(self.head.height))
+
+    @property
+    def terms(self) -> RunTerms:
+        """What a worker of this run is built by."""
+        limits = self.state.rules.limits
+        return self.run.number, self.run.rounds, limits.max_weight, limits.max_abs
+
+    def wants_as(self, other: Target) -> bool:
+        """Whether it wants the same of the worker, be it for another height."""
+        ours, theirs = (self.terms, self.made, self.trains), (other.terms, other.made, other.trains)
+        return ours == theirs and (self.height != other.height or self.num_iterations == other.num_iterations)
 
 
 class Listener(Protocol):
@@ -88,7 +126,7 @@ class RoundInput:
 
 @dataclass(frozen=True, slots=True)
 class SpoiledAggregate:
-    """The newest aggregate that is not in the client's model, and why."""
+    """The newest aggregate that is not in the client's model, by the height that it was made at, and why."""
 
     height: int
     reason: str
@@ -97,14 +135,17 @@ class SpoiledAggregate:
 class RoundInputs(Protocol):
     """The learner's source of what final blocks give."""
 
-    async def gather(self, block: Block) -> RoundInput:
-        """What the worker needs of a final block, however long it takes to get it."""
+    async def open_run(self, state: State) -> RunTask:
+        """What the worker needs to begin the run in force, however long it takes to get its initial model."""
+
+    async def gather(self, height: int) -> RoundInput:
+        """What the worker needs of the block that a round made, however long it takes to get it."""
 
     async def prepare(self, height: int, head: Block) -> Exchange:
         """What the local phase for a height, on a head, reads of an earlier block."""
 
-    async def recall(self, below: int) -> tuple[int, bytes] | None:
-        """The newest aggregate below a height that is held here, with its own height."""
+    async def recall(self, before: Place) -> tuple[int, bytes] | None:
+        """The newest aggregate of a run before this round that is held here, with the round it is of."""
 
 
 class Learner:
@@ -113,8 +154,9 @@ class Learner:
     def __init__(
         self, trainer: Trainer, inputs: RoundInputs, listener: Listener, boundary: Boundary | None = None
     ) -> None:
-        self.info: TrainerInfo | None = None
-        self.failure: str | None = None  # why there is no worker any more
+        self.info: TrainerInfo | None = None  # of the worker, once it is ready
+        self.run_number: int | None = None  # that the worker is in, or is about to be, or has failed to begin
+        self.failure: str | None = None  # why there is no worker any more in this run
         self.trouble: str | None = None  # why training for the height in hand has failed
         self.spoiled: SpoiledAggregate | None = None  # while training goes on from the client's own model
         self.work: str | None = None  # what the worker does, or is about to, for a round
@@ -124,141 +166,177 @@ class Learner:
         self._listener = listener
         self._boundary = boundary or Boundary()
         self._target: Target | None = None
-        self._given: tuple[Block, RoundInput] | None = None  # what is applied: the same again if the worker dies of it
+        self._terms: RunTerms | None = None  # that the worker was built by
+        self._given: tuple[Place, RoundInput] | None = None  # what is applied: the same again if the worker dies of it
         self._shared_sets: tuple[Block, Exchange] | None = None  # what is trained with, likewise
         self._changed = asyncio.Event()
-        self.applied = -1  # height of the last aggregate that this worker process has dealt with
+        self.applied = -1  # the newest height whose aggregate this worker process has dealt with
         self.metrics: Metrics = {}  # as measured then
+        self._applied = -1  # and that in rounds of the run
         self._trained = -1
-        self._has_model = False  # another than block 0's
-        self._deaths: tuple[Block, int] | None = None  # of workers, over a head
+        self._has_model = False  # another than the initial one
+        self._deaths: tuple[Place, int] | None = None  # of workers, over a round
 
     def __repr__(self) -> str:
         target = None if self._target is None else self._target.head.height
         return (
-            f"Learner(target={target}, applied={self.applied}, trained={self._trained}, work={self.work!r}, "
+            f"Learner(target={target}, run={self.run_number}, applied={self.applied}, trained={self._trained}, "
+            f"work={self.work!r}, "
             f"trouble={self.trouble!r}, failure={self.failure!r})"
         )
 
     def set_target(self, target: Target) -> None:
-        if self._target is not None and self._target.head is not target.head:
+        before, self._target = self._target, target
+        if before is not None and before.head is not target.head:
             self.trouble = None
-        self._target = target
+        if self.work is not None and before is not None and target.wants_as(before):
+            return  # a change has taken the height: what is under way goes on for the next
         self.progress = None  # of what was wanted before
         self._changed.set()
 
     async def run(self) -> None:
-        """Works towards the newest target until cancelled; a worker that cannot be kept alive ends training only."""
-        try:
-            self.info = await self._trainer.start()
-            self._trained = self.info.trained_height
-            self._has_model = self._trained > 0 or bool(self.info.checkpoint_height)
-            log.info(
-                "worker ready  device %s  %s  %d train / %d test samples  %d parameters",
-                self.info.device,
-                self.info.precision,
-                self.info.num_train,
-                self.info.num_test,
-                self.info.parameters,
-            )
-            while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if self.trouble is None else RETRY_S):
-                        await self._changed.wait()
-                self._changed.clear()
-                if self._target is not None:
-                    await self._approach(self._target)
-        except WorkerFailed as error:
-            log.error("training stopped: %s", error)
-            await self._give_up(str(error))
-
-    async def _give_up(self, reason: str) -> None:
-        self.failure = reason
+        """Works towards the newest target until cancelled; a worker that cannot be kept alive ends the training of its
+        run only."""
         while True:
-            if self._target is not None:
-                await self._listener.on_training_failed(self._target.head.height + 1, reason)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self.trouble is None else RETRY_S):
+                    await self._changed.wait()
             self._changed.clear()
-            await self._changed.wait()
+            if self._target is not None:
+                await self._approach(self._target)
 
     async def _approach(self, target: Target) -> None:
         try:
-            if target.has_contributed and self._trained > target.head.height:
-                return  # the checkpoint holds that training: there is nothing to do for this height but wait
-            self.work = f"the aggregate of round {target.head.height} is being taken in"
-            if not (await self._apply(target.head) and target.trains) or self._changed.is_set():
+            if not await self._begin_run(target):
                 return
-            self.work = f"what training for round {target.head.height + 1} reads is being gathered"
+            if target.has_contributed and self._trained > target.made.round:
+                return  # the checkpoint holds that training: there is nothing to do for this round but wait
+            self.work = f"the aggregate of round {target.made.round} is being taken in"
+            if not (await self._apply(target) and target.trains) or self._changed.is_set():
+                return
+            self.work = f"what training for round {target.made.round + 1} reads is being gathered"
             if await self._get_ready(target.head) and not self._changed.is_set():
-                self.work = f"training for round {target.head.height + 1} is under way"
+                self.work = f"training for round {target.made.round + 1} is under way"
                 await self._train(target)
                 self.trouble = None
         except TrainingFailed as error:
             self._shared_sets = None
             await self._on_failed(target, str(error))
         except WorkerDied as error:
-            self.applied = -1
-            if self._count_death(target.head) < HOPELESS:
+            self.applied = self._applied = -1
+            if self._count_death(target.made) < HOPELESS:
                 log.warning("the worker died and was started anew: %s", error)
                 self._changed.set()
             else:
                 await self._on_failed(target, str(error))
+        except WorkerFailed as error:
+            log.error("training stopped: %s", error)
+            self.info, self.failure = None, str(error)
+            await self._tell_failed(target, str(error))
         finally:
             self.work = None
 
-    async def _on_failed(self, target: Target, reason: str) -> None:
-        height = target.head.height + 1
-        level = logging.ERROR if self.trouble != reason else logging.DEBUG  # once, however often it is tried
-        log.log(level, "round %d went on without this node's training: %s", height, reason)
-        self.trouble = reason
+    # ---- a run begins
+
+    async def _begin_run(self, target: Target) -> bool:
+        """Whether there is a worker in the run of the target: not if it has failed, or the target changed first."""
+        if self._terms == target.terms:
+            if self.failure is not None:
+                await self._tell_failed(target, self.failure)
+            return self.failure is None
+        if not target.may_start:
+            return False
+        self.work = f"run {target.run.number} is about to begin"
+        opening = asyncio.create_task(self._inputs.open_run(target.state))
+        if not await self._unless_changed(opening):
+            return False
+        self._leave_run(target)
+        self.info = await self._trainer.start(opening.result())
+        self._trained = self.info.trained_round
+        self._has_model = self._trained > 0 or bool(self.info.checkpoint_round)
+        log.info(
+            "worker ready  run %d  device %s  %s  %d train / %d test samples  %d parameters",
+            target.run.number,
+            self.info.device,
+            self.info.precision,
+            self.info.num_train,
+            self.info.num_test,
+            self.info.parameters,
+        )
+        return not self._changed.is_set()
+
+    def _leave_run(self, target: Target) -> None:
+        """Nothing of the worker before says anything of the next."""
+        if self.run_number != target.run.number:
+            self.spoiled, self.metrics = None, {}
+        self.run_number, self._terms = target.run.number, target.terms
+        self.info = self.failure = self._given = self._shared_sets = self._deaths = None
+        self.applied = self._applied = -1
+
+    async def _tell_failed(self, target: Target, reason: str) -> None:
+        """The height in hand goes on without this node's training."""
+        height = target.height if self._target is None else self._target.height
         await self._listener.on_training_failed(height, reason)
 
-    def _count_death(self, head: Block) -> int:
-        count = 1 if self._deaths is None or self._deaths[0] is not head else self._deaths[1] + 1
-        self._deaths = head, count
+    async def _on_failed(self, target: Target, reason: str) -> None:
+        level = logging.ERROR if self.trouble != reason else logging.DEBUG  # once, however often it is tried
+        log.log(level, "round %d went on without this node's training: %s", target.made.round + 1, reason)
+        self.trouble = reason
+        await self._tell_failed(target, reason)
+
+    def _count_death(self, made: Place) -> int:
+        count = 1 if self._deaths is None or self._deaths[0] != made else self._deaths[1] + 1
+        self._deaths = made, count
         return count
 
-    async def _apply(self, head: Block) -> bool:
-        """Whether the worker stands on `head` now: not if the target changed first or the pull was called off."""
-        if head.height == 0 or self.applied == head.height:
-            return True  # the trainer starts from block 0's aggregate, the initial model
-        if self._given is None or self._given[0] is not head:
+    # ---- a round is taken in
+
+    async def _apply(self, target: Target) -> bool:
+        """Whether the worker stands on the target's last round now: not if the target changed first or the pull was
+        called off."""
+        made, height = target.made, target.made_height
+        if made.round == 0 or self._applied == made.round:
+            self.applied = target.head.height or -1
+            return True  # the trainer starts from the initial model
+        if self._given is None or self._given[0] != made:
             self._given = None
-            gathering = asyncio.create_task(self._inputs.gather(head))
+            gathering = asyncio.create_task(self._inputs.gather(height))
             if not await self._unless_changed(gathering):
                 return False
-            self._given = head, gathering.result()
-        self.metrics = await self._take_in(head, self._given[1])
+            self._given = made, gathering.result()
+        self.metrics = await self._take_in(made, height, self._given[1])
         self._given = None
-        self.applied = head.height
-        self._listener.on_applied(head.height, self.metrics)
+        self._applied, self.applied = made.round, target.head.height
+        self._listener.on_applied(height, self.metrics)
         return True
 
-    async def _take_in(self, head: Block, given: RoundInput) -> Metrics:
+    async def _take_in(self, made: Place, height: int, given: RoundInput) -> Metrics:
         """What is measured once the aggregate is in the client's model, or was passed over."""
-        if self._deaths is not None and self._deaths[0] is head and self._deaths[1] >= DEADLY:
-            self._on_spoiled(head.height, f"{self._deaths[1]} workers have died over it")
-            return await self._trainer.pass_over(head.height)
+        if self._deaths is not None and self._deaths[0] == made and self._deaths[1] >= DEADLY:
+            self._on_spoiled(height, f"{self._deaths[1]} workers have died over it")
+            return await self._trainer.pass_over(made.round)
         try:
             applying = self._trainer.apply(
-                head.height, given.aggregate, given.exchange, partial(self._listener.on_peer_refused, head.height)
+                made.round, given.aggregate, given.exchange, partial(self._listener.on_peer_refused, height)
             )
             metrics = await self._ask(applying)
         except TrainingFailed as error:
-            self._on_spoiled(head.height, str(error))
+            self._on_spoiled(height, str(error))
             if not self._has_model:
-                await self._take_older(head)
-            return await self._trainer.pass_over(head.height)
+                await self._take_older(made)
+            return await self._trainer.pass_over(made.round)
         self._has_model = True
-        if self.spoiled is not None and self.spoiled.height < head.height:
-            log.info("applied the aggregate of round %d; aggregates before it were spoiled", head.height)
+        if self.spoiled is not None and self.spoiled.height < height:
+            log.info("applied the aggregate of round %d; aggregates before it were spoiled", made.round)
             self.spoiled = None
         return metrics
 
-    async def _take_older(self, head: Block) -> None:
-        """A client that has only block 0's model takes the newest aggregate before `head` that it can go on from."""
-        below = head.height
+    async def _take_older(self, made: Place) -> None:
+        """A client that has only the initial model takes the newest aggregate before this round's that it can go on
+        from."""
+        below = made.round
         for _ in range(MAX_RECALLED):
-            recalled = await self._inputs.recall(below)
+            recalled = await self._inputs.recall(Place(made.run, below))
             if recalled is None:
                 return
             below, aggregate = recalled
@@ -276,6 +354,8 @@ class Learner:
             self.spoiled = SpoiledAggregate(height, reason)
             self._listener.on_spoiled(height, reason)
 
+    # ---- a round is trained for
+
     async def _get_ready(self, head: Block) -> bool:
         """Whether there is what training on `head` reads: not if the target changed first."""
         if self._shared_sets is None or self._shared_sets[0] is not head:
@@ -287,11 +367,11 @@ class Learner:
         return True
 
     async def _train(self, target: Target) -> None:
-        head, height = target.head, target.head.height + 1
+        head, number = target.head, target.made.round + 1
         training = asyncio.create_task(
             self._ask(
                 self._trainer.train(
-                    height,
+                    number,
                     head.id,
                     num_iterations=target.num_iterations,
                     shared=NOTHING_TAKEN if self._shared_sets is None else self._shared_sets[1],
@@ -300,18 +380,26 @@ class Learner:
             )
         )
         try:
-            is_done = await self._unless_changed(training, lambda: self._is_final(height) and self._trainer.abandon())
+            is_done = await self._unless_changed(training, lambda: self._is_over(target) and self._trainer.abandon())
         except TrainingAbandoned:
-            log.info("round %d was over before this node's training, which was broken off", height)
+            log.info("round %d was over before this node's training, which was broken off", number)
             return
         finally:
             self.progress = None
         if is_done:
             trained = training.result()
-            self._trained, self._has_model = height, True
+            self._trained, self._has_model = number, True
             if trained.went_back is not None:
-                self._on_spoiled(head.height, f"training from it diverges: {trained.went_back}")
-            await self._listener.on_trained(height, trained)
+                self._on_spoiled(target.made_height, f"training from it diverges: {trained.went_back}")
+            await self._tell_trained(trained, target)
+
+    async def _tell_trained(self, trained: Trained, target: Target) -> None:
+        """For the height in hand, which a change may have moved. Where one does so meanwhile, the round is trained for
+        again: its files are signed away."""
+        current = self._target or target
+        await self._listener.on_trained(current.height, trained)
+        if self._target is not None and self._target is not current and not self._target.has_contributed:
+            self._changed.set()
 
     async def _ask(self, work: Coroutine[Any, Any, T]) -> T:
         """The trainer's answer to what others' bytes are in. An error that nobody foresaw is a failure of it: what is
@@ -320,8 +408,12 @@ class Learner:
             return await work
         raise TrainingFailed(UNFORESEEN)
 
-    def _is_final(self, height: int) -> bool:
-        return self._target is not None and self._target.head.height >= height
+    def _is_over(self, target: Target) -> bool:
+        """Whether the round after the target's last is final."""
+        current = self._target
+        return current is not None and (
+            current.run.number > target.run.number or current.made.round > target.made.round
+        )
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress = progress

@@ -48,6 +48,7 @@ class LocalWork:
 
     def __init__(self, budget_s: float | None = None) -> None:
         self.budget_s = budget_s
+        self._run: int | None = None
         self._alphas: deque[float] = deque(maxlen=ALPHA_ROUNDS)
         self._betas: deque[float] = deque(maxlen=BETA_ROUNDS)
         self._lacks_time = False  # the time that genesis sets is too short for one iteration
@@ -62,6 +63,12 @@ class LocalWork:
         for record in records:
             local_work.add(record.get("train", {}).get("alpha_s"), record.get("beta_s"))
         return local_work
+
+    def on_run(self, number: int, budget_s: float | None) -> None:
+        """A round of this run is in hand. What an iteration took in another says nothing of it."""
+        if self._run is not None and number != self._run:
+            self._alphas.clear()
+        self._run, self.budget_s = number, budget_s
 
     @property
     def alpha_s(self) -> float | None:

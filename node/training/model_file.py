@@ -13,14 +13,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from chain.calendar import Calendar
 from chain.genesis import Genesis
+from chain.run import Run
 from ml.errors import PayloadError
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import get_kind
 from ml.specs.architectures import frozen_shapes
 from node.errors import NodeError, NotFound, VerificationFailed
 from node.pb import admin_pb2 as pb
-from node.training.checkpoint import CHECKPOINTS, CheckpointCorrupted, Phase, decode_checkpoint
+from node.training.checkpoint import (
+    CHECKPOINTS,
+    CheckpointCorrupted,
+    Phase,
+    decode_checkpoint,
+    get_run_dir,
+    list_runs,
+)
 
 CHUNK_BYTES = 1 << 20  # of one message; gRPC takes 4 MiB
 
@@ -39,13 +48,22 @@ class ModelFile:
             yield pb.ModelChunk(data=self.data[start : start + CHUNK_BYTES])
 
 
-def read_model(data_dir: Path, genesis: Genesis, initial_model: bytes | None) -> ModelFile:
-    """The model as it was after the newest aggregate it has taken in. `initial_model` is block 0's blob where
-    `is_initial_needed`.
+def find_run(data_dir: Path, calendar: Calendar) -> Run:
+    """The newest run that this node has a model of. Raises NotFound."""
+    known = (calendar.get_run(number) for number in list_runs(data_dir / CHECKPOINTS))
+    run = next((run for run in known if run is not None), None)
+    if run is None:
+        raise NotFound(f"{data_dir}: no model yet, as this node has applied no round")
+    return run
+
+
+def read_model(data_dir: Path, genesis: Genesis, run: Run, initial_model: bytes | None) -> ModelFile:
+    """The model of a run as it was after the newest aggregate it has taken in. `initial_model` is the blob that the run
+    began from, where `is_initial_needed`.
 
     Raises NotFound where there is none yet, VerificationFailed where the checkpoint is not as it was written.
     """
-    path = data_dir / CHECKPOINTS / f"{Phase.APPLIED.value}.safetensors"
+    path = get_run_dir(data_dir / CHECKPOINTS, run.number) / f"{Phase.APPLIED.value}.safetensors"
     try:
         checkpoint = decode_checkpoint(path.read_bytes(), Phase.APPLIED)
     except FileNotFoundError as error:
@@ -56,29 +74,31 @@ def read_model(data_dir: Path, genesis: Genesis, initial_model: bytes | None) ->
         raise NodeError(f"{path}: cannot be read ({error.strerror})") from error
     own = get_kind(checkpoint.arrays, "model") or {}
     frozen = {} if initial_model is None else _get_frozen(initial_model, own)
-    return make_model_file(genesis, checkpoint.applied_height, frozen | own)
+    return make_model_file(genesis, run, checkpoint.applied_round, frozen | own)
 
 
-def make_model_file(genesis: Genesis, applied_round: int, arrays: dict[str, Array]) -> ModelFile:
+def make_model_file(genesis: Genesis, run: Run, applied_round: int, arrays: dict[str, Array]) -> ModelFile:
     """The file of these arrays, the same bytes whenever it is made of the same."""
     card = {
         "format": "pt",  # what readers of safetensors call the layout of torch's own arrays
         "fednode.chain_id": genesis.chain_id.hex(),
+        "fednode.run": str(run.number),
         "fednode.round": str(applied_round),
-        "fednode.method": genesis.run.method["name"],
-        "fednode.model": json.dumps(genesis.run.model, sort_keys=True),
-        "fednode.classes": json.dumps(list(genesis.run.classes)),
-        "fednode.input": json.dumps(genesis.run.input, sort_keys=True),
+        "fednode.method": run.method["name"],
+        "fednode.model": json.dumps(run.model, sort_keys=True),
+        "fednode.classes": json.dumps(list(run.classes)),
+        "fednode.input": json.dumps(run.input, sort_keys=True),
     }
     data = _encode(arrays, card)
     info = pb.ModelInfo(
         applied_round=applied_round,
+        run=run.number,
         chain_id=genesis.chain_id.hex(),
         chain_name=genesis.chain_name,
-        method=genesis.run.method["name"],
-        model=json.dumps(genesis.run.model, sort_keys=True),
-        classes=genesis.run.classes,
-        input=json.dumps(genesis.run.input, sort_keys=True),
+        method=run.method["name"],
+        model=json.dumps(run.model, sort_keys=True),
+        classes=run.classes,
+        input=json.dumps(run.input, sort_keys=True),
         numbers=sum(array.size for array in arrays.values()),
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
@@ -98,9 +118,10 @@ def _encode(arrays: Arrays, card: Mapping[str, str]) -> bytes:
     return len(header).to_bytes(8, "little") + header + plain[start:]
 
 
-def is_initial_needed(genesis: Genesis) -> bool:
-    """Whether part of the model never changes, such as a frozen encoder: block 0 has it, a checkpoint does not."""
-    return bool(frozen_shapes(genesis.run.model, genesis.run.input["shape"], len(genesis.run.classes)))
+def is_initial_needed(run: Run) -> bool:
+    """Whether part of the model never changes, such as a frozen encoder: what the run began from has it, a checkpoint
+    does not."""
+    return bool(frozen_shapes(run.model, run.input["shape"], len(run.classes)))
 
 
 def _get_frozen(initial_model: bytes, own: Arrays) -> dict[str, Array]:

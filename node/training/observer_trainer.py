@@ -12,6 +12,7 @@ from node.training.trainer import (
     Metrics,
     OnProgress,
     Predicted,
+    RunTask,
     Trained,
     TrainerInfo,
     TrainingFailed,
@@ -22,12 +23,12 @@ from node.training.trainer import (
 class ObserverTrainer:
     """A `Trainer` without data, a model or a process."""
 
-    async def start(self) -> TrainerInfo:
+    async def start(self, task: RunTask) -> TrainerInfo:
         return TrainerInfo(num_train=0, num_test=0, device="none", parameters=0, model_bytes=0)
 
     async def train(
         self,
-        height: int,
+        round_number: int,
         beacon: bytes,
         *,
         num_iterations: int | None = None,
@@ -41,20 +42,20 @@ class ObserverTrainer:
 
     async def apply(
         self,
-        height: int,
+        round_number: int,
         aggregate: bytes | None,
         exchange: Exchange = NOTHING_TAKEN,
         on_refused: OnRefused | None = None,
     ) -> Metrics:
         return {}
 
-    async def pass_over(self, height: int) -> Metrics:
+    async def pass_over(self, round_number: int) -> Metrics:
         return {}
 
     async def predict(self, samples: bytes) -> Predicted:
         raise WorkerFailed("an observer has no model")
 
-    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+    async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         raise WorkerFailed("an observer has no model")
 
     async def close(self) -> None:

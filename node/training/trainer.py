@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from chain.rules import Limits
+from chain.run import Run
 from ml.data.base import Samples
 from ml.errors import MlError, Spoiled
 from ml.guard import OnRefused
@@ -55,12 +57,27 @@ class AnswerRefused(NodeError):
 
 
 @dataclass(frozen=True, slots=True)
+class RunTask:
+    """A run as a trainer is told of it; its `initial_model` is held here.
+
+    `goes_on_after` is the last round of the run before, if this one continues that with the same method and model, so
+    that a client's own state goes on too; None where all begin from the initial model.
+    """
+
+    run: Run
+    limits: Limits
+    num_members: int
+    initial_model: Path
+    goes_on_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerInfo:
     """A trainer's word about itself when it is ready.
 
     `model_bytes` is what sending the whole model would cost, `precision` what forward passes in training are computed
-    in. The state it starts from has `checkpoint_height` as the height of the last aggregate applied (None: no
-    checkpoint, the state before the first round) and `trained_height` as that of the last training in it (0: none).
+    in. The state it starts from has `checkpoint_round` as the round of the last aggregate applied (None: no
+    checkpoint, the state before the first round) and `trained_round` as that of the last training in it (0: none).
     """
 
     num_train: int
@@ -69,8 +86,8 @@ class TrainerInfo:
     parameters: int
     model_bytes: int
     precision: str = "fp32"
-    checkpoint_height: int | None = None
-    trained_height: int = 0
+    checkpoint_round: int | None = None
+    trained_round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +108,12 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A client's answer about samples: the encoded arrays of `ml.clients.inference`, and the height of the last
-    aggregate in the model that gave it (0: none yet)."""
+    """A client's answer about samples: the encoded arrays of `ml.clients.inference`, and the run and the round of the
+    last aggregate in the model that gave it (0: none yet)."""
 
     answer: bytes
-    applied_height: int
+    applied_round: int
+    run: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +145,18 @@ class ProgressMeter:
 
 
 class Trainer(Protocol):
-    """Trains one client. `predict` and `score` are called at any time, by anyone, all else one at a time."""
+    """Trains one client, in one run at a time. `predict` and `score` are called at any time, by anyone, all else one at
+    a time."""
 
-    async def start(self) -> TrainerInfo:
-        """Gets ready. Raises WorkerFailed."""
+    async def start(self, task: RunTask, /) -> TrainerInfo:
+        """Gets ready for a run, and lets go of the one before it. Raises WorkerFailed."""
         ...
 
     async def train(
         self,
-        height: int,
+        round_number: int,
         beacon: bytes,
+        /,
         *,
         num_iterations: int | None = None,
         shared: Exchange = NOTHING_TAKEN,
@@ -158,18 +178,19 @@ class Trainer(Protocol):
 
     async def apply(
         self,
-        height: int,
+        round_number: int,
         aggregate: bytes | None,
+        /,
         exchange: Exchange = NOTHING_TAKEN,
         on_refused: OnRefused | None = None,
     ) -> Metrics:
-        """Takes in a height's aggregate (None where the method has none) and what was taken of single peers, and
+        """Takes in a round's aggregate (None where the method has none) and what was taken of single peers, and
         evaluates. Before it returns, `on_refused` hears of each peer whose model would have harmed the client. Raises
-        like `train`, and AggregateSpoiled; then the client still stands before that height."""
+        like `train`, and AggregateSpoiled; then the client still stands before that round."""
         ...
 
-    async def pass_over(self, height: int) -> Metrics:
-        """Leaves out a height's aggregate, and evaluates: the client's own model is what training goes on from. An
+    async def pass_over(self, round_number: int, /) -> Metrics:
+        """Leaves out a round's aggregate, and evaluates: the client's own model is what training goes on from. An
         aggregate that was taken in already is undone. Raises WorkerDied and WorkerFailed."""
         ...
 
@@ -181,8 +202,8 @@ class Trainer(Protocol):
         """
         ...
 
-    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
-        """The loss on the own test samples that each of some aggregates of a height would leave the client with, as it
+    async def score(self, round_number: int, aggregates: Sequence[bytes], /) -> Sequence[float]:
+        """The loss on the own test samples that each of some aggregates of a round would leave the client with, as it
         stands: it takes over none of them. It may be no finite number.
 
         It waits for whatever is under way, and nothing need wait for it. Raises as `predict`.
@@ -216,8 +237,9 @@ class Client(Protocol):
     def num_test(self) -> int: ...
     def train(
         self,
-        height: int,
+        round_number: int,
         beacon: bytes,
+        /,
         *,
         num_iterations: int | None = None,
         me: bytes = b"",
@@ -230,8 +252,9 @@ class Client(Protocol):
     ) -> LocalResult: ...
     def apply(
         self,
-        height: int,
+        round_number: int,
         aggregate: Arrays | None,
+        /,
         *,
         beacon: bytes = b"",
         me: bytes = b"",
@@ -242,7 +265,7 @@ class Client(Protocol):
     ) -> Metrics: ...
     def go_back(self) -> bool: ...
     def score(
-        self, height: int, aggregates: Iterable[Arrays], *, should_stop: Callable[[], bool] = ...
+        self, round_number: int, aggregates: Iterable[Arrays], /, *, should_stop: Callable[[], bool] = ...
     ) -> Sequence[float]: ...
     def evaluate(self) -> Metrics: ...
     def state_arrays(self) -> Arrays: ...
@@ -261,14 +284,14 @@ def get_info(client: Client, device: str, precision: str = "fp32", resumed: Chec
         parameters=client.spec.task.num_parameters,
         model_bytes=client.spec.model_bytes,
         precision=precision,
-        checkpoint_height=None if resumed is None else resumed.applied_height,
-        trained_height=0 if resumed is None else resumed.height,
+        checkpoint_round=None if resumed is None else resumed.applied_round,
+        trained_round=0 if resumed is None else resumed.round_number,
     )
 
 
 def train_with(
     client: Client,
-    height: int,
+    round_number: int,
     beacon: bytes,
     num_iterations: int | None,
     shared: Exchange,
@@ -279,7 +302,7 @@ def train_with(
 ) -> LocalResult:
     """Lets a client train for a round. Raises MlError and FileUnusable."""
     return client.train(
-        height,
+        round_number,
         beacon,
         num_iterations=num_iterations,
         me=shared.me,
@@ -293,12 +316,12 @@ def train_with(
 
 
 def apply_to(
-    client: Client, height: int, aggregate: bytes | None, exchange: Exchange, on_refused: OnRefused
+    client: Client, round_number: int, aggregate: bytes | None, exchange: Exchange, on_refused: OnRefused
 ) -> dict[str, float]:
     """Lets a client take over a round, and says what it measured. Raises MlError, Spoiled among them, and
     FileUnusable."""
     metrics = client.apply(
-        height,
+        round_number,
         None if aggregate is None else decode_arrays(aggregate, len(aggregate)),
         beacon=exchange.beacon,
         me=exchange.me,
@@ -311,11 +334,11 @@ def apply_to(
 
 
 def score_with(
-    client: Client, height: int, aggregates: Iterable[bytes], should_stop: Callable[[], bool] = lambda: False
+    client: Client, round_number: int, aggregates: Iterable[bytes], should_stop: Callable[[], bool] = lambda: False
 ) -> list[float]:
     """The losses that aggregates would leave a client with, one decoded at a time. Raises MlError."""
     decoded = (decode_arrays(data, len(data)) for data in aggregates)
-    return [*client.score(height, decoded, should_stop=should_stop)]
+    return [*client.score(round_number, decoded, should_stop=should_stop)]
 
 
 class InlineTrainer:
@@ -324,19 +347,22 @@ class InlineTrainer:
     def __init__(self, client: Client, answer: Answer | None = None) -> None:
         self._client = client
         self._answer = answer
-        self._applied_height = 0
+        self._applied_round = 0
+        self._run = 1
 
     @property
     def client(self) -> Client:
         return self._client
 
-    async def start(self) -> TrainerInfo:
+    async def start(self, task: RunTask) -> TrainerInfo:
+        self._run, self._applied_round = task.run.number, 0
         return get_info(self._client, "cpu")
 
     async def train(
         self,
-        height: int,
+        round_number: int,
         beacon: bytes,
+        /,
         *,
         num_iterations: int | None = None,
         shared: Exchange = NOTHING_TAKEN,
@@ -344,9 +370,9 @@ class InlineTrainer:
     ) -> Trained:
         on_step = None if on_progress is None else ProgressMeter(on_progress).on_step
         try:
-            result = train_with(self._client, height, beacon, num_iterations, shared, on_step=on_step)
+            result = train_with(self._client, round_number, beacon, num_iterations, shared, on_step=on_step)
         except (MlError, FileUnusable) as error:
-            raise TrainingFailed(f"height {height}: {error}") from error
+            raise TrainingFailed(f"round {round_number}: {error}") from error
         payloads = {kind: encode_arrays(arrays) for kind, arrays in result.payloads.items()}
         return Trained(result.weight, payloads, dict(result.metrics), went_back=result.went_back)
 
@@ -356,24 +382,24 @@ class InlineTrainer:
 
     async def apply(
         self,
-        height: int,
+        round_number: int,
         aggregate: bytes | None,
         exchange: Exchange = NOTHING_TAKEN,
         on_refused: OnRefused | None = None,
     ) -> Metrics:
         try:
-            metrics = apply_to(self._client, height, aggregate, exchange, on_refused or (lambda peer, why: None))
+            metrics = apply_to(self._client, round_number, aggregate, exchange, on_refused or (lambda peer, why: None))
         except Spoiled as error:
-            raise AggregateSpoiled(f"height {height}: {error}") from error
+            raise AggregateSpoiled(f"round {round_number}: {error}") from error
         except (MlError, FileUnusable) as error:
-            raise TrainingFailed(f"height {height}: {error}") from error
-        self._applied_height = height
+            raise TrainingFailed(f"round {round_number}: {error}") from error
+        self._applied_round = round_number
         return metrics
 
-    async def pass_over(self, height: int) -> Metrics:
-        if self._applied_height == height:
+    async def pass_over(self, round_number: int) -> Metrics:
+        if self._applied_round == round_number:
             self._client.go_back()
-        self._applied_height = height
+        self._applied_round = round_number
         return self._client.evaluate()
 
     async def predict(self, samples: bytes) -> Predicted:
@@ -383,13 +409,13 @@ class InlineTrainer:
             answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False)
         except MlError as error:
             raise AnswerRefused(str(error)) from error
-        return Predicted(encode_arrays(answer), self._applied_height)
+        return Predicted(encode_arrays(answer), self._applied_round, self._run)
 
-    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+    async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         try:
-            return score_with(self._client, height, aggregates)
+            return score_with(self._client, round_number, aggregates)
         except MlError as error:
-            raise AnswerRefused(f"height {height}: {error}") from error
+            raise AnswerRefused(f"round {round_number}: {error}") from error
 
     async def close(self) -> None:
         """Holds nothing."""

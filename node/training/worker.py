@@ -7,11 +7,11 @@ time stands in that line, so that training is never behind two. A score, for whi
 any other call, and begins anew behind it. What passes, all JSON but for what is in brackets:
 
     to the worker      {call: "start", config} [initial_model]
-                       {call: "train", number, height, num_iterations, beacon, me, offers, gone, files} [blobs]
-                       {call: "apply", number, height, beacon, me, offers, gone, files} [aggregate, and blobs by digest]
-                       {call: "pass_over", number, height}
+                       {call: "train", number, round, num_iterations, beacon, me, offers, gone, files} [blobs]
+                       {call: "apply", number, round, beacon, me, offers, gone, files} [aggregate, and blobs by digest]
+                       {call: "pass_over", number, round}
                        {call: "predict", number} [samples]
-                       {call: "score", number, height} [aggregates by place]
+                       {call: "score", number, round} [aggregates by place]
                        {call: "cancel", number}    {call: "abandon", number}
     from the worker    {number, saved, result} [payloads, or answer]  {number, saved, failed: why, spoiled}
                        of a score the result has losses
@@ -32,7 +32,7 @@ import asyncio
 import logging
 import shutil
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ from node.training.trainer import (
     Metrics,
     OnProgress,
     Predicted,
+    RunTask,
     Trained,
     TrainerInfo,
     TrainingFailed,
@@ -66,13 +67,14 @@ TAIL_LINES = 20
 class WorkerProcess:
     """A trainer in a child process that is replaced when it dies. `deaths` counts how often that was needed.
 
-    All calls may be repeated: training for a height again, with as many iterations, gives the same bytes, and applying
+    All calls may be repeated: training for a round again, with as many iterations, gives the same bytes, and applying
     it again changes nothing, as predicting and scoring do.
     """
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, make_config: Callable[[RunTask], WorkerConfig]) -> None:
         self.deaths = 0
-        self._config = config
+        self._make_config = make_config
+        self._config: WorkerConfig | None = None  # of the run that it was started for last
         self._turn = asyncio.Lock()  # who waits for it gets it in the order they came
         self._predicting = asyncio.Lock()
         self._scoring = asyncio.Lock()
@@ -90,25 +92,32 @@ class WorkerProcess:
         child = self._get_ready_child()
         return None if child is None else child.pid
 
-    async def start(self) -> TrainerInfo:
-        if self._supervisor is None:
-            self._sweep()
-            self._ready = asyncio.get_running_loop().create_future()
-            self._supervisor = asyncio.create_task(self._supervise(), name="worker")
+    async def start(self, task: RunTask) -> TrainerInfo:
+        """Ends the worker of the run before, and starts one for this, unless it is there; calls meanwhile wait for
+        it."""
+        config, before = self._make_config(task), self._supervisor
+        if before is not None and config == self._config:
+            return (await self._get_child()).info
+        self._ready = asyncio.get_running_loop().create_future()
+        if before is not None:
+            await _end(before)
+        self._config, self._unsaved = config, {}
+        self._sweep()
+        self._supervisor = asyncio.create_task(self._supervise(config), name="worker")
         return (await self._get_child()).info
 
     async def train(
         self,
-        height: int,
+        round_number: int,
         beacon: bytes,
         *,
         num_iterations: int | None = None,
         shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
-        header = {"call": "train", "height": height, "num_iterations": num_iterations, **shared.to_header()}
+        header = {"call": "train", "round": round_number, "num_iterations": num_iterations, **shared.to_header()}
         header["beacon"] = beacon.hex()
-        reply = await self._request(Call(header, shared.to_attachments(), (height, False)), on_progress)
+        reply = await self._request(Call(header, shared.to_attachments(), (round_number, False)), on_progress)
         result = reply.header["result"]
         files = {kind: Path(path) for kind, path in result["files"].items()}
         return Trained(result["weight"], reply.attachments, result["metrics"], files, result["went_back"])
@@ -119,14 +128,14 @@ class WorkerProcess:
 
     async def apply(
         self,
-        height: int,
+        round_number: int,
         aggregate: bytes | None,
         exchange: Exchange = NOTHING_TAKEN,
         on_refused: OnRefused | None = None,
     ) -> Metrics:
-        header = {"call": "apply", "height": height, **exchange.to_header()}
+        header = {"call": "apply", "round": round_number, **exchange.to_header()}
         attachments = exchange.to_attachments() | ({} if aggregate is None else {AGGREGATE: aggregate})
-        reply = await self._request(Call(header, attachments, (height, True)))
+        reply = await self._request(Call(header, attachments, (round_number, True)))
         result = reply.header["result"]
         metrics: Metrics = result["metrics"]
         if on_refused is not None:
@@ -134,19 +143,20 @@ class WorkerProcess:
                 on_refused(bytes.fromhex(peer), why)
         return metrics
 
-    async def pass_over(self, height: int) -> Metrics:
-        reply = await self._request(_make_pass_over(height))
+    async def pass_over(self, round_number: int) -> Metrics:
+        reply = await self._request(_make_pass_over(round_number))
         metrics: Metrics = reply.header["result"]["metrics"]
         return metrics
 
     async def predict(self, samples: bytes) -> Predicted:
         async with self._predicting:
             reply = await self._request(Call({"call": "predict"}, {"samples": samples}))
-        return Predicted(reply.attachments["answer"], reply.header["result"]["applied_height"])
+        result = reply.header["result"]
+        return Predicted(reply.attachments["answer"], result["applied_round"], result["run"])
 
-    async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+    async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         attachments = {str(place): aggregate for place, aggregate in enumerate(aggregates)}
-        call = Call({"call": "score", "height": height}, attachments)
+        call = Call({"call": "score", "round": round_number}, attachments)
         async with self._scoring:
             while True:
                 self._score = score = asyncio.create_task(self._request(call))
@@ -165,10 +175,7 @@ class WorkerProcess:
         WorkerFailed."""
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
-            supervisor.cancel()
-            await asyncio.wait({supervisor})
-            if not supervisor.cancelled():
-                supervisor.result()
+            await _end(supervisor)
         self._set_failed(WorkerFailed("the worker was closed"))
 
     def _get_ready_child(self) -> ChildProcess | None:
@@ -202,12 +209,13 @@ class WorkerProcess:
 
     def _sweep(self) -> None:
         """Deletes what was written and never asked for again, as by a worker that died half-way."""
+        assert self._config is not None  # noqa: S101 - started
         directory = self._config.outgoing_dir
         if directory.is_dir() and any(directory.iterdir()):
             _log.info("Deleted what an earlier training had left in %s", directory)
             shutil.rmtree(directory, ignore_errors=True)
 
-    async def _supervise(self) -> None:
+    async def _supervise(self, config: WorkerConfig) -> None:
         """Keeps a worker alive until cancelled or hopeless."""
         crashes = 0
         reason = ""
@@ -216,9 +224,9 @@ class WorkerProcess:
             while crashes < MAX_CRASHES:
                 if crashes:
                     await asyncio.sleep(min(BACKOFF_S * 2 ** (crashes - 1), MAX_BACKOFF_S))
-                async with ChildProcess(self._config, tail, self._on_gone) as child:
+                async with ChildProcess(config, tail, self._on_gone) as child:
                     try:
-                        await self._prepare(child)
+                        await self._prepare(child, config)
                         self._set_ready(child)
                         await child.wait_until_gone()
                     except WorkerDied:
@@ -234,17 +242,17 @@ class WorkerProcess:
         except WorkerFailed as error:
             self._set_failed(error)
 
-    async def _prepare(self, child: ChildProcess) -> None:
+    async def _prepare(self, child: ChildProcess, config: WorkerConfig) -> None:
         """Brings a new worker to where the last one was: its checkpoint may lack what was done last."""
-        info = await child.start(self._config)
-        resumed = (info.trained_height, (info.checkpoint_height or 0) == info.trained_height)
+        info = await child.start(config)
+        resumed = (info.trained_round, (info.checkpoint_round or 0) == info.trained_round)
         for position, call in self._unsaved.items():
             if position > resumed:
                 try:
                     await child.request(call)
                 except TrainingFailed as error:
                     _log.warning(
-                        "What %s height %d was lost: %s",
+                        "What %s round %d was lost: %s",
                         "was taken in of" if position[1] else "was trained for",
                         position[0],
                         error,
@@ -268,8 +276,16 @@ class WorkerProcess:
             self._ready.exception()  # nobody may be waiting for it
 
 
-def _make_pass_over(height: int) -> Call:
-    return Call({"call": "pass_over", "height": height}, {}, (height, True))
+async def _end(supervisor: asyncio.Task[None]) -> None:
+    """Ends what keeps a worker alive, and the worker, which first writes its checkpoint."""
+    supervisor.cancel()
+    await asyncio.wait({supervisor})
+    if not supervisor.cancelled():
+        supervisor.result()
+
+
+def _make_pass_over(round_number: int) -> Call:
+    return Call({"call": "pass_over", "round": round_number}, {}, (round_number, True))
 
 
 def _show_tail(tail: deque[str]) -> str:

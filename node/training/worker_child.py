@@ -32,7 +32,7 @@ from chain.store.interface import Faults
 from ml.errors import Abandoned, MlError, Spoiled, Stopped
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from node.host.allocator import give_freed_memory_back
-from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position
+from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, forget_old_runs, read_checkpoint
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame, FrameError, receive_frame, send_frame
 from node.training.trainer import Answer, Client, Progress, ProgressMeter, apply_to, get_info, score_with, train_with
@@ -114,16 +114,26 @@ class Session:
     """
 
     def __init__(
-        self, client: Client, answer: Answer, checkpoints: Checkpoints, outgoing_dir: Path, checkpoint_every: int
+        self,
+        client: Client,
+        answer: Answer,
+        checkpoints: Checkpoints,
+        outgoing_dir: Path,
+        checkpoint_every: int,
+        before: Checkpoint | None = None,
+        run: int = 1,
     ) -> None:
         self._client = client
         self._answer = answer
         self._checkpoints = checkpoints
         self._outgoing_dir = outgoing_dir
         self._every = checkpoint_every
-        self._height, self._phase = 0, Phase.APPLIED
+        self._run = run
+        self._round, self._phase = 0, Phase.APPLIED
         self._is_saved = False
         self.resumed = self._resume()
+        if self.resumed is None and before is not None:
+            self._go_on_from(before)
 
     def _resume(self) -> Checkpoint | None:
         while (checkpoint := self._checkpoints.load_newest()) is not None:
@@ -134,9 +144,16 @@ class Session:
                 continue
             with suppress(ValueError):  # another model's: there is no way back then
                 self._client.load_state_arrays(checkpoint.arrays, self._load_before(checkpoint))
-            self._height, self._phase, self._is_saved = checkpoint.height, checkpoint.phase, True
+            self._round, self._phase, self._is_saved = checkpoint.round_number, checkpoint.phase, True
             return checkpoint
         return None
+
+    def _go_on_from(self, before: Checkpoint) -> None:
+        """Take over what the run before has left of this client, if it fits; else it begins from the initial model."""
+        try:
+            self._client.load_state_arrays(before.arrays)
+        except ValueError as error:
+            _log.warning("The client begins anew, as its state in the run before does not fit: %s", error)
 
     def _load_before(self, applied: Checkpoint) -> Arrays | None:
         """What the client was before the aggregate in `applied`, if that is on disk."""
@@ -145,7 +162,7 @@ class Session:
 
     def train(
         self,
-        height: int,
+        round_number: int,
         beacon: bytes,
         num_iterations: int | None,
         shared: Exchange,
@@ -153,17 +170,17 @@ class Session:
         on_step: Callable[[int, int], None],
     ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `train`. Raises MlError and FileUnusable."""
-        if (self._height, self._phase) == (height, Phase.TRAINED):
+        if (self._round, self._phase) == (round_number, Phase.TRAINED):
             self._go_back()
 
         def on_back() -> None:  # a repetition has to begin there too
-            _log.warning("Training for height %d diverged, and began again from the node's own model", height)
-            self._move(height - 1, Phase.APPLIED)
+            _log.warning("Training for round %d diverged, and began again from the node's own model", round_number)
+            self._move(round_number - 1, Phase.APPLIED)
             self.save()
 
         trained = train_with(
             self._client,
-            height,
+            round_number,
             beacon,
             num_iterations,
             shared,
@@ -171,10 +188,10 @@ class Session:
             on_step=on_step,
             on_back=on_back,
         )
-        self._move(height, Phase.TRAINED)
-        streamed = self._client.spec.get_streamed(height)
+        self._move(round_number, Phase.TRAINED)
+        streamed = self._client.spec.get_streamed(round_number)
         files = {
-            kind: str(write_arrays(self._outgoing_dir, f"{height}-{kind}", arrays))
+            kind: str(write_arrays(self._outgoing_dir, f"{round_number}-{kind}", arrays))
             for kind, arrays in trained.payloads.items()
             if kind in streamed
         }
@@ -184,58 +201,60 @@ class Session:
         result = {"weight": trained.weight, "metrics": dict(trained.metrics), "went_back": trained.went_back}
         return {**result, "files": files}, payloads
 
-    def apply(self, height: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
+    def apply(self, round_number: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
         """The answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""
-        if (self._height, self._phase) == (height, Phase.APPLIED):
+        if (self._round, self._phase) == (round_number, Phase.APPLIED):
             return {"metrics": dict(self._client.evaluate()), "refused": {}}
         refused: dict[str, str] = {}
         metrics = apply_to(
-            self._client, height, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
+            self._client, round_number, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
         )
-        self._move(height, Phase.APPLIED)
+        self._move(round_number, Phase.APPLIED)
         return {"metrics": metrics, "refused": refused}
 
-    def pass_over(self, height: int) -> Mapping[str, Any]:
+    def pass_over(self, round_number: int) -> Mapping[str, Any]:
         """The answer to `pass_over`."""
-        if (self._height, self._phase) == (height, Phase.APPLIED):
+        if (self._round, self._phase) == (round_number, Phase.APPLIED):
             self._client.go_back()
-        self._move(height, Phase.APPLIED)
+        self._move(round_number, Phase.APPLIED)
         return {"metrics": dict(self._client.evaluate())}
 
     def predict(self, samples: bytes, should_stop: Callable[[], bool]) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `predict`, after which everything is as before. Raises MlError."""
         answer = self._answer(decode_arrays(samples, len(samples))["x"], should_stop)
-        applied_height = self._height if self._phase is Phase.APPLIED else self._height - 1
-        return {"applied_height": applied_height}, {"answer": encode_arrays(answer)}
+        applied_round = self._round if self._phase is Phase.APPLIED else self._round - 1
+        return {"run": self._run, "applied_round": applied_round}, {"answer": encode_arrays(answer)}
 
-    def score(self, height: int, aggregates: Mapping[str, bytes], should_stop: Callable[[], bool]) -> Mapping[str, Any]:
+    def score(
+        self, round_number: int, aggregates: Mapping[str, bytes], should_stop: Callable[[], bool]
+    ) -> Mapping[str, Any]:
         """The answer to `score`, after which everything is as before. Raises MlError."""
         in_order = (aggregates[str(place)] for place in range(len(aggregates)))
-        return {"losses": score_with(self._client, height, in_order, should_stop)}
+        return {"losses": score_with(self._client, round_number, in_order, should_stop)}
 
     def _go_back(self) -> None:
         """To before the training that is asked for again, so that it gives what it gave the first time."""
         before = self._checkpoints.load(Phase.APPLIED)
-        if before is not None and before.height == self._height - 1:
+        if before is not None and before.round_number == self._round - 1:
             self._client.load_state_arrays(before.arrays)
         else:
             _log.warning(
-                "Training for height %d was repeated from where it had ended: no checkpoint of height %d",
-                self._height,
-                self._height - 1,
+                "Training for round %d was repeated from where it had ended: no checkpoint of round %d",
+                self._round,
+                self._round - 1,
             )
 
-    def _move(self, height: int, phase: Phase) -> None:
-        self._height, self._phase, self._is_saved = height, phase, False
+    def _move(self, round_number: int, phase: Phase) -> None:
+        self._round, self._phase, self._is_saved = round_number, phase, False
 
     def save(self, *, is_last: bool = False) -> None:
         """Makes a checkpoint if this step is due for one, in the background; the last one always."""
-        if self._is_saved or not (is_last or self._height % self._every == 0):
+        if self._is_saved or not (is_last or self._round % self._every == 0):
             return
         try:
-            self._checkpoints.save(Checkpoint(self._height, self._phase, self._client.state_arrays()))
+            self._checkpoints.save(Checkpoint(self._round, self._phase, self._client.state_arrays()))
         except OSError as error:
-            _log.error("Checkpoint of height %d could not be written: %s", self._height, error)
+            _log.error("Checkpoint of round %d could not be written: %s", self._round, error)
         self._is_saved = True
 
     @property
@@ -284,8 +303,11 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
         initial = _read_initial_model(config, frame.attachments)
         built = build_client(config, initial)
         checkpoints = Checkpoints(Path(config["checkpoint_dir"]), faults)
-        outgoing_dir = Path(config["outgoing_dir"])
-        session = Session(built.client, built.answer, checkpoints, outgoing_dir, config["checkpoint_every"])
+        forget_old_runs(checkpoints.directory)
+        outgoing_dir, before = Path(config["outgoing_dir"]), _read_before(config)
+        session = Session(
+            built.client, built.answer, checkpoints, outgoing_dir, config["checkpoint_every"], before, config["run"]
+        )
     except (MlError, OSError) as error:
         calls.answer(frame.header["number"], {"failed": str(error)})
         return
@@ -301,7 +323,7 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
 def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
     number = frame.header["number"]
     attachments: Mapping[str, bytes] = {}
-    place = f"height {frame.header['height']}: " if "height" in frame.header else ""
+    place = f"round {frame.header['round']}: " if "round" in frame.header else ""
 
     def should_stop() -> bool:
         return calls.is_cancelled(number)
@@ -313,15 +335,15 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
                 shared = Exchange.from_frame(frame.header, frame.attachments)
                 meter = ProgressMeter(lambda progress: calls.report(number, progress))
                 result, attachments = session.train(
-                    frame.header["height"], beacon, frame.header["num_iterations"], shared, should_stop, meter.on_step
+                    frame.header["round"], beacon, frame.header["num_iterations"], shared, should_stop, meter.on_step
                 )
             case "apply":
                 exchange = Exchange.from_frame(frame.header, frame.attachments)
-                result = session.apply(frame.header["height"], frame.attachments.get(AGGREGATE), exchange)
+                result = session.apply(frame.header["round"], frame.attachments.get(AGGREGATE), exchange)
             case "pass_over":
-                result = session.pass_over(frame.header["height"])
+                result = session.pass_over(frame.header["round"])
             case "score":
-                result = session.score(frame.header["height"], frame.attachments, should_stop)
+                result = session.score(frame.header["round"], frame.attachments, should_stop)
             case _:
                 result, attachments = session.predict(frame.attachments["samples"], should_stop)
     except Abandoned:
@@ -333,6 +355,14 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
     else:
         answer = {"result": result}
     calls.answer(number, {**answer, "saved": session.saved}, attachments)
+
+
+def _read_before(config: Config) -> Checkpoint | None:
+    """The client's state after the last round of the run that this one continues."""
+    if config["before_dir"] is None:
+        return None
+    before = read_checkpoint(Path(config["before_dir"]), Phase.APPLIED)
+    return before if before is not None and before.round_number == config["before_round"] else None
 
 
 def _read_initial_model(config: Config, attachments: Mapping[str, bytes]) -> Arrays:

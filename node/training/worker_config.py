@@ -9,24 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.aggregation import MAX_WEIGHT
+from ml.seeding import derive_seed
 from ml.specs.base import MAX_ABS
 from node.host.child import make_arguments
-from node.training.checkpoint import CHECKPOINTS
+from node.training.checkpoint import CHECKPOINTS, get_run_dir
 from node.training.frames import Frame
 
 if TYPE_CHECKING:
-    from chain.genesis import Genesis
     from node.config.node_config import NodeConfig
+    from node.training.trainer import RunTask
 
 WORKER_ARGUMENTS = make_arguments("node.training.worker_child")  # modules of the daemon's own directory stay out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """All a worker needs to build its client. Mappings are genesis' and the node configuration's, as JSON has them.
+    """All a worker needs to build its client. Mappings are the run's and the node configuration's, as JSON has them.
 
     `engine` has the fields of `ml.training.loop.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on
-    the store's filesystem and nobody else's, is for payloads too large to pass. `python` and `arguments` say which
+    the store's filesystem and nobody else's, is for payloads too large to pass. `before_dir` has the checkpoints of the
+    run that this one continues, if its last round was `before_round`. `python` and `arguments` say which
     program is the worker.
     """
 
@@ -47,6 +49,9 @@ class WorkerConfig:
     rounds: int = 0
     num_members: int = 0
     checkpoint_every: int = 1
+    run: int = 1
+    before_dir: Path | None = None
+    before_round: int | None = None
     user_models: bool = False
     max_loss_ratio: float | None = None
     niceness: int = 0
@@ -66,26 +71,30 @@ class WorkerConfig:
             "user_models",
             "max_loss_ratio",
             "niceness",
+            "run",
         )
         config = {name: getattr(self, name) for name in (*genesis, *own)}
         config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
+        config |= {"before_dir": self.before_dir and str(self.before_dir), "before_round": self.before_round}
         if isinstance(self.initial_model, bytes):
             return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
         return Frame({"call": "start", "config": {**config, "initial_model": str(self.initial_model)}})
 
 
-def make_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path) -> WorkerConfig:
-    """The worker of a site: genesis says what it trains, the node's configuration on what and how."""
-    training = config.training
+def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
+    """The worker of a site in a run: the run says what it trains, the node's configuration on what and how. Each run
+    after the first draws from seeds of its own."""
+    training, run = config.training, task.run
+    checkpoints = config.node.data_dir / CHECKPOINTS
     return WorkerConfig(
-        method=genesis.run.method,
-        model=genesis.run.model,
-        classes=genesis.run.classes,
-        input=genesis.run.input,
+        method=run.method,
+        model=run.model,
+        classes=run.classes,
+        input=run.input,
         data=config.data.model_dump(mode="json"),
-        seed=training.seed,
-        initial_model=initial_model,
-        checkpoint_dir=config.node.data_dir / CHECKPOINTS,
+        seed=training.seed if run.number == 1 else derive_seed(training.seed, "run", run.number),
+        initial_model=task.initial_model,
+        checkpoint_dir=get_run_dir(checkpoints, run.number),
         outgoing_dir=config.node.data_dir / "blobs" / "outgoing",  # where files can be moved to the blobs themselves
         device=training.device,
         threads=None if training.threads == "auto" else training.threads,
@@ -95,10 +104,13 @@ def make_worker_config(config: NodeConfig, genesis: Genesis, initial_model: Path
             "compiled": training.compile,
             "deterministic": training.deterministic,
         },
-        max_weight=genesis.rules.limits.max_weight,
-        max_abs=genesis.rules.limits.max_abs,
-        rounds=genesis.run.rounds,
-        num_members=genesis.state.n,
+        max_weight=task.limits.max_weight,
+        max_abs=task.limits.max_abs,
+        rounds=run.rounds,
+        num_members=task.num_members,
+        run=run.number,
+        before_dir=None if task.goes_on_after is None else get_run_dir(checkpoints, run.number - 1),
+        before_round=task.goes_on_after,
         checkpoint_every=training.checkpoint_every,
         user_models=training.user_models,
         max_loss_ratio=training.max_loss_ratio,

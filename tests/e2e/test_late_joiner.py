@@ -62,7 +62,7 @@ async def test_a_member_whose_checkpoint_is_gone_contributes_again(tmp_path: Pat
         await net.start()
         height = await net.wait_for_contribution(LATE, 3)
         await net.kill(LATE)
-        checkpoints = net.get_data_dir(LATE) / "checkpoints"
+        checkpoints = net.get_data_dir(LATE) / "checkpoints" / "run-1"
         files = sorted(checkpoints.iterdir(), key=lambda file: file.stat().st_mtime_ns)
         assert files
         if lost == "its whole model":

@@ -15,11 +15,11 @@ from chain.genesis import Genesis
 from chain.store.interface import IMPORTED
 from chain.store.sqlite import SqliteStore
 from ml.payload import KINDS
-from node.config.genesis_file import get_genesis_spec
 from node.consensus.halted import Halted
 from node.ledger.audit import run_audit
 from node.ledger.importing import import_chain
 from node.payloads.retention import LARGE_BYTES, Retention
+from node.runs.specs import RunSpecs
 from support.data.chains import (
     make_candidate,
     make_certificate,
@@ -36,7 +36,7 @@ from support.federation.virtual_time import run_virtual
 def get_not_held(net: Cluster, name: str) -> list[int]:
     store = net[name].store
     assert store is not None
-    report = run_audit(net.genesis, store, get_genesis_spec(net.genesis))
+    report = run_audit(net.genesis, store, deep=True)
     assert report.ok, report
     return list(report.not_held)
 
@@ -121,7 +121,7 @@ def test_large_blobs_go_when_their_height_is_old_and_small_ones_stay(tmp_path: P
     large, small = bytes(LARGE_BYTES + 1), b"small"
     with SqliteStore.open(tmp_path / "data", genesis) as store:
         refs = [PayloadRef(1, store.put_blob(large), len(large)), PayloadRef(2, store.put_blob(small), len(small))]
-        retention = Retention(store, genesis, get_genesis_spec(genesis), keys[0].id)
+        retention = Retention(store, RunSpecs.load(store), keys[0].id)
         parent = genesis.block0
         for height in range(1, genesis.rules.keep_heights + 2):
             payloads = refs if height == 1 else [PayloadRef(1, make_digest(f"{height}"), 1)]

@@ -19,6 +19,7 @@ import pytest
 from chain import codec
 from chain.audit import verify_chain
 from chain.block import ZERO, Block, Digest, Id, Phase
+from chain.state import State
 from chain.store.interface import STEPS
 from ml import payload, specs
 from node.config.genesis_file import get_genesis_spec
@@ -100,7 +101,7 @@ def check_chains(net: Cluster) -> None:
         store = node.store
         assert store is not None
 
-        def recompute(block: Block) -> Digest | None:
+        def recompute(block: Block, state: State) -> Digest | None:
             digests = {ref.digest for contribution in block.contributions for ref in contribution.payloads}
             if not all(store.has_blob(digest) for digest in digests):  # noqa: B023  # called before the next turn
                 return None

@@ -13,7 +13,6 @@ from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
-from node.config.genesis_file import get_genesis_spec
 from node.ledger.audit import run_audit
 from node.training.trainer import InlineTrainer
 from support.federation.cluster import Cluster, cluster
@@ -92,7 +91,7 @@ def test_a_federation_comes_to_what_the_simulation_does(tmp_path: Path, settings
         assert list(simulated.aggregate_digests) == [block.header.aggregate for block in blocks]
         store = net["node2"].store
         assert store is not None
-        report = run_audit(net.genesis, store, get_genesis_spec(net.genesis))
+        report = run_audit(net.genesis, store, deep=True)
         assert (report.ok, report.recomputed, list(report.not_held)) == (True, ROUNDS, [])
         await net.wait_for(lambda: store.get_round(ROUNDS) is not None, "the last record")
         records = [store.get_round(height) for height in range(1, ROUNDS + 1)]

@@ -26,9 +26,10 @@ from node.consensus import sync
 from node.errors import NodeError
 from node.p2p.refusals import Reason
 from node.testnet.synthetic import extend_chain
+from node.training.observer_trainer import ObserverTrainer
 from support.data.chains import make_digest, make_keys
 from support.faults.liar import Liar, flip, lying
-from support.federation.cluster import INITIAL_MODEL, Cluster, Node, ScriptedTrainer, cluster
+from support.federation.cluster import INITIAL_MODEL, Cluster, Node, cluster
 from support.federation.virtual_time import run_virtual
 
 HEIGHT = 96
@@ -319,7 +320,7 @@ def test_an_observer_that_came_late_serves_a_member_that_comes_later(tmp_path: P
 
     async def story() -> None:
         async with cluster(tmp_path, 4, start=(), observers=observers) as net:
-            net.nodes["observer"] = Node("observer", key, tmp_path / "observer", ScriptedTrainer(9))
+            net.nodes["observer"] = Node("observer", key, tmp_path / "observer", ObserverTrainer())
             for name in HOLDERS:
                 shutil.copytree(ledger, net[name].path)
                 net.start(name)

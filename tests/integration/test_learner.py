@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chain.block import Block, Id
+from chain.calendar import Place
+from chain.state import State
 from ml.guard import OnRefused
 from node.training.exchange import Exchange
 from node.training.learner import MAX_RECALLED, RETRY_S, Learner, RoundInput, RoundInputs, SpoiledAggregate, Target
@@ -19,6 +22,7 @@ from node.training.trainer import (
     AggregateSpoiled,
     OnProgress,
     Predicted,
+    RunTask,
     Trained,
     Trainer,
     TrainerInfo,
@@ -26,12 +30,20 @@ from node.training.trainer import (
     TrainingFailed,
     WorkerDied,
 )
+from support.data.chains import make_genesis, make_keys
 from support.federation.recording import wait_until
 from support.federation.virtual_time import run_virtual
+
+STATE = make_genesis(make_keys(4), rounds=0).state
 
 
 def make_head(height: int) -> Block:
     return SimpleNamespace(height=height, id=bytes(32))  # type: ignore[return-value]  # all that a learner looks at
+
+
+def make_target(height: int, *, head: Block | None = None, **settings: Any) -> Target:
+    """On a chain without changes: round r has made the block at height r."""
+    return Target(head or make_head(height), STATE, height, **settings)
 
 
 class SlowTrainer:
@@ -43,7 +55,7 @@ class SlowTrainer:
         self.shared: list[Exchange] = []
         self._abandoned = asyncio.Event()
 
-    async def start(self) -> TrainerInfo:
+    async def start(self, task: RunTask) -> TrainerInfo:
         return TrainerInfo(1, 1, "cpu", 1, 1)
 
     async def train(
@@ -113,13 +125,16 @@ class Silent:
 class Nothing:
     """Inputs of a method without aggregates, at a node that holds none."""
 
-    async def gather(self, block: Block) -> RoundInput:
+    async def gather(self, height: int) -> RoundInput:
         return RoundInput(None)
+
+    async def open_run(self, state: State) -> RunTask:
+        return RunTask(state.run, state.rules.limits, state.n, Path("/nonexistent"))
 
     async def prepare(self, height: int, head: Block) -> Exchange:
         return NOTHING_TAKEN
 
-    async def recall(self, below: int) -> tuple[int, bytes] | None:
+    async def recall(self, before: Place) -> tuple[int, bytes] | None:
         return None
 
 
@@ -130,9 +145,9 @@ class Older(Nothing):
         self.asked: list[int] = []
         self._step = step
 
-    async def recall(self, below: int) -> tuple[int, bytes] | None:
-        self.asked.append(below)
-        return (below - self._step, b"") if below > self._step else None
+    async def recall(self, before: Place) -> tuple[int, bytes] | None:
+        self.asked.append(before.round)
+        return (before.round - self._step, b"") if before.round > self._step else None
 
 
 async def run_through(trainer: SlowTrainer, *targets: Target) -> list[str]:
@@ -150,13 +165,13 @@ async def run_through(trainer: SlowTrainer, *targets: Target) -> list[str]:
 @pytest.mark.parametrize(("can_abandon", "end"), [(True, "abandoned 1"), (False, "cancelled 1")])
 async def test_a_round_that_is_over_keeps_what_was_learned_where_the_trainer_can(can_abandon: bool, end: str) -> None:
     log = await run_through(
-        SlowTrainer(can_abandon=can_abandon), Target(make_head(0), trains=True), Target(make_head(1), trains=True)
+        SlowTrainer(can_abandon=can_abandon), make_target(0, trains=True), make_target(1, trains=True)
     )
     assert log == ["train 1", end, "apply 1", "train 2", "cancelled 2"]
 
 
 async def test_a_training_that_is_wanted_otherwise_begins_anew() -> None:
-    targets: list[Any] = [Target(make_head(0), trains=True, num_iterations=n) for n in (5, 6)]
+    targets: list[Any] = [make_target(0, trains=True, num_iterations=n) for n in (5, 6)]
     log = await run_through(SlowTrainer(can_abandon=True), *targets)
     assert log == ["train 1", "cancelled 1", "train 1", "cancelled 1"]
 
@@ -174,10 +189,10 @@ async def test_training_gets_what_was_prepared_for_it_and_does_not_begin_before(
     trainer = SlowTrainer(can_abandon=True)
     learner = Learner(trainer, Preparing(), Silent())
     running = asyncio.create_task(learner.run())
-    learner.set_target(Target(make_head(0), trains=True))
+    learner.set_target(make_target(0, trains=True))
     await wait_until(lambda: asked == [(1, 0)], "the first to be prepared")
     assert learner.work == "what training for round 1 reads is being gathered"
-    learner.set_target(Target(make_head(1), trains=True))  # the round is over: nobody waits for it any more
+    learner.set_target(make_target(1, trains=True))  # the round is over: nobody waits for it any more
     await wait_until(lambda: len(asked) == 2, "the second to be prepared")
     assert trainer.log == ["apply 1"]
     prepared[2].set()
@@ -200,10 +215,10 @@ class MoodyTrainer(SlowTrainer):
         self.spoiled: set[int] = set()
         self.trouble: str | None = None
         self.went_back: str | None = None
-        self.trained_height = 0
+        self.trained_round = 0
 
-    async def start(self) -> TrainerInfo:
-        return TrainerInfo(1, 1, "cpu", 1, 1, trained_height=self.trained_height)
+    async def start(self, task: RunTask) -> TrainerInfo:
+        return TrainerInfo(1, 1, "cpu", 1, 1, trained_round=self.trained_round)
 
     def _do(self, what: str) -> None:
         self.log.append(what)
@@ -278,12 +293,12 @@ def test_an_aggregate_that_workers_die_of_is_passed_over_after_the_second() -> N
         trainer.deaths = ["apply 1"] * 3
         with learning(trainer) as (learner, told):
             head = make_head(1)
-            learner.set_target(Target(head, trains=True))
+            learner.set_target(make_target(head.height, head=head, trains=True))
             await rest()
             assert trainer.log == ["apply 1", "apply 1", "pass over 1", "train 2"]
             assert told == ["spoiled 1: 2 workers have died over it", "applied 1 0.25", "trained 2"]
             assert learner.spoiled == SpoiledAggregate(1, "2 workers have died over it")
-            learner.set_target(Target(make_head(2), trains=True))
+            learner.set_target(make_target(2, trains=True))
             await rest()
             assert trainer.log[4:] == ["apply 2", "train 3"]
             assert learner.spoiled is None
@@ -296,7 +311,7 @@ def test_so_is_one_that_they_die_of_in_training_and_then_training_has_failed_for
         trainer = MoodyTrainer()
         trainer.deaths = ["train 2"] * 5
         with learning(trainer) as (learner, told):
-            learner.set_target(Target(make_head(1), trains=True))
+            learner.set_target(make_target(1, trains=True))
             await rest()
             at_first = ["apply 1", "train 2"] * 2 + ["pass over 1", "train 2"] * 2
             assert trainer.log == at_first
@@ -318,7 +333,7 @@ def test_one_death_is_nobodys_fault() -> None:
         with learning(trainer) as (learner, told):
             for height in (1, 2, 3):
                 trainer.deaths = [f"apply {height}"]
-                learner.set_target(Target(make_head(height), trains=True))
+                learner.set_target(make_target(height, trains=True))
                 await rest()
             assert not [line for line in told if line.startswith("spoiled")]
             assert [line for line in trainer.log if line.startswith("pass")] == []
@@ -331,12 +346,12 @@ def test_training_that_fails_is_tried_again_after_a_minute_or_with_the_next_head
         trainer = MoodyTrainer()
         trainer.trouble = "loss not finite at step 3 of 20, lr 50"
         with learning(trainer) as (learner, told):
-            learner.set_target(Target(make_head(0), trains=True))
+            learner.set_target(make_target(0, trains=True))
             await rest(10 * RETRY_S - 1)
             assert trainer.log == ["train 1"] * 10
             assert set(told) == {f"failed 1: {trainer.trouble}"}
             assert learner.trouble == trainer.trouble
-            learner.set_target(Target(make_head(1), trains=True))
+            learner.set_target(make_target(1, trains=True))
             assert learner.trouble is None
             await rest()
             assert trainer.log[10:] == ["apply 1", "train 2"]
@@ -356,7 +371,7 @@ def test_training_that_went_back_is_told_of_the_aggregate_before() -> None:
         trainer = MoodyTrainer()
         trainer.went_back = "loss not finite at step 1 of 20, lr 0.1"
         with learning(trainer) as (learner, told):
-            learner.set_target(Target(make_head(1), trains=True))
+            learner.set_target(make_target(1, trains=True))
             await rest()
             assert told == [
                 "applied 1 0.5",
@@ -368,20 +383,20 @@ def test_training_that_went_back_is_told_of_the_aggregate_before() -> None:
     run_virtual(story())
 
 
-@pytest.mark.parametrize("trained_height", [0, 7])
-def test_a_client_without_a_model_of_its_own_takes_the_newest_that_is_sound(trained_height: int) -> None:
+@pytest.mark.parametrize("trained_round", [0, 7])
+def test_a_client_without_a_model_of_its_own_takes_the_newest_that_is_sound(trained_round: int) -> None:
     async def story() -> None:
         trainer, inputs = MoodyTrainer(), Older(2)
-        trainer.trained_height = trained_height
+        trainer.trained_round = trained_round
         trainer.spoiled = {8, 9, 10, 11}
         with learning(trainer, inputs) as (learner, told):
-            learner.set_target(Target(make_head(10), trains=True))
+            learner.set_target(make_target(10, trains=True))
             await rest()
-            older = [] if trained_height else ["apply 8", "apply 6"]
+            older = [] if trained_round else ["apply 8", "apply 6"]
             assert trainer.log == ["apply 10", *older, "pass over 10", "train 11"]
-            assert inputs.asked == ([] if trained_height else [10, 8])
+            assert inputs.asked == ([] if trained_round else [10, 8])
             assert told[0] == "spoiled 10: height 10: the loss is nan"
-            learner.set_target(Target(make_head(11), trains=True))
+            learner.set_target(make_target(11, trains=True))
             await rest()
             assert trainer.log[-3:] == ["apply 11", "pass over 11", "train 12"]  # by now it has one
 
@@ -393,7 +408,7 @@ def test_older_aggregates_are_tried_up_to_a_number_and_then_it_is_the_initial_mo
         trainer = MoodyTrainer()
         trainer.spoiled = set(range(1, 101))
         with learning(trainer, Older(1)) as (learner, _):
-            learner.set_target(Target(make_head(100), trains=True))
+            learner.set_target(make_target(100, trains=True))
             await rest()
             tried = [line for line in trainer.log if line.startswith("apply")]
             assert len(tried) == 1 + MAX_RECALLED

@@ -20,10 +20,10 @@ from chain.signing import SigningKey
 from chain.store import sqlite
 from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
-from node.config.genesis_file import get_genesis_spec
 from node.consensus import auditor
 from node.payloads import retention
 from node.payloads.retention import Retention
+from node.runs.specs import RunSpecs
 from support.data.chains import (
     make_candidate,
     make_certificate,
@@ -117,7 +117,7 @@ def make_store(path: Path) -> tuple[list[SigningKey], Genesis, SqliteStore]:
 def test_a_large_blob_of_ones_own_that_came_too_late_goes(tmp_path: Path) -> None:
     keys, genesis, store = make_store(tmp_path)
     with store:
-        kept = Retention(store, genesis, get_genesis_spec(genesis), keys[0].id)
+        kept = Retention(store, RunSpecs.load(store), keys[0].id)
         ref = PayloadRef(1, store.put_blob(LARGE), len(LARGE))
         parent = store.head().block
         store.put_contribution(make_contribution(genesis, keys[0], height=1, prev=parent.id, payloads=[ref]))
@@ -133,7 +133,7 @@ def test_what_was_pulled_before_a_crash_goes_too_whole_or_in_part(tmp_path: Path
         pulled, broken_off = store.put_blob(LARGE), make_digest("in part")
         partial, _ = store.open_partial(broken_off)
         small = store.put_blob(b"small")
-        kept = Retention(store, genesis, get_genesis_spec(genesis), keys[0].id)
+        kept = Retention(store, RunSpecs.load(store), keys[0].id)
         for _ in range(genesis.rules.keep_heights + 1):
             assert store.has_blob(pulled)
             kept.on_block(append(store, genesis, keys))
@@ -145,21 +145,20 @@ def test_what_was_pulled_before_a_crash_goes_too_whole_or_in_part(tmp_path: Path
 def test_what_was_half_gone_when_the_node_went_down_goes_when_it_is_back(tmp_path: Path) -> None:
     keys, genesis, store = make_store(tmp_path)
     with store:
-        spec = get_genesis_spec(genesis)
         ref = PayloadRef(1, store.put_blob(LARGE), len(LARGE))
-        kept = Retention(store, genesis, spec, keys[0].id)
+        kept = Retention(store, RunSpecs.load(store), keys[0].id)
         kept.on_block(append(store, genesis, keys, ref))
         for _ in range(genesis.rules.keep_heights - 1):
             kept.on_block(append(store, genesis, keys))
         append(store, genesis, keys)  # and it went down before anything else
-        assert Retention(store, genesis, spec, keys[0].id).on_block(append(store, genesis, keys)) == 1
+        assert Retention(store, RunSpecs.load(store), keys[0].id).on_block(append(store, genesis, keys)) == 1
         assert not store.has_blob(ref.digest)
 
 
 def test_a_blob_that_came_after_its_height_was_old_goes_unless_it_is_small(tmp_path: Path) -> None:
     keys, genesis, store = make_store(tmp_path)
     with store:
-        kept = Retention(store, genesis, get_genesis_spec(genesis), keys[0].id)
+        kept = Retention(store, RunSpecs.load(store), keys[0].id)
         small, large = (PayloadRef(i, hashlib.sha256(data).digest(), len(data)) for i, data in ((1, SMALL), (2, LARGE)))
         kept.on_block(append(store, genesis, keys, small, large))
         for _ in range(genesis.rules.keep_heights):
@@ -192,7 +191,7 @@ def test_a_blob_that_came_while_its_block_was_written_stays(tmp_path: Path, monk
 def test_whoever_says_that_a_small_blob_is_large_does_not_take_it_from_others(tmp_path: Path) -> None:
     keys, genesis, store = make_store(tmp_path)
     with store:
-        kept = Retention(store, genesis, get_genesis_spec(genesis), keys[0].id)
+        kept = Retention(store, RunSpecs.load(store), keys[0].id)
         small = PayloadRef(1, store.put_blob(SMALL), len(SMALL))
         kept.on_block(append(store, genesis, keys, small))
         claimed = PayloadRef(1, small.digest, len(LARGE))

@@ -14,7 +14,6 @@ import torch
 from chain.block import Contribution
 from ml.clients.client import Client
 from ml.payload import KINDS, Array, decode_arrays, encode_arrays
-from node.config.genesis_file import get_genesis_spec
 from node.ledger.audit import run_audit
 from node.ledger.offline import OfflineNode
 from node.training.trainer import InlineTrainer, Trained
@@ -117,7 +116,7 @@ def test_every_height_can_be_computed_again(tmp_path: Path, method: dict[str, An
         for name in NODES:
             store = net[name].store
             assert store is not None
-            report = run_audit(net.genesis, store, get_genesis_spec(net.genesis), require_all=True)
+            report = run_audit(net.genesis, store, deep=True, require_all=True)
             assert (report.ok, report.recomputed) == (True, 3)
 
     federate(tmp_path, method, 3, story)

@@ -24,6 +24,7 @@ from node.ledger.audit import run_audit
 from node.payloads.retention import Retention
 from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
+from node.runs.specs import RunSpecs
 from support.data.chains import make_candidate, make_certificate, make_contribution, make_genesis, make_keys
 from support.federation.asked import make_book, make_config
 from support.federation.cluster import INITIAL_MODEL, Cluster
@@ -54,7 +55,7 @@ async def show_status(net: Cluster, name: str, path: Path) -> pb.NodeStatus:
 
 def audit(genesis: Genesis, store: SqliteStore | None) -> pb.VerifyReport:
     assert store is not None
-    return run_audit(genesis, store, get_genesis_spec(genesis))
+    return run_audit(genesis, store, deep=True)
 
 
 def start_slow(net: Cluster, *names: str, rest_s: float = 1.0) -> None:
@@ -357,7 +358,7 @@ def test_a_sharing_rounds_blobs_go_with_the_last_round_that_reads_them(tmp_path:
     spec, me = get_genesis_spec(shared.genesis), shared.keys[0].id
     assert spec.needed_until(1) == OVER
     with shared.store as store:
-        retention = Retention(store, shared.genesis, spec, me)
+        retention = Retention(store, RunSpecs.load(store), me)
         parent = shared.block
         for height in (2, 3):
             assert all(store.has_blob(made.digest) for made in shared.made)
@@ -368,11 +369,11 @@ def test_a_sharing_rounds_blobs_go_with_the_last_round_that_reads_them(tmp_path:
             parent = shared.append(parent, contributions)
             if height == OVER - 1:
                 assert retention.on_block(parent) == 0
-                retention = Retention(store, shared.genesis, spec, me)  # a new life
+                retention = Retention(store, RunSpecs.load(store), me)  # a new life
             else:
                 assert retention.on_block(parent) == len(shared.made)
         assert not any(store.has_blob(made.digest) for made in shared.made)
         assert all(store.has_blob(made.get_refs()[1].digest) for made in shared.made)
         assert not partial.exists()
         assert store.has_blob(shared.aggregate)
-        assert Retention(store, shared.genesis, spec, me).on_block(parent) == 0  # there is nothing left to let go
+        assert Retention(store, RunSpecs.load(store), me).on_block(parent) == 0  # there is nothing left to let go

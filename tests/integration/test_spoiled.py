@@ -200,7 +200,7 @@ async def check_told(net: Cluster, name: str, height: int) -> None:
     service, store = get_service(net, name), net[name].store
     assert store is not None
     record = get_record(net, name, height)
-    assert re.match(rf"height {height}: .*(not finite|samples is (nan|inf))", record["spoiled"]), record["spoiled"]
+    assert re.match(rf"round {height}: .*(not finite|samples is (nan|inf))", record["spoiled"]), record["spoiled"]
     json.dumps(record, allow_nan=False)
     assert [event.data["height"] for event in service.events.kept if event.kind == "spoiled"] == [height]
     shown = Ledger(net.genesis, store).get_round(height)

@@ -25,7 +25,9 @@ from node.p2p.refusals import Reason
 from node.p2p.transport.base import BLOB, FRAMING_BYTES, PeerUnavailable
 from node.payloads.fetcher import SMALL_BYTES
 from node.payloads.on_demand import get_kinds
+from node.runs.specs import RunSpecs
 from support.federation.asked import make_book, make_config
+from support.federation.fixed_specs import find_round
 from support.federation.pulling import FEDPER, UAPDFL, Stingy, TakingCluster, count_numbers, taking
 from support.federation.virtual_time import run_virtual
 
@@ -422,12 +424,12 @@ def get_held(fed: TakingCluster, name: str, height: int, *, of_own: bool) -> lis
     """For each payload on demand in a block, this node's or the others', whether the node holds it."""
     store = fed.net[name].store
     assert store is not None
-    spec = fed.trainers[name].spec
+    round_ = find_round(RunSpecs.load(store), height)
     return [
         store.has_blob(offer.digests[kind])
         for offer in fed.get_exchange(name, height).offers
         if (offer.author == fed.net.id(name)) == of_own
-        for kind in sorted(get_kinds(spec, height))
+        for kind in sorted(get_kinds(round_))
     ]
 
 
@@ -459,10 +461,10 @@ def test_a_chain_is_recomputed_in_full_without_the_blobs_of_others(tmp_path: Pat
                 spec = get_genesis_spec(fed.net.genesis)
 
                 def has_all(store: SqliteStore = store, spec: specs.MethodSpec = spec) -> bool:
-                    return not run_audit(fed.net.genesis, store, spec).not_held
+                    return not run_audit(fed.net.genesis, store, deep=True).not_held
 
                 await fed.net.wait_for(has_all, f"{name} to hold what is voted on")
-                report = run_audit(fed.net.genesis, store, spec, require_all=True)
+                report = run_audit(fed.net.genesis, store, deep=True, require_all=True)
                 assert report.ok, report
                 assert report.recomputed == 6
 
@@ -498,7 +500,7 @@ def test_an_old_vote_stays_when_someone_offers_its_digests_as_its_own_on_demand(
                 store = fed.net[name].store
                 assert store is not None
                 assert store.has_blob(agreed)
-                report = run_audit(fed.net.genesis, store, get_genesis_spec(fed.net.genesis), require_all=True)
+                report = run_audit(fed.net.genesis, store, deep=True, require_all=True)
                 assert report.ok, report
                 assert report.recomputed == 7
 

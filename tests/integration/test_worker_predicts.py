@@ -35,9 +35,11 @@ from support.federation.fake_worker import (
     DIE,
     DIE_OF_IT,
     REFUSE,
+    TASK,
     TRAIN,
     TRAIN_UNTIL_STOPPED,
     FakeClient,
+    always,
     make_config,
 )
 from support.federation.processes import kill
@@ -54,8 +56,8 @@ def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def running(config: WorkerConfig) -> AsyncIterator[WorkerProcess]:
-    worker = WorkerProcess(config)
-    await asyncio.wait_for(worker.start(), DEADLINE_S)
+    worker = WorkerProcess(always(config))
+    await asyncio.wait_for(worker.start(TASK), DEADLINE_S)
     try:
         yield worker
     finally:
@@ -101,14 +103,14 @@ async def test_a_trainer_answers_as_it_stands_and_says_whose_aggregate_it_has(ki
     client = FakeClient({"model/w": np.zeros(1)})
     trainer: Trainer = InlineTrainer(client, client.answer)
     if kind == "process":
-        trainer = WorkerProcess(make_config(tmp_path))
-    await trainer.start()
+        trainer = WorkerProcess(always(make_config(tmp_path)))
+    await trainer.start(TASK)
     told = [await trainer.predict(make_samples(count=3))]
     await trainer.train(1, TRAIN)
     told.append(await trainer.predict(make_samples()))
     await trainer.apply(1, aggregate(4))
     told.append(await trainer.predict(make_samples()))
-    assert [(get_number(said), said.applied_height) for said in told] == [(0, 0), (1, 0), (5, 1)]
+    assert [(get_number(said), said.applied_round) for said in told] == [(0, 0), (1, 0), (5, 1)]
     assert read(told[0])["labels"].tolist() == [0, 0, 0]
     with pytest.raises(AnswerRefused, match=r"^the model gives no numbers$"):
         await trainer.predict(make_samples(REFUSE))
@@ -195,7 +197,7 @@ async def test_samples_that_kill_the_worker_cost_the_rounds_nothing_but_time(
             with pytest.raises(WorkerDied, match="exit status -9"):
                 await worker.predict(make_samples(DIE_OF_IT))
         told = await worker.predict(make_samples())
-        assert (get_number(told), told.applied_height) == (5.0, 1)
+        assert (get_number(told), told.applied_round) == (5.0, 1)
         with pytest.raises(WorkerDied):
             await worker.train(2, DIE)
         await worker.predict(make_samples())
@@ -219,7 +221,7 @@ async def test_a_prediction_waits_for_the_next_worker(tmp_path: Path) -> None:
 async def test_a_prediction_makes_no_checkpoint(tmp_path: Path) -> None:
     """The only one is that of the state before the first round."""
     async with running(make_config(tmp_path, checkpoint_every=100)) as worker:
-        await worker.start()
+        await worker.start(TASK)
         await wait_until(lambda: bool(get_files(tmp_path)), "the first checkpoint", DEADLINE_S)
         before = get_files(tmp_path)
         await worker.predict(make_samples())
@@ -315,7 +317,7 @@ async def test_a_worker_says_what_the_client_says_and_trains_as_if_it_had_not_be
             assert await worker.apply(height, encode_arrays(agreed)) == client.apply(height, agreed)
             told = await worker.predict(encoded)
             said = check_answer(told, client, encoded, digits)
-            assert told.applied_height == height
+            assert told.applied_round == height
             assert ("distances" in said) == (method["name"] != "fedavg")
             if "authors" in said:
                 assert set(said["authors"].tolist()) == {0}
@@ -325,7 +327,7 @@ async def test_a_worker_says_what_the_client_says_and_trains_as_if_it_had_not_be
         await wait_until(lambda: worker.pid not in (pid, None), "another worker is ready", DEADLINE_S)
         told = await worker.predict(encoded)
         check_answer(told, client, encoded, digits)
-        assert told.applied_height == 2
+        assert told.applied_round == 2
 
 
 def compute_agreed(payloads: Any, method: str) -> dict[str, np.ndarray]:

@@ -56,9 +56,11 @@ from support.federation.fake_worker import (
     STREAMED_HEIGHT,
     STREAMED_NUMBERS,
     TALK,
+    TASK,
     TRAIN,
     TRAIN_UNTIL_STOPPED,
     FakeClient,
+    always,
     make_config,
 )
 from support.federation.processes import is_alive, kill
@@ -79,8 +81,8 @@ def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def running(config: WorkerConfig) -> AsyncIterator[WorkerProcess]:
-    worker = WorkerProcess(config)
-    await asyncio.wait_for(worker.start(), DEADLINE_S)
+    worker = WorkerProcess(always(config))
+    await asyncio.wait_for(worker.start(TASK), DEADLINE_S)
     try:
         yield worker
     finally:
@@ -114,14 +116,14 @@ async def begin_endless_training(worker: WorkerProcess, caplog: pytest.LogCaptur
 async def test_a_trainer_trains_and_applies(kind: str, tmp_path: Path) -> None:
     config = make_config(tmp_path)
     inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
-    trainer: Trainer = WorkerProcess(config) if kind == "process" else inline
-    assert await trainer.start() == TrainerInfo(2, 1, "cpu", parameters=1, model_bytes=8)
+    trainer: Trainer = WorkerProcess(always(config)) if kind == "process" else inline
+    assert await trainer.start(TASK) == TrainerInfo(2, 1, "cpu", parameters=1, model_bytes=8)
     trained = await trainer.train(1, TRAIN)
     assert (trained.weight, get_number(trained)) == (2, 1.0)
     assert math.isnan(trained.metrics["loss"])
     assert await trainer.apply(1, aggregate(4)) == {"accuracy": 5.0, "loss": 0.0}
     assert await trainer.apply(2, None) == {"accuracy": 5.0, "loss": 0.0}
-    with pytest.raises(TrainingFailed, match="height 3: the loss is nan"):
+    with pytest.raises(TrainingFailed, match="round 3: the loss is nan"):
         await trainer.train(3, DIVERGE)
     assert get_number(await trainer.train(3, TRAIN)) == 53.0
     await trainer.close()
@@ -346,16 +348,16 @@ async def test_a_worker_that_dies_of_what_it_applies_can_be_given_the_same_again
 async def test_a_restart_goes_on_from_where_it_was(tmp_path: Path, every: int) -> None:
     config = make_config(tmp_path, checkpoint_every=every)
     async with running(config) as worker:
-        assert (await worker.start()).checkpoint_height is None
+        assert (await worker.start(TASK)).checkpoint_round is None
         await worker.train(1, TRAIN)
         await worker.apply(1, aggregate(4))
     async with running(config) as worker:
-        info = await worker.start()
-        assert (info.checkpoint_height, info.trained_height) == (1, 1)
+        info = await worker.start(TASK)
+        assert (info.checkpoint_round, info.trained_round) == (1, 1)
         assert get_number(await worker.train(2, TRAIN)) == 52.0
     async with running(config) as worker:
-        info = await worker.start()
-        assert (info.checkpoint_height, info.trained_height) == (1, 2)
+        info = await worker.start(TASK)
+        assert (info.checkpoint_round, info.trained_round) == (1, 2)
 
 
 async def test_the_last_two_calls_that_no_checkpoint_has_are_repeated_in_the_next_worker(tmp_path: Path) -> None:
@@ -377,12 +379,12 @@ async def test_a_spoiled_aggregate_leaves_the_client_as_it_was_until_it_is_passe
     kind: str, tmp_path: Path
 ) -> None:
     inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
-    trainer: Trainer = WorkerProcess(make_config(tmp_path)) if kind == "process" else inline
-    await trainer.start()
+    trainer: Trainer = WorkerProcess(always(make_config(tmp_path))) if kind == "process" else inline
+    await trainer.start(TASK)
     await trainer.train(1, TRAIN)
     await trainer.apply(1, aggregate(4))
     await trainer.train(2, TRAIN)
-    with pytest.raises(AggregateSpoiled, match="height 2: the loss is nan"):
+    with pytest.raises(AggregateSpoiled, match="round 2: the loss is nan"):
         await trainer.apply(2, aggregate(math.nan))
     assert (await trainer.pass_over(2))["accuracy"] == 52.0
     trained = await trainer.train(3, TRAIN)
@@ -393,8 +395,8 @@ async def test_a_spoiled_aggregate_leaves_the_client_as_it_was_until_it_is_passe
 @pytest.mark.parametrize("kind", ["process", "inline"])
 async def test_passing_over_what_was_taken_in_undoes_it(kind: str, tmp_path: Path) -> None:
     inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
-    trainer: Trainer = WorkerProcess(make_config(tmp_path)) if kind == "process" else inline
-    await trainer.start()
+    trainer: Trainer = WorkerProcess(always(make_config(tmp_path))) if kind == "process" else inline
+    await trainer.start(TASK)
     await trainer.train(1, TRAIN)
     await trainer.apply(1, aggregate(4))
     for _ in range(2):
@@ -467,7 +469,7 @@ async def test_a_corrupt_checkpoint_is_reported_and_set_aside(tmp_path: Path, ca
         await worker.apply(1, aggregate(4))
     damage(tmp_path)
     async with running(make_config(tmp_path)) as worker:
-        assert (await worker.start()).checkpoint_height is None
+        assert (await worker.start(TASK)).checkpoint_round is None
         assert get_number(await worker.train(1, TRAIN)) == 1.0
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert any("applied.safetensors cannot be used and was moved to applied.safetensors.corrupt" in w for w in warnings)
@@ -489,9 +491,9 @@ async def test_what_a_worker_prints_is_logged_at_its_level(tmp_path: Path, caplo
 
 
 async def test_a_worker_that_refuses_its_configuration_fails_at_once_and_says_why(tmp_path: Path) -> None:
-    worker = WorkerProcess(make_config(tmp_path, device="abacus"))
+    worker = WorkerProcess(always(make_config(tmp_path, device="abacus")))
     with pytest.raises(WorkerFailed, match="cannot be set up: device: expected one of this machine, got 'abacus'"):
-        await asyncio.wait_for(worker.start(), DEADLINE_S)
+        await asyncio.wait_for(worker.start(TASK), DEADLINE_S)
     with pytest.raises(WorkerFailed, match="abacus"):
         await worker.train(1, TRAIN)
     assert worker.deaths == 0
@@ -505,13 +507,13 @@ async def test_a_worker_that_dies_at_start_is_given_up_with_its_last_words(
 ) -> None:
     monkeypatch.setattr(worker_module, "BACKOFF_S", 0.001)
     last_words = ("-I", "-S", "-c", "import sys; print('no module named this'); sys.exit(3)")
-    worker = WorkerProcess(make_config(tmp_path, arguments=last_words))
+    worker = WorkerProcess(always(make_config(tmp_path, arguments=last_words)))
     with pytest.raises(WorkerFailed, match=r"died 8 times in a row: exit status 3; it last wrote:\n(?s:.*)no module"):
-        await asyncio.wait_for(worker.start(), DEADLINE_S)
+        await asyncio.wait_for(worker.start(TASK), DEADLINE_S)
     await worker.close()
-    missing = WorkerProcess(make_config(tmp_path, python="/nonexistent/python"))
+    missing = WorkerProcess(always(make_config(tmp_path, python="/nonexistent/python")))
     with pytest.raises(WorkerFailed, match="/nonexistent/python cannot be started"):
-        await missing.start()
+        await missing.start(TASK)
     await missing.close()
 
 
@@ -540,8 +542,8 @@ async def test_closing_ends_the_process_and_the_call_under_way(
 
 
 async def test_closing_before_the_worker_is_ready_ends_it(tmp_path: Path) -> None:
-    worker = WorkerProcess(make_config(tmp_path))
-    starting = asyncio.create_task(worker.start())
+    worker = WorkerProcess(always(make_config(tmp_path)))
+    starting = asyncio.create_task(worker.start(TASK))
     await asyncio.sleep(0)
     await worker.close()
     with pytest.raises(WorkerFailed, match="closed"):
@@ -551,11 +553,11 @@ async def test_closing_before_the_worker_is_ready_ends_it(tmp_path: Path) -> Non
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
-from support.federation.fake_worker import TRAIN_UNTIL_STOPPED, make_config
+from support.federation.fake_worker import TASK, TRAIN_UNTIL_STOPPED, always, make_config
 from node.training.worker import WorkerProcess
 async def main():
-    worker = WorkerProcess(make_config(Path(sys.argv[1])))
-    await worker.start()
+    worker = WorkerProcess(always(make_config(Path(sys.argv[1]))))
+    await worker.start(TASK)
     assert "torch" not in sys.modules
     print(worker.pid, flush=True)
     await worker.train(1, TRAIN_UNTIL_STOPPED)
@@ -631,9 +633,7 @@ async def test_what_an_earlier_life_left_is_gone_at_the_start_and_what_nobody_to
 async def test_a_file_that_finds_no_room_fails_the_training_and_nothing_else(tmp_path: Path) -> None:
     async with running(make_config(tmp_path)) as worker:
         pid = get_pid(worker)
-        with pytest.raises(
-            TrainingFailed, match=f"height {STREAMED_HEIGHT}: .*outgoing.*File too large.*expected room"
-        ):
+        with pytest.raises(TrainingFailed, match=f"round {STREAMED_HEIGHT}: .*outgoing.*File too large.*expected room"):
             await worker.train(STREAMED_HEIGHT, FILL_DISK)
         assert list_outgoing(tmp_path) == []
         assert (await worker.apply(STREAMED_HEIGHT, aggregate(1)))["accuracy"] == 101.0
@@ -653,13 +653,13 @@ def make_shared_sets(tmp_path: Path) -> Exchange:
 @pytest.mark.parametrize("kind", ["process", "inline"])
 async def test_training_reads_what_stands_on_the_disk(kind: str, tmp_path: Path) -> None:
     inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
-    trainer: Trainer = WorkerProcess(make_config(tmp_path)) if kind == "process" else inline
-    await asyncio.wait_for(trainer.start(), DEADLINE_S)
+    trainer: Trainer = WorkerProcess(always(make_config(tmp_path))) if kind == "process" else inline
+    await asyncio.wait_for(trainer.start(TASK), DEADLINE_S)
     shared = make_shared_sets(tmp_path)
     assert get_number(await trainer.train(1, TRAIN, shared=shared)) == 1 + 2 * 3
     (path,) = shared.files.values()
     path.unlink()
-    with pytest.raises(TrainingFailed, match=f"height 2: {path}: cannot be read"):
+    with pytest.raises(TrainingFailed, match=f"round 2: {path}: cannot be read"):
         await trainer.train(2, TRAIN, shared=shared)
     assert get_number(await trainer.train(2, TRAIN)) == 10 * 7 + 2
     await trainer.close()
@@ -726,7 +726,7 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
         outgoing_dir=tmp_path / "outgoing",
     )
     async with running(config) as worker:
-        info = await worker.start()
+        info = await worker.start(TASK)
         assert (info.num_train, info.num_test, info.device) == (client.num_train, client.num_test, "cpu")
         assert (info.parameters, info.model_bytes) == (client.spec.task.num_parameters, client.spec.model_bytes)
         for height, num_iterations in ((1, None), (2, 7), (3, 1)):
@@ -746,7 +746,7 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
     newest = checkpoints.load_newest()
     checkpoints.close()
     assert newest is not None
-    assert (newest.height, newest.phase) == (3, Phase.APPLIED)
+    assert (newest.round_number, newest.phase) == (3, Phase.APPLIED)
     assert encode_arrays(newest.arrays) == encode_arrays(client.state_arrays())
 
 
@@ -800,7 +800,7 @@ async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_f
         rounds=3,
     )
     async with running(config) as worker:
-        assert (await worker.start()).precision == "fp32"
+        assert (await worker.start(TASK)).precision == "fp32"
         told: list[Progress] = []
         training = asyncio.create_task(worker.train(1, BEACON, num_iterations=count, on_progress=told.append))
         await wait_until(lambda: bool(told), "the first report", DEADLINE_S)

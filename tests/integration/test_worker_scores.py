@@ -31,9 +31,11 @@ from support.federation.fake_worker import (
     ANSWER_UNTIL_STOPPED,
     DEADLY,
     ENDLESS,
+    TASK,
     TRAIN,
     TRAIN_UNTIL_STOPPED,
     FakeClient,
+    always,
     make_config,
 )
 from support.federation.recording import wait_until
@@ -65,8 +67,8 @@ def aggregate(number: float) -> bytes:
 
 
 async def start(path: Path) -> WorkerProcess:
-    worker = WorkerProcess(make_config(path))
-    await asyncio.wait_for(worker.start(), DEADLINE_S)
+    worker = WorkerProcess(always(make_config(path)))
+    await asyncio.wait_for(worker.start(TASK), DEADLINE_S)
     return worker
 
 
@@ -82,13 +84,13 @@ async def begin(call: Any, said: str, caplog: Log) -> asyncio.Task[Any]:
 @pytest.mark.parametrize("kind", ["process", "inline"])
 async def test_a_trainer_says_what_aggregates_would_do_and_takes_over_none(kind: str, tmp_path: Path) -> None:
     client = FakeClient({"model/w": np.zeros(1)})
-    trainer: Trainer = InlineTrainer(client) if kind == "inline" else WorkerProcess(make_config(tmp_path))
-    await trainer.start()
+    trainer: Trainer = InlineTrainer(client) if kind == "inline" else WorkerProcess(always(make_config(tmp_path)))
+    await trainer.start(TASK)
     await trainer.train(1, TRAIN)
     assert await trainer.score(1, [aggregate(4), aggregate(-7), aggregate(0)]) == [5.0, -6.0, 1.0]
     assert await trainer.score(1, []) == []
     assert math.isnan((await trainer.score(1, [aggregate(math.nan)]))[0])
-    with pytest.raises(AnswerRefused, match=r"^height 1: expected an array 'model/w'$"):
+    with pytest.raises(AnswerRefused, match=r"^round 1: expected an array 'model/w'$"):
         await trainer.score(1, [encode_arrays({"model/v": np.zeros(1)})])
     assert (await trainer.apply(1, aggregate(4)))["accuracy"] == 5.0
     assert await trainer.score(1, [aggregate(4)]) == [9.0]

@@ -24,7 +24,7 @@ from node.cli import main
 from node.cli.model import write_model
 from node.errors import NotFound, VerificationFailed
 from node.pb import admin_pb2 as pb
-from node.training.checkpoint import CHECKPOINTS, Checkpoint, Checkpoints, Phase
+from node.training.checkpoint import CHECKPOINTS, Checkpoint, Checkpoints, Phase, get_run_dir
 from node.training.model_file import CHUNK_BYTES, is_initial_needed, make_model_file, read_model
 from support.data.chains import make_genesis, make_keys
 from support.federation.asked import running
@@ -42,7 +42,7 @@ def make_arrays(genesis: Genesis, seed: int = 3) -> dict[str, Array]:
 
 
 def save_checkpoint(data_dir: Path, height: int, arrays: dict[str, Array]) -> Path:
-    checkpoints = Checkpoints(data_dir / CHECKPOINTS)
+    checkpoints = Checkpoints(get_run_dir(data_dir / CHECKPOINTS, 1))
     state = {f"model/{name}": array for name, array in arrays.items()} | {"state/protos": np.zeros((2, 3), np.float32)}
     checkpoints.save(Checkpoint(height, Phase.APPLIED, state))
     checkpoints.close()
@@ -102,16 +102,16 @@ def test_a_damaged_checkpoint_is_not_exported(
 
 
 def test_what_is_frozen_comes_from_block_0(genesis: Genesis, tmp_path: Path) -> None:
-    assert not is_initial_needed(genesis)
+    assert not is_initial_needed(genesis.run)
     arrays = make_arrays(genesis)
     frozen = np.arange(4, dtype=np.float32)
     initial = encode_arrays({f"model/{name}": 0 * array for name, array in arrays.items()} | {"model/encoder": frozen})
     save_checkpoint(tmp_path, 2, arrays)
-    shown = {array.name for array in read_model(tmp_path, genesis, initial).info.arrays}
+    shown = {array.name for array in read_model(tmp_path, genesis, genesis.run, initial).info.arrays}
     assert shown == {*arrays, "encoder"}
     own = max(arrays.values(), key=lambda array: array.size).tobytes()
-    assert own in read_model(tmp_path, genesis, initial).data
-    assert frozen.tobytes() in read_model(tmp_path, genesis, initial).data
+    assert own in read_model(tmp_path, genesis, genesis.run, initial).data
+    assert frozen.tobytes() in read_model(tmp_path, genesis, genesis.run, initial).data
 
 
 def test_what_is_not_as_announced_is_not_kept(genesis: Genesis, tmp_path: Path) -> None:
@@ -120,14 +120,14 @@ def test_what_is_not_as_announced_is_not_kept(genesis: Genesis, tmp_path: Path) 
         yield from most
         yield pb.ModelChunk(data=last.data[:-1])
 
-    model = make_model_file(genesis, 1, make_arrays(genesis))
+    model = make_model_file(genesis, genesis.run, 1, make_arrays(genesis))
     with pytest.raises(VerificationFailed, match=r"expected .* bytes with SHA-256"):
         write_model(tmp_path / "out", cut(model.to_messages()))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_large_model_comes_in_pieces(genesis: Genesis, tmp_path: Path) -> None:
-    model = make_model_file(genesis, 1, {"w": np.arange(CHUNK_BYTES // 2, dtype=np.float32)})
+    model = make_model_file(genesis, genesis.run, 1, {"w": np.arange(CHUNK_BYTES // 2, dtype=np.float32)})
     messages = list(model.to_messages())
     assert len(messages) == 1 + 3
     assert max(message.ByteSize() for message in messages) < 2 * CHUNK_BYTES

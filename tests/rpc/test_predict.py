@@ -24,7 +24,7 @@ from node.cli import main
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
-from node.training.trainer import AnswerRefused, Predicted, TrainerInfo, WorkerDied, WorkerFailed
+from node.training.trainer import AnswerRefused, Predicted, RunTask, TrainerInfo, WorkerDied, WorkerFailed
 from support.federation.asked import Running, running
 from support.federation.cluster import NUM_CLASSES, ScriptedTrainer
 from support.federation.recording import PATIENCE_S
@@ -171,11 +171,11 @@ async def test_a_node_that_trains_says_so_when_the_time_is_over(tmp_path: Path) 
 
 async def test_a_worker_that_is_away_is_asked_again_and_one_that_is_gone_is_not(tmp_path: Path) -> None:
     class Starting(Telling):
-        async def start(self) -> TrainerInfo:
+        async def start(self, task: RunTask) -> TrainerInfo:
             await self.is_let.wait()
             if self.error is not None:
                 raise self.error
-            return await super().start()
+            return await super().start(task)
 
     trainer = Starting()
     trainer.is_let.clear()

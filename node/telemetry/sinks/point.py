@@ -18,8 +18,9 @@ def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
     return {
         "time": format_time(at_ms),
         "node": node,
+        "run": record["run"],
         "round": record["round"],
-        "height": record["round"],
+        "height": record["height"],
         "loss": train.get("loss"),
         "accuracy": record.get("accuracy"),
         "local_accuracy": record.get("local_accuracy"),
@@ -38,7 +39,11 @@ def list_scalars(point: Point, prefix: str = "") -> Iterator[tuple[str, float]]:
     for key, value in point.items():
         if isinstance(value, Mapping):
             yield from list_scalars(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool) and prefix + key not in ("round", "height"):
+        elif (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and prefix + key not in ("run", "round", "height")
+        ):
             yield prefix + key, float(value)
 
 

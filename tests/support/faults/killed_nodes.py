@@ -15,7 +15,6 @@ from chain import codec
 from chain.block import Id
 from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
-from node.config.genesis_file import get_genesis_spec
 from node.ledger.audit import run_audit
 from node.p2p.status import status_from_bytes
 from node.p2p.transport.base import Message, MessageKind
@@ -167,9 +166,8 @@ class Killable(Federation):
     def check_dead(self, name: str) -> int:
         """Of a node that is down: what it left is whole, and holds all that anybody heard of it. Its head's height."""
         genesis, me = self.genesis, self.get_id(name)
-        spec = get_genesis_spec(genesis)
         with SqliteStore.open(self.get_data_dir(name), genesis, readonly=True) as store:
-            report = run_audit(genesis, store, spec)
+            report = run_audit(genesis, store, deep=True)
             assert report.ok, f"{name}: {report.fault}"
             for sender, message in self.read_all_heard():
                 if message.kind is MessageKind.STATUS:

@@ -30,14 +30,14 @@ from chain.store.sqlite import SqliteStore
 from ml import payload
 from ml.guard import OnRefused
 from node.boundary import UNFORESEEN, Boundary
-from node.config.genesis_file import get_genesis_spec
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.offload import InlineOffload, Offload
 from node.p2p.transport.memory import MemoryNetwork
+from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
-from node.training.trainer import NOTHING_TAKEN, OnProgress, Predicted, Progress, Trained, Trainer, TrainerInfo
+from node.training.trainer import NOTHING_TAKEN, OnProgress, Predicted, Progress, RunTask, Trained, Trainer, TrainerInfo
 from support.data.chains import make_genesis_mapping, make_keys
 from support.data.run_schemas import with_schema
 
@@ -100,7 +100,7 @@ class ScriptedTrainer:
         self.passed_over: list[int] = []
         self.iterations: dict[int, int] = {}  # by height
 
-    async def start(self) -> TrainerInfo:
+    async def start(self, task: RunTask) -> TrainerInfo:
         return TrainerInfo(1, 1, "cpu", 1, 1)
 
     async def train(
@@ -264,7 +264,7 @@ class Cluster:
         self.boundaries.append((name, transport.boundary))
         context = NodeContext(
             genesis=self.genesis,
-            spec=get_genesis_spec(self.genesis),
+            runs=RunSpecs.load(node.store),
             key=node.key,
             store=node.store,
             transport=transport,

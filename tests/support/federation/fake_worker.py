@@ -1,7 +1,7 @@
 """A worker process without torch: a client whose state is one number, and which does what the beacon tells it to.
 
 Run in place of `node.training.worker_child`, so that every part of a worker but its arithmetic is the real one.
-Training for height h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate
+Training for round h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate
 adds its number, and what is taken of a peer, or stands for training to read, adds its own times its weight. One that is
 no number is spoiled, of DEADLY it dies, and from a state above HIGHEST training diverges. At STREAMED_HEIGHT it makes a
 second payload, which is said to be too large to pass. Of a sample it says that number as its probability of class 0,
@@ -33,7 +33,9 @@ from ml.guard import OnRefused
 from ml.payload import Arrays, encode_arrays
 from ml.specs import Offer
 from node.training import worker_child
+from node.training.trainer import RunTask
 from node.training.worker_config import WorkerConfig
+from support.data.chains import make_genesis, make_keys
 
 TRAIN, TRAIN_UNTIL_STOPPED, DIE, DIVERGE, BREAK, TALK, FILL_DISK = (bytes([code]) * 32 for code in range(7))
 ANSWER, ANSWER_UNTIL_STOPPED, DIE_OF_IT, REFUSE = range(4)
@@ -63,8 +65,17 @@ def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
     return WorkerConfig(**(settings | changes))
 
 
-def get_streamed(height: int) -> Mapping[str, str]:
-    return {"encrypted_set": "chunk_digests"} if height == STREAMED_HEIGHT else {}
+def always(config: WorkerConfig) -> Callable[[RunTask], WorkerConfig]:
+    """The same worker in whichever run."""
+    return lambda task: config
+
+
+GENESIS = make_genesis(make_keys(4))
+TASK = RunTask(GENESIS.run, GENESIS.rules.limits, 4, Path("/nonexistent"))  # which a fake worker does not look at
+
+
+def get_streamed(round_number: int) -> Mapping[str, str]:
+    return {"encrypted_set": "chunk_digests"} if round_number == STREAMED_HEIGHT else {}
 
 
 def wait_until_stopped(should_stop: Callable[[], bool]) -> None:
@@ -85,7 +96,7 @@ class FakeClient:
 
     def train(
         self,
-        height: int,
+        round_number: int,
         beacon: bytes,
         *,
         num_iterations: int | None = None,
@@ -120,10 +131,10 @@ class FakeClient:
                     on_step(3, 4)
                 if should_stop is not None and should_stop():
                     raise Stopped
-        self._number = 10 * self._number + height * (num_iterations or 1)
+        self._number = 10 * self._number + round_number * (num_iterations or 1)
         self._take(offers, blobs or {}, gone)
         arrays = {"model": {"w": np.array([self._number])}}
-        if height == STREAMED_HEIGHT:
+        if round_number == STREAMED_HEIGHT:
             arrays["encrypted_set"] = {"x": np.full(STREAMED_NUMBERS, self._number)}
         if beacon == FILL_DISK:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -134,7 +145,7 @@ class FakeClient:
 
     def apply(
         self,
-        height: int,
+        round_number: int,
         aggregate: Arrays | None,
         *,
         beacon: bytes = b"",
@@ -175,7 +186,7 @@ class FakeClient:
         return {"labels": np.zeros(len(x), np.int64), "probabilities": probabilities}
 
     def score(
-        self, height: int, aggregates: Iterable[Arrays], *, should_stop: Callable[[], bool] = lambda: False
+        self, round_number: int, aggregates: Iterable[Arrays], *, should_stop: Callable[[], bool] = lambda: False
     ) -> Sequence[float]:
         losses = []
         for aggregate in aggregates:

@@ -31,6 +31,7 @@ from node.payloads.on_demand import get_kinds
 from node.training.exchange import Exchange, get_offers
 from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained, WorkerDied
 from support.federation.cluster import DIM, NUM_CLASSES, Cluster, ScriptedTrainer, cluster
+from support.federation.fixed_specs import find_round
 
 MODEL = {"name": "mlp", "hidden": [DIM]}
 UAPDFL = {"name": "uapdfl", "num_peers": 2, "weights": "samples"}
@@ -202,11 +203,11 @@ class Stingy(RoundService):
         yield data
 
     async def _sign_contribution(
-        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = ()
+        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = (), *, notes_iterations: bool = False
     ) -> Contribution | None:
-        kinds = get_kinds(self.context.spec, tip.height + 1)
+        kinds = get_kinds(find_round(self.context.runs, tip.height + 1))
         self.offered |= {sha256(data).digest() for kind, data in trained.payloads.items() if kind in kinds}
-        return await self._sign(tip, trained, adopted)
+        return await self._sign(tip, trained, adopted, notes_iterations=notes_iterations)
 
     async def _on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
         chunks = self._be_honest(peer, digest, offset)

@@ -23,7 +23,7 @@ from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.ledger.offline import OfflineNode
 from node.pb import admin_pb2 as pb
-from node.training.trainer import Trainer, TrainerInfo
+from node.training.trainer import RunTask, Trainer, TrainerInfo
 from support.federation.asked import make_book, make_config
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
 from support.federation.virtual_time import run_virtual
@@ -99,7 +99,7 @@ class Scoring(ScriptedTrainer):
         self.answers: Callable[[int], Sequence[float] | Exception] = lambda count: [1.0 + count, 1.0]
         self.may_answer = asyncio.Semaphore(1 << 20)
 
-    async def start(self) -> TrainerInfo:
+    async def start(self, task: RunTask) -> TrainerInfo:
         return TrainerInfo(1, self.num_test, "cpu", 1, 1)
 
     async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:

@@ -252,7 +252,7 @@ def test_a_wrong_difficulty_after_a_retarget_is_found() -> None:
 
 
 def test_aggregates_are_recomputed_where_their_blobs_are_held() -> None:
-    def recompute(block: Block) -> Digest | None:
+    def recompute(block: Block, state: State) -> Digest | None:
         return None if block.height % 2 else block.header.aggregate
 
     report = verify_chain(GENESIS, SOURCE, last=5, recompute=recompute)
@@ -262,7 +262,7 @@ def test_aggregates_are_recomputed_where_their_blobs_are_held() -> None:
 
 def test_a_wrong_aggregate_is_named_with_both_digests() -> None:
     wrong = make_digest("wrong")
-    report = verify_chain(GENESIS, SOURCE, recompute=lambda b: wrong if b.height == 7 else b.header.aggregate)
+    report = verify_chain(GENESIS, SOURCE, recompute=lambda b, _: wrong if b.height == 7 else b.header.aggregate)
     assert report.fault is not None
     assert report.fault.height == 7
     assert "aggregate" in report.fault.what
@@ -271,7 +271,7 @@ def test_a_wrong_aggregate_is_named_with_both_digests() -> None:
 
 @pytest.mark.parametrize("error", [StoreCorrupted("blob abc: changed"), ValueError("weights are not finite")])
 def test_blobs_that_cannot_be_used_are_a_fault(error: Exception) -> None:
-    def recompute(block: Block) -> Digest | None:
+    def recompute(block: Block, state: State) -> Digest | None:
         if block.height == 2:
             raise error
         return None
@@ -286,7 +286,7 @@ def test_blobs_that_cannot_be_used_are_a_fault(error: Exception) -> None:
 def test_every_held_blob_is_hashed(height: int) -> None:
     """The initial model and aggregates too, though recomputing does not read them."""
     damaged = {BLOCKS[height].header.aggregate: False}
-    report = verify_chain(GENESIS, ListSource.of(CHAIN, damaged), recompute=lambda block: block.header.aggregate)
+    report = verify_chain(GENESIS, ListSource.of(CHAIN, damaged), recompute=lambda block, _: block.header.aggregate)
     assert report.fault is not None
     assert report.fault.height == height
     assert BLOCKS[height].header.aggregate.hex() in fault_of(report)
@@ -305,7 +305,7 @@ def test_a_flipped_blob_in_a_data_directory_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"payload of node1")
     with SqliteStore.open(tmp_path, GENESIS, readonly=True) as store:
         assert verify_chain(GENESIS, store).ok
-        report = verify_chain(GENESIS, store, recompute=lambda _: None)
+        report = verify_chain(GENESIS, store, recompute=lambda block, state: None)
     assert report.fault is not None
     assert report.fault.height == 1
     assert str(path) in report.fault.what

@@ -77,12 +77,12 @@ def test_where_there_are_no_samples_to_tell_by_only_a_fault_is_harm() -> None:
 
 
 def test_who_was_refused_is_left_out_of_the_rounds_after() -> None:
-    left_out = LeftOut(2)
+    left_out = LeftOut()
     left_out.add(b"a", 5, "too bad")
-    assert [sorted(left_out.get(height)) for height in range(4, 9)] == [[], [], [b"a"], [b"a"], []]
-    assert left_out.get(6) == {b"a": "left out of the draw, as what it offered in round 5 does harm here: too bad"}
+    assert [sorted(left_out.get(height, 2)) for height in range(4, 9)] == [[], [], [b"a"], [b"a"], []]
+    assert left_out.get(6, 2) == {b"a": "left out of the draw, as what it offered in round 5 does harm here: too bad"}
     left_out.add(b"a", 8, "again")
-    assert sorted(left_out.get(10)) == [b"a"]
+    assert sorted(left_out.get(10, 2)) == [b"a"]
 
 
 # ---- real clients

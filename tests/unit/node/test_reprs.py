@@ -48,6 +48,7 @@ from node.training.local_work import LocalWork
 from node.training.worker import WorkerProcess
 from node.training.worker_config import WorkerConfig
 from support.data.chains import make_chain, make_genesis, make_keys
+from support.federation.fixed_specs import FixedSpecs
 from support.federation.simulated import make_digit_clients
 
 KEYS = make_keys(4)
@@ -56,6 +57,7 @@ ALICE, BOB = KEYS[0].id, KEYS[1].id
 ANY = cast(Any, None)  # a collaborator that no repr looks at
 
 SPEC = get_genesis_spec(GENESIS)
+RUNS = FixedSpecs(GENESIS, SPEC)
 
 
 def open_store(path: Path) -> SqliteStore:
@@ -79,7 +81,7 @@ def make_votes() -> VoteSet:
 
 
 def make_left_out() -> LeftOut:
-    left_out = LeftOut(2)
+    left_out = LeftOut()
     left_out.add(BOB, 3, "its loss")
     return left_out
 
@@ -137,17 +139,15 @@ def make_fetcher(path: Path) -> BlobFetcher:
 
 
 def make_payloads(path: Path) -> RoundPayloads:
-    return RoundPayloads(SPEC, height=3, parent=ANY, blobs=make_fetcher(path), arithmetic=InlineOffload())
+    return RoundPayloads(SPEC, round_number=3, parent=ANY, blobs=make_fetcher(path), arithmetic=InlineOffload())
 
 
 def make_on_demand() -> OnDemand:
     on_demand = OnDemand(
-        SPEC,
+        RUNS,
         ALICE,
         ANY,
         InlineOffload(),
-        collect_s=1.0,
-        keep_heights=2,
         is_alone=lambda: False,
         get_patience=lambda authors: 1.0,
         on_loss=lambda missing: None,
@@ -158,13 +158,12 @@ def make_on_demand() -> OnDemand:
 
 def make_shared_sets() -> SharedSets:
     return SharedSets(
-        SPEC,
+        RUNS,
         ALICE,
         ANY,
         ANY,
         InlineOffload(),
         InlineOffload(),
-        collect_s=1.0,
         is_alone=lambda: False,
         on_loss=lambda missing: None,
     )
@@ -183,7 +182,7 @@ def make_local_work() -> LocalWork:
 
 def make_worker(path: Path) -> WorkerProcess:
     return WorkerProcess(
-        WorkerConfig(
+        lambda task: WorkerConfig(
             method={"name": "dfpl"},
             model={"name": "mlp"},
             classes=("a", "b"),
@@ -212,7 +211,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "votes": (lambda path: make_votes(), "VoteSet(view=0, voters=1, slots=1, strays=0)"),
     "store": (open_store, "SqliteStore('PATH', head=2, readonly=False)"),
     "watermark": (lambda path: Watermark(path, Mark(5, 6, 9)), "Watermark(height=5, signed_height=6, lost=False)"),
-    "left out": (lambda path: make_left_out(), "LeftOut(peers=1, keep_heights=2)"),
+    "left out": (lambda path: make_left_out(), "LeftOut(peers=1)"),
     "boundary": (lambda path: make_boundary(), "Boundary(failures={'audit': 1}, peers=1)"),
     "events": (lambda path: make_events(), "Events(cursor=1, kept=1)"),
     "tokens": (make_tokens, "Tokens('PATH/tokens.json', known=0)"),
@@ -233,24 +232,24 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: RpcTransport(KEYS[0], "127.0.0.1:7000", {BOB: "127.0.0.1:7001"}),
         f"RpcTransport({NAME}, listen=127.0.0.1:7000, connected=0)",
     ),
-    "payloads": (make_payloads, "RoundPayloads(height=3, checked=0, files=0, ensured=0, aggregates=0)"),
+    "payloads": (make_payloads, "RoundPayloads(round=3, checked=0, files=0, ensured=0, aggregates=0)"),
     "fetcher": (make_fetcher, "BlobFetcher(wanted=0, pulled_bytes=0, received_bytes=0)"),
     "on demand": (
         lambda path: make_on_demand(),
-        f"OnDemand({SPEC.name}, left_out=LeftOut(peers=1, keep_heights=2))",
+        "OnDemand(left_out=LeftOut(peers=1))",
     ),
     "partial files": (make_partial_files, "PartialFiles([])"),
     "retention": (
-        lambda path: Retention(open_store(path), GENESIS, SPEC, ALICE),
+        lambda path: Retention(open_store(path), RUNS, ALICE),
         "Retention(newest=2, old=0, left_out=0, ownerless=0)",
     ),
-    "shared sets": (lambda path: make_shared_sets(), f"SharedSets({SPEC.name}, checked=0)"),
+    "shared sets": (lambda path: make_shared_sets(), "SharedSets(checked=0)"),
     "transfers": (lambda path: Transfers(SystemClock(), lambda peer: "bob"), "Transfers(under_way=0, named=0)"),
     "cluster": (make_cluster, "LocalCluster([NodeProcess(node0, running=False)])"),
     "checkpoints": (Checkpoints, "Checkpoints('PATH', saved=None)"),
     "learner": (
         lambda path: Learner(ANY, ANY, ANY),
-        "Learner(target=None, applied=-1, trained=-1, work=None, trouble=None, failure=None)",
+        "Learner(target=None, run=None, applied=-1, trained=-1, work=None, trouble=None, failure=None)",
     ),
     "local work": (lambda path: make_local_work(), "LocalWork(budget_s=10.0, alpha_s=0.5, beta_s=2.0)"),
     "worker": (make_worker, "WorkerProcess(pid=None, deaths=0, unsaved=0)"),

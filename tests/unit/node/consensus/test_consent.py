@@ -40,7 +40,7 @@ class Site:
 
     def make_consent(self, key: SigningKey, *, asks: bool = True) -> Consent:
         disk = InlineOffload()
-        signer = Signer(key, self.chain.genesis, self.store, disk, disk, notes_iterations=False)
+        signer = Signer(key, self.chain.genesis, self.store, disk, disk)
         events = Events(cast(Any, self))
         return Consent(signer, self.store, disk, events, asks=asks, approves_genesis=False)
 

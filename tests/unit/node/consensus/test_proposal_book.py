@@ -63,7 +63,7 @@ class Node:
             push_approval=lambda approval: None,
         )
         disk, events = InlineOffload(), Events(self.clock)
-        signer = Signer(KEYS[0], self.chain.genesis, self.store, disk, disk, notes_iterations=False)
+        signer = Signer(KEYS[0], self.chain.genesis, self.store, disk, disk)
         return ProposalBook(
             self.current,
             proposals,

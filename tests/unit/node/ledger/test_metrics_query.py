@@ -12,7 +12,9 @@ from node.pb import admin_pb2 as pb
 
 
 def make_round(number: int, loss: float, accuracy: float | None = None, *, measured: bool = True) -> pb.Round:
-    return pb.Round(round=number, time=f"t{number}", train={"loss": loss}, accuracy=accuracy, measured=measured)
+    return pb.Round(
+        height=number, round=number, time=f"t{number}", train={"loss": loss}, accuracy=accuracy, measured=measured
+    )
 
 
 def ask(rounds: list[pb.Round], head: int, **request: object) -> pb.Metrics:

@@ -23,12 +23,13 @@ from node.payloads.pulled import MissingAuthor, Pulled
 from node.training.exchange import Exchange, FileUnusable
 from node.training.frames import FrameError
 from support.data.chains import make_candidate, make_contribution, make_genesis, make_keys
+from support.federation.fixed_specs import FixedSpecs
 from support.federation.virtual_time import run_virtual
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)
 ME, BOB, CAROL, DAVE = (key.id for key in KEYS)
-COLLECT_S = 2.0
+COLLECT_S = GENESIS.rules.waits.collect_s
 SCHEMA = ArraySchema({"w": ArraySpec("float32", (2,))})
 
 
@@ -132,12 +133,10 @@ class Table:
         async def story() -> tuple[Pulled, float]:
             loop = asyncio.get_running_loop()
             on_demand = OnDemand(
-                SPEC,
+                FixedSpecs(GENESIS, SPEC),
                 ME,
                 cast(BlobFetcher, self.fetcher),
                 InlineOffload(),
-                collect_s=COLLECT_S,
-                keep_heights=2,
                 is_alone=lambda: self.is_alone,
                 get_patience=lambda authors: PER_HEIGHT if self.overdrawn >= set(authors) else 1.0,
                 on_loss=self.losses.append,

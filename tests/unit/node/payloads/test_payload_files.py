@@ -63,7 +63,7 @@ class Table:
         self.fetcher = FakeFetcher(store)
         self.payloads = RoundPayloads(
             SPEC,
-            height=1,
+            round_number=1,
             parent=self.get_parent,
             blobs=cast(BlobFetcher, self.fetcher),
             arithmetic=InlineOffload(),

@@ -19,6 +19,8 @@ from node.telemetry.sinks.opening import validate_sinks
 from node.telemetry.sinks.point import list_scalars, make_point
 
 RECORD: dict[str, Any] = {
+    "height": 5,
+    "run": 2,
     "round": 3,
     "block": "0000f1",
     "miner": "k5ry",
@@ -46,12 +48,8 @@ def make(number: int = 3) -> Point:
 
 def test_a_point_says_which_round_on_which_node_and_has_only_what_json_has() -> None:
     point = make()
-    assert (point["time"][:19], point["node"], point["round"], point["height"]) == (
-        "2026-11-20T14:02:11",
-        "hospital-a",
-        3,
-        3,
-    )
+    assert (point["time"][:19], point["node"]) == ("2026-11-20T14:02:11", "hospital-a")
+    assert (point["run"], point["round"], point["height"]) == (2, 3, 5)
     assert (point["contributions"], point["rejected"], point["left_out"]) == (2, 1, 2)
     assert (point["loss"], point["accuracy"], point["local_accuracy"]) == (None, 0.75, None)
     assert point["spoiled"] is True
@@ -63,7 +61,7 @@ def test_scalars_are_the_numbers_by_their_place() -> None:
     assert scalars["seconds/train"] == 1.5
     assert scalars["train/steps"] == 20
     assert scalars["bytes_sent/vote"] == 100
-    assert not {"round", "height", "loss", "node", "block"} & scalars.keys()
+    assert not {"run", "round", "height", "loss", "node", "block"} & scalars.keys()
 
 
 # ---- metrics.jsonl

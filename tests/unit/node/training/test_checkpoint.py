@@ -34,7 +34,7 @@ ARRAYS: dict[str, Array] = {
 
 ENVELOPE: dict[str, Array] = {
     "checkpoint/digest": np.zeros(32, np.uint8),
-    "checkpoint/height": np.array([7], np.int64),
+    "checkpoint/round": np.array([7], np.int64),
 }
 
 
@@ -45,15 +45,15 @@ def checkpoints(tmp_path: Path) -> Iterator[Checkpoints]:
     made.close()
 
 
-def encode(height: int, phase: Phase = Phase.TRAINED) -> bytes:
-    data = encode_checkpoint(Checkpoint(height, phase, ARRAYS))
+def encode(round_number: int, phase: Phase = Phase.TRAINED) -> bytes:
+    data = encode_checkpoint(Checkpoint(round_number, phase, ARRAYS))
     seal_checkpoint(data)
     return bytes(data)
 
 
-def assert_same(got: Checkpoint | None, height: int, phase: Phase) -> None:
+def assert_same(got: Checkpoint | None, round_number: int, phase: Phase) -> None:
     assert got is not None
-    assert (got.height, got.phase) == (height, phase)
+    assert (got.round_number, got.phase) == (round_number, phase)
     assert got.arrays.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         assert got.arrays[name].dtype == array.dtype
@@ -87,10 +87,10 @@ def test_a_torn_file_is_noticed(kept: int) -> None:
     [
         ({}, "expected checkpoint/digest of uint8 .32., got none"),
         ({"checkpoint/digest": np.zeros(4, np.int64)}, "got int64 .4."),
-        ({"checkpoint/digest": np.zeros(32, np.uint8)}, "expected checkpoint/height of int64 .1., got none"),
-        (ENVELOPE | {"checkpoint/height": np.zeros((2, 2), np.int64)}, "height of int64 .1., got int64 .2, 2."),
-        (ENVELOPE | {"checkpoint/height": np.full(1, np.nan)}, "height of int64 .1., got float64 .1."),
-        (ENVELOPE | {"checkpoint/height": np.array([-1])}, "height of at least 0, got -1"),
+        ({"checkpoint/digest": np.zeros(32, np.uint8)}, "expected checkpoint/round of int64 .1., got none"),
+        (ENVELOPE | {"checkpoint/round": np.zeros((2, 2), np.int64)}, "round of int64 .1., got int64 .2, 2."),
+        (ENVELOPE | {"checkpoint/round": np.full(1, np.nan)}, "round of int64 .1., got float64 .1."),
+        (ENVELOPE | {"checkpoint/round": np.array([-1])}, "round of at least 0, got -1"),
         (ENVELOPE | {"model/w": np.zeros(1, np.float32)}, "arrays below state/, got 'model/w'"),
     ],
 )
@@ -106,18 +106,18 @@ def test_arrays_that_are_no_checkpoint_are_refused_though_their_digest_is_right(
 
 def test_the_newest_is_where_to_go_on_from(checkpoints: Checkpoints) -> None:
     assert checkpoints.load_newest() is None
-    for height, phase in ((0, Phase.APPLIED), (1, Phase.TRAINED), (1, Phase.APPLIED), (2, Phase.TRAINED)):
-        checkpoints.save(Checkpoint(height, phase, ARRAYS))
-        assert_same(checkpoints.load_newest(), height, phase)
+    for round_number, phase in ((0, Phase.APPLIED), (1, Phase.TRAINED), (1, Phase.APPLIED), (2, Phase.TRAINED)):
+        checkpoints.save(Checkpoint(round_number, phase, ARRAYS))
+        assert_same(checkpoints.load_newest(), round_number, phase)
     assert_same(checkpoints.load(Phase.APPLIED), 1, Phase.APPLIED)
     assert checkpoints.saved == (2, False)
 
 
 def test_what_was_saved_is_there_after_a_restart(tmp_path: Path) -> None:
     first = Checkpoints(tmp_path)
-    for height in range(1, 20):
-        first.save(Checkpoint(height, Phase.TRAINED, ARRAYS))
-        first.save(Checkpoint(height, Phase.APPLIED, ARRAYS))
+    for round_number in range(1, 20):
+        first.save(Checkpoint(round_number, Phase.TRAINED, ARRAYS))
+        first.save(Checkpoint(round_number, Phase.APPLIED, ARRAYS))
     first.close()
     second = Checkpoints(tmp_path)
     assert_same(second.load_newest(), 19, Phase.APPLIED)
@@ -211,5 +211,5 @@ def test_dying_at_any_step_leaves_the_older_checkpoint_or_the_newer(tmp_path: Pa
 
 
 def test_applied_height_is_that_of_the_last_aggregate_in_the_state() -> None:
-    assert Checkpoint(5, Phase.TRAINED, {}).applied_height == 4
-    assert Checkpoint(5, Phase.APPLIED, {}).applied_height == 5
+    assert Checkpoint(5, Phase.TRAINED, {}).applied_round == 4
+    assert Checkpoint(5, Phase.APPLIED, {}).applied_round == 5

@@ -1,0 +1,168 @@
+"""Run specs: for a height its run, the round of that run, the method's spec and the rules that judge it.
+
+Runs follow each other with other methods, models and settings, and a change of the rules moves a run's limits. So
+nobody keeps a spec for longer than a height: it is asked for here, and made once for the same terms.
+
+A method of a newer release, or a model's module that is not here, costs what needs the spec: this node does not judge
+the round, and follows the others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Self
+
+from chain.calendar import Calendar, Place, Span
+from chain.layout import MAX_HEIGHT
+from chain.rules import Rules
+from chain.run import Run
+from chain.state import State
+from chain.store.sqlite import SqliteStore
+from ml.errors import SpecError
+from ml.specs import MethodSpec, get_spec
+
+_CACHED = 16  # specs
+
+_Terms = tuple[int, int, int, int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRound:
+    """A height that is a round: `number` counts the rounds of its run, and is what the spec is asked with."""
+
+    height: int
+    run: Run
+    number: int
+    spec: MethodSpec
+    rules: Rules
+
+    @property
+    def place(self) -> Place:
+        return Place(self.run.number, self.number)
+
+    @property
+    def collect_s(self) -> float:
+        """For how long contributions of this round, and what they commit to, are waited for."""
+        return self.spec.get_collect_s(self.number, self.rules.waits.collect_s)
+
+
+class RunSpecs:
+    """Of one chain. May be asked on any thread."""
+
+    def __init__(self, calendar: Calendar) -> None:
+        self.calendar = calendar
+        self._specs: OrderedDict[_Terms, MethodSpec | SpecError] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, store: SqliteStore) -> Self:
+        """Of the chain in a store. Raises StoreCorrupted."""
+        return cls(Calendar(store.read_states(0, MAX_HEIGHT)))
+
+    # ---- by height
+
+    def find(self, height: int) -> RunRound | None:
+        """The round that made the block at a height, or may make it. None where only a change can, or did, and where
+        this release does not know the method."""
+        span = self.calendar.get_span(height)
+        if self.calendar.get_place(height) is None:
+            return None
+        try:
+            spec = self._get_spec(span)
+        except SpecError:
+            return None
+        return RunRound(height, span.run, span.run.get_round(height), spec, span.rules)
+
+    def find_newest(self, head: int) -> MethodSpec | None:
+        """The spec of the run in force above `head`, if this release knows it."""
+        try:
+            return self._get_spec(self.calendar.get_span(head + 1))
+        except SpecError:
+            return None
+
+    def explain_unknown(self, height: int) -> str | None:
+        """Why this release cannot judge the round at a height; None where it can, or there is none."""
+        if self.calendar.get_place(height) is None:
+            return None
+        try:
+            self._get_spec(self.calendar.get_span(height))
+        except SpecError as error:
+            return str(error)
+        return None
+
+    # ---- by round
+
+    def find_round(self, run: int, number: int) -> RunRound | None:
+        """As `find`, by the run and the round of it."""
+        height = self.calendar.get_height(Place(run, number))
+        return None if height is None else self.find(height)
+
+    def list_lost_heights(self, round_: RunRound) -> list[int]:
+        """The heights just below a round's that were to be that round, until changes took them; the highest first."""
+        lost: list[int] = []
+        for height in range(round_.height - 1, 0, -1):
+            span = self.calendar.get_span(height)
+            was_same = (span.run.number, span.run.get_round(height)) == (round_.run.number, round_.number)
+            if not (self.calendar.is_change(height) and was_same):
+                break
+            lost.append(height)
+        return lost
+
+    def find_shared(self, round_: RunRound) -> RunRound | None:
+        """The earlier round of the run whose blobs the local phase for this one reads; None where it reads none."""
+        number = round_.spec.get_shared_height(round_.number)
+        return None if number is None else self.find_round(round_.run.number, number)
+
+    def is_needed(self, round_: RunRound, head: int) -> bool | None:
+        """Whether a local phase for a height above `head` may still read the blobs of this round; None: for ever, if
+        the run goes on for ever. Nothing of a run is read once another has begun."""
+        run = self.calendar.get_span(head + 1).run
+        if run.number != round_.run.number:
+            return False
+        last = round_.spec.needed_until(round_.number)
+        return None if last is None else run.get_round(head) < last
+
+    def _get_spec(self, span: Span) -> MethodSpec:
+        """Raises SpecError."""
+        run, limits = span.run, span.rules.limits
+        terms = run.number, run.rounds, span.num_members, limits.max_weight, limits.max_abs
+        with self._lock:
+            known = self._specs.get(terms)
+            if known is None:
+                try:
+                    known = make_spec(run, span.rules, span.num_members)
+                except SpecError as error:
+                    known = error
+                self._specs[terms] = known
+                if len(self._specs) > _CACHED:
+                    self._specs.popitem(last=False)
+            else:
+                self._specs.move_to_end(terms)
+        if isinstance(known, SpecError):
+            raise known
+        return known
+
+    def __repr__(self) -> str:
+        return f"RunSpecs({self.calendar!r}, specs={len(self._specs)})"
+
+
+def make_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
+    """The spec of a run under some rules. Raises SpecError."""
+    return get_spec(
+        run.method,
+        run.model,
+        len(run.classes),
+        run.input["shape"],
+        max_weight=rules.limits.max_weight,
+        rounds=run.rounds,
+        num_members=num_members,
+        max_abs=rules.limits.max_abs,
+    )
+
+
+def make_round(state: State, height: int) -> RunRound:
+    """The round at a height that `state` judges. Raises SpecError."""
+    spec = make_spec(state.run, state.rules, state.n)
+    return RunRound(height, state.run, state.run.get_round(height), spec, state.rules)

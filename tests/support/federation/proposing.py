@@ -1,0 +1,65 @@
+"""Changes as operators of a cluster bring them about: proposed at one node, approved at others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chain.changes.base import Kind
+from chain.changes.change import Change
+from chain.state import State
+from node.consensus.service import RoundService
+from support.federation.cluster import Cluster
+
+
+def get_service(net: Cluster, name: str) -> RoundService:
+    service = net[name].service
+    assert service is not None
+    return service
+
+
+def get_state(net: Cluster, name: str) -> State:
+    return get_service(net, name).tip.state
+
+
+async def propose(net: Cluster, name: str, kind: Kind) -> bytes:
+    """A change by this node's operator, open for a hundred heights. Its id."""
+    service = get_service(net, name)
+    member = service.tip.state.get_member(net.id(name))
+    assert member is not None
+    made = service.tip.height
+    proposal = await service.proposals.propose(Change(kind, member.seat, made, made + 1, made + 100))
+    return proposal.id
+
+
+async def approve(net: Cluster, change_id: bytes, *names: str) -> None:
+    """As soon as each has heard of it."""
+    for name in names:
+        service = get_service(net, name)
+        await net.wait_for(
+            lambda: change_id in [proposal.id for proposal in service.proposals],  # noqa: B023  # awaited here
+            f"the change to be open at {name}",
+        )
+        await service.proposals.approve(change_id)
+
+
+async def change(net: Cluster, kind: Kind) -> None:
+    """Proposed by the first of four, and approved by two more."""
+    await approve(net, await propose(net, "node0", kind), "node1", "node2")
+
+
+async def wait_for_state(net: Cluster, what: str, holds: Callable[[State], Any], *names: str) -> None:
+    await net.wait_for(lambda: all(holds(get_state(net, name)) for name in names or net.nodes), what)
+
+
+async def wait_until_over(net: Cluster) -> None:
+    """The rounds of the run in force, at all who are up."""
+    running = [node for node in net.nodes.values() if node.service is not None]
+    await net.wait_for(
+        lambda: all(node.service is not None and node.service.is_done for node in running), "the rounds to be over"
+    )
+
+
+def find_change_heights(net: Cluster, name: str) -> list[int]:
+    node = net[name]
+    return [height for height in range(1, node.height + 1) if node.get_block(height).change is not None]

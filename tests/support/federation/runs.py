@@ -1,0 +1,63 @@
+"""Runs for tests: what the next is to be, and trainers that make a client of their own for each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from chain.changes.runs import StartRun
+from chain.run import Run
+from ml.clients.build import Federation, make_clients, make_initial_aggregate
+from ml.payload import decode_arrays, encode_arrays
+from node.training.trainer import InlineTrainer, RunTask, Trained, TrainerInfo
+
+SCHEMA = {"aggregate": {"model": "the same"}}  # so that one run may continue the other
+
+
+def start_run(before: Run, *, model_bytes: bytes | None = None, **terms: Any) -> StartRun:
+    """The next run after `before`, with other terms: from a model of its own, or it continues."""
+    named = {name: value for name, value in (before.to_terms() | terms).items() if name != "initial_model"}
+    initial = None if model_bytes is None else hashlib.sha256(model_bytes).digest()
+    return StartRun(before.number + 1, named, initial)
+
+
+def make_initial(model: Mapping[str, Any], run: Run, seed: int = 2) -> bytes:
+    """An initial model for the data of a run."""
+    return encode_arrays(make_initial_aggregate(model, run.input["shape"], len(run.classes), seed))
+
+
+class RunTrainer(InlineTrainer):
+    """Client `index` of as many on digits as there are members. It keeps what it was told."""
+
+    def __init__(self, index: int, num_clients: int, *, partition: str = "dirichlet:5") -> None:
+        self._index = index
+        self._num_clients = num_clients
+        self._partition = partition
+        self.tasks: list[RunTask] = []
+        self.trained: list[tuple[int, int]] = []  # runs and rounds
+
+    async def start(self, task: RunTask) -> TrainerInfo:
+        self.tasks.append(task)
+        data, run = task.initial_model.read_bytes(), task.run
+        federation = Federation(
+            method=run.method,
+            model=run.model,
+            classes=run.classes,
+            input=run.input,
+            rounds=run.rounds,
+            num_members=self._num_clients,
+        )
+        clients = make_clients(
+            federation,
+            data={"format": "digits"},
+            partition=self._partition,
+            run_seed=run.number,
+            initial=decode_arrays(data, len(data)),
+        )
+        super().__init__(clients[self._index])
+        return await super().start(task)
+
+    async def train(self, round_number: int, beacon: bytes, /, **options: Any) -> Trained:
+        self.trained.append((self._run, round_number))
+        return await super().train(round_number, beacon, **options)
