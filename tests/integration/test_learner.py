@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from node.training.trainer import (
     TrainingAbandoned,
     TrainingFailed,
     WorkerDied,
+    WorkerFailed,
 )
 from support.data.chains import make_genesis, make_keys
 from support.federation.recording import wait_until
@@ -415,3 +417,89 @@ def test_older_aggregates_are_tried_up_to_a_number_and_then_it_is_the_initial_mo
             assert trainer.log[-2:] == ["pass over 100", "train 101"]
 
     run_virtual(story())
+
+
+# ---- changes, and one run after the other
+
+
+class CountingTrainer(MoodyTrainer):
+    """Writes down which run it begins, and under which limit of weights."""
+
+    async def start(self, task: RunTask) -> TrainerInfo:
+        self.log.append(f"start {task.run.number} at {task.limits.max_weight}")
+        return await super().start(task)
+
+
+def make_later(
+    head: int, first_height: int, *, number: int = 1, max_weight: int = 1_000_000, **settings: Any
+) -> Target:
+    """In a run whose round 1 makes the block at `first_height`, or would if changes had not taken heights since."""
+    run = replace(STATE.run, number=number, first_height=first_height)
+    rules = replace(STATE.rules, limits=replace(STATE.rules.limits, max_weight=max_weight))
+    made = run.get_round(head)
+    return Target(make_head(head), replace(STATE, run=run, rules=rules), head if made else 0, **settings)
+
+
+async def test_training_under_way_goes_on_through_a_change_and_is_for_the_height_after_it() -> None:
+    class Awaited(MoodyTrainer):
+        may_end = asyncio.Event()
+
+        async def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
+            self.log.append(f"train {height}")
+            await self.may_end.wait()
+            return Trained(1, {}, {})
+
+    trainer = Awaited()
+    with learning(trainer) as (learner, told):
+        learner.set_target(make_target(2, trains=True))
+        await wait_until(lambda: "train 3" in trainer.log, "training")
+        learner.set_target(replace(make_later(3, 2, trains=True), made_height=2))
+        await asyncio.sleep(0.01)
+        trainer.may_end.set()
+        await wait_until(lambda: "trained 4" in told, "the training to count for height 4")
+    assert trainer.log == ["apply 2", "train 3"]
+
+
+async def test_another_run_or_other_limits_begin_a_worker_anew_and_a_change_of_nothing_else_does_not() -> None:
+    trainer = CountingTrainer()
+    with learning(trainer) as (learner, told):
+        learner.set_target(make_target(1, trains=True))
+        await wait_until(lambda: "trained 2" in told, "the first run")
+        learner.set_target(replace(make_later(2, 2, trains=True, has_contributed=True), made_height=1))
+        await asyncio.sleep(0.01)
+        learner.set_target(make_later(3, 2, max_weight=7, trains=True))
+        await wait_until(lambda: "trained 4" in told, "training under another limit")
+        learner.set_target(make_later(4, 5, number=2, trains=True))
+        await wait_until(lambda: "trained 5" in told, "the second run")
+    begun = [what for what in trainer.log if what.startswith(("start", "train"))]
+    assert begun == ["start 1 at 1000000", "train 2", "start 1 at 7", "train 3", "start 2 at 1000000", "train 1"]
+
+
+async def test_no_worker_begins_a_run_that_this_node_has_no_part_in() -> None:
+    trainer = CountingTrainer()
+    with learning(trainer) as (learner, told):
+        learner.set_target(make_target(1, trains=False, may_start=False))
+        await asyncio.sleep(0.01)
+        assert trainer.log == []
+        assert learner.info is None
+        learner.set_target(make_target(2, trains=True))
+        await wait_until(lambda: "trained 3" in told, "training once it has")
+
+
+async def test_a_run_that_cannot_be_begun_costs_its_own_training_alone() -> None:
+    class Unable(CountingTrainer):
+        async def start(self, task: RunTask) -> TrainerInfo:
+            if task.run.number == 1:
+                raise WorkerFailed("the worker cannot be set up: method.name: unknown")
+            return await super().start(task)
+
+    trainer = Unable()
+    with learning(trainer) as (learner, told):
+        learner.set_target(make_target(1, trains=True))
+        await wait_until(lambda: learner.failure is not None, "it to fail")
+        learner.set_target(make_target(2, trains=True))
+        await wait_until(lambda: len(told) >= 2, "each height to hear of it")
+        assert told[0].startswith("failed 2")
+        learner.set_target(make_later(3, 4, number=2, trains=True))
+        await wait_until(lambda: "trained 4" in told, "the second run")
+        assert learner.failure is None
