@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from chain.block import Id
 from chain.proposals import Proposals
 from chain.tip import Tip, get_first_read
 from node.consensus.admissions import Admissions
@@ -31,6 +30,7 @@ from node.consensus.member_clocks import MemberClocks
 from node.consensus.mining import mine_block
 from node.consensus.opening import RoundOpener
 from node.consensus.participation import Participation
+from node.consensus.payload_wiring import Payloads, make_payloads
 from node.consensus.proposals import ProposalBook, load_proposals
 from node.consensus.readiness import StandsReady
 from node.consensus.record import Records
@@ -46,18 +46,10 @@ from node.consensus.stall import StallDetector, StallInput, StallWatch
 from node.consensus.standing import Standing
 from node.consensus.sync import Sync
 from node.events import Events
-from node.offload import Offload
 from node.p2p.address_book import AddressBook
 from node.p2p.peers import Peers
-from node.p2p.refusals import Reason
-from node.payloads.aggregates import Aggregates
 from node.payloads.checks import RoundPayloads
-from node.payloads.fetcher import BlobFetcher
-from node.payloads.on_demand import OnDemand
-from node.payloads.partial_files import PartialFiles
-from node.payloads.retention import Retention, read_sharing_blocks
-from node.payloads.shared_sets import SharedSets
-from node.payloads.transfers import Transfers
+from node.payloads.retention import Retention
 from node.runs.specs import RunRound
 from node.training.learner import Learner
 from node.training.local_work import BETA_ROUNDS, LocalWork
@@ -82,20 +74,6 @@ class _Ground:
     proposals: Proposals
     standing: Standing
     admissions: Admissions
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Payloads:
-    """Three ways to pull blobs, so that none waits for another, and what is done with them."""
-
-    transfers: Transfers
-    blobs: BlobFetcher  # for the vote of the height in hand, abandoned with it
-    demanded_blobs: BlobFetcher  # of single peers; votes wait for the other two threads
-    late_blobs: BlobFetcher  # of blocks that are final
-    aggregates: Aggregates
-    late_aggregates: Aggregates
-    on_demand: OnDemand
-    shared_sets: SharedSets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +107,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
     ground = _make_ground(c)
     current, peers, events, proposals = ground.current, ground.peers, ground.events, ground.proposals
     local_work = _load_local_work(c, current.tip.height)
-    payloads = _make_payloads(c, ground)
+    payloads = make_payloads(c, ground.peers, ground.awaiting, current.tip.height)
     ledger = _make_ledger(c, ground, payloads)
 
     def get_position() -> Position:
@@ -214,54 +192,7 @@ def _make_ground(c: NodeContext) -> _Ground:
     return _Ground(current, events, peers, awaiting, records, proposals, standing, admissions)
 
 
-def _make_payloads(c: NodeContext, ground: _Ground) -> _Payloads:
-    transfers = _make_transfers(c, ground.peers, ground.current.tip.height)
-    partial_files = PartialFiles(c.store, c.bulk)
-
-    def make_fetcher(disk: Offload) -> BlobFetcher:
-        return BlobFetcher(c.transport, c.store, disk, partial_files, transfers, c.slowness, c.boundary)
-
-    def make_aggregates(blobs: BlobFetcher) -> Aggregates:
-        return Aggregates(c.runs, c.store, blobs, disk=c.disk, arithmetic=c.arithmetic, boundary=c.boundary)
-
-    def is_alone() -> bool:
-        return ground.peers.describe_stall() is not None
-
-    blobs, demanded_blobs, late_blobs = make_fetcher(c.disk), make_fetcher(c.bulk), make_fetcher(c.disk)
-    on_demand = OnDemand(
-        c.runs,
-        c.me,
-        demanded_blobs,
-        c.bulk,
-        is_alone=is_alone,
-        get_patience=ground.awaiting.get_patience,
-        on_loss=ground.awaiting.on_missing,
-        boundary=c.boundary,
-    )
-    shared_sets = SharedSets(
-        c.runs,
-        c.me,
-        c.store,
-        late_blobs,
-        c.disk,
-        c.bulk,
-        is_alone=is_alone,
-        on_loss=ground.awaiting.on_missing,
-        boundary=c.boundary,
-    )
-    return _Payloads(
-        transfers,
-        blobs,
-        demanded_blobs,
-        late_blobs,
-        make_aggregates(blobs),
-        make_aggregates(late_blobs),
-        on_demand,
-        shared_sets,
-    )
-
-
-def _make_ledger(c: NodeContext, ground: _Ground, payloads: _Payloads) -> _Ledger:
+def _make_ledger(c: NodeContext, ground: _Ground, payloads: Payloads) -> _Ledger:
     current = ground.current
     committer = Committer(
         current,
@@ -300,7 +231,7 @@ def _make_ledger(c: NodeContext, ground: _Ground, payloads: _Payloads) -> _Ledge
 
 
 def _make_talk(
-    c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, get_position: Callable[[], Position]
+    c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Ledger, get_position: Callable[[], Position]
 ) -> _Talk:
     current, peers, events = ground.current, ground.peers, ground.events
     clocks = MemberClocks(current, c.me, c.clock)
@@ -366,7 +297,7 @@ def _make_talk(
     return _Talk(clocks, gossip, reporter, evidence, authenticator, consent, proposals, hints, handler, initial_models)
 
 
-def _make_inputs(c: NodeContext, ground: _Ground, payloads: _Payloads) -> BlockInputs:
+def _make_inputs(c: NodeContext, ground: _Ground, payloads: Payloads) -> BlockInputs:
     return BlockInputs(
         ground.current,
         c.me,
@@ -382,9 +313,7 @@ def _make_inputs(c: NodeContext, ground: _Ground, payloads: _Payloads) -> BlockI
     )
 
 
-def _make_contributor(
-    c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, talk: _Talk
-) -> Contributor:
+def _make_contributor(c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Ledger, talk: _Talk) -> Contributor:
     return Contributor(
         ground.current,
         c.runs,
@@ -399,7 +328,7 @@ def _make_contributor(
     )
 
 
-def _make_tasks(c: NodeContext, ground: _Ground, payloads: _Payloads, ledger: _Ledger, talk: _Talk) -> RoundTasks:
+def _make_tasks(c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Ledger, talk: _Talk) -> RoundTasks:
     def make_round_payloads(tip: Tip, round_: RunRound) -> RoundPayloads:
         parent = partial(payloads.aggregates.get_arrays, tip.block)
         return RoundPayloads(
@@ -452,21 +381,6 @@ def _load_local_work(c: NodeContext, head: int) -> LocalWork:
     spec = c.runs.find_newest(head)
     budget_s = None if spec is None else spec.hyperparameters.budget_s
     return LocalWork.from_records(budget_s, (record for _, record in records))
-
-
-def _make_transfers(c: NodeContext, peers: Peers, head: int) -> Transfers:
-    """With names for the sets that members have shared already."""
-
-    def on_wrong(peer: Id) -> None:
-        peers.refuse(peer, Reason.BLOB)
-
-    transfers = Transfers(c.clock, peers.get_name, on_wrong=on_wrong)
-    for shared in read_sharing_blocks(c.store, c.runs, head):
-        round_ = c.runs.find(shared.height)
-        if round_ is not None:
-            with c.boundary.around("record"):
-                transfers.name(shared.contributions, round_.spec.get_streamed(round_.number))
-    return transfers
 
 
 def _expect_mining_s(local_work: LocalWork, tip: Tip) -> float | None:

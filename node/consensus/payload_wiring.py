@@ -1,0 +1,96 @@
+"""Payload wiring: puts together what pulls blobs, and what is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chain.block import Id
+from node.consensus.awaiting import Awaiting
+from node.consensus.context import NodeContext
+from node.offload import Offload
+from node.p2p.peers import Peers
+from node.p2p.refusals import Reason
+from node.payloads.aggregates import Aggregates
+from node.payloads.fetcher import BlobFetcher
+from node.payloads.on_demand import OnDemand
+from node.payloads.partial_files import PartialFiles
+from node.payloads.retention import read_sharing_blocks
+from node.payloads.shared_sets import SharedSets
+from node.payloads.transfers import Transfers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Payloads:
+    """Three ways to pull blobs, so that none waits for another, and what is done with them."""
+
+    transfers: Transfers
+    blobs: BlobFetcher  # for the vote of the height in hand, abandoned with it
+    demanded_blobs: BlobFetcher  # of single peers; votes wait for the other two threads
+    late_blobs: BlobFetcher  # of blocks that are final
+    aggregates: Aggregates
+    late_aggregates: Aggregates
+    on_demand: OnDemand
+    shared_sets: SharedSets
+
+
+def make_payloads(c: NodeContext, peers: Peers, awaiting: Awaiting, head: int) -> Payloads:
+    """On a chain of height `head`."""
+    transfers = _make_transfers(c, peers, head)
+    partial_files = PartialFiles(c.store, c.bulk)
+
+    def make_fetcher(disk: Offload) -> BlobFetcher:
+        return BlobFetcher(c.transport, c.store, disk, partial_files, transfers, c.slowness, c.boundary)
+
+    def make_aggregates(blobs: BlobFetcher) -> Aggregates:
+        return Aggregates(c.runs, c.store, blobs, disk=c.disk, arithmetic=c.arithmetic, boundary=c.boundary)
+
+    def is_alone() -> bool:
+        return peers.describe_stall() is not None
+
+    blobs, demanded_blobs, late_blobs = make_fetcher(c.disk), make_fetcher(c.bulk), make_fetcher(c.disk)
+    on_demand = OnDemand(
+        c.runs,
+        c.me,
+        demanded_blobs,
+        c.bulk,
+        is_alone=is_alone,
+        get_patience=awaiting.get_patience,
+        on_loss=awaiting.on_missing,
+        boundary=c.boundary,
+    )
+    shared_sets = SharedSets(
+        c.runs,
+        c.me,
+        c.store,
+        late_blobs,
+        c.disk,
+        c.bulk,
+        is_alone=is_alone,
+        on_loss=awaiting.on_missing,
+        boundary=c.boundary,
+    )
+    return Payloads(
+        transfers,
+        blobs,
+        demanded_blobs,
+        late_blobs,
+        make_aggregates(blobs),
+        make_aggregates(late_blobs),
+        on_demand,
+        shared_sets,
+    )
+
+
+def _make_transfers(c: NodeContext, peers: Peers, head: int) -> Transfers:
+    """With names for the sets that members have shared already."""
+
+    def on_wrong(peer: Id) -> None:
+        peers.refuse(peer, Reason.BLOB)
+
+    transfers = Transfers(c.clock, peers.get_name, on_wrong=on_wrong)
+    for shared in read_sharing_blocks(c.store, c.runs, head):
+        round_ = c.runs.find(shared.height)
+        if round_ is not None:
+            with c.boundary.around("record"):
+                transfers.name(shared.contributions, round_.spec.get_streamed(round_.number))
+    return transfers
