@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from chain.block import Digest
 from chain.rules import Rules
 from chain.run import Run
 from chain.state import State
@@ -121,13 +120,6 @@ class Calendar:
             if span.run.number == number and span.since <= head:
                 made = span.run.get_round(head if following is None else min(head, following - 1))
         return made
-
-    @property
-    def initial_models(self) -> frozenset[Digest]:
-        """Those that the run in force and the one before it began from, and that of genesis."""
-        newest = self.newest.run.number
-        runs = (self.get_run(newest), self.get_run(newest - 1), self.get_run(1))
-        return frozenset(run.initial_model for run in runs if run is not None)
 
     @property
     def max_aggregate_bytes(self) -> int:

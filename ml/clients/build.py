@@ -23,7 +23,7 @@ from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.fit_input import fit
 from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
 from ml.data.partition.domain_shift import apply_domain
-from ml.errors import DataError, MlError
+from ml.errors import DataError, MlError, PayloadError
 from ml.methods import make_method
 from ml.methods.base import ClientData, Samples
 from ml.models import Model, Pretrained, build_model, initial_parameters, load_parameters
@@ -258,6 +258,9 @@ def _make_models(
             models.append(copy_model(models[0]))
         else:
             model = build_model(spec.task.model, spec.task.input_shape, spec.task.num_classes, user_models=user_models)
-            load_parameters(model, get_kind(initial, "model") or {})
+            try:
+                load_parameters(model, get_kind(initial, "model") or {})
+            except ValueError as error:
+                raise PayloadError(f"the initial model: {error}") from error
             models.append(engine.lay_out(model.to(device)))
     return models

@@ -118,6 +118,7 @@ class ChangeControl:
         answer = Answer.YES_WITHOUT_TRAINING if request.no_train else Answer.YES
         try:
             proposal = await self._book.approve(change_id, answer)
+            await self._service.resume()  # a round that waits for this site's consent may be in hand
         except ChainError as error:
             raise ChangeRefused(describe(error)) from error
         self._service.events.publish("operator", approved=change_id.hex())

@@ -42,6 +42,7 @@ from node.p2p.peers import Peer
 from node.p2p.transport.base import PeerUnavailable, Transport
 from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
+from node.runs.initial import read_initial
 from node.training.model_file import ModelFile, find_run, is_initial_needed, read_model
 from node.version import get_version
 
@@ -278,7 +279,8 @@ class NodeView:
         async with self._exporting:
             run = await asyncio.to_thread(find_run, data_dir, chain.runs.calendar)
             if is_initial_needed(run):
-                initial = await chain.disk.run(chain.store.get_blob, run.initial_model)
+                paths = [chain.store.blob_path(each.initial_model) for each in chain.runs.list_origins(run.number)]
+                initial = await chain.disk.run(read_initial, run, paths)
             return await asyncio.to_thread(read_model, data_dir, chain.genesis, run, initial)
 
     # ---- events

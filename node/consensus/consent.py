@@ -103,6 +103,8 @@ class Consent:
     def note(self, approval: Approval) -> None:
         """This node's operator has answered, and that is durable."""
         self._own[approval.change_id] = approval.answer
+        if self._seen.state is not None:
+            self._judge(self._seen.state)
 
     def find(self, change_id: Digest) -> ExecutedChange | None:
         """A change in a block that training depends on, which can still be approved; None of any other."""
@@ -126,10 +128,15 @@ class Consent:
                 self._seen.add(executed)
             self._seen.state = tip.state
         self._seen.height = max(self._seen.height, tip.height)
-        reason = self.describe(tip.state, tip.height + 1)
+        self._judge(tip.state)
+
+    def _judge(self, state: State) -> None:
+        """Finds out whether this site trains for the height after what it has seen, and tells where that is news."""
+        height = self._seen.height + 1
+        reason = self.describe(state, height)
         if reason != self.reason:
             self.reason = reason
-            self._tell(is_idle=not tip.state.has_round(tip.height + 1))
+            self._tell(is_idle=not state.has_round(height))
 
     def describe(self, state: State, height: int) -> str | None:
         """The reason why this site does not train for `height`, which `state` judges; None where it does, or nobody."""

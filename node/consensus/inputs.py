@@ -6,12 +6,16 @@ is pulled, and a round goes on without those of whom it cannot be had.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from chain.block import Block, Id
 from chain.calendar import Place
 from chain.errors import StoreCorrupted
 from chain.run import Run
 from chain.state import State
 from chain.store.sqlite import SqliteStore
+from ml.errors import PayloadError, SpecError
 from node.boundary import Boundary
 from node.consensus.current import CurrentRound
 from node.consensus.record import Records
@@ -21,6 +25,7 @@ from node.payloads.fetcher import BlobFetcher
 from node.payloads.on_demand import OnDemand, get_kinds
 from node.payloads.pulled import Pulled
 from node.payloads.shared_sets import SharedSets
+from node.runs.initial import combine, holds_whole_model
 from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
 from node.training.learner import RoundInput
@@ -75,12 +80,24 @@ class BlockInputs:
 
     async def open_run(self, state: State) -> RunTask:
         """What the worker needs to begin a run: its terms, and its initial model, from a peer where it is not here."""
-        run, calendar = state.run, self._runs.calendar
-        if not self._store.has_blob(run.initial_model):
-            await self._blobs.fetch(run.initial_model, calendar.max_aggregate_bytes)
+        run, paths = state.run, list[Path]()
+        for origin in self._runs.list_origins(run.number):
+            if not self._store.has_blob(origin.initial_model):
+                await self._blobs.fetch(origin.initial_model, self._runs.calendar.max_aggregate_bytes)
+            paths.append(self._store.blob_path(origin.initial_model))
+            if await self._disk.run(holds_whole_model, run, paths[-1]):
+                break
+        initial = paths[0] if len(paths) == 1 else await self._disk.run(self._combine, run, paths)
         goes_on_after = await self._disk.run(self._find_last_round, run)
-        path = self._store.blob_path(run.initial_model)
-        return RunTask(run, state.rules.limits, state.n, path, goes_on_after)
+        return RunTask(run, state.rules.limits, state.n, initial, goes_on_after)
+
+    @staticmethod
+    def _combine(run: Run, paths: Sequence[Path]) -> Path | bytes:
+        """Runs on the disk's thread. Where there is no making sense of the blobs, the newest: the worker says why."""
+        try:
+            return combine(run, paths)
+        except (PayloadError, SpecError, OSError):
+            return paths[0]
 
     def _find_last_round(self, run: Run) -> int | None:
         """The last round of the run before, if this one goes on from its aggregate with the same method and model, and

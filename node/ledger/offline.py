@@ -28,6 +28,7 @@ from node.ledger.reader import Ledger
 from node.ledger.scores import add_scores_of_stopped
 from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
+from node.runs.initial import read_initial
 from node.runs.specs import RunSpecs
 from node.training.model_file import ModelFile, find_run, is_initial_needed, read_model
 
@@ -140,7 +141,8 @@ class OfflineNode:
     def _read_model(self) -> ModelFile:
         with _translated(self._data_dir):
             run = find_run(self._data_dir, self._runs.calendar)
-            initial = self._store.get_blob(run.initial_model) if is_initial_needed(run) else None
+            paths = [self._store.blob_path(each.initial_model) for each in self._runs.list_origins(run.number)]
+            initial = read_initial(run, paths) if is_initial_needed(run) else None
             return read_model(self._data_dir, self.genesis, run, initial)
 
     def get_height(self) -> int:

@@ -47,7 +47,7 @@ class Retention:
         self._newest = deque(stored.block for stored in newest)
         # Read by later rounds, or were when this node went down.
         self._old = list(read_sharing_blocks(store, runs, head - len(self._newest)))
-        self._initial_models = runs.calendar.initial_models
+        self._initial_models = runs.initial_models
         self._left_out: dict[str, dict[str, list[str]]] = {
             key: store.get_meta(key) or {} for key in (LEFT_OUT, IF_LARGE)
         }
@@ -91,7 +91,7 @@ class Retention:
 
     def _drop_initial_models(self) -> int:
         """What the run before the last one began from is needed no more."""
-        before, self._initial_models = self._initial_models, self._runs.calendar.initial_models
+        before, self._initial_models = self._initial_models, self._runs.initial_models
         gone = {digest for digest in before - self._initial_models if self._is_large(digest)}
         if not gone:
             return 0
@@ -134,7 +134,7 @@ class Retention:
                 doomed.add(digest)
         if not doomed:
             return 0
-        kept = self._store.referenced_blobs(block.height + 1) | self._runs.calendar.initial_models
+        kept = self._store.referenced_blobs(block.height + 1) | self._runs.initial_models
         kept |= self._get_proposed_models()
         for digest in taken - kept:
             self._store.drop_partial(digest)  # of a pull that was called off

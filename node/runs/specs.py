@@ -14,6 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Self
 
+from chain.block import Digest
 from chain.calendar import Calendar, Place, Span
 from chain.layout import MAX_HEIGHT
 from chain.rules import Rules
@@ -22,6 +23,7 @@ from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
 from ml.specs import MethodSpec, get_spec
+from ml.specs.architectures import initial_schema
 
 _CACHED = 16  # specs
 
@@ -123,6 +125,34 @@ class RunSpecs:
             return False
         last = round_.spec.needed_until(round_.number)
         return None if last is None else run.get_round(head) < last
+
+    # ---- what a run begins from
+
+    def list_origins(self, number: int) -> list[Run]:
+        """The run of this number and those before it, newest first, back to the one whose initial model is whole for
+        certain: an aggregate that a run goes on from may hold a part of a model, or prototypes alone."""
+        origins: list[Run] = []
+        while (run := self.calendar.get_run(number)) is not None:
+            origins.append(run)
+            before = self.calendar.get_run(number - 1)
+            if before is None or self._aggregates_whole_models(before):
+                break
+            number -= 1
+        return origins
+
+    @property
+    def initial_models(self) -> frozenset[Digest]:
+        """Those that the run in force and the one before it began from, and that of genesis."""
+        newest = self.calendar.newest.run.number
+        runs = [*self.list_origins(newest), *self.list_origins(newest - 1), *self.list_origins(1)]
+        return frozenset(run.initial_model for run in runs)
+
+    def _aggregates_whole_models(self, run: Run) -> bool:
+        try:
+            wanted = initial_schema(run.model, run.input["shape"], len(run.classes)).arrays
+        except SpecError:
+            return False
+        return wanted.keys() <= {name.removeprefix("model/") for name in run.schema.get("aggregate", ())}
 
     def _get_spec(self, span: Span) -> MethodSpec:
         """Raises SpecError."""

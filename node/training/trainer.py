@@ -67,7 +67,7 @@ class RunTask:
     run: Run
     limits: Limits
     num_members: int
-    initial_model: Path
+    initial_model: Path | bytes
     goes_on_after: int | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def running(net: Cluster) -> Iterable[str]:
 def make_next_run(net: Cluster, rounds: int = 0, **terms: Any) -> StartRun:
     run = net.genesis.run
     given = {**{name: run.to_terms()[name] for name in TERMS if name != "initial_model"}, "rounds": rounds, **terms}
-    return StartRun(2, given, run.initial_model)
+    return StartRun(2, given, None)
 
 
 async def wait_for_trained(net: Cluster, *names: str) -> int:
@@ -119,6 +120,29 @@ def test_a_run_goes_on_without_a_site_that_did_not_approve_it_until_it_does(tmp_
             await wait_for_trained(net, "node3")
             assert get_service(net, "node3").consent.reason is None
             net.check_agreement()
+
+    run_virtual(story())
+
+
+def test_a_round_that_lacks_a_sites_consent_goes_on_with_it(tmp_path: Path) -> None:
+    """Of four one is away and one has not approved: two contributions are too few, and no block comes."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4, start=()) as net:
+            ask_all(net)
+            for name in ALL:
+                net.start(name)
+            await wait_for_trained(net, *ALL)
+            change_id = await agree(net, make_next_run(net), *BUT_THE_LAST)
+            await net.wait_for(lambda: get_service(net, "node3").consent.reason is not None, "node3 to abstain")
+            await net.crash("node1")
+            height = net["node3"].height
+            await asyncio.sleep(20)
+            assert net["node3"].height <= height + 1
+            late = get_service(net, "node3")
+            await late.proposals.approve(change_id)
+            await late.resume()
+            await wait_for_trained(net, "node3")
 
     run_virtual(story())
 

@@ -39,7 +39,8 @@ class RunTrainer(InlineTrainer):
 
     async def start(self, task: RunTask) -> TrainerInfo:
         self.tasks.append(task)
-        data, run = task.initial_model.read_bytes(), task.run
+        initial, run = task.initial_model, task.run
+        data = initial if isinstance(initial, bytes) else initial.read_bytes()
         federation = Federation(
             method=run.method,
             model=run.model,

@@ -125,11 +125,3 @@ def test_a_span_has_the_rules_and_members_of_its_heights() -> None:
     calendar = read(chain)
     assert [calendar.get_span(height).rules.keep_heights for height in (1, 2, 3)] == [2, 2, 3]
     assert calendar.get_span(3).num_members == 4
-
-
-def test_the_models_that_two_runs_began_from_are_known() -> None:
-    chain = make_chain(rounds=1)
-    for number in (2, 3):
-        chain.add_change(start_run(chain, number, rounds=1))
-    first, models = chain.genesis.run.initial_model, read(chain).initial_models
-    assert models == {first, make_digest("model of run 2"), make_digest("model of run 3")}

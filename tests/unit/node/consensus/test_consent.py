@@ -108,6 +108,13 @@ def test_a_run_that_was_not_approved_is_named_with_what_to_type(site: Site) -> N
     assert site.ask(site.make_consent(KEYS[0], asks=False)) is None
 
 
+def test_an_approval_that_comes_while_a_round_waits_for_it_counts_at_once(site: Site) -> None:
+    change_id = site.change(site.make_run(), OTHERS)
+    assert site.ask() is not None
+    site.approve(change_id)
+    assert site.consent.reason is None
+
+
 def test_an_answer_that_came_late_is_there_after_a_restart(site: Site) -> None:
     site.approve(site.change(site.make_run(), OTHERS))
     assert site.ask() is None
