@@ -47,8 +47,6 @@ from node.training.model_file import ModelFile, find_run, is_initial_needed, rea
 from node.version import get_version
 
 EVENT_KINDS = (
-    "standing",
-    "divergence",
     "block",
     "round",
     "training",
@@ -62,6 +60,8 @@ EVENT_KINDS = (
     "approval",
     "change",
     "consent",
+    "standing",
+    "divergence",
 )
 LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
 PROGRESS_S = 0.25  # between two messages about an audit under way

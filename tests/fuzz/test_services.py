@@ -61,6 +61,7 @@ LIMITS = RateLimits(
 # How a call may end: never with INTERNAL, which says that it was this node's fault.
 PEER_ENDS = {FINE.OK, FINE.PERMISSION_DENIED, FINE.RESOURCE_EXHAUSTED, FINE.ABORTED, FINE.CANCELLED}
 ADMIN_ENDS = {FINE.OK, FINE.INVALID_ARGUMENT, FINE.NOT_FOUND, FINE.RESOURCE_EXHAUSTED, FINE.CANCELLED}
+ADMIN_ENDS |= {FINE.FAILED_PRECONDITION}  # a change that cannot hold
 
 once = settings(derandomize=True, database=None, max_examples=20)
 every_peer_call = pytest.mark.parametrize("method", [*PEER.methods], ids=lambda method: method.name)

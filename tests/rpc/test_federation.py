@@ -214,6 +214,11 @@ async def test_members_are_listed_and_shown(tmp_path: Path, capsys: Captured) ->
         assert "there are node0, node1, node2" in await run(capsys, one, "members", "show", "nodeX", code=3)
 
 
+def count_approvals(one: Running, name: str, change_id: str) -> int:
+    proposal = get_service(one, name).proposals.get(bytes.fromhex(change_id))
+    return 0 if proposal is None else len(proposal.approvals)
+
+
 async def test_runs_are_listed_with_who_approved_and_who_trained(tmp_path: Path, capsys: Captured) -> None:
     async with running(tmp_path, rounds=3, n=4) as one:
         await one.net.wait_for_height(3)
@@ -227,6 +232,9 @@ async def test_runs_are_listed_with_who_approved_and_who_trained(tmp_path: Path,
         proposals = get_service(one, "node2").proposals
         await one.net.wait_for(lambda: proposals.get(bytes.fromhex(proposed["id"])) is not None, "the third to hear")
         await proposals.approve(bytes.fromhex(proposed["id"]), Answer.YES_WITHOUT_TRAINING)
+        await one.net.wait_for(
+            lambda: all(count_approvals(one, name, proposed["id"]) == 3 for name in one.net.nodes), "all to have three"
+        )
         await approve(one, proposed["id"], "node3")
         await one.net.wait_for(lambda: get_service(one).tip.state.run.number == 2, "the second run")
         first, second = (await ask_json(capsys, one, "runs"))["runs"]
