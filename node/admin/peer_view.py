@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from chain.genesis import Genesis
 from chain.signing import encode_id
 from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus.service import RoundService
-from node.ledger.reader import get_member_name
 from node.p2p.address_book import AddressBook
 from node.p2p.bans import Bans
 from node.p2p.peers import Peer
@@ -22,7 +20,6 @@ class PeerView:
     def __init__(
         self,
         service: RoundService,
-        genesis: Genesis,
         book: AddressBook,
         *,
         transport: Transport,
@@ -31,7 +28,6 @@ class PeerView:
         clock: Clock,
     ) -> None:
         self._service = service
-        self._genesis = genesis
         self._book = book
         self._transport = transport
         self._bans = bans
@@ -83,4 +79,4 @@ class PeerView:
     def get_name(self, node_id: bytes) -> str:
         """The name of a peer or member; the start of a stranger's key."""
         peer = self._service.peers.get(node_id)
-        return peer.name if peer is not None else get_member_name(self._genesis, node_id)
+        return peer.name if peer is not None else self._service.peers.get_name(node_id)

@@ -14,12 +14,13 @@ from chain.block import Block, Id
 from chain.calendar import Place
 from chain.run import Run
 from chain.signing import encode_id
+from chain.state import State
 from ml.data.base import InputFormat
 from ml.payload import Array, decode_arrays
 from node.admin.samples import decode_samples, get_max_samples, get_top
 from node.admin.stored_chain import StoredChain
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
-from node.ledger.reader import get_member_name
+from node.ledger.names import get_name
 from node.offload import Offload, run_sized
 from node.pb import admin_pb2 as pb
 from node.training.learner import Learner
@@ -80,9 +81,10 @@ class Predictor:
         predicted = await self._ask_worker(request.samples, wait_s)
         run = self._get_run(predicted.run)
         height = self._chain.runs.calendar.get_height(Place(predicted.run, predicted.applied_round))
-        block = await self._chain.get_block(height or 0)
+        block, judge = await self._chain.get_block(height or 0), await self._chain.get_judge(height or 0)
         top = get_top(request.top, len(run.classes))
-        return await self._arithmetic.run(self._describe, predicted, block, run, top)  # milliseconds, for few bytes
+        # milliseconds, for few bytes
+        return await self._arithmetic.run(_describe, predicted, block, judge, run, top)
 
     def _get_run(self, number: int | None) -> Run:
         calendar = self._chain.runs.calendar
@@ -117,28 +119,30 @@ class Predictor:
         steps = "" if progress is None else f" ({progress.step} of {progress.steps} steps)"
         return f"{work}{steps}, and a prediction waits for its end"
 
-    def _describe(self, predicted: Predicted, block: Block, run: Run, top: int) -> pb.PredictReply:
-        """The reply, with the `top` most probable classes of each sample; of equal ones the first."""
-        answer = decode_arrays(predicted.answer, len(predicted.answer))
-        labels, probabilities = answer["labels"], answer["probabilities"]  # [N], [N, C]
-        ranked = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
-        reply = pb.PredictReply(applied_round=predicted.applied_round, run=predicted.run)
-        for i, label in enumerate(labels.tolist()):
-            said = reply.predictions.add(**_name(run, label, probabilities[i]))
-            for other in ranked[i].tolist():
-                said.top.add(**_name(run, other, probabilities[i]))
-            if "distances" in answer:
-                said.distance = float(answer["distances"][i])
-            if "authors" in answer:
-                self._name_nearest(said, int(answer["authors"][i]), block)
-        return reply
 
-    def _name_nearest(self, said: pb.Prediction, author: int, block: Block) -> None:
-        count = len(block.contributions)
-        if not 0 <= author < count:
-            raise NodeError(f"block {block.height}: expected an author from 0 to {count - 1}, got {author}")
-        key = block.contributions[author].author
-        said.nearest, said.nearest_name = encode_id(key), get_member_name(self._chain.genesis, key)
+def _describe(predicted: Predicted, block: Block, judge: State, run: Run, top: int) -> pb.PredictReply:
+    """The reply, with the `top` most probable classes of each sample; of equal ones the first."""
+    answer = decode_arrays(predicted.answer, len(predicted.answer))
+    labels, probabilities = answer["labels"], answer["probabilities"]  # [N], [N, C]
+    ranked = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+    reply = pb.PredictReply(applied_round=predicted.applied_round, run=predicted.run)
+    for i, label in enumerate(labels.tolist()):
+        said = reply.predictions.add(**_name(run, label, probabilities[i]))
+        for other in ranked[i].tolist():
+            said.top.add(**_name(run, other, probabilities[i]))
+        if "distances" in answer:
+            said.distance = float(answer["distances"][i])
+        if "authors" in answer:
+            _name_nearest(said, int(answer["authors"][i]), block, judge)
+    return reply
+
+
+def _name_nearest(said: pb.Prediction, author: int, block: Block, judge: State) -> None:
+    count = len(block.contributions)
+    if not 0 <= author < count:
+        raise NodeError(f"block {block.height}: expected an author from 0 to {count - 1}, got {author}")
+    key = block.contributions[author].author
+    said.nearest, said.nearest_name = encode_id(key), get_name(judge, key)
 
 
 def _name(run: Run, label: int, probabilities: Array) -> dict[str, int | str | float]:

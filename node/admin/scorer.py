@@ -69,7 +69,7 @@ class Scorer:
     def _recall(self, shown: pb.Round) -> Scores:
         """The same object for all who ask about a round."""
         if shown.height not in self._known:
-            self._known[shown.height] = Scores.from_round(shown, self._chain.genesis)
+            self._known[shown.height] = Scores.from_round(shown)
         self._known.move_to_end(shown.height)
         while len(self._known) > KEPT_ROUNDS:
             self._known.popitem(last=False)

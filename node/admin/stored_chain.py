@@ -39,6 +39,10 @@ class StoredChain:
             raise self.describe_missing(height)
         return stored.block
 
+    async def get_judge(self, height: int) -> State:
+        """The state that judged the block at `height`, or judges it. Raises StoreCorrupted."""
+        return await self.disk.run(self.store.get_state, max(0, height - 1))
+
     async def make_join_file(self, addresses: Mapping[Id, str]) -> JoinFile:
         """Of the head, read a block at a time, so that nothing else waits for long."""
         head = (await self.disk.run(self.store.head)).block

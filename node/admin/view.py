@@ -180,7 +180,8 @@ class NodeView:
         if round_ is not None and is_explained(round_):
             shared = chain.runs.find_shared(round_)
             read = await chain.disk.run(self._ledger.read_agreed, number, None if shared is None else shared.height)
-            shown.MergeFrom(await asyncio.to_thread(explain_round, chain.genesis, round_, *read))
+            state = await chain.get_judge(number)
+            shown.MergeFrom(await asyncio.to_thread(explain_round, state, round_, *read))
         return shown
 
     async def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
@@ -211,8 +212,7 @@ class NodeView:
                 raise NodeUnreachable(f"{peer.name}: {error}") from error
             if not theirs:
                 raise NodeUnreachable(f"{peer.name} did not give its block {height}")
-            state = await self._chain.disk.run(self._chain.store.get_state, max(0, height - 1))
-            return ours, theirs[0], state
+            return ours, theirs[0], await self._chain.get_judge(height)
 
         heights = self._service.tip.height, peer.status.head_height
         shown = await await_comparison(compare_chains(self._chain.genesis, *heights), get_pair)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: AddressBook) -> NodeView:
     """Of a node that comes up now."""
     ledger, started_ms = Ledger(c.genesis, c.store, c.runs.calendar), c.clock.now_ms()
-    peers = PeerView(service, c.genesis, book, transport=c.transport, bans=c.bans, boundary=c.boundary, clock=c.clock)
+    peers = PeerView(service, book, transport=c.transport, bans=c.bans, boundary=c.boundary, clock=c.clock)
     processes = Processes(c.trainer, c.miner)
     process = ProcessView(c.genesis, c.me, processes, c.transport, c.store.path, clock=c.clock, started_ms=started_ms)
     return NodeView(

@@ -20,7 +20,6 @@ from node.errors import NodeError, VerificationFailed
 
 if TYPE_CHECKING:
     from chain.audit import ExportedBlock
-    from chain.genesis import Genesis
     from node.pb import admin_pb2 as pb
 
 
@@ -347,12 +346,12 @@ def export(
     with open_ledger(socket, config, data_dir) as ledger:
         blocks = ledger.export(first, last)
         if str(file) == "-":
-            count = _write(sys.stdout.buffer, file_format, ledger.genesis, blocks)
+            count = _write(sys.stdout.buffer, file_format, ledger, blocks)
             sys.stdout.buffer.flush()
             print(f"fednode: {count} blocks written", file=sys.stderr)
             return
         with _replacing(file, force) as stream:
-            count = _write(stream, file_format, ledger.genesis, blocks)
+            count = _write(stream, file_format, ledger, blocks)
     num_bytes = file.stat().st_size
     if as_json:
         with file.open("rb") as stream:
@@ -382,17 +381,22 @@ def _replacing(path: Path, force: bool) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
-def _write(out: IO[bytes], file_format: ExportFormat, genesis: Genesis, blocks: Iterator[ExportedBlock]) -> int:
+def _write(out: IO[bytes], file_format: ExportFormat, ledger: LedgerReader, blocks: Iterator[ExportedBlock]) -> int:
     from chain.audit import write_export
 
     if file_format is ExportFormat.BINARY:
-        return write_export(out, genesis.chain_id, blocks)
+        return write_export(out, ledger.genesis.chain_id, blocks)
     from node.admin.json_view import to_json
-    from node.ledger.reader import show_stored
+    from node.cli.output import MOST_AT_ONCE
 
     count, head = 0, None
-    for _, block, certificate in blocks:
-        shown = to_json(show_stored(genesis, block, certificate))
+    summaries: Iterator[pb.BlockSummary] = iter(())
+    for height, block, certificate in blocks:
+        summary = next(summaries, None)
+        if summary is None:
+            summaries = iter(ledger.list_blocks(height, MOST_AT_ONCE, reverse=True).blocks)
+            summary = next(summaries)
+        shown = to_json(summary)
         line = shown | {"block": block.hex(), "certificate": certificate.hex()}
         out.write(json.dumps(line).encode() + b"\n")
         count, head = count + 1, shown["id"]

@@ -71,7 +71,6 @@ def list_some(
             return list(page.rounds), page.next if page.HasField("next") else None
 
         entries = gather_pages(get_page, first, limit)
-        num_members = ledger.genesis.state.n
     if as_json:
         print_json({"rounds": [to_json(entry) for entry in entries]})
         return
@@ -87,7 +86,7 @@ def list_some(
                 _name_round(entry),
                 show_time(entry.time),
                 entry.miner_name,
-                f"{len(entry.contributors)}/{num_members}",
+                f"{len(entry.contributors)}/{entry.num_members}",
                 str(len(entry.rejected)) if entry.rejected else "-",
                 str(entry.view),
                 f"{entry.train['iterations']:.0f}" if "iterations" in entry.train else "-",
@@ -152,13 +151,10 @@ def show(
 
     with open_ledger(socket, config, data_dir) as ledger:
         entry, unit = ledger.get_round(number, timeout_s if scores else None), get_work_unit(ledger.genesis)
-        absent = [
-            member.name for member in ledger.genesis.state.members if member.name not in set(entry.contributor_names)
-        ]
     if as_json:
         print_json(to_json(entry))
         return
-    print_facts(_describe(entry, absent, unit))
+    print_facts(_describe(entry, unit))
     print_scores(entry)
     if entry.HasField("schedule"):
         told = entry.schedule
@@ -174,7 +170,7 @@ def _name_round(entry: pb.Round) -> str:
     return f"{entry.round} of run {entry.run}, height {entry.height}"
 
 
-def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, str]]:
+def _describe(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
     from node.cli.output import show_bytes, show_id, show_number, show_time
     from node.cli.peers import describe_not_taken
 
@@ -184,8 +180,8 @@ def _describe(entry: pb.Round, absent: list[str], unit: str) -> list[tuple[str, 
         ("votes", f"{entry.votes} in view {entry.view}"),
         ("contributed", ", ".join(entry.contributor_names)),
     ]
-    if absent:
-        facts.append(("left out", ", ".join(absent)))
+    if entry.absent_names:
+        facts.append(("left out", ", ".join(entry.absent_names)))
     facts += [(f"without {show_id(author)}", why) for author, why in sorted(entry.left_out.items())]
     facts += [
         (f"refused {show_id(author)}", why)

@@ -18,7 +18,7 @@ from chain.signing import encode_id
 from chain.state import State
 from chain.validation import validate_certificate
 from node.errors import VerificationFailed
-from node.ledger.reader import get_member_name
+from node.ledger.names import get_name
 from node.pb import admin_pb2 as pb
 
 StoredBytes = tuple[bytes, bytes]  # a block and its certificate, canonical
@@ -72,7 +72,7 @@ def _show_parting(genesis: Genesis, height: int, pair: Pair, shown: pb.ChainComp
         certificate = _find_certificate(state, block, stored[1])
         place.height, place.id, place.time = height, block.id.hex(), format_time(block.header.time_ms)
         place.miner = encode_id(block.header.miner)
-        place.miner_name = get_member_name(genesis, block.header.miner)
+        place.miner_name = get_name(state, block.header.miner)
         if certificate is not None:
             place.certified, place.votes = True, len(certificate.signatures)
             voters.append({index for index, _ in certificate.signatures})

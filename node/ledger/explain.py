@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from chain.block import Block
-from chain.genesis import Genesis
 from chain.signing import encode_id
+from chain.state import State
 from ml.payload import decode_arrays
-from node.ledger.reader import get_member_name
+from node.ledger.names import get_name
 from node.payloads.on_demand import get_kinds
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunRound
@@ -27,10 +27,11 @@ def is_explained(round_: RunRound) -> bool:
 
 
 def explain_round(
-    genesis: Genesis, round_: RunRound, block: Block, aggregate: bytes | None, shared: Block | None = None
+    state: State, round_: RunRound, block: Block, aggregate: bytes | None, shared: Block | None = None
 ) -> pb.Round:
-    """A round with nothing but its `peering` and `schedule`, each where there is one. `aggregate` is the block's, None
-    when it is not held or there is none; `shared` is the block of `RunSpecs.find_shared`."""
+    """A round with nothing but its `peering` and `schedule`, each where there is one. `state` judged its block;
+    `aggregate` is the block's, None when it is not held or there is none; `shared` is the block of
+    `RunSpecs.find_shared`."""
     spec, number = round_.spec, round_.number
     if aggregate is None and get_kinds(round_) and spec.rules(number):
         return pb.Round(peering=pb.Peering(held=False))
@@ -41,13 +42,13 @@ def explain_round(
     if "epochs" in told:
         shown.schedule.CopyFrom(pb.Schedule(**{key: told[key] for key in ("epochs", "lambda_c", "lambda_dis")}))
     if "nodes" in told:
-        shown.peering.CopyFrom(_show(genesis, block, told))
+        shown.peering.CopyFrom(_show(state, block, told))
     return shown
 
 
-def _show(genesis: Genesis, block: Block, told: Mapping[str, Any]) -> pb.Peering:
+def _show(state: State, block: Block, told: Mapping[str, Any]) -> pb.Peering:
     authors = [contribution.author for contribution in block.contributions]
-    names = [get_member_name(genesis, author) for author in authors]
+    names = [get_name(state, author) for author in authors]
     shown = pb.Peering(held=True, div=told.get("div"), threshold=told.get("threshold"))
     for i, node in enumerate(told["nodes"]):
         taker = shown.nodes.add(id=encode_id(authors[i]), name=names[i], branch=node.get("branch"))

@@ -115,7 +115,7 @@ class OfflineNode:
             if is_explained(round_):
                 shared = runs.find_shared(round_)
                 read = self._ledger.read_agreed(number, None if shared is None else shared.height)
-                shown.MergeFrom(explain_round(self.genesis, round_, *read))
+                shown.MergeFrom(explain_round(self.read_state(number - 1), round_, *read))
             if scores_within_s is not None:
                 add_scores_of_stopped(shown, self.genesis, round_, self._store)
             return shown

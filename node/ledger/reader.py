@@ -14,7 +14,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from chain.block import ZERO, Block, Certificate, Contribution, EvidenceKind, Id, PayloadRef
+from chain.block import ZERO, Block, Certificate, Contribution, EvidenceKind, PayloadRef
 from chain.calendar import Calendar
 from chain.codec import decode_block, decode_certificate, decode_sealed_header, decode_vote
 from chain.errors import StoreCorrupted
@@ -22,12 +22,14 @@ from chain.genesis import Genesis
 from chain.layout import MAX_HEIGHT
 from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
+from chain.state import State
 from chain.store.blob_files import reading_blob
 from chain.store.interface import StoredEvidence
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import InvalidRequest, NotFound
+from node.ledger.names import get_name
 from node.payloads.retention import LARGE_BYTES
 from node.pb import admin_pb2 as pb
 
@@ -36,14 +38,8 @@ MAX_LIMIT = 500  # of one page
 NEWEST_ROUNDS = 64  # how far below the head the newest measurements are looked for
 
 
-def get_member_name(genesis: Genesis, key: Id) -> str:
-    """The name of a member; the short id of a stranger."""
-    index = genesis.state.index_of(key)
-    return genesis.state.members[index].name if index is not None else encode_id(key)[:8]
-
-
-def show_summary(genesis: Genesis, block: Block, certificate: Certificate | None, num_bytes: int) -> pb.BlockSummary:
-    """One line about a finalised block, of `num_bytes` with its certificate."""
+def show_summary(state: State, block: Block, certificate: Certificate | None, num_bytes: int) -> pb.BlockSummary:
+    """One line about a finalised block, which `state` judged, of `num_bytes` with its certificate."""
     header = block.header
     summary = pb.BlockSummary(
         height=block.height,
@@ -54,13 +50,13 @@ def show_summary(genesis: Genesis, block: Block, certificate: Certificate | None
         nonce=block.nonce,
         mining_s=(header.time_ms - header.start_ms) / 1000,
         num_contributions=len(block.contributions),
-        num_members=genesis.state.n,
+        num_members=state.n,
         bytes=num_bytes,
         payload_bytes=sum(ref.size for contribution in block.contributions for ref in contribution.payloads),
         body=header.body.hex(),
     )
     if header.miner != ZERO:
-        summary.miner, summary.miner_name = encode_id(header.miner), get_member_name(genesis, header.miner)
+        summary.miner, summary.miner_name = encode_id(header.miner), get_name(state, header.miner)
     if header.aggregate != ZERO:
         summary.aggregate = header.aggregate.hex()
     if certificate is not None:
@@ -68,11 +64,11 @@ def show_summary(genesis: Genesis, block: Block, certificate: Certificate | None
     return summary
 
 
-def show_stored(genesis: Genesis, block: bytes, certificate: bytes) -> pb.BlockSummary:
+def _show_stored(state: State, block: bytes, certificate: bytes) -> pb.BlockSummary:
     """As `show_summary`, from canonical bytes. Raises DecodeError."""
     return show_summary(
-        genesis,
-        decode_block(genesis.chain_id, block),
+        state,
+        decode_block(state.chain_id, block),
         decode_certificate(certificate) if certificate else None,
         len(block) + len(certificate),
     )
@@ -108,21 +104,21 @@ class Ledger:
             raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
         block = decode_block(self.genesis.chain_id, stored[0])
         certificate = decode_certificate(stored[1]) if stored[1] else None
-        aggregate = block.header.aggregate
+        aggregate, state = block.header.aggregate, self._get_judge(height)
         return pb.Block(
-            summary=show_summary(self.genesis, block, certificate, len(stored[0]) + len(stored[1])),
+            summary=show_summary(state, block, certificate, len(stored[0]) + len(stored[1])),
             aggregate_held=aggregate != ZERO and self._store.has_blob(aggregate),
             contributions=[
-                self._show_contribution(contribution, include_payloads) for contribution in block.contributions
+                self._show_contribution(state, contribution, include_payloads) for contribution in block.contributions
             ],
-            votes=[self._show_voter(index) for index, _ in certificate.signatures] if certificate is not None else (),
+            votes=[_show_voter(state, index) for index, _ in certificate.signatures] if certificate is not None else (),
         )
 
     def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
         """A page of heights from `first` on: downwards from the head unless told otherwise, `reverse` upwards."""
         heights, following = self._choose_heights(first, limit, lowest=0, reverse=reverse)
         shown = {
-            row.height: show_stored(self.genesis, row.block, row.certificate)
+            row.height: _show_stored(self._get_judge(row.height), row.block, row.certificate)
             for row in self._store.read_rows(min(heights), max(heights))
             if row.damage is None
         }
@@ -135,10 +131,12 @@ class Ledger:
             reply.next = following
         return reply
 
-    def _show_contribution(self, contribution: Contribution, include_payloads: bool) -> pb.ContributionView:
+    def _show_contribution(
+        self, state: State, contribution: Contribution, include_payloads: bool
+    ) -> pb.ContributionView:
         return pb.ContributionView(
             author=encode_id(contribution.author),
-            name=get_member_name(self.genesis, contribution.author),
+            name=get_name(state, contribution.author),
             weight=contribution.weight,
             payloads=[self._show_payload(ref, include_payloads) for ref in contribution.payloads],
         )
@@ -166,10 +164,6 @@ class Ledger:
         path = self._store.blob_path(ref.digest)
         with reading_blob(path):
             return map_arrays(path, ref.size)
-
-    def _show_voter(self, index: int) -> pb.Voter:
-        member = self.genesis.state.members[index]
-        return pb.Voter(id=encode_id(member.key), name=member.name)
 
     # ---- rounds
 
@@ -235,26 +229,28 @@ class Ledger:
     ) -> pb.Round:
         """What the chain says of the round, and what this node measured of it, if it took part."""
         shown = pb.Round() if record is None else _show_record(record)
-        authors = [contribution.author for contribution in block.contributions]
+        authors, state = [contribution.author for contribution in block.contributions], self._get_judge(block.height)
         shown.height, shown.block, shown.time = block.height, block.id.hex(), format_time(block.header.time_ms)
         place = calendar.get_place(block.height)
         if place is not None:
             shown.run, shown.round = place.run, place.round
         shown.miner = encode_id(block.header.miner)
-        shown.miner_name = get_member_name(self.genesis, block.header.miner)
+        shown.miner_name = get_name(state, block.header.miner)
         shown.payload_bytes = sum(ref.size for contribution in block.contributions for ref in contribution.payloads)
         del shown.contributors[:]
         shown.contributors.extend(encode_id(author) for author in authors)
-        shown.contributor_names.extend(get_member_name(self.genesis, author) for author in authors)
+        shown.contributor_names.extend(get_name(state, author) for author in authors)
+        shown.num_members = state.n
+        shown.absent_names.extend(member.name for member in state.members if member.key not in authors)
         if certificate is not None:
             shown.votes, shown.view = len(certificate.signatures), certificate.view
         shown.measured = record is not None
         for candidate in shown.candidates:
-            candidate.miner_name = get_member_name(self.genesis, decode_id(candidate.miner))
+            candidate.miner_name = get_name(state, decode_id(candidate.miner))
         for score in shown.scores:
-            score.name = get_member_name(self.genesis, decode_id(score.author))
+            score.name = get_name(state, decode_id(score.author))
         for refused in shown.not_taken:
-            refused.name = get_member_name(self.genesis, decode_id(refused.peer))
+            refused.name = get_name(state, decode_id(refused.peer))
         return shown
 
     # ---- evidence
@@ -265,9 +261,10 @@ class Ledger:
 
     def _show_evidence(self, stored: StoredEvidence) -> pb.EvidenceView:
         evidence = stored.evidence
+        state = self._get_judge(min(stored.height, self._store.head_height + 1))
         shown = pb.EvidenceView(
             author=encode_id(stored.author),
-            name=get_member_name(self.genesis, stored.author),
+            name=get_name(state, stored.author),
             height=stored.height,
             slot=evidence.kind.name.lower(),
             seen=None if stored.seen_ms is None else format_time(stored.seen_ms),
@@ -284,6 +281,10 @@ class Ledger:
         return shown
 
     # ---- heights
+
+    def _get_judge(self, height: int) -> State:
+        """The state that judged the block at `height`: after the height before it."""
+        return self._store.get_state(max(0, height - 1))
 
     def _check_height(self, height: int, what: str = "block") -> None:
         head = self._store.head_height
@@ -305,6 +306,11 @@ class Ledger:
             return heights, heights[-1] + 1 if heights[-1] < head else None
         heights = range(first, max(first - count, lowest - 1), -1)
         return heights, heights[-1] - 1 if heights[-1] > lowest else None
+
+
+def _show_voter(state: State, index: int) -> pb.Voter:
+    member = state.members[index]
+    return pb.Voter(id=encode_id(member.key), name=member.name)
 
 
 def _show_record(record: Mapping[str, Any]) -> pb.Round:

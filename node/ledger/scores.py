@@ -15,12 +15,10 @@ from typing import Any, Self
 from chain.block import Block
 from chain.errors import InvalidAggregate
 from chain.genesis import Genesis
-from chain.signing import decode_id
 from chain.store.sqlite import SqliteStore
 from ml.errors import MlError
 from ml.scores import compute_distances, get_compared_kinds
 from node.ledger.audit import Call, Inputs, call_directly, read_inputs
-from node.ledger.reader import get_member_name
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunRound
 
@@ -41,12 +39,12 @@ class Scores:
     is_done: bool = False
 
     @classmethod
-    def from_round(cls, shown: pb.Round, genesis: Genesis) -> Self:
+    def from_round(cls, shown: pb.Round) -> Self:
         """As its record has them."""
         known = {score.author: score for score in shown.scores}
         scores = [
-            known.get(author) or pb.Score(author=author, name=get_member_name(genesis, decode_id(author)))
-            for author in shown.contributors
+            known.get(author) or pb.Score(author=author, name=name)
+            for author, name in zip(shown.contributors, shown.contributor_names, strict=True)
         ]
         return cls(scores, is_done=all(one.HasField("distance") and one.HasField("effect") for one in scores))
 
@@ -105,7 +103,7 @@ def measure(
 
 def add_scores_of_stopped(shown: pb.Round, genesis: Genesis, round_: RunRound, store: SqliteStore) -> None:
     """Adds to a round the scores in a stopped node's directory. Raises StoreCorrupted."""
-    scores = Scores.from_round(shown, genesis)
+    scores = Scores.from_round(shown)
     stored = store.get_block(round_.height)
     if stored is not None and measure(scores, genesis, round_, store, stored.block) is not None:
         scores.no_effect = STOPPED

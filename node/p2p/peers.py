@@ -95,7 +95,7 @@ class Peers:
 
     def get_name(self, key: Id) -> str:
         """The name of a member, this one included; the start of a stranger's key."""
-        return self._names.get(key) or key.hex()[:8]
+        return self._names.get(key) or encode_id(key)[:8]
 
     def find(self, text: str) -> Peer:
         """The peer of this id, name, or beginning of an id. Raises NotFound, or InvalidRequest if there are several."""

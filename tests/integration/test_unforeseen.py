@@ -383,7 +383,7 @@ def test_who_causes_an_error_is_counted_and_shown(tmp_path: Path, monkeypatch: p
             shown = next(peer for peer in view.list_peers().peers if peer.id == encode_id(liar.key.id))
             assert shown.rejected == 1
             at = height if store.get_round(height) else height + 1
-            told = dict(_describe(Ledger(net.genesis, store).get_round(at), [LIAR], "step"))
+            told = dict(_describe(Ledger(net.genesis, store).get_round(at), "step"))
             assert told["not taken of node3"] == "1 failed"
             assert told[f"without {show_id(encode_id(liar.key.id))}"] == UNFORESEEN
             metrics = make_metrics(CallTimes(), service, context, VICTIM).encode("")[0].decode()

@@ -46,7 +46,7 @@ def test_maps_and_messages_within_are_shown_in_full() -> None:
 def test_a_summary_names_the_miner_and_counts_what_the_block_holds() -> None:
     block, _ = make_chain(GENESIS, KEYS, 1)[0]
     certificate = make_certificate(GENESIS, block, KEYS, view=2)
-    shown = show_summary(GENESIS, block, certificate, 1234)
+    shown = show_summary(GENESIS.state, block, certificate, 1234)
     assert (shown.height, shown.id, shown.prev) == (1, block.id.hex(), GENESIS.block0.id.hex())
     assert (shown.miner_name, shown.time) == ("node1", "2026-11-20T14:00:01Z")
     assert (shown.num_contributions, shown.num_votes, shown.num_members, shown.view) == (4, 3, 4, 2)
@@ -54,7 +54,7 @@ def test_a_summary_names_the_miner_and_counts_what_the_block_holds() -> None:
 
 
 def test_block_0_has_neither_miner_nor_votes() -> None:
-    shown = show_summary(GENESIS, GENESIS.block0, None, 300)
+    shown = show_summary(GENESIS.state, GENESIS.block0, None, 300)
     assert not shown.HasField("miner")
     assert not shown.HasField("view")
     assert (shown.num_votes, shown.time) == (0, "2026-11-20T14:00:00Z")
