@@ -100,12 +100,12 @@ async def agree(proposer: Hospital, others: Iterable[Hospital], *words: object) 
     """One proposes, and the others approve. The change's id, once it is open no more at the proposer."""
     sites = [proposer, *others]
     change: str = json.loads(await asyncio.to_thread(proposer.say, *words, "--yes", "--json"))["id"]
+    def is_over() -> bool:
+        return change not in proposer.list_open()
+
     for other in sites[1:]:
         await wait_for(lambda other=other: change in other.list_open() or is_over(), "the proposal", sites)  # type: ignore[misc]
         await asyncio.to_thread(run_command, "approve", change[:8], "-c", other.config)
-
-    def is_over() -> bool:
-        return change not in proposer.list_open()
 
     await wait_for(is_over, f"block with {words}", sites)
     return change
