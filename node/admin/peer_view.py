@@ -42,6 +42,7 @@ class PeerView:
             address=self._book.get(peer.id),
             added=self._book.is_added(peer.id),
             member=peer.is_member,
+            role=peer.role.describe(),
             connected=peer.connected,
             alive=self._service.peers.is_alive(peer.id),
             silent_s=silent_s if silent_s < float("inf") else None,

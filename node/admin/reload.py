@@ -78,7 +78,7 @@ class Reloading:
         if self._load is None:
             raise ConfigError("this node was not started from a file")
         new = self._load()
-        validate_membership(new, self._genesis, self._me)
+        validate_membership(new, self._genesis, self._me, state=self._service.tip.state)
         if self._http is None or new.http.token_file is None:
             return new, None
         from node.telemetry.http_server import read_token

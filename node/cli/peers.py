@@ -40,7 +40,7 @@ def list_by_default(
 
 
 def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
-    """List the other members, and observers that may connect.
+    """List the other members, and observers and guests that may connect.
 
     Example: fednode peers list --config node.yaml
     """
@@ -64,6 +64,7 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
             (
                 peer.name,
                 show_id(peer.id),
+                peer.role,
                 peer.address or "-",
                 state,
                 peer.version or "-",
@@ -78,6 +79,7 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
     headings = (
         "NAME",
         "ID",
+        "ROLE",
         "ADDRESS",
         "STATE",
         "RELEASE",

@@ -109,14 +109,15 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.specs.architectures import is_user_model
     from node.config.federation import load_federation
     from node.config.genesis_file import describe_sharing, validate_user_model
-    from node.config.genesis_members import validate_membership
+    from node.config.genesis_members import read_head_state, validate_membership
     from node.config.identity import open_identity
     from node.telemetry.sinks.opening import validate_sinks
 
     identity = open_identity(config)
     genesis = load_federation(config).genesis
-    index = genesis.state.index_of(identity.id)
-    validate_membership(config, genesis, identity.id, place=f"{path}: network.peers")
+    state = read_head_state(config, genesis) or genesis.state
+    index = state.index_of(identity.id)
+    validate_membership(config, genesis, identity.id, f"{path}: network.peers", state)
     validate_user_model(config.federation_file, genesis, is_allowed=config.training.user_models)
     note = describe_sharing(config.federation_file, genesis, is_approved=config.consensus.approves_genesis)
     if note is not None:
@@ -138,7 +139,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
         raise NodeError(str(error)) from error
     on_chain = f"on chain {genesis.chain_name} ({genesis.chain_id.hex()})"
     if index is None and config.node.observer:
-        print(f"ok: {config.node.name} ({encode_id(identity.id)}) observes the {genesis.state.n} members {on_chain}")
+        print(f"ok: {config.node.name} ({encode_id(identity.id)}) observes the {state.n} members {on_chain}")
         return
     try:
         data = config.data.model_dump(mode="json")
@@ -151,10 +152,10 @@ def check_node(config: NodeConfig, path: Path) -> None:
             num_train, num_test = len(split.train), len(split.test)
     except DataError as error:
         raise ConfigError(f"{path}: {error}") from error
-    who = f"{config.node.name} ({encode_id(identity.id)}) is no founder and joins the {genesis.state.n}"
+    who = f"{config.node.name} ({encode_id(identity.id)}) is no member and joins the {state.n}"
     if index is not None:
-        name = genesis.state.members[index].name
-        who = f"{config.node.name} is {name} ({encode_id(identity.id)}), member {index + 1} of {genesis.state.n},"
+        name = state.members[index].name
+        who = f"{config.node.name} is {name} ({encode_id(identity.id)}), member {index + 1} of {state.n},"
     samples = f"{num_train} train / {num_test} test samples of {config.data.format}"
     print(f"ok: {who} {on_chain}, with {samples}")
 

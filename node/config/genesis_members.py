@@ -3,6 +3,7 @@ whether a node is what its configuration says, a member that genesis names or an
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from node.config.genesis_file import GENESIS_HEADER, load_genesis
 from node.config.node_config import NodeConfig, load_config
 from node.config.yaml_source import dump_yaml
 from node.errors import ConfigError, NodeError
+
+log = logging.getLogger(__name__)
 
 
 def parse_member(text: str, default_name: str) -> dict[str, Any]:
@@ -126,9 +129,12 @@ def _has_joined(config: NodeConfig, genesis: Genesis, key: Id) -> bool:
     return state.index_of(key) is not None or any(old.key == key for old in state.retired)
 
 
-def validate_membership(config: NodeConfig, genesis: Genesis, key: Id, place: str = "network.peers") -> None:
+def validate_membership(
+    config: NodeConfig, genesis: Genesis, key: Id, place: str = "network.peers", state: State | None = None
+) -> None:
     """Raises ConfigError for a key that genesis does not name, unless it observes, has joined or is to join, and for
-    peers that nobody knows. `place` is where those are named."""
+    peers that nobody knows. `place` is where those are named; `state` is that in force where the node runs. A chain
+    that is there may be behind: of peers that it does not know, a warning is logged."""
     members = f"{config.federation_file}: members"
     shown = f"{encode_id(key)} ({config.node.identity_key_file})"
     is_member = genesis.state.index_of(key) is not None
@@ -140,5 +146,7 @@ def validate_membership(config: NodeConfig, genesis: Genesis, key: Id, place: st
         )
     if is_member and config.node.observer:
         raise ConfigError(f"node.observer: expected a key that is no member's (got {shown})")
-    for peer in config.network.find_strangers(genesis):
-        raise ConfigError(f"{members}: expected {encode_id(peer)}, which {place} names, or among its observers")
+    for peer in config.network.find_strangers(genesis, state or read_head_state(config, genesis)):
+        if not (config.node.data_dir / DATABASE).is_file():
+            raise ConfigError(f"{members}: expected {encode_id(peer)}, which {place} names, or among its observers")
+        log.warning("%s: %s is neither a member nor an observer, as far as the chain is here", place, encode_id(peer))

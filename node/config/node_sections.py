@@ -25,6 +25,7 @@ from node.config.value_types import (
 
 if TYPE_CHECKING:
     from chain.genesis import Genesis
+    from chain.state import State
 
 
 class Section(BaseModel):
@@ -109,9 +110,12 @@ class NetworkSection(Section):
         hints = {founder.key: founder.address for founder in genesis.founders if founder.address}
         return hints | self.get_peer_addresses()
 
-    def find_strangers(self, genesis: Genesis) -> tuple[bytes, ...]:
-        """Whom `peers` names though they are neither members nor observers."""
+    def find_strangers(self, genesis: Genesis, state: State | None = None) -> tuple[bytes, ...]:
+        """Whom `peers` names though they are neither members nor observers, by genesis or by a later state."""
         known = {*genesis.state.member_ids, *(observer.key for observer in genesis.observers)}
+        if state is not None:
+            known |= {*state.member_ids, *(observer.key for observer in state.observers)}
+            known |= {old.key for old in state.retired}
         return tuple(peer for peer in self.get_peer_addresses() if peer not in known)
 
 

@@ -29,6 +29,7 @@ from node.consensus.record import PHASE_ENDS
 from node.consensus.service import RoundService
 from node.events import NodeEvent
 from node.finite import to_finite
+from node.p2p.admission import Role
 from node.p2p.bans import Bans
 from node.p2p.peers import Peer
 from node.p2p.refusals import Reason, Refusals
@@ -276,12 +277,12 @@ class NodeMetrics(Collector):
 
     def _collect_peers(self) -> Iterable[Metric]:
         """How each peer stands."""
-        states = Tally(dict.fromkeys(("connected", "silent", "missing", "refused", "observer"), 0))
+        states = Tally(dict.fromkeys(("connected", "silent", "missing", "refused", "observer", "guest"), 0))
         states.update(state for peer in self._service.peers if (state := self._get_state(peer)) is not None)
         peers = GaugeMetricFamily(
             "fednode_peers",
             "Other members, each in one state: connected, silent (connected, and not heard of), missing or refused; "
-            "and observers that are connected.",
+            "and observers and guests that are connected.",
             labels=("state",),
         )
         for state, count in states.items():
@@ -342,7 +343,9 @@ class NodeMetrics(Collector):
 
     def _get_state(self, peer: Peer) -> str | None:
         if not peer.is_member:
-            return "observer" if peer.connected else None
+            if not peer.connected:
+                return None
+            return "observer" if peer.role & Role.OBSERVER else "guest"
         if self._bans.is_banned(peer.id):
             return "refused"
         if not peer.connected:

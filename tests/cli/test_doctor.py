@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
+from chain.changes.members import AddMember
 from chain.genesis import PROTOCOL_VERSION
 from chain.signing import SigningKey, encode_id
 from chain.store.sqlite import SqliteStore
@@ -21,12 +22,15 @@ from node.cli import main
 from node.cli.doctor import checks as doctor
 from node.cli.output import paint
 from node.config.genesis_file import load_genesis
-from node.config.identity import open_key
+from node.config.identity import open_identity, open_key
+from node.config.node_config import load_config
 from node.p2p.probe import Greeting, NotReached, ProbeFailed, WrongPeer
 from node.p2p.tls import MutualTls
 from node.pb import admin_pb2 as pb
 from node.testnet.layout import find_free_ports
 from node.version import get_version
+from support.data.chains import make_keys
+from support.data.changes import LivingChain
 
 Captured = pytest.CaptureFixture[str]
 
@@ -160,6 +164,28 @@ def test_an_observer_is_told_from_a_member(capsys: Captured, three: Path) -> Non
     found = examine(capsys, three, code=6)
     assert get_failed(found) == ["quorum"]
     assert found["members"][:2] == ("ok", "node0 observes the 3 members of testnet")
+
+
+def test_the_members_are_those_of_the_chain_that_is_there(capsys: Captured, single: Path) -> None:
+    genesis, _ = load_genesis(single / "genesis.yaml")
+    key = open_identity(load_config(single / "node0.yaml"))
+    newcomer = make_keys(1, "newcomer")[0]
+    peers = f"network.peers=['{encode_id(newcomer.id)}@127.0.0.1:1']"
+    assert main(["start", "--check", "-c", str(single / "node0.yaml"), "--set", peers]) == 78
+    chain = LivingChain(genesis, [key, newcomer])
+    chain.add_change(AddMember(newcomer.id, "hospital-b"))
+    with SqliteStore.open(single / "data" / "node0", genesis) as store:
+        store.append_all(chain.blocks)
+    found = examine(capsys, single, code=6)
+    assert get_failed(found) == ["quorum"]
+    assert found["quorum"][1] == "1 of 2 members in reach, 2 needed"
+    assert found["members"][:2] == ("warn", "no address is known of hospital-b")
+    found = examine(capsys, single, "--set", peers, code=6)
+    place = chain.state.member_ids.index(key.id) + 1
+    assert found["members"][:2] == ("ok", f"node0 is node0, member {place} of 2")
+    assert found["peer hospital-b"][0] == "warn"
+    assert main(["start", "--check", "-c", str(single / "node0.yaml"), "--set", peers]) == 0
+    assert f"member {place} of 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

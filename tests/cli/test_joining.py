@@ -77,7 +77,7 @@ def test_init_makes_a_site_that_joins(capsys: Captured, ledger: tuple[Genesis, P
     validate_membership(config, genesis, request.key)  # though genesis does not name it
     code, out, err = run(capsys, "start", "--config", site / "node.yaml", "--check")
     assert code == 0, err
-    assert f"hospital-d ({encode_id(request.key)}) is no founder and joins the" in out
+    assert f"hospital-d ({encode_id(request.key)}) is no member and joins the" in out
 
 
 def test_init_joins_by_a_genesis_too(capsys: Captured, ledger: tuple[Genesis, Path], tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from chain.signing import SigningKey, encode_id
 from chain.store.sqlite import SqliteStore
 from node.cli.doctor.findings import Finding, Verdict, fail, ok, warn
 from node.cli.doctor.listeners import check_admin, check_http, check_port, find_existing
+from node.cli.doctor.membership import Roster, check_membership, read_addresses, read_roster
 from node.config.federation import Federation, read_join_file
-from node.config.genesis_file import check_initial_model, read_genesis, validate_user_model
+from node.config.genesis_file import check_initial_model, read_genesis
 from node.config.identity import open_identity
 from node.config.node_config import NodeConfig, load_config
 from node.errors import ConfigError, NodeError
@@ -67,10 +68,11 @@ def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Ite
     yield from check_http(config.http, node)
     yield from _check_device(config)
     if read is not None:
-        yield from _check_membership(config, path, read.genesis, key)
+        roster = read_roster(config, read.genesis, is_running=node is not None)
+        yield from check_membership(config, path, read.genesis, roster, key)
         yield from _check_data(config, path, read.genesis)
         if key is not None:
-            yield from _check_peers(config, read.genesis, key)
+            yield from _check_peers(config, read.genesis, roster, key)
             if node is None:
                 yield from _check_twin(config, read.genesis, key)
 
@@ -140,60 +142,6 @@ def _check_join_file(path: Path) -> Generator[Finding, None, Federation | None]:
     shown = f"{path}: chain {genesis.chain_name} ({genesis.chain_id.hex()}), checkpoint at height {height}"
     yield ok("join file", f"{shown}, hash {joined.describe_digest()}; compare it by voice")
     return Federation(genesis, None, joined.checkpoint, joined.addresses)
-
-
-def _check_membership(config: NodeConfig, path: Path, genesis: Genesis, key: SigningKey | None) -> Iterator[Finding]:
-    found = len(genesis.state.members)
-    if key is not None:
-        index = genesis.state.index_of(key.id)
-        if index is None and config.node.observer:
-            found = 0
-        elif index is None and config.join_file is not None:
-            yield ok("members", f"{config.node.name} is no founder; the chain says whether it is a member")
-            return
-        elif index is None:
-            yield fail(
-                "members",
-                f"{config.federation_file}: expected this node's key {encode_id(key.id)} among its members",
-                "use the key that genesis names, or ask for a genesis that names this one",
-            )
-            return
-        elif config.node.observer:
-            yield fail(
-                "members",
-                f"{path}: node.observer is true, and this node's key {encode_id(key.id)} is a member's",
-                "take node.observer out, or give the observer a key of its own",
-            )
-            return
-        else:
-            found = index + 1
-    for peer in config.network.find_strangers(genesis):
-        yield fail(
-            "members",
-            f"{path}: network.peers names {encode_id(peer)}, which is neither a member nor an observer",
-            f"take the entry out; besides its observers {genesis.chain_name} has "
-            + ", ".join(member.name for member in genesis.state.members),
-        )
-    try:
-        validate_user_model(config.federation_file, genesis, is_allowed=config.training.user_models)
-    except ConfigError as error:
-        yield fail("members", str(error), "read that module, and then allow it or stay out")
-    addresses = config.network.get_addresses(genesis)
-    me = None if key is None else key.id
-    missing = [member.name for member in genesis.state.members if member.key not in addresses and member.key != me]
-    if missing:
-        yield warn(
-            "members",
-            f"no address is known of {', '.join(missing)}",
-            "name it under network.peers, unless those dial this node",
-        )
-    if me is not None and found == 0:
-        yield ok("members", f"{config.node.name} observes the {genesis.state.n} members of {genesis.chain_name}")
-    elif me is not None:
-        yield ok(
-            "members",
-            f"{config.node.name} is {genesis.state.members[found - 1].name}, member {found} of {genesis.state.n}",
-        )
 
 
 # ---- whether it runs, and where
@@ -351,9 +299,10 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
 # ---- whom it talks to
 
 
-def _check_peers(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterator[Finding]:
-    addresses = {peer: at for peer, at in config.network.get_addresses(genesis).items() if peer != key.id}
-    names = {member.key: member.name for member in genesis.state.members}
+def _check_peers(config: NodeConfig, genesis: Genesis, roster: Roster, key: SigningKey) -> Iterator[Finding]:
+    known = {*roster.members, *roster.observers} - {key.id}
+    addresses = {peer: at for peer, at in read_addresses(config, genesis).items() if peer in known}
+    names, num_members = roster.members, len(roster.members)
     uses_tls = config.network.tls == "mutual"
 
     def probe(peer: bytes) -> Greeting | ProbeFailed | None:
@@ -366,16 +315,18 @@ def _check_peers(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Itera
         answers = dict(zip(addresses, pool.map(probe, addresses), strict=True))
     clocks_s = {peer: _read_clock_s(answer) for peer, answer in answers.items() if isinstance(answer, Greeting)}
     skews_s = compute_skews_s({key.id: 0.0} | clocks_s)
-    reached = 1
+    stands_beside = config.node.observer or config.join_file is not None
+    reached = 0 if stands_beside and key.id not in roster.members else 1
     for peer, answer in answers.items():
         check = f"peer {names.get(peer, encode_id(peer)[:8])}"
         finding = _judge_peer(check, addresses[peer], answer, genesis, skews_s.get(peer, 0.0), len(skews_s))
         yield finding
-        reached += finding.verdict is not Verdict.FAIL and not isinstance(answer, NotReached)
-    if genesis.state.n > 1:
+        is_there = finding.verdict is not Verdict.FAIL and not isinstance(answer, NotReached)
+        reached += is_there and peer in roster.members
+    if num_members > 1:
         yield _judge_clock(skews_s, key.id)
-    shown = f"{reached} of {genesis.state.n} members in reach, {genesis.state.q} needed"
-    if reached < genesis.state.q:
+    shown = f"{reached} of {num_members} members in reach, {roster.quorum} needed"
+    if reached < roster.quorum:
         yield fail("quorum", shown, "nothing is finalised before: see the peers above")
     else:
         yield ok("quorum", shown)
