@@ -100,6 +100,7 @@ async def agree(proposer: Hospital, others: Iterable[Hospital], *words: object) 
     """One proposes, and the others approve. The change's id, once it is open no more at the proposer."""
     sites = [proposer, *others]
     change: str = json.loads(await asyncio.to_thread(proposer.say, *words, "--yes", "--json"))["id"]
+
     def is_over() -> bool:
         return change not in proposer.list_open()
 
