@@ -21,7 +21,7 @@ from node.telemetry.metrics import SETTLED_EVERY, CallTimes, NodeMetrics
 from node.telemetry.monitor import Monitor, make_metrics
 from node.telemetry.sinks.base import SinkThread
 from node.telemetry.sinks.jsonl import METRICS, JsonlSink
-from support.data.chains import make_digest
+from support.data.chains import make_digest, make_keys
 from support.faults.liar import lying
 from support.federation.cluster import Cluster, cluster
 from support.federation.virtual_time import run_virtual
@@ -221,3 +221,17 @@ def test_an_expression_that_asks_for_something_else_is_found_out() -> None:
         "fednode_rounds",
         "b",
     ]
+
+
+def test_a_guest_that_is_connected_counts_as_a_guest(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with observed(tmp_path) as one:
+            guest = make_keys(1, "guest")[0].id
+            one.service.peers.on_guests({guest: "hospital-e"})
+            peer = one.service.peers.get(guest)
+            assert peer is not None
+            peer.connected = True
+            assert one.scrape().get("fednode_peers", state="guest") == 1
+            assert one.scrape().get("fednode_peers", state="observer") == 0
+
+    run_virtual(story())
