@@ -180,8 +180,9 @@ def add_member(
 ) -> None:
     """Add a member to a genesis that no node has started from.
 
-    It is another chain's genesis then, so whoever has the old file needs the new one. Membership is fixed from the
-    first start on: a genesis is refused for which there is a chain under a configuration in the same folder.
+    It is another chain's genesis then, so whoever has the old file needs the new one. From the first start on members
+    join by fednode propose add-member: a genesis is refused for which there is a chain under a configuration in the
+    same folder.
 
     Example: fednode genesis add-member genesis.yaml d=q3vn…@d.example:7050
     """

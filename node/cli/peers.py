@@ -104,7 +104,8 @@ def add(
 ) -> None:
     """Dial a member at another address from now on. This node does so at once and after every restart.
 
-    It counts before what the configuration and genesis say. Who is a member is genesis' alone to say.
+    It counts before what the configuration and genesis say, and before what the member says itself. Who is a member,
+    the federation says: fednode members.
 
     Example: fednode peers add k5ry2m4a@node3:7063 -c node0.yaml
     """
