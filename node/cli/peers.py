@@ -40,7 +40,7 @@ def list_by_default(
 
 
 def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
-    """List the other members, and observers and guests that may connect.
+    """List the other members, and who else may connect.
 
     Example: fednode peers list --config node.yaml
     """

@@ -1,4 +1,4 @@
-"""A federation with newcomers: keys that nobody knows, and that changes make members.
+"""A federation with newcomers: keys that genesis lets follow as observers, and that changes make members.
 
 async with growing(tmp_path, 3, newcomers=("node3",)) as net:
     start_joiner(net, "node3", make_checkpoint(net, "node0"))
@@ -14,6 +14,7 @@ from typing import Any
 
 from chain.changes.members import AddMember
 from chain.checkpoint import Checkpoint, get_marked
+from chain.signing import encode_id
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
@@ -28,7 +29,8 @@ async def growing(path: Path, n: int, newcomers: Sequence[str], **options: Any) 
     """n members that run, and newcomers that do not yet. Rounds take some time: what they wait for takes seconds."""
     options.setdefault("train_s", TRAIN_S)
     keys = make_keys(len(newcomers), "newcomer")
-    async with cluster(path, n, **options) as net:
+    observers = [{"key": encode_id(key.id), "name": name} for name, key in zip(newcomers, keys, strict=True)]
+    async with cluster(path, n, observers=observers, **options) as net:
         for i, (name, key) in enumerate(zip(newcomers, keys, strict=True)):
             net.nodes[name] = Node(name, key, path / name, ScriptedTrainer(n + i))
         yield net
