@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from chain import codec
-from chain.block import Id
+from chain.approvals import decode_approval, decode_proposal, decode_readiness
+from chain.block import Approval, Id
 from node.p2p.transport.base import Message, MessageKind
 from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
 
@@ -36,6 +37,7 @@ class TappedNetwork(MemoryNetwork):
         self.watch: Watcher | None = None
         self.slots: dict[Hashable, bytes] = {}
         self.broken: list[str] = []
+        self.approvals: list[Approval] = []  # that their own voters told of, proposers among them
         self._seen: set[bytes] = set()
 
     def transport(self, me: Id) -> MemoryTransport:
@@ -49,6 +51,8 @@ class TappedNetwork(MemoryNetwork):
             return
         self._seen.add(message.data)
         slot, content, signer = read_slot(message)
+        if (approval := read_approval(message)) is not None and approval.voter == sender:
+            self.approvals.append(approval)
         if self.slots.setdefault(slot, content) != content:
             self.broken.append(f"two contents for {slot}")
         if self.watch is not None and sender == signer:
@@ -67,6 +71,21 @@ def read_slot(message: Message) -> tuple[Hashable, bytes, Id]:
     if message.kind is MessageKind.VOTE:
         vote = codec.decode_vote(message.data)
         return vote.slot, vote.block_id, vote.voter
+    if (approval := read_approval(message)) is not None:
+        return ("approval", approval.change_id, approval.voter), bytes([approval.answer]), approval.voter
+    if message.kind is MessageKind.READINESS:
+        ready = decode_readiness(message.data)
+        return ("readiness", ready.change_id, ready.key, ready.height), ready.block_id, ready.key
     block = codec.decode_block(bytes(32), message.data)
     header = codec.encode_header(block.header) + block.nonce.to_bytes(8, "big")
     return ("candidate", block.height, block.header.miner), header, block.header.miner
+
+
+def read_approval(message: Message) -> Approval | None:
+    """The approval in a message; a change brings that of who proposes it."""
+    match message.kind:
+        case MessageKind.PROPOSAL:
+            return decode_proposal(message.data)[1]
+        case MessageKind.APPROVAL:
+            return decode_approval(message.data)
+    return None
