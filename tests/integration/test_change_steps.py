@@ -54,7 +54,7 @@ def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 async def tapped(path: Path, dooms: Sequence[tuple[str, str]], **options: Any) -> AsyncIterator[tuple[Cluster, Any]]:
     """A cluster some of whose members die at a step once they are told to. All that is told is written down."""
     async with cluster(path, 4, network_class=TappedNetwork, start=(), **options) as net:
-        made = {name: Doom(net, name, step) for name, step in dooms}
+        made = {name: Doom(net, [name], step) for name, step in dooms}
         for name in NODES:
             net.start(name, faults=made.get(name))
         yield net, made
@@ -224,7 +224,7 @@ def test_who_dies_while_a_joiner_stands_ready_has_it_in_the_end(tmp_path: Path, 
 
     async def story() -> None:
         async with growing(tmp_path, 3, ["node3"], network_class=TappedNetwork, start=()) as net:
-            doom = Doom(net, name, step)
+            doom = Doom(net, [name], step)
             for each in NODES[:3]:
                 net.start(each, faults=doom if each == name else None)
             await net.wait_for_height(1, *NODES[:3])
