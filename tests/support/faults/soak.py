@@ -98,9 +98,10 @@ class WatchedNetwork(TappedNetwork):
 
 
 def _get_height(slot: Any) -> int:
-    """Of ("contribution", height, author), ("candidate", height, miner) or (height, view, phase, voter)."""
-    height: int = slot[1] if isinstance(slot[0], str) else slot[0]
-    return height
+    """Of ("contribution", height, author), ("candidate", height, miner) or (height, view, phase, voter); consent to a
+    change is of none."""
+    height = slot[1] if isinstance(slot[0], str) else slot[0]
+    return height if isinstance(height, int) else 0
 
 
 @dataclass(frozen=True, slots=True)
