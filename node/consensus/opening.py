@@ -91,6 +91,7 @@ class RoundOpener:
         return is_willing and self.consent.reason is None
 
     async def _note_tip(self, height: int, *, is_behind: bool) -> None:
+        is_behind |= self._peers.get_reached_height() > height  # they may all have been asked in vain just now
         is_caught_up = self._peers.describe_stall() is None and not is_behind
         if self.restored.on_tip(height, is_caught_up=is_caught_up):
             await self._disk.run(self._store.put_meta, RESTORED, self.restored.to_meta())

@@ -155,11 +155,15 @@ class Peers:
         return f"{alive} of {self._state.n} members in sight, {quorum} needed; missing {missing}"
 
     def describe_lag(self, height: int) -> str | None:
-        """The lag of a chain of this height, or None: it counts once so many members say so that one of them does not
-        lie.
+        """The lag of a chain of this height, or None. One block is what comes next anyway."""
+        reached = self.get_reached_height()
+        if reached <= height + 1:
+            return None
+        return f"catching up: at height {height} of {reached}"
 
-        One block is what comes next anyway.
-        """
+    def get_reached_height(self) -> int:
+        """The height that the chain has reached for certain: so many members in sight say so that one of them does not
+        lie. 0 where there are not so many."""
         heights = sorted(
             (
                 peer.status.head_height
@@ -169,6 +173,4 @@ class Peers:
             reverse=True,
         )
         num_liars = self._state.n - self._state.q
-        if len(heights) <= num_liars or heights[num_liars] <= height + 1:
-            return None
-        return f"catching up: at height {height} of {heights[num_liars]}"
+        return heights[num_liars] if len(heights) > num_liars else 0

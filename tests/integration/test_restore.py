@@ -10,6 +10,8 @@ import pytest
 
 from chain.store.sqlite import SqliteStore
 from node.consensus.restored import RESTORED
+from node.consensus.sync import Sync
+from node.p2p.peers import Peer
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
 from support.federation.virtual_time import run_virtual
 from support.federation.wiretap import TappedNetwork
@@ -110,5 +112,39 @@ def test_it_stays_silent_over_restarts_and_while_nobody_is_in_sight(tmp_path: Pa
             await net.wait_for_height(height + 8)
             assert net["node0"].service is not None
             assert net["node0"].service.restored.describe() is None
+
+    run_virtual(story())
+
+
+def test_it_stays_silent_while_all_who_are_ahead_have_failed_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whom it has asked in vain it no longer waits for; that they are ahead is true all the same."""
+    monkeypatch.setattr("node.consensus.sync.SLICE", 1)
+    asked, follow = set[tuple[int, bytes]](), Sync._follow
+
+    async def fail_first(sync: Sync, peer: Peer) -> None:
+        if (id(sync), peer.id) in asked:
+            await follow(sync, peer)
+        else:
+            asked.add((id(sync), peer.id))
+            sync._on_failed(peer)
+
+    monkeypatch.setattr(Sync, "_follow", fail_first)
+
+    async def story() -> None:
+        async with cluster(tmp_path / "nodes", 4, seed=5) as net:
+            await net.wait_for_height(2)
+            await net.crash("node0")
+            shutil.copytree(net["node0"].path, tmp_path / "backup")
+            net.start("node0")
+            await net.wait_for_height(14)
+            height = net["node1"].height
+            await put_back(net, tmp_path / "backup", "node0", told=True)
+            net.start("node0")
+            service = net["node0"].service
+            assert service is not None
+            await net.wait_for(lambda: service.restored.describe() is None, "node0 to sign again")
+            assert net["node0"].height >= height + 2
 
     run_virtual(story())
