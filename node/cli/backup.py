@@ -84,13 +84,16 @@ def _open_body(
 
 
 def _read_site(path: Path) -> dict[str, bytes]:
-    from node.config.identity import open_identity
+    from node.config.identity import open_identity, open_spare
     from node.config.node_config import load_config
-    from node.ledger.backup import SITE_CONFIG, SITE_KEY
+    from node.ledger.backup import SITE_CONFIG, SITE_KEY, SITE_SPARE_KEY
 
     config = load_config(path, (), os.environ)
     open_identity(config)  # which refuses one that others may read, or that is none
-    return {SITE_CONFIG: path.read_bytes(), SITE_KEY: config.node.identity_key_file.read_bytes()}
+    site = {SITE_CONFIG: path.read_bytes(), SITE_KEY: config.node.identity_key_file.read_bytes()}
+    if open_spare(config) is not None:  # after a rotation it is this one that is in force
+        site[SITE_SPARE_KEY] = config.node.spare_key_file.read_bytes()
+    return site
 
 
 def restore(
@@ -115,7 +118,7 @@ def restore(
     from node.cli.output import print_json
     from node.config.federation import load_federation
     from node.config.node_config import load_config
-    from node.ledger.backup import SITE_KEY
+    from node.ledger.backup import SITE_KEY, SITE_SPARE_KEY
     from node.ledger.restoring import restore as restore_directory
 
     if (config is None) == (data_dir is None):
@@ -136,6 +139,8 @@ def restore(
     print("the node that starts on it signs nothing until it has caught up and two heights have passed without it")
     if has_key:
         print(f"its identity key lies in {data_dir / SITE_KEY}: move it to where its configuration says")
+    if any(member.name == SITE_SPARE_KEY for member in manifest.members):
+        print(f"so does its other key, in {data_dir / SITE_SPARE_KEY}: it is in force if it was rotated to")
 
 
 def _describe(manifest: Manifest) -> str:

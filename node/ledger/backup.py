@@ -37,11 +37,11 @@ MAX_MEMBERS = 1 << 20
 CHUNK_BYTES = 1 << 20
 END = bytes(2 * tarfile.BLOCKSIZE)
 
-SITE_CONFIG, SITE_KEY = "site/node.yaml", "site/node.key"
+SITE_CONFIG, SITE_KEY, SITE_SPARE_KEY = "site/node.yaml", "site/node.key", "site/node.key.next"
 SMALL_FILES = ("addresses.json", "bans.json", "paused.json", "tokens.json")  # of tokens there are digests alone
 
 _BLOB = re.compile(r"blobs/([0-9a-f]{2})/(\1[0-9a-f]{62})")
-_CHECKPOINT = re.compile(r"checkpoints/[a-z]{1,32}\.safetensors")
+_CHECKPOINT = re.compile(r"checkpoints/run-[0-9]{1,10}/[a-z]{1,32}\.safetensors")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 OnProgress = Callable[[float, str], None]  # the part that is done, and of what
@@ -75,7 +75,7 @@ class Member:
 
 
 def _is_known(name: str) -> bool:
-    if name in (MANIFEST, DATABASE, SITE_CONFIG, SITE_KEY, *SMALL_FILES):
+    if name in (MANIFEST, DATABASE, SITE_CONFIG, SITE_KEY, SITE_SPARE_KEY, *SMALL_FILES):
         return True
     return _BLOB.fullmatch(name) is not None or _CHECKPOINT.fullmatch(name) is not None
 
@@ -180,8 +180,8 @@ def take_snapshot(
 def _find_files(store: SqliteStore) -> Iterator[str]:
     """The names of all that is kept beside the database."""
     yield from (name for name in SMALL_FILES if (store.path / name).is_file())
-    for path in (store.path / CHECKPOINTS).glob("*.safetensors"):
-        if _CHECKPOINT.fullmatch(name := f"{CHECKPOINTS}/{path.name}"):
+    for path in (store.path / CHECKPOINTS).glob("*/*.safetensors"):
+        if _CHECKPOINT.fullmatch(name := f"{CHECKPOINTS}/{path.parent.name}/{path.name}"):
             yield name
     for digest in store.held_blobs():
         yield f"blobs/{digest.hex()[:2]}/{digest.hex()}"

@@ -20,11 +20,16 @@ from chain.codec import sign_contribution
 from chain.store.interface import RESTORED
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
+from node.cli.backup import _read_site
+from node.config.identity import create_identity, open_key
+from node.config.node_config import load_config
 from node.errors import ConfigError, NodeError, VerificationFailed
 from node.ledger.backup import (
     END,
     MANIFEST,
+    SITE_CONFIG,
     SITE_KEY,
+    SITE_SPARE_KEY,
     Manifest,
     make_header,
     read_archive,
@@ -32,6 +37,8 @@ from node.ledger.backup import (
     write_archive,
 )
 from node.ledger.restoring import UNFINISHED, restore
+from node.testnet.layout import TestnetSpec, make_testnet
+from node.training.checkpoint import CHECKPOINTS, get_run_dir
 from support.data.chains import make_genesis, make_keys
 from support.data.changes import LivingChain
 
@@ -51,8 +58,9 @@ class Site:
             for _ in range(5):
                 self.extend(store)
             self.blob = store.put_blob(BLOB)
-        (self.data_dir / "checkpoints").mkdir()
-        (self.data_dir / "checkpoints" / "applied.safetensors").write_bytes(b"model")
+        run_dir = get_run_dir(self.data_dir / CHECKPOINTS, 1)
+        run_dir.mkdir(parents=True)
+        (run_dir / "applied.safetensors").write_bytes(b"model")
         (self.data_dir / "bans.json").write_text("{}")
         self.file = path / "backup.tar"
 
@@ -91,7 +99,7 @@ def test_what_was_there_is_there_again_and_the_node_is_told(site: Site, tmp_path
     assert (manifest.height, manifest.head) == (5, site.chain.tip.id.hex())
     target = tmp_path / "new"
     assert restore(site.file, target, site.chain.genesis) == manifest
-    assert (target / "checkpoints" / "applied.safetensors").read_bytes() == b"model"
+    assert (get_run_dir(target / CHECKPOINTS, 1) / "applied.safetensors").read_bytes() == b"model"
     assert (target / "bans.json").read_text() == "{}"
     with SqliteStore.open(target, site.chain.genesis) as store:
         assert store.head().block.id == site.chain.tip.id
@@ -367,3 +375,16 @@ def test_a_backup_that_is_killed_leaves_no_file_of_its_name(site: Site, tmp_path
         path.rmdir() if path.is_dir() else path.unlink()
     site.back_up()  # over what was left
     read_archive(site.file)
+
+
+def test_with_the_key_comes_the_other_one_of_a_member_that_rotates(tmp_path: Path) -> None:
+    """From the rotation on it is the one in force, wherever it lies."""
+    directory = make_testnet(tmp_path / "net", TestnetSpec()).directory
+    path = next(directory.rglob("node0*.yaml"))
+    assert _read_site(path).keys() == {SITE_CONFIG, SITE_KEY}
+    config = load_config(path, (), {})
+    spare = create_identity(config.node.spare_key_file, None)
+    site = _read_site(path)
+    (tmp_path / "held.key").write_bytes(site[SITE_SPARE_KEY])
+    (tmp_path / "held.key").chmod(0o600)
+    assert open_key(tmp_path / "held.key").id == spare.id
