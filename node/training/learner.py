@@ -395,8 +395,11 @@ class Learner:
 
     async def _tell_trained(self, trained: Trained, target: Target) -> None:
         """For the height in hand, which a change may have moved. Where one does so meanwhile, the round is trained for
-        again: its files are signed away."""
+        again: its files are signed away. Of what is wanted no more, as the round was over or the site said no in the
+        very moment, nothing is told."""
         current = self._target or target
+        if not current.trains or (current.terms, current.made) != (target.terms, target.made):
+            return
         await self._listener.on_trained(current.height, trained)
         if self._target is not None and self._target is not current and not self._target.has_contributed:
             self._changed.set()

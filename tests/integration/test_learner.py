@@ -460,6 +460,44 @@ async def test_training_under_way_goes_on_through_a_change_and_is_for_the_height
     assert trainer.log == ["apply 2", "train 3"]
 
 
+class Ended(MoodyTrainer):
+    """Trains until it is told to end; the weight says for which round that was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+
+    async def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
+        self.log.append(f"train {height}")
+        await self.may_end.wait()
+        return Trained(height, {}, {})
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(make_target(3, trains=True), id="the round is over"),
+        pytest.param(replace(make_later(3, 2, trains=False), made_height=2), id="a change to which the site said no"),
+        pytest.param(make_later(3, 4, number=2, trains=True), id="the next run"),
+    ],
+)
+async def test_training_that_ends_as_it_is_wanted_no_more_is_signed_for_nothing_else(later: Target) -> None:
+    class Weighing(Told):
+        async def on_trained(self, height: int, trained: Trained) -> None:
+            self.log.append(f"round {trained.weight} for height {height}")
+
+    trainer, told = Ended(), Weighing()
+    learner = Learner(trainer, Nothing(), told)
+    running = asyncio.create_task(learner.run())
+    learner.set_target(make_target(2, trains=True))
+    await wait_until(lambda: "train 3" in trainer.log, "training")
+    learner.set_target(later)
+    trainer.may_end.set()  # in the same moment
+    await asyncio.sleep(0.05)
+    running.cancel()
+    assert not [line for line in told.log if line.startswith("round 3")]
+
+
 async def test_another_run_or_other_limits_begin_a_worker_anew_and_a_change_of_nothing_else_does_not() -> None:
     trainer = CountingTrainer()
     with learning(trainer) as (learner, told):
