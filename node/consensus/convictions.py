@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 
 from chain.block import Id
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 
 TURN_STATUSES = 4  # so long has each member, before it is the next one's turn
 OPEN_HEIGHTS = 100
-MAX_TRIED = 8  # pieces of evidence at one look; each costs two signatures
 
 
 class Convictions:
@@ -72,10 +72,7 @@ class Convictions:
         oldest = max(0, tip.height - tip.state.rules.evidence_heights)
         stored = await self._disk.run(self._store.get_evidence, oldest)
         seats = set[int]()
-        for each in list(stored)[-MAX_TRIED:]:
-            seat = self._find_seat(each)
-            if seat is None or seat in seats:
-                continue
+        for seat, each in self._choose_newest(stored).items():
             change = self._make_change(each)
             try:
                 self._book.check(change)
@@ -87,6 +84,16 @@ class Convictions:
             if waited >= TURN_STATUSES * self._get_turn(each.height):
                 await self._propose(change)
         self._waited = {seat: waited for seat, waited in self._waited.items() if seat in seats}
+
+    def _choose_newest(self, stored: Iterable[StoredEvidence]) -> dict[int, StoredEvidence]:
+        """Of each seat that can be convicted its newest evidence, as the oldest is soon too old. That of heights to
+        come proves nothing yet."""
+        newest: dict[int, StoredEvidence] = {}
+        for each in stored:
+            seat = self._find_seat(each) if each.height <= self._current.tip.height else None
+            if seat is not None:
+                newest[seat] = each
+        return newest
 
     def _get_accused(self) -> set[Id]:
         """Members that are not suspended, against whom there is evidence."""

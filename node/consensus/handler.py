@@ -33,6 +33,7 @@ from node.p2p.transport.base import CONSENT_KINDS, Message, MessageKind, PeerFau
 
 log = logging.getLogger(__name__)
 
+MAX_EVIDENCE_AHEAD = 8  # heights above the head: this node may be behind
 MAX_BUFFERED_VIEW = 8  # votes for the next height are kept up to this view
 
 
@@ -187,11 +188,13 @@ class PeerHandler:
                 self._authenticator.forget(opened)
 
     def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
-        """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. Whether it
-        is news is seen before its signatures are looked at."""
+        """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. One of
+        heights to come makes what is older no news, and convicts nobody before they are there. Whether it is news is
+        seen before its signatures are looked at."""
         state = self._current.tip.state
         author, height = evidence_rules.read_accusation(evidence)
-        if abs(height - self._current.tip.height) > state.rules.evidence_heights:
+        above = height - self._current.tip.height
+        if not -state.rules.evidence_heights <= above <= min(state.rules.evidence_heights, MAX_EVIDENCE_AHEAD):
             sender.refusals[Reason.OTHER_HEIGHT] += 1
         elif not self._evidence.is_accused(author, height):
             author, height = evidence_rules.validate_evidence(state, evidence)

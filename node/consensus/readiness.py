@@ -13,6 +13,7 @@ from collections.abc import Callable
 from chain.approvals import encode_readiness
 from chain.block import Readiness
 from chain.changes.execution import READY_HEIGHTS
+from chain.changes.members import ReplaceKey
 from chain.proposals import Proposal
 from node.consensus.current import CurrentRound
 from node.consensus.proposals import ProposalBook
@@ -52,12 +53,18 @@ class StandsReady:
         """Signs what is due, and tells all; what was signed before it gives to whoever says that it lacks it."""
         for proposal in list(self._book):
             new_key = proposal.change.kind.get_new_key()
-            if new_key is None or not self._signer.holds(new_key):
+            if new_key is None or not self._signer.holds(new_key) or not self._is_for_this_node(proposal):
                 continue
             if self._is_due(proposal) and self._is_synced():
                 await self._sign(proposal)
             elif proposal.readiness is not None:
                 self._give(proposal.readiness, _lacks)
+
+    def _is_for_this_node(self, proposal: Proposal) -> bool:
+        """A member's other key is for its own seat: another member that has seen it could name it for its own, and so
+        have it out of the way."""
+        me, kind = self._current.tip.state.get_member(self._signer.id), proposal.change.kind
+        return me is None or (isinstance(kind, ReplaceKey) and kind.seat == me.seat)
 
     def _is_due(self, proposal: Proposal) -> bool:
         ready = proposal.readiness

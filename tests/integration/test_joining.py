@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from chain.block import Block, Phase
+from chain.block import Block, Evidence, EvidenceKind, Phase
 from chain.changes.members import Pardon, RemoveMember, ReplaceKey
 from chain.changes.rules import SetRules
 from chain.checkpoint import Checkpoint
-from chain.codec import encode_block, encode_certificate
+from chain.codec import encode_block, encode_certificate, encode_vote
 from chain.errors import InvalidChange
 from chain.signing import SigningKey
 from chain.tip import Tip
@@ -391,6 +391,25 @@ def test_a_key_is_rotated_under_load_and_the_seat_goes_on(tmp_path: Path) -> Non
     run_virtual(story())
 
 
+def test_a_node_stands_ready_for_its_own_seat_alone(tmp_path: Path) -> None:
+    """Who sees the new key of another could name it for a seat of its own, and so have it out of the way."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4, train_s=TRAIN_S) as net:
+            (spare,) = make_keys(1, "spare")
+            await net.wait_for_height(3)
+            get_service(net, "node3").signer.take_spare(spare)
+            seat = get_seat(net, "node2")
+            await wait_until_open(net, await propose(net, "node2", ReplaceKey(seat, spare.id)), "node3")
+            await net.wait_for_height(net["node0"].height + 8)
+            member = get_state(net, "node0").get_seat(seat)
+            assert member is not None
+            assert member.key == net.id("node2")
+            assert [proposal.readiness for proposal in get_service(net, "node3").proposals] == [None]
+
+    run_virtual(story())
+
+
 async def follow_keys(net: Cluster, name: str, spare: SigningKey) -> None:
     """As a daemon does: it begins anew with the key that has come into force."""
     node = net[name]
@@ -427,6 +446,24 @@ def test_a_member_that_signs_twice_is_convicted_once_and_can_be_pardoned(tmp_pat
             assert len(find_change_heights(net, "node0")) == 2  # the old evidence counts no more
             with pytest.raises(InvalidChange):
                 await propose(net, "node0", Pardon(seat))
+
+    run_virtual(story())
+
+
+def test_evidence_of_heights_to_come_delays_no_conviction(tmp_path: Path) -> None:
+    """A liar can accuse itself at any height: then no older evidence is news, and the newest cannot be executed."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4, start=FOUNDERS) as net, lying(net, "node3") as liar:
+            await net.wait_for_height(2, *FOUNDERS)
+            height = liar.height
+            for at in range(height, height + 100):
+                votes = (liar.make_vote(Phase.PREVOTE, make_digest(what), height=at) for what in ("one", "other"))
+                liar.send(Evidence(EvidenceKind.VOTE, *sorted(map(encode_vote, votes))), *FOUNDERS)
+            await wait_for_state(
+                net, "node3 to be suspended", lambda state: not state.is_active(net.id("node3")), *FOUNDERS
+            )
+            assert net["node0"].height < height + 40
 
     run_virtual(story())
 
