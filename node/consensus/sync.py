@@ -217,8 +217,7 @@ class Sync:
             if refused.height == tip.height + 1 and tip.height > 0:
                 await self._compare(peer, tip)
         else:
-            size = sum(len(block) + len(certificate) for block, certificate in replies)
-            if taken < min(claimed, tip.height + BATCH) and size <= FULL_BYTES:
+            if taken < min(claimed, tip.height + BATCH) and _get_size(replies) <= FULL_BYTES:
                 log.debug("sync from %s: it said height %d, and gave blocks up to %d", peer.name, claimed, taken)
                 self._peers.refuse(peer.id, Reason.CLAIM)
                 self._on_failed(peer)
@@ -254,14 +253,13 @@ class Sync:
 
     async def _request_leg(self, peer: Peer, height: int) -> list[tuple[bytes, bytes]]:
         """The blocks above `height`: as many as one answer holds, on the way to the checkpoint as far as the next mark
-        at least, if the peer has them."""
-        replies = await self._request(peer, height + 1, BATCH)
-        end = self._get_leg_end(height)
-        while replies and height + len(replies) < end:
-            more = await self._request(peer, height + len(replies) + 1, end - height - len(replies))
-            if not more:
-                break
-            replies += more
+        at least. A peer that gives less than it could has no more."""
+        asked, end = BATCH, self._get_leg_end(height)
+        replies = more = await self._request(peer, height + 1, asked)
+        while height + len(replies) < end and (len(more) == asked or _get_size(more) > FULL_BYTES):
+            asked = end - height - len(replies)
+            more = await self._request(peer, height + len(replies) + 1, asked)
+            replies = [*replies, *more]
         return replies
 
     async def _request(self, peer: Peer, first: int, count: int) -> list[tuple[bytes, bytes]]:
@@ -334,6 +332,10 @@ class Sync:
             log.warning("%s shows no certificate for its height %d: %s", peer.name, height, error)
             self._peers.refuse(peer.id, get_reason(error))
         self._on_failed(peer)
+
+
+def _get_size(replies: Sequence[tuple[bytes, bytes]]) -> int:
+    return sum(len(block) + len(certificate) for block, certificate in replies)
 
 
 def _get_height(peer: Peer) -> int:

@@ -30,6 +30,7 @@ from node.training.observer_trainer import ObserverTrainer
 from support.data.chains import make_digest, make_keys
 from support.faults.liar import Liar, flip, lying
 from support.federation.cluster import INITIAL_MODEL, Cluster, Node, cluster
+from support.federation.joining import make_checkpoint, start_joiner
 from support.federation.virtual_time import run_virtual
 
 HEIGHT = 96
@@ -204,6 +205,32 @@ def test_a_liar_is_not_waited_for_once_somebody_better_is_ahead(tmp_path: Path, 
             healed_s = net[LATE].clock.monotonic()
             await net.wait_for_height(HEIGHT, LATE)
             assert net[LATE].clock.monotonic() - healed_s < 5.0  # and not ANSWER_S
+
+    run_virtual(story())
+
+
+def test_a_liar_does_not_drag_out_the_way_to_a_checkpoint(tmp_path: Path, ledger: Path) -> None:
+    """On that way nothing is adopted before a mark: a peer that gives a block at a time could take as long for each."""
+
+    async def story() -> None:
+        async with holding(tmp_path, ledger) as net, lying(net, "node3") as liar:
+            asked: list[int] = []
+
+            async def drip(peer: bytes, first: int, count: int) -> Reply:
+                asked.append(first)
+                await asyncio.sleep(sync.ANSWER_S / 2)
+                return read_replies(net, first, 1)
+
+            liar.on_blocks_request = drip  # type: ignore[method-assign]
+            start_joiner(net, LATE, make_checkpoint(net, "node0", HEIGHT))
+            net.partition([LATE, "node3"], HOLDERS)
+            await net.wait_for(lambda: net.id(LATE) in liar.transport.connected(), "node2 to be connected")
+            liar.send(liar.make_status(head_height=2**62, head_id=make_digest("high")), LATE)
+            await net.wait_for(lambda: bool(asked), "node2 to ask the liar")
+            net.heal()
+            began_s = net[LATE].clock.monotonic()
+            await net.wait_for_height(HEIGHT, LATE)
+            assert net[LATE].clock.monotonic() - began_s < sync.ANSWER_S + 5.0
 
     run_virtual(story())
 
