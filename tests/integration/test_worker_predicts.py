@@ -29,13 +29,13 @@ from node.training import worker as worker_module
 from node.training.trainer import AnswerRefused, InlineTrainer, Predicted, Trainer, WorkerDied, WorkerFailed
 from node.training.worker import WorkerProcess
 from node.training.worker_config import WorkerConfig
+from support.federation.fake_task import TASK
 from support.federation.fake_worker import (
     ANSWER,
     ANSWER_UNTIL_STOPPED,
     DIE,
     DIE_OF_IT,
     REFUSE,
-    TASK,
     TRAIN,
     TRAIN_UNTIL_STOPPED,
     FakeClient,

@@ -45,6 +45,7 @@ from node.training.trainer import (
 )
 from node.training.worker import WorkerProcess
 from node.training.worker_config import WorkerConfig
+from support.federation.fake_task import TASK
 from support.federation.fake_worker import (
     ARGUMENTS,
     BREAK,
@@ -56,7 +57,6 @@ from support.federation.fake_worker import (
     STREAMED_HEIGHT,
     STREAMED_NUMBERS,
     TALK,
-    TASK,
     TRAIN,
     TRAIN_UNTIL_STOPPED,
     FakeClient,
@@ -553,7 +553,8 @@ async def test_closing_before_the_worker_is_ready_ends_it(tmp_path: Path) -> Non
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
-from support.federation.fake_worker import TASK, TRAIN_UNTIL_STOPPED, always, make_config
+from support.federation.fake_task import TASK
+from support.federation.fake_worker import TRAIN_UNTIL_STOPPED, always, make_config
 from node.training.worker import WorkerProcess
 async def main():
     worker = WorkerProcess(always(make_config(Path(sys.argv[1]))))

@@ -17,7 +17,8 @@ from node.training.checkpoint import Phase, get_run_dir, list_runs, read_checkpo
 from node.training.trainer import RunTask, Trained, WorkerDied
 from node.training.worker import WorkerProcess
 from node.training.worker_config import WorkerConfig
-from support.federation.fake_worker import TASK, TRAIN, make_config
+from support.federation.fake_task import TASK
+from support.federation.fake_worker import TRAIN, make_config
 
 DEADLINE_S = 60.0
 

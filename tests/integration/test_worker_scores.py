@@ -26,12 +26,12 @@ from node.training import child_process
 from node.training import worker as worker_module
 from node.training.trainer import AnswerRefused, InlineTrainer, Trainer, WorkerDied, WorkerFailed
 from node.training.worker import WorkerProcess
+from support.federation.fake_task import TASK
 from support.federation.fake_worker import (
     ANSWER,
     ANSWER_UNTIL_STOPPED,
     DEADLY,
     ENDLESS,
-    TASK,
     TRAIN,
     TRAIN_UNTIL_STOPPED,
     FakeClient,

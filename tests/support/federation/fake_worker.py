@@ -35,7 +35,6 @@ from ml.specs import Offer
 from node.training import worker_child
 from node.training.trainer import RunTask
 from node.training.worker_config import WorkerConfig
-from support.data.chains import make_genesis, make_keys
 
 TRAIN, TRAIN_UNTIL_STOPPED, DIE, DIVERGE, BREAK, TALK, FILL_DISK = (bytes([code]) * 32 for code in range(7))
 ANSWER, ANSWER_UNTIL_STOPPED, DIE_OF_IT, REFUSE = range(4)
@@ -68,10 +67,6 @@ def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
 def always(config: WorkerConfig) -> Callable[[RunTask], WorkerConfig]:
     """The same worker in whichever run."""
     return lambda task: config
-
-
-GENESIS = make_genesis(make_keys(4))
-TASK = RunTask(GENESIS.run, GENESIS.rules.limits, 4, Path("/nonexistent"))  # which a fake worker does not look at
 
 
 def get_streamed(round_number: int) -> Mapping[str, str]:
