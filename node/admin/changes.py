@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from chain.block import Answer, Id
 from chain.changes.base import Kind
+from chain.changes.change import read_change
 from chain.changes.members import AddMember
 from chain.changes.runs import SetRounds, StartRun
 from chain.errors import ChainError
@@ -23,6 +24,7 @@ from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
 from node.admin.change_view import show_draft, show_executed, show_proposal
+from node.consensus.consent import ExecutedChange
 from node.consensus.service import RoundService
 from node.errors import ChangeRefused, InvalidRequest, NotFound
 from node.federation.builders import Ground, Wish, build_change, check_site
@@ -105,13 +107,10 @@ class ChangeControl:
         """Signs this node's yes: to an open change, or for its own training to one that was executed without it. Raises
         ChangeRefused, NotFound and InvalidRequest."""
         digits, state = _read_digits(request.change), self._service.tip.state
-        is_open = bool(found := self._find(digits))
-        if is_open:
-            proposal = _choose(digits, found, self._book)
-            change_id, kind, after = proposal.id, proposal.change.kind, proposal.after
-        else:
-            executed = _choose(digits, self._service.consent.find_all(digits), self._book)
-            change_id, kind, after = executed.id, executed.kind, state
+        found: list[Proposal | ExecutedChange] = [*self._find(digits), *self._service.consent.find_all(digits)]
+        chosen = _choose(digits, found, self._book)  # of both: an id that begins like another's can be made
+        is_open, after = (True, chosen.after) if isinstance(chosen, Proposal) else (False, state)
+        change_id, kind = chosen.id, read_change(chosen.data).kind
         if request.no_train and not isinstance(kind, OF_TRAINING):
             raise InvalidRequest(f"{kind.name}: nothing is trained by it that a site could stay away from")
         await asyncio.to_thread(self._check, kind, after, state, trains=not request.no_train)
