@@ -35,51 +35,22 @@ def _retire(state: State, member: Member, height: int) -> tuple[RetiredKey, ...]
     return (*state.retired, RetiredKey(member.key, member.seat, member.key_since, height))
 
 
+def _let_go(state: State, key: Id) -> tuple[Observer, ...]:
+    """The observers without one who sits down on a seat."""
+    return tuple(observer for observer in state.observers if observer.key != key)
+
+
 def _replace_member(state: State, new: Member) -> tuple[Member, ...]:
     members = [new if member.seat == new.seat else member for member in state.members]
     return tuple(sorted(members, key=lambda member: member.key))
 
 
 @dataclass(frozen=True, slots=True)
-class AddMember(Kind):
-    """A new member, which stands ready: it has the chain, and its daemon runs."""
-
-    key: Id
-    member_name: str
-    name: ClassVar[str] = "add_member"
-    keys: ClassVar[tuple[str, ...]] = ("key", "name")
-    consent: ClassVar[Consent] = Consent.BOTH_QUORUMS
-
-    @classmethod
-    def read(cls, top: Section) -> Self:
-        check_name("name", top.text("name"))
-        return cls(read_key(top), top.text("name"))
-
-    def to_terms(self) -> dict[str, Any]:
-        return {"key": encode_id(self.key), "name": self.member_name}
-
-    def get_new_key(self) -> Id | None:
-        return self.key
-
-    def apply(self, state: State, place: Place) -> State:
-        _check_new_key(state, self.key)
-        new = Member(self.key, self.member_name, state.num_seats, since=place.height, key_since=place.height)
-        return replace(
-            state,
-            members=tuple(sorted((*state.members, new), key=lambda member: member.key)),
-            observers=tuple(observer for observer in state.observers if observer.key != self.key),
-            num_seats=state.num_seats + 1,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveMember(Kind):
-    """A member goes; where it proposes this itself, it leaves."""
+class _OfSeat(Kind):
+    """What happens to whoever sits on a seat."""
 
     seat: int
-    name: ClassVar[str] = "remove_member"
     keys: ClassVar[tuple[str, ...]] = ("seat",)
-    consent: ClassVar[Consent] = Consent.BOTH_QUORUMS
 
     @classmethod
     def read(cls, top: Section) -> Self:
@@ -87,6 +58,52 @@ class RemoveMember(Kind):
 
     def to_terms(self) -> dict[str, Any]:
         return {"seat": self.seat}
+
+
+@dataclass(frozen=True, slots=True)
+class _OfNewcomer(Kind):
+    """What a key may do that could not before, under the name that is given to it."""
+
+    key: Id
+    given_name: str
+    keys: ClassVar[tuple[str, ...]] = ("key", "name")
+
+    @classmethod
+    def read(cls, top: Section) -> Self:
+        check_name("name", top.text("name"))
+        return cls(read_key(top), top.text("name"))
+
+    def to_terms(self) -> dict[str, Any]:
+        return {"key": encode_id(self.key), "name": self.given_name}
+
+
+@dataclass(frozen=True, slots=True)
+class AddMember(_OfNewcomer):
+    """A new member, which stands ready: it has the chain, and its daemon runs."""
+
+    name: ClassVar[str] = "add_member"
+    consent: ClassVar[Consent] = Consent.BOTH_QUORUMS
+
+    def get_new_key(self) -> Id | None:
+        return self.key
+
+    def apply(self, state: State, place: Place) -> State:
+        _check_new_key(state, self.key)
+        new = Member(self.key, self.given_name, state.num_seats, since=place.height, key_since=place.height)
+        return replace(
+            state,
+            members=tuple(sorted((*state.members, new), key=lambda member: member.key)),
+            observers=_let_go(state, self.key),
+            num_seats=state.num_seats + 1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMember(_OfSeat):
+    """A member goes; where it proposes this itself, it leaves."""
+
+    name: ClassVar[str] = "remove_member"
+    consent: ClassVar[Consent] = Consent.BOTH_QUORUMS
 
     def apply(self, state: State, place: Place) -> State:
         gone = _require_seat(state, self.seat)
@@ -96,7 +113,8 @@ class RemoveMember(Kind):
 
 @dataclass(frozen=True, slots=True)
 class ReplaceKey(Kind):
-    """Another key for a seat: a rotation where the old key agrees, else for one that was lost or stolen."""
+    """Another key for a seat: a rotation where the old key agrees, else for one that was lost or stolen. It may be an
+    observer's, as that of a member to come may."""
 
     seat: int
     new: Id
@@ -122,8 +140,12 @@ class ReplaceKey(Kind):
     def apply(self, state: State, place: Place) -> State:
         _check_new_key(state, self.new)
         old = _require_seat(state, self.seat)
-        members = _replace_member(state, replace(old, key=self.new, key_since=place.height))
-        return replace(state, members=members, retired=_retire(state, old, place.height))
+        return replace(
+            state,
+            members=_replace_member(state, replace(old, key=self.new, key_since=place.height)),
+            observers=_let_go(state, self.new),
+            retired=_retire(state, old, place.height),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +189,10 @@ class Convict(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Pardon(Kind):
+class Pardon(_OfSeat):
     """A suspension ends."""
 
-    seat: int
     name: ClassVar[str] = "pardon"
-    keys: ClassVar[tuple[str, ...]] = ("seat",)
-
-    @classmethod
-    def read(cls, top: Section) -> Self:
-        return cls(top.integer("seat"))
-
-    def to_terms(self) -> dict[str, Any]:
-        return {"seat": self.seat}
 
     def apply(self, state: State, place: Place) -> State:
         member = _require_seat(state, self.seat)
@@ -190,27 +203,16 @@ class Pardon(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class AddObserver(Kind):
+class AddObserver(_OfNewcomer):
     """A key that may sync and read."""
 
-    key: Id
-    observer_name: str
     name: ClassVar[str] = "add_observer"
-    keys: ClassVar[tuple[str, ...]] = ("key", "name")
-
-    @classmethod
-    def read(cls, top: Section) -> Self:
-        check_name("name", top.text("name"))
-        return cls(read_key(top), top.text("name"))
-
-    def to_terms(self) -> dict[str, Any]:
-        return {"key": encode_id(self.key), "name": self.observer_name}
 
     def apply(self, state: State, place: Place) -> State:
         _check_new_key(state, self.key)
         if any(observer.key == self.key for observer in state.observers):
             raise InvalidChange(f"{encode_id(self.key)} is an observer already")
-        new = Observer(self.key, self.observer_name)
+        new = Observer(self.key, self.given_name)
         return replace(state, observers=tuple(sorted((*state.observers, new), key=lambda observer: observer.key)))
 
 
@@ -230,7 +232,7 @@ class RemoveObserver(Kind):
         return {"key": encode_id(self.key)}
 
     def apply(self, state: State, place: Place) -> State:
-        observers = tuple(observer for observer in state.observers if observer.key != self.key)
+        observers = _let_go(state, self.key)
         if len(observers) == len(state.observers):
             raise InvalidChange(f"{encode_id(self.key)} is no observer")
         return replace(state, observers=observers)

@@ -113,7 +113,7 @@ def _find_coming(proposals: Iterable[Proposal], me: Id) -> dict[Id, str]:
         kind = proposal.change.kind
         match kind:
             case AddMember() if me in proposal.approvals:
-                coming[kind.key] = kind.member_name
+                coming[kind.key] = kind.given_name
             case ReplaceKey() if me in proposal.approvals or kind.seat == proposal.change.by:
                 member = proposal.after.get_seat(kind.seat)
                 coming[kind.new] = f"seat {kind.seat}" if member is None else member.name

@@ -123,12 +123,18 @@ def test_a_new_key_takes_the_seat_and_all_that_goes_with_it() -> None:
     assert after.retired == (RetiredKey(A, seat=0, first=0, last=5),)
 
 
+def test_an_observers_key_may_take_a_seat_and_observes_no_more() -> None:
+    observed = execute(execute(STATE, AddObserver(E, "archive")), AddObserver(F, "auditor"), 2)
+    after = execute(observed, ReplaceKey(0, E), 3)
+    assert after.get_seat(0) == Member(E, "node0", 0, since=0, key_since=3)
+    assert after.observers == (Observer(F, "auditor"),)
+
+
 def test_keys_that_cannot_take_a_seat() -> None:
     refuse(STATE, ReplaceKey(0, A), "key: expected one that is no member's")
     refuse(STATE, ReplaceKey(0, B), "key: expected one that is no member's")
     refuse(STATE, ReplaceKey(4, E), "seat 4: nobody sits there")
     refuse(STATE, ReplaceKey(0, bytes(32)), "small-order")
-    refuse(execute(STATE, AddObserver(E, "archive")), ReplaceKey(0, E), "expected no member's key", height=2)
     rotated = execute(STATE, ReplaceKey(0, E))
     refuse(rotated, ReplaceKey(0, A), "one that never was a member's", height=2)
     refuse(rotated, ReplaceKey(1, A), "one that never was a member's", height=2)
