@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 60.0  # between two addresses of one key that are passed on and dialled
 AHEAD_MS = 24 * 3600 * 1000  # a hint from later than this would stand against all that come after it
+OWN_S = 600.0  # how often this node looks whether its own hint still holds: its clock may have been set right
 MAX_HINTS = 1024  # whose file is read at a start
 READS_BURST = 2.0 * MAX_HINTS  # of one sender: it may give all that it has to one who has nothing
 READS_PER_S = 1.0
@@ -93,7 +94,11 @@ class AddressHints:
         if hint.key == self._signer.id or self._peers.get(hint.key) is None:
             return False
         held = self._book.get_hint(hint.key)
-        return held is None or held.made_ms < hint.made_ms
+        return held is None or held.made_ms < hint.made_ms or self._is_ahead(held)
+
+    def _is_ahead(self, hint: AddressHint) -> bool:
+        """Whether a clock was wrong as this hint was made or, where it is one that is held, as it was taken."""
+        return hint.made_ms > self._clock.now_ms() + AHEAD_MS
 
     def _may_read(self, sender: Id) -> bool:
         now_s = self._clock.monotonic()
@@ -102,7 +107,7 @@ class AddressHints:
     def _take(self, hint: AddressHint) -> bool:
         """Raises InvalidSignature. What else is wrong with it is its author's fault, and not that of who relayed it."""
         verify_hint(self._chain_id, hint)
-        if hint.made_ms > self._clock.now_ms() + AHEAD_MS:
+        if self._is_ahead(hint):
             self._peers.refuse(hint.key, Reason.CLOCK)
             return False
         try:
@@ -135,8 +140,8 @@ class AddressHints:
 
     async def run(self) -> None:
         """Keeps what is new, passes it on and dials there, at most once in a while for each key."""
-        self._tell_own()
         while True:
+            self._tell_own()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._get_wait_s()):
                     await self._wake.wait()
@@ -148,18 +153,18 @@ class AddressHints:
     def _get_due_s(self, key: Id) -> float:
         return self._since_s.get(key, float("-inf")) + PAUSE_S
 
-    def _get_wait_s(self) -> float | None:
+    def _get_wait_s(self) -> float:
         if not self._news:
-            return None
-        return max(0.0, min(map(self._get_due_s, self._news)) - self._clock.monotonic())
+            return OWN_S
+        return min(OWN_S, max(0.0, min(map(self._get_due_s, self._news)) - self._clock.monotonic()))
 
     def _tell_own(self) -> None:
         held = self._book.get_hint(self._signer.id)
         if self._advertise is None:
             self._book.drop_hint(self._signer.id)
-        elif held is None or held.address != self._advertise:
+        elif held is None or held.address != self._advertise or self._is_ahead(held):
             made_ms = self._clock.now_ms()
-            if held is not None:
+            if held is not None and not self._is_ahead(held):
                 made_ms = max(made_ms, held.made_ms + 1)
             self._put(self._signer.sign_hint(made_ms=made_ms, address=self._advertise))
 

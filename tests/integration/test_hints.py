@@ -13,9 +13,8 @@ import pytest
 from chain.changes.members import AddMember
 from chain.hints import AddressHint, encode_hint, sign_hint
 from chain.signing import SigningKey
-from integration.test_changes import get_service, propose, wait_until_over
 from node.consensus.context import NodeContext
-from node.consensus.hints import AHEAD_MS, PAUSE_S, AddressHints
+from node.consensus.hints import AHEAD_MS, OWN_S, PAUSE_S, AddressHints
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.p2p.address_book import AddressBook
@@ -25,6 +24,7 @@ from node.p2p.transport.memory import MemoryTransport
 from support.data.chains import make_keys
 from support.faults.liar import Liar, lying
 from support.federation.cluster import Cluster, cluster
+from support.federation.proposing import get_service, propose, wait_until_over
 from support.federation.virtual_time import run_virtual
 
 HONEST = ("node0", "node1", "node2")
@@ -87,6 +87,35 @@ def test_an_advertised_address_is_told_kept_and_dialled_by_all(tmp_path: Path) -
             net.start("node1", saying("[2001:db8::1]:7050"))
             await net.wait_for(lambda: get_dialled(net, "node3", node1) == "[2001:db8::1]:7050", "the new one")
             assert get_dialled(net, "node1", node1) is None
+
+    run_virtual(story())
+
+
+def test_an_address_told_by_a_clock_far_ahead_is_told_again_once_it_is_set_right(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 4, rounds=1, start=HONEST[1:]) as net:
+            node0 = net.id("node0")
+            net["node0"].clock.skew_ms = 3 * AHEAD_MS
+            net.start("node0", saying("node0:7050"))
+            peer = get_service(net, "node1").peers.get(node0)
+            assert peer is not None
+            await net.wait_for(lambda: peer.refusals[Reason.CLOCK] > 0, "its hint to be refused")
+            net["node0"].clock.skew_ms = 0
+            await net.wait_for(lambda: get_dialled(net, "node1", node0) == "node0:7050", "it to be told", 2 * OWN_S)
+
+    run_virtual(story())
+
+
+def test_a_hint_that_was_taken_while_ones_own_clock_was_ahead_gives_way(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with hinting(tmp_path) as (net, liar):
+            net["node0"].clock.skew_ms = 3 * AHEAD_MS
+            liar.send(wrap(make_hint(net, liar.key, "first:1")), "node0")
+            await wait_until_dialled(net, "node0", liar.key.id, "first:1")
+            net["node0"].clock.skew_ms = 0
+            await asyncio.sleep(PAUSE_S)
+            liar.send(wrap(make_hint(net, liar.key, "second:1")), "node0")
+            await wait_until_dialled(net, "node0", liar.key.id, "second:1")
 
     run_virtual(story())
 
