@@ -247,7 +247,7 @@ class Learner:
         if not target.may_start:
             return False
         self.work = f"run {target.run.number} is about to begin"
-        opening = asyncio.create_task(self._inputs.open_run(target.state))
+        opening = asyncio.create_task(self._ask(self._inputs.open_run(target.state)))
         if not await self._unless_changed(opening):
             return False
         self._leave_run(target)

@@ -16,6 +16,7 @@ from chain.block import Block, Id
 from chain.calendar import Place
 from chain.state import State
 from ml.guard import OnRefused
+from node.boundary import UNFORESEEN
 from node.training.exchange import Exchange
 from node.training.learner import MAX_RECALLED, RETRY_S, Learner, RoundInput, RoundInputs, SpoiledAggregate, Target
 from node.training.trainer import (
@@ -364,6 +365,32 @@ def test_training_that_fails_is_tried_again_after_a_minute_or_with_the_next_head
             before = [*trainer.log]
             await rest(10 * RETRY_S)
             assert trainer.log == before  # there is nothing left to do
+
+    run_virtual(story())
+
+
+class Unopened(Nothing):
+    """A run that could not be opened for a reason that nobody foresaw, until `trouble` is over."""
+
+    def __init__(self) -> None:
+        self.trouble: Exception | None = ValueError("bytes that decode to nothing known")
+
+    async def open_run(self, state: State) -> RunTask:
+        if self.trouble is not None:
+            raise self.trouble
+        return await super().open_run(state)
+
+
+def test_a_run_that_cannot_be_opened_costs_its_training_and_is_tried_again() -> None:
+    async def story() -> None:
+        trainer, inputs = MoodyTrainer(), Unopened()
+        with learning(trainer, inputs) as (learner, told):
+            learner.set_target(make_target(0, trains=True))
+            await rest()
+            assert told == [f"failed 1: {UNFORESEEN}"]
+            inputs.trouble = None
+            await rest(RETRY_S)
+            assert told[-1] == "trained 1"
 
     run_virtual(story())
 
