@@ -80,9 +80,9 @@ def get_genesis_spec(genesis: Genesis) -> MethodSpec:
     return get_run_spec(genesis.run, genesis.rules, genesis.state.n)
 
 
-def get_run_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
-    """The method, as far as a validator needs it. Raises SpecError, also where `limits` would refuse its payloads."""
-    spec = get_spec(
+def make_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
+    """The method of a run, as far as a validator needs it. Raises SpecError."""
+    return get_spec(
         run.method,
         run.model,
         len(run.classes),
@@ -92,6 +92,11 @@ def get_run_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
         max_abs=rules.limits.max_abs,
         num_members=num_members,
     )
+
+
+def get_run_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
+    """As `make_spec`; a SpecError also where `limits` would refuse the payloads."""
+    spec = make_spec(run, rules, num_members)
     for number in range(1, spec.sharing_heights + 2):
         for kind, schema in spec.schemas(number).items():
             if schema.max_bytes > rules.limits.payload_bytes:

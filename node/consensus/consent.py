@@ -25,7 +25,7 @@ from chain.state import Member, State
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from ml.errors import SpecError
-from ml.specs import get_spec
+from node.config.genesis_file import make_spec
 from node.consensus.signer import Signer
 from node.events import Events
 from node.offload import Offload
@@ -205,19 +205,8 @@ class Consent:
     def _shares_samples(self, state: State) -> bool:
         """Whether the run in force shares samples, in whatever form. One that this release does not know may."""
         if state.digest not in self._shares:
-            run = state.run
             try:
-                spec = get_spec(
-                    run.method,
-                    run.model,
-                    len(run.classes),
-                    run.input["shape"],
-                    max_weight=state.rules.limits.max_weight,
-                    rounds=run.rounds,
-                    num_members=state.n,
-                    max_abs=state.rules.limits.max_abs,
-                )
-                self._shares = {state.digest: spec.shares_samples}
+                self._shares = {state.digest: make_spec(state.run, state.rules, state.n).shares_samples}
             except SpecError:
                 self._shares = {state.digest: True}
         return self._shares[state.digest]

@@ -21,7 +21,7 @@ from chain.changes.runs import CONTINUE, EndRun, SetRounds, StartRun
 from chain.errors import ChainError, GenesisError
 from chain.protocol import describe_spoken, speaks
 from chain.rules import MIB
-from chain.schema import Section, describe, quote, suggest
+from chain.schema import Section, describe, quote, read_digest, suggest
 from chain.signing import encode_id
 from chain.state import Member, State
 from chain.tip import Tip
@@ -29,7 +29,7 @@ from ml.errors import SpecError
 from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.errors import ChangeRefused
 from node.federation.join_line import read_join_line
-from node.federation.run_terms import begin_from, check_data, check_run, draft_run, read_initial_digest
+from node.federation.run_terms import begin_from, check_data, check_run, draft_run
 
 USUAL_HEIGHTS = 500  # for which a change stays open, unless told otherwise
 MIN_PREFIX_CHARS = 4  # of an id that stands for the whole
@@ -175,7 +175,9 @@ def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
         return begin_from(start, ground.state, Path(initial))
     if initial == CONTINUE:
         return start, None
-    return StartRun(start.number, start.terms, read_initial_digest(initial)), None
+    if len(initial) != 64:
+        raise GenesisError("initial", f"expected continue, a file, or a digest of 64 hex digits, got {quote(initial)}")
+    return StartRun(start.number, start.terms, read_digest("initial", initial)), None
 
 
 def _set_rounds(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:

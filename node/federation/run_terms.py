@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chain.block import Digest
-from chain.changes.runs import CONTINUE, StartRun
-from chain.errors import GenesisError
+from chain.changes.runs import StartRun
 from chain.run import Run
 from chain.schema import Section
 from chain.state import State
@@ -91,15 +89,6 @@ def read_initial(path: Path, spec: MethodSpec) -> bytes:
         return encode_arrays(add_kind("model", check_initial(spec, aggregate)))
     except PayloadError as error:
         raise ChangeRefused(f"{path}: not the initial parameters of {spec.task.model['name']}: {error}") from error
-
-
-def read_initial_digest(text: str) -> Digest | None:
-    """The digest that begins a run; None for `continue`, or where the text is a path. Raises GenesisError."""
-    if text == CONTINUE:
-        return None
-    if len(text) != 64:
-        raise GenesisError("initial", f"expected continue, a file, or a digest of 64 hex digits, got {text!r}")
-    return bytes.fromhex(text)
 
 
 def check_data(run: Run, data: Mapping[str, Any] | None) -> None:

@@ -22,8 +22,9 @@ from chain.run import Run
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
-from ml.specs import MethodSpec, get_spec
+from ml.specs import MethodSpec
 from ml.specs.architectures import initial_schema
+from node.config.genesis_file import make_spec
 
 _CACHED = 16  # specs
 
@@ -176,20 +177,6 @@ class RunSpecs:
 
     def __repr__(self) -> str:
         return f"RunSpecs({self.calendar!r}, specs={len(self._specs)})"
-
-
-def make_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
-    """The spec of a run under some rules. Raises SpecError."""
-    return get_spec(
-        run.method,
-        run.model,
-        len(run.classes),
-        run.input["shape"],
-        max_weight=rules.limits.max_weight,
-        rounds=run.rounds,
-        num_members=num_members,
-        max_abs=rules.limits.max_abs,
-    )
 
 
 def make_round(state: State, height: int) -> RunRound:

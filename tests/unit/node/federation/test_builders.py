@@ -234,6 +234,7 @@ def test_a_file_takes_the_place_of_whole_sections() -> None:
             "limits.payload_mib: expected at least",
         ),
         ({"initial": "something"}, "initial: expected continue, a file, or a digest"),
+        ({"initial": "g" * 64}, "initial: expected 64 lower-case hex digits"),
         ({}, "initial: is missing"),
         ({"initial": "/nowhere/model.safetensors"}, "cannot be read by the node (No such file or directory)"),
     ],
