@@ -20,20 +20,22 @@ from chain.changes.runs import StartRun
 from chain.errors import InvalidChange
 from chain.rules import Rules
 from chain.run import Run
+from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays
 from ml.specs import add_kind
 from node.boundary import Boundary
-from node.config.genesis_file import check_initial
+from node.config.genesis_file import check_initial, make_spec
 from node.consensus.current import CurrentRound
 from node.offload import Offload, run_sized
 from node.payloads.fetcher import BlobFetcher
-from node.runs.specs import make_spec
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 64  # changes
+_REMEMBERED = 64  # cases
+
+_Case = tuple[Digest, Digest]  # a change and the state that it meets: other rules have other limits
 
 
 class InitialModelRefused(Exception):
@@ -59,8 +61,8 @@ class InitialModels:
         self._arithmetic = arithmetic
         self._boundary = boundary
         self._on_judged = on_judged
-        self._judged: OrderedDict[Digest, str | None] = OrderedDict()  # by change, what is wrong with its model
-        self._pulling: dict[Digest, asyncio.Task[None]] = {}
+        self._judged: OrderedDict[_Case, str | None] = OrderedDict()  # what is wrong with its model
+        self._pulling: dict[_Case, asyncio.Task[None]] = {}
 
     def is_ready(self, change: Change) -> bool:
         """Whether this node may mine a change: it names no model, or one that is here and fits. If it is not known yet,
@@ -68,12 +70,12 @@ class InitialModels:
         named = _get_named(change)
         if named is None:
             return True
-        change_id = change.compute_id(self._current.tip.state.chain_id)
-        if change_id in self._judged and self._store.has_blob(named):
-            return self._judged[change_id] is None
-        if change_id not in self._pulling:
-            self._pulling[change_id] = task = asyncio.create_task(self._find_out(change), name="initial model")
-            task.add_done_callback(lambda _: self._pulling.pop(change_id, None))
+        case = _make_case(change, self._current.tip.state)
+        if case in self._judged and self._store.has_blob(named):
+            return self._judged[case] is None
+        if case not in self._pulling:
+            self._pulling[case] = task = asyncio.create_task(self._find_out(change), name="initial model")
+            task.add_done_callback(lambda _: self._pulling.pop(case, None))
         return False
 
     async def _find_out(self, change: Change) -> None:
@@ -91,20 +93,24 @@ class InitialModels:
         named, tip = _get_named(change), self._current.tip
         if named is None:
             return
-        change_id = change.compute_id(tip.state.chain_id)
-        if change_id not in self._judged or not self._store.has_blob(named):
+        case = _make_case(change, tip.state)
+        if case not in self._judged or not self._store.has_blob(named):
             after = execute_change(tip.state, change, Place(tip.height + 1, tip.header.aggregate))
             blob = await self._blobs.fetch(named, after.rules.limits.payload_bytes * after.n, sources)
             wrong = await run_sized(self._arithmetic, len(blob), find_misfit, after.run, after.rules, after.n, blob)
-            self._judged[change_id] = wrong
+            self._judged[case] = wrong
             while len(self._judged) > _REMEMBERED:
                 self._judged.popitem(last=False)
-        wrong = self._judged[change_id]
+        wrong = self._judged[case]
         if wrong is not None:
             raise InitialModelRefused(f"the initial model that it names: {wrong}")
 
     def __repr__(self) -> str:
         return f"<InitialModels: {len(self._judged)} judged, {len(self._pulling)} pulled>"
+
+
+def _make_case(change: Change, state: State) -> _Case:
+    return change.compute_id(state.chain_id), state.digest
 
 
 def _get_named(change: Change) -> Digest | None:

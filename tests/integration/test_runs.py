@@ -13,8 +13,9 @@ import torch
 
 from chain.changes.rules import SetRules
 from chain.changes.runs import EndRun
+from chain.rules import MAX_ABS
 from ml.data import get_classes, get_default_input
-from ml.payload import encode_arrays
+from ml.payload import decode_arrays, encode_arrays
 from node.ledger.audit import run_audit
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
 from support.federation.proposing import (
@@ -288,6 +289,27 @@ def test_a_run_does_not_begin_from_what_nobody_has_or_is_no_model_of_it(tmp_path
             await net.wait_for_height(net["node0"].height + 5)
             assert find_change_heights(net, "node0") == []
             assert get_state(net, "node3").run.number == 1
+
+    run_virtual(story())
+
+
+def test_a_model_that_does_not_fit_is_looked_at_again_once_the_rules_have_changed(tmp_path: Path) -> None:
+    """Its values are beyond what payloads may have, until a change allows them."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4) as net:
+            await net.wait_for_height(1)
+            first = get_state(net, "node0").run
+            model = decode_arrays(made := make_initial(first.model, first), len(made))
+            far = encode_arrays({name: np.full_like(array, 2 * MAX_ABS) for name, array in model.items()})
+            for node in net.nodes.values():
+                assert node.store is not None
+                node.store.put_blob(far)
+            await change(net, start_run(first, model_bytes=far, rounds=1, schema={}))
+            await net.wait_for_height(net["node0"].height + 3)
+            assert find_change_heights(net, "node0") == []
+            await change(net, SetRules({"limits.max_abs": (MAX_ABS, 4 * MAX_ABS)}))
+            await wait_for_state(net, "the run", lambda state: state.run.number == 2)
 
     run_virtual(story())
 
