@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import AsJson, make_group
-from node.cli.target import NodeConfigFile, Socket
+from node.cli.options import AsJson
+from node.cli.target import NodeConfigFile, Socket, make_listing
 from node.errors import NotFound
 
 if TYPE_CHECKING:
@@ -15,24 +15,9 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Show who decides in the federation.")
-    group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
-    group.command("list")(list_all)
+    group = make_listing("Show who decides in the federation.", list_all)
     group.command("show")(show)
     app.add_typer(group, name="members")
-
-
-def list_by_default(
-    context: typer.Context, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False
-) -> None:
-    """Show who decides in the federation."""
-    if context.invoked_subcommand is None:
-        list_all(socket, config, as_json)
-    elif socket or config is not None or as_json:
-        raise typer.BadParameter(
-            f"expected options after the command, as in fednode members {context.invoked_subcommand} --json",
-            ctx=context,
-        )
 
 
 def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import AsJson, make_group
-from node.cli.target import NodeConfigFile, Socket
+from node.cli.options import AsJson
+from node.cli.target import NodeConfigFile, Socket, make_listing
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -17,26 +17,12 @@ _Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A peer's id, the
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Show a node's peers; dial, ban and forget them.")
-    group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
-    group.command("list")(list_all)
+    group = make_listing("Show a node's peers; dial, ban and forget them.", list_all)
     group.command("add")(add)
     group.command("remove")(remove)
     group.command("ban")(ban)
     group.command("unban")(unban)
     app.add_typer(group, name="peers")
-
-
-def list_by_default(
-    context: typer.Context, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False
-) -> None:
-    """Show a node's peers; dial, ban and forget them."""
-    if context.invoked_subcommand is None:
-        list_all(socket, config, as_json)
-    elif socket or config is not None or as_json:
-        raise typer.BadParameter(
-            f"expected options after the command, as in fednode peers {context.invoked_subcommand} --json", ctx=context
-        )
 
 
 def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import MAX_HEIGHT, AsJson, make_group
-from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.cli.target import DataDir, NodeConfigFile, Socket, refuse_options_before
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -42,9 +42,7 @@ def list_by_default(
     if context.invoked_subcommand is None:
         list_some(socket, config, data_dir, first, limit, reverse, as_json)
     elif socket or config is not None or data_dir is not None or first is not None or reverse or as_json:
-        raise typer.BadParameter(
-            f"expected options after the command, as in fednode rounds {context.invoked_subcommand} --json", ctx=context
-        )
+        refuse_options_before(context)
 
 
 def list_some(

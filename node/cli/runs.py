@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import AsJson, make_group
+from node.cli.options import AsJson
 from node.cli.proposals import describe_approvals
-from node.cli.target import NodeConfigFile, Socket
+from node.cli.target import NodeConfigFile, Socket, make_listing
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -23,23 +23,9 @@ _PHASES = {
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Show what was trained, run by run.")
-    group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
-    group.command("list")(list_all)
+    group = make_listing("Show what was trained, run by run.", list_all)
     group.command("show")(show)
     app.add_typer(group, name="runs")
-
-
-def list_by_default(
-    context: typer.Context, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False
-) -> None:
-    """Show what was trained, run by run."""
-    if context.invoked_subcommand is None:
-        list_all(socket, config, as_json)
-    elif socket or config is not None or as_json:
-        raise typer.BadParameter(
-            f"expected options after the command, as in fednode runs {context.invoked_subcommand} --json", ctx=context
-        )
 
 
 def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 
 import typer
 import typer.main
 
+from node.cli.options import AsJson, make_group
 from node.errors import ConfigError, NodeUnreachable, PermissionRefused
 
 if TYPE_CHECKING:
@@ -52,6 +53,29 @@ NodeConfigFile = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", metavar="DIR", help="Read a stopped node's data directory instead.")
 ]
+
+
+def make_listing(summary: str, list_all: Callable[[str | None, Path | None, bool], None]) -> typer.Typer:
+    """A group of commands that lists where none of them is named: `fednode members` is `fednode members list`."""
+
+    def list_by_default(
+        context: typer.Context, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False
+    ) -> None:
+        if context.invoked_subcommand is None:
+            list_all(socket, config, as_json)
+        elif socket or config is not None or as_json:
+            refuse_options_before(context)
+
+    group = make_group(summary)
+    group.callback(help=summary, invoke_without_command=True, no_args_is_help=False)(list_by_default)
+    group.command("list")(list_all)
+    return group
+
+
+def refuse_options_before(context: typer.Context) -> NoReturn:
+    """Options of the group count for its list alone: an operator would think that the command had got them."""
+    command = f"{context.command_path} {context.invoked_subcommand}"
+    raise typer.BadParameter(f"expected options after the command, as in {command} --json", ctx=context)
 
 
 def offer_token_file(command: Any) -> None:
