@@ -14,7 +14,15 @@ from chain.changes.members import AddMember, AddObserver, RemoveMember, RemoveOb
 from chain.codec import decode_block
 from chain.signing import SigningKey
 from chain.state import State
-from integration.test_changes import (
+from node.consensus import admissions
+from node.p2p.admission import Role
+from node.p2p.status import Status
+from node.p2p.transport.base import Message, MessageKind, PeerUnavailable
+from node.p2p.transport.memory import MemoryTransport
+from support.data.chains import make_keys
+from support.faults.liar import Liar, lying
+from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
+from support.federation.proposing import (
     approve,
     check_chains,
     find_change_heights,
@@ -27,14 +35,6 @@ from integration.test_changes import (
     wait_until_open,
     wait_until_over,
 )
-from node.consensus import admissions
-from node.p2p.admission import Role
-from node.p2p.status import Status
-from node.p2p.transport.base import Message, MessageKind, PeerUnavailable
-from node.p2p.transport.memory import MemoryTransport
-from support.data.chains import make_keys
-from support.faults.liar import Liar, lying
-from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
 from support.federation.virtual_time import run_virtual
 
 STAYING = ("node0", "node1", "node2", "node3")

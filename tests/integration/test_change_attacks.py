@@ -13,7 +13,13 @@ from chain.changes.change import Change
 from chain.changes.members import RemoveMember
 from chain.changes.rules import SetRules
 from chain.changes.runs import EndRun, SetRounds
-from integration.test_changes import (
+from node.p2p.status import OpenChange
+from node.p2p.transport.base import Message, MessageKind
+from node.payloads.checks import Aggregate, RoundPayloads
+from support.data.changes import extend_with
+from support.faults.liar import Liar, lying
+from support.federation.cluster import Cluster, cluster
+from support.federation.proposing import (
     RULES,
     approve,
     check_chains,
@@ -25,12 +31,6 @@ from integration.test_changes import (
     wait_for_state,
     wait_until_over,
 )
-from node.p2p.status import OpenChange
-from node.p2p.transport.base import Message, MessageKind
-from node.payloads.checks import Aggregate, RoundPayloads
-from support.data.changes import extend_with
-from support.faults.liar import Liar, lying
-from support.federation.cluster import Cluster, cluster
 from support.federation.virtual_time import run_virtual
 
 HONEST = ("node0", "node1", "node2")

@@ -3,82 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from chain.audit import verify_chain
 from chain.block import Answer
-from chain.changes.base import Kind
-from chain.changes.change import Change
 from chain.changes.members import RemoveMember
 from chain.changes.rules import SetRules
 from chain.changes.runs import EndRun, SetRounds
 from chain.errors import InvalidChange
-from chain.state import State
-from node.consensus.service import RoundService
 from node.errors import NotFound
-from support.federation.cluster import Cluster, cluster
+from support.federation.cluster import cluster
+from support.federation.proposing import (
+    RULES,
+    approve,
+    check_chains,
+    find_change_heights,
+    get_open,
+    get_seat,
+    get_service,
+    get_state,
+    propose,
+    wait_for_state,
+    wait_until_open,
+)
 from support.federation.virtual_time import run_virtual
-
-RULES = SetRules({"keep_heights": (2, 3)})
-
-
-def get_service(net: Cluster, name: str) -> RoundService:
-    service = net[name].service
-    assert service is not None
-    return service
-
-
-def get_state(net: Cluster, name: str) -> State:
-    return get_service(net, name).tip.state
-
-
-def get_open(net: Cluster, name: str) -> list[bytes]:
-    return [proposal.id for proposal in get_service(net, name).proposals]
-
-
-async def propose(net: Cluster, name: str, kind: Kind, **header: int) -> bytes:
-    """A change by this node's operator, open for a hundred heights. Its id."""
-    service = get_service(net, name)
-    member = service.tip.state.get_member(net.id(name))
-    assert member is not None
-    made = service.tip.height
-    fields: dict[str, Any] = {"first": made + 1, "expires": made + 100} | header
-    proposal = await service.proposals.propose(Change(kind, member.seat, made, **fields))
-    return proposal.id
-
-
-async def wait_until_open(net: Cluster, change_id: bytes, name: str) -> None:
-    await net.wait_for(lambda: change_id in get_open(net, name), f"the change to be open at {name}")
-
-
-async def approve(net: Cluster, change_id: bytes, *names: str) -> None:
-    for name in names:
-        await wait_until_open(net, change_id, name)
-        await get_service(net, name).proposals.approve(change_id)
-
-
-async def wait_for_state(net: Cluster, what: str, holds: Any, *names: str) -> None:
-    await net.wait_for(lambda: all(holds(get_state(net, name)) for name in names or net.nodes), what)
-
-
-async def wait_until_over(net: Cluster) -> None:
-    await net.wait_for(lambda: all(get_service(net, name).is_done for name in net.nodes), "the rounds to be over")
-
-
-def find_change_heights(net: Cluster, name: str) -> list[int]:
-    node = net[name]
-    return [height for height in range(1, node.height + 1) if node.get_block(height).change is not None]
-
-
-def check_chains(net: Cluster) -> None:
-    """All nodes have the same chain, and an audit that trusts genesis alone finds it sound."""
-    net.check_agreement()
-    for node in net.nodes.values():
-        if node.store is not None:
-            report = verify_chain(net.genesis, node.store)
-            assert report.ok, report.fault
 
 
 def test_a_change_that_a_quorum_approves_is_in_force_from_the_next_height_everywhere(tmp_path: Path) -> None:
@@ -166,12 +114,6 @@ def test_a_member_that_is_removed_counts_no_more_and_the_others_go_on(tmp_path: 
             check_chains(net)
 
     run_virtual(story())
-
-
-def get_seat(net: Cluster, name: str) -> int:
-    member = net.genesis.state.get_member(net.id(name))
-    assert member is not None
-    return member.seat
 
 
 def test_open_changes_outlive_a_crash_of_all(tmp_path: Path) -> None:

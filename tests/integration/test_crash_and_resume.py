@@ -25,9 +25,9 @@ from ml import payload, specs
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.actions import RoundPhase
 from node.consensus.service import RoundService
-from node.errors import NodeError
 from node.offload import InlineOffload
 from node.p2p.transport.base import Message, MessageKind
+from support.faults.doom import Killed
 from support.faults.slow_disk import SlowDisk
 from support.federation.cluster import Cluster, cluster
 from support.federation.virtual_time import run_virtual
@@ -44,10 +44,6 @@ SLOW = {"difficulty": 2000, "min": 1, "max": 2**32, "target_ms": 200}  # 0.2 s a
 def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine under the tests stays up: what a process wrote is there, synced or not."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
-class Killed(NodeError):
-    """The process is gone, in the middle of a durable step."""
 
 
 def get_tap(net: Cluster) -> TappedNetwork:

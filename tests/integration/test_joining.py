@@ -16,7 +16,16 @@ from chain.codec import encode_block, encode_certificate, encode_vote
 from chain.errors import InvalidChange
 from chain.signing import SigningKey
 from chain.tip import Tip
-from integration.test_changes import (
+from node.consensus.keys import OtherKeyInForce, make_rotation
+from node.consensus.wiring import make_round_service
+from node.errors import InvalidRequest
+from node.p2p.refusals import Reason
+from support.data.chains import make_digest, make_keys
+from support.data.changes import certify, extend_with, make_round
+from support.faults.liar import lying
+from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
+from support.federation.joining import TRAIN_S, add, growing, make_checkpoint, start_joiner
+from support.federation.proposing import (
     approve,
     check_chains,
     find_change_heights,
@@ -28,15 +37,6 @@ from integration.test_changes import (
     wait_for_state,
     wait_until_open,
 )
-from node.consensus.keys import OtherKeyInForce, make_rotation
-from node.consensus.wiring import make_round_service
-from node.errors import InvalidRequest
-from node.p2p.refusals import Reason
-from support.data.chains import make_digest, make_keys
-from support.data.changes import certify, extend_with, make_round
-from support.faults.liar import lying
-from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
-from support.federation.joining import TRAIN_S, add, growing, make_checkpoint, start_joiner
 from support.federation.virtual_time import run_virtual
 
 FOUNDERS = ("node0", "node1", "node2")

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from chain.audit import verify_chain
 from chain.changes.base import Kind
 from chain.changes.change import Change
+from chain.changes.rules import SetRules
 from chain.state import State
 from node.consensus.service import RoundService
 from support.federation.cluster import Cluster
+
+RULES = SetRules({"keep_heights": (2, 3)})  # a change that matters to nothing in a test
 
 
 def get_service(net: Cluster, name: str) -> RoundService:
@@ -22,25 +26,36 @@ def get_state(net: Cluster, name: str) -> State:
     return get_service(net, name).tip.state
 
 
-async def propose(net: Cluster, name: str, kind: Kind) -> bytes:
+def get_seat(net: Cluster, name: str) -> int:
+    member = net.genesis.state.get_member(net.id(name))
+    assert member is not None
+    return member.seat
+
+
+def get_open(net: Cluster, name: str) -> list[bytes]:
+    return [proposal.id for proposal in get_service(net, name).proposals]
+
+
+async def propose(net: Cluster, name: str, kind: Kind, **header: int) -> bytes:
     """A change by this node's operator, open for a hundred heights. Its id."""
     service = get_service(net, name)
     member = service.tip.state.get_member(net.id(name))
     assert member is not None
     made = service.tip.height
-    proposal = await service.proposals.propose(Change(kind, member.seat, made, made + 1, made + 100))
+    fields: dict[str, Any] = {"first": made + 1, "expires": made + 100} | header
+    proposal = await service.proposals.propose(Change(kind, member.seat, made, **fields))
     return proposal.id
+
+
+async def wait_until_open(net: Cluster, change_id: bytes, name: str) -> None:
+    await net.wait_for(lambda: change_id in get_open(net, name), f"the change to be open at {name}")
 
 
 async def approve(net: Cluster, change_id: bytes, *names: str) -> None:
     """As soon as each has heard of it."""
     for name in names:
-        service = get_service(net, name)
-        await net.wait_for(
-            lambda: change_id in [proposal.id for proposal in service.proposals],  # noqa: B023  # awaited here
-            f"the change to be open at {name}",
-        )
-        await service.proposals.approve(change_id)
+        await wait_until_open(net, change_id, name)
+        await get_service(net, name).proposals.approve(change_id)
 
 
 async def change(net: Cluster, kind: Kind) -> None:
@@ -63,3 +78,12 @@ async def wait_until_over(net: Cluster) -> None:
 def find_change_heights(net: Cluster, name: str) -> list[int]:
     node = net[name]
     return [height for height in range(1, node.height + 1) if node.get_block(height).change is not None]
+
+
+def check_chains(net: Cluster) -> None:
+    """All nodes have the same chain, and an audit that trusts genesis alone finds it sound."""
+    net.check_agreement()
+    for node in net.nodes.values():
+        if node.store is not None:
+            report = verify_chain(net.genesis, node.store)
+            assert report.ok, report.fault
