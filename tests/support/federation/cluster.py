@@ -29,6 +29,7 @@ from chain.store.interface import Faults
 from chain.store.sqlite import SqliteStore
 from ml import payload
 from ml.guard import OnRefused
+from ml.measures.classification import Measures
 from node.boundary import UNFORESEEN, Boundary
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
@@ -144,6 +145,9 @@ class ScriptedTrainer:
     async def pass_over(self, height: int) -> Mapping[str, float]:
         self.passed_over.append(height)
         return {"accuracy": 0.5}
+
+    async def measure(self) -> Measures | None:
+        return None
 
     async def predict(self, samples: bytes) -> Predicted:
         """Always class 0, with as much certainty as there is."""
@@ -261,6 +265,8 @@ class Cluster:
         node.store.put_blob(self._initial_model)
         node.disk = self.make_disk()
         transport = self.network.transport(node.key.id)
+        # those of its earlier lives that nothing has crossed are not kept: a soak has very many
+        self.boundaries = [(whose, one) for whose, one in self.boundaries if whose != name or one.failures]
         self.boundaries.append((name, transport.boundary))
         context = NodeContext(
             genesis=self.genesis,
