@@ -25,7 +25,7 @@ from ml.methods.base import Blobs, Trained
 from ml.models.base import Model
 from ml.specs import Offer
 from ml.specs.architectures import is_batchable
-from ml.training.loop import MAX_GATHERED_BYTES, Batch, ComputeLoss, Progress, Sgd, Tensors, compute_mean_loss
+from ml.training.loop import MAX_GATHERED_BYTES, Batch, ComputeLoss, Progress, Sgd, Tensors, summarise_losses
 
 
 def explain_unbatchable(clients: Sequence[Client]) -> str | None:
@@ -133,10 +133,10 @@ def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Pro
             together.update([gradients[name] for name in weights])
             losses.append(losses_N)
         losses_NS = torch.stack(losses, 1).cpu() if losses else torch.empty(len(clients), 0)
-        means = [compute_mean_loss(losses_S.unbind(), sgd.lr) for losses_S in losses_NS]
+        summaries = [summarise_losses(losses_S.unbind(), sgd.lr) for losses_S in losses_NS]
         torch._foreach_copy_(own, [tensor[k] for k in range(len(clients)) for tensor in stacked])
     seconds = (time.perf_counter() - start) / len(clients)
-    return [Progress(mean, len(losses), seconds) for mean in means]
+    return [Progress(summary, len(losses), seconds) for summary in summaries]
 
 
 def _get_trained(client: Client, names: Sequence[str]) -> Iterator[Tensor]:

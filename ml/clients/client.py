@@ -19,6 +19,7 @@ from torch import Tensor
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
+from ml.measures.classification import Measures, measure
 from ml.methods.base import Blobs, ClientData, Method, Metrics, Round, State, Trained
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
@@ -42,7 +43,7 @@ from ml.training.loop import (
     gather_batches,
     train,
 )
-from ml.training.metrics import Prediction, evaluate
+from ml.training.metrics import Judged, Prediction, judge
 
 TestSet = Literal["matched", "global"]
 
@@ -85,6 +86,7 @@ class Client:
         self.max_loss_ratio = math.inf if max_loss_ratio is None else max_loss_ratio
         self.state = State(model, data)
         self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
+        self._judged: Judged | None = None  # the answers to the matched test set, while the client stands as it did
         method.init(self.state)
 
     def __repr__(self) -> str:
@@ -165,6 +167,7 @@ class Client:
     ) -> Phase:
         """Draw the samples of a local phase and let the method prepare for them."""
         start_s = time.perf_counter()
+        self._judged = None
         number = self.spec.get_round_number(height)
         round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset(gone), blobs or {})
         hyper = self.spec.hyperparameters
@@ -197,7 +200,7 @@ class Client:
         start_s = time.perf_counter()
         payloads = prepared.then(stepping.after(progress.steps, prepared.then_steps))
         seconds = progress.seconds + time.perf_counter() - start_s
-        return Progress(progress.loss, progress.steps + prepared.then_steps, seconds, payloads)
+        return Progress(progress.losses, progress.steps + prepared.then_steps, seconds, payloads)
 
     def end(self, phase: Phase, progress: Progress) -> Trained:
         """The result of a local phase whose steps have been made. Raises Diverged where no loss has shown what the last
@@ -220,7 +223,9 @@ class Client:
         self._before = None
         iterations = phase.schedule.num_iterations
         metrics = {
-            "loss": progress.loss,
+            "loss": progress.losses.mean,
+            "first_loss": progress.losses.first,
+            "last_loss": progress.losses.last,
             "iterations": iterations,
             "steps": progress.steps,
             "samples": sum(map(len, phase.schedule.batches)),
@@ -273,6 +278,7 @@ class Client:
 
     def _take(self, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Outcome:
         """What comes of taking over a round as it stands."""
+        self._judged = None
         metrics = self.method.apply(self.state, round_, aggregate, blobs)
         reason = explain_untrainable(self.method, self.state, round_, self.engine)
         if reason is not None:
@@ -314,15 +320,29 @@ class Client:
             try:
                 with self.seeded(height):
                     self.method.apply(self.state, round_, aggregate, {})
-                    losses.append(evaluate(predict, samples.x, samples.y, SCORED_AT_ONCE)["loss"])
+                    losses.append(judge(predict, samples.x, samples.y, SCORED_AT_ONCE).metrics["loss"])
             finally:
                 self._load(before)
         return losses
 
     def evaluate(self, which: TestSet = "matched") -> Metrics:
         """`accuracy` in 0..1 and `loss` on the matched or the global test set."""
-        samples = self.state.data.matched if which == "matched" else self.state.data.everyone
-        return evaluate(self.predict, samples.x, samples.y)
+        if which == "global":
+            return judge(self.predict, self.state.data.everyone.x, self.state.data.everyone.y).metrics
+        self._judged = judge(self.predict, self.state.data.matched.x, self.state.data.matched.y)
+        return self._judged.metrics
+
+    def measure(self) -> Measures | None:
+        """All that the answers to the matched test set show, as the client stands; None where it has no samples."""
+        if not self.num_test:
+            return None
+        if self._judged is None:
+            self.evaluate()
+        assert self._judged is not None  # noqa: S101
+        labels_N, probabilities_NC = self._judged.to_numpy()
+        return measure(
+            self.state.data.matched.y.cpu().numpy(), labels_N, probabilities_NC, self._judged.metrics["loss"]
+        )
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
@@ -345,6 +365,7 @@ class Client:
             self._before = before
 
     def _load(self, arrays: Arrays) -> None:
+        self._judged = None
         load_parameters(self.state.model, get_kind(arrays, "model") or {})
         self.state.arrays = {name: array.copy() for name, array in (get_kind(arrays, "state") or {}).items()}
 

@@ -31,7 +31,7 @@ from ml.models.base import Model
 from ml.models.unet import UNet2
 from ml.payload import Array
 from ml.specs.fededs import MAX_MAGNITUDE, FedEdsHyperparameters
-from ml.training.loop import ShouldStop, Stepping, compute_gradients, compute_mean_loss, draw_batches, gather_batches
+from ml.training.loop import ShouldStop, Stepping, compute_gradients, draw_batches, gather_batches, summarise_losses
 
 LEVELS = 255  # steps of a uint8 between the least and the greatest number of a channel
 
@@ -126,7 +126,7 @@ def train_encryptor(
             losses.append(loss.detach())
             if stepping.on_step is not None:
                 stepping.on_step(len(losses), len(batches))
-    compute_mean_loss(losses, settings.lr)
+    summarise_losses(losses, settings.lr)
     return unet.eval()
 
 

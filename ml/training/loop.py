@@ -113,12 +113,20 @@ class Prepared:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+class Losses(NamedTuple):
+    """The mean loss of a phase's steps, that of its first quarter and that of its last; 0 for a phase without steps."""
+
+    mean: float
+    first: float
+    last: float
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The outcome of a local phase's steps: the mean of their losses, their number, the seconds they took; and the
-    payloads of what came `then`, whose steps and seconds count too."""
+    """The outcome of a local phase's steps: their losses, their number, the seconds they took; and the payloads of what
+    came `then`, whose steps and seconds count too."""
 
-    loss: float
+    losses: Losses
     steps: int
     seconds: float
     payloads: Mapping[str, Arrays] = field(default_factory=dict)
@@ -256,21 +264,23 @@ def train(
         losses.append(loss.detach())
         if stepping.on_step is not None:
             stepping.on_step(len(losses), num_steps)
-    mean = compute_mean_loss(losses, sgd.lr)
-    return Progress(mean, len(losses), time.perf_counter() - start)
+    summary = summarise_losses(losses, sgd.lr)
+    return Progress(summary, len(losses), time.perf_counter() - start)
 
 
-def compute_mean_loss(losses: Sequence[Tensor], lr: float) -> float:
-    """The mean over a phase, 0 for one without steps; on a GPU this waits for the last one. Raises Diverged."""
+def summarise_losses(losses: Sequence[Tensor], lr: float) -> Losses:
+    """The losses of a phase's steps; on a GPU this waits for the last one. Raises Diverged."""
     if not losses:
-        return 0.0
+        return Losses(0.0, 0.0, 0.0)
     losses_S = torch.stack(list(losses))
-    mean = losses_S.mean().item()
-    if not math.isfinite(mean):
+    quarter = max(1, len(losses) // 4)
+    means = torch.stack((losses_S.mean(), losses_S[:quarter].mean(), losses_S[-quarter:].mean()))
+    summary = Losses(*means.tolist())
+    if not math.isfinite(summary.mean):
         wrong = torch.nonzero(~torch.isfinite(losses_S))
         where = f"at step {int(wrong[0]) + 1}" if len(wrong) else "in the mean"
         raise Diverged(f"loss not finite {where} of {len(losses)}, lr {lr:g}")
-    return mean
+    return summary
 
 
 @dataclass(frozen=True, slots=True, eq=False)

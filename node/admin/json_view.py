@@ -24,8 +24,12 @@ def _get_value(message: Message, field: Any) -> Any:
     value = getattr(message, field.name)
     if field.is_repeated:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            return dict(sorted(value.items()))
-        return [to_json(item) if isinstance(item, Message) else item for item in value]
+            return {key: _show(value[key]) for key in sorted(value)}
+        return [_show(item) for item in value]
     if field.has_presence and not message.HasField(field.name):
         return None
+    return _show(value)
+
+
+def _show(value: Any) -> Any:
     return to_json(value) if isinstance(value, Message) else value

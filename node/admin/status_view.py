@@ -131,6 +131,7 @@ class StatusView:
             alpha_s=service.local_work.alpha_s,
             beta_s=service.local_work.beta_s,
             training_trouble=service.learner.trouble or service.learner.failure,
+            not_learning=service.records.learning.lasting.values(),
         )
         if (info := service.learner.info) is not None:
             status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
@@ -155,6 +156,8 @@ class StatusView:
                 status.train_s = measured.train["seconds"]
             if measured.HasField("beta_s"):
                 status.mine_s = measured.beta_s
+            if measured.HasField("measures"):
+                status.measures.CopyFrom(measured.measures)
         if applied > 0:
             status.applied_round = self._count_rounds(applied)
         caught_up, measured_height = (

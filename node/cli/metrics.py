@@ -51,7 +51,8 @@ def show(
     """Print what a node measured, round by round. The oldest round comes first.
 
     accuracy and local_accuracy (before the exchange), loss (mean over the local steps), beta_s (seconds of mining),
-    contributors, votes, payload_bytes, bytes_sent, seconds.PHASE, train.NAME and apply.NAME. Rounds that the node only
+    contributors, votes, payload_bytes, bytes_sent, seconds.PHASE, train.NAME, apply.NAME, and what the answers to the
+    test samples are worth: measures.NAME, and measures.NAME.CLASS of one class. Rounds that the node only
     caught up with have no measurements and are left out; an empty cell is what was not measured in a round. With
     --max-points a long chain is cut into equal spans, and of each the first and the last round remain, and those where
     a series is lowest or highest.

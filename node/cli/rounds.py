@@ -13,6 +13,7 @@ from node.cli.target import DataDir, NodeConfigFile, Socket, refuse_options_befo
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
+SIGNS = {"one_class": "one answer", "majority": "no better than the majority", "prior": "loss", "worse": "got worse"}
 PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
 
 _First = Annotated[int | None, typer.Option("--from", metavar="R", min=1, max=MAX_HEIGHT, help="Begin at this round.")]
@@ -114,7 +115,8 @@ def _get_branch(entry: pb.Round) -> str:
 def _get_trouble(entry: pb.Round) -> str:
     """What was not as always with this node's model, in a word each; `rounds show` says why."""
     troubles = {"spoiled": "spoiled", "went_back": "went back", "failure": "untrained"}
-    return ", ".join(word for name, word in troubles.items() if entry.HasField(name))
+    words = [word for name, word in troubles.items() if entry.HasField(name)]
+    return ", ".join([*words, *(SIGNS[name] for name in sorted(entry.signs) if name in SIGNS)])
 
 
 def show(
@@ -143,6 +145,7 @@ def show(
     Example: fednode rounds show 13 --scores --config node.yaml
     """
     from node.admin.json_view import to_json
+    from node.cli.measures import print_classes
     from node.cli.output import print_facts, print_json
     from node.cli.target import open_ledger
     from node.config.genesis_file import get_work_unit
@@ -153,6 +156,8 @@ def show(
         print_json(to_json(entry))
         return
     print_facts(_describe(entry, unit))
+    if entry.HasField("measures"):
+        print_classes(entry.measures)
     print_scores(entry)
     if entry.HasField("schedule"):
         told = entry.schedule
@@ -169,6 +174,7 @@ def _name_round(entry: pb.Round) -> str:
 
 
 def _describe(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
+    from node.cli.measures import describe_measures
     from node.cli.output import show_bytes, show_id, show_number, show_time
     from node.cli.peers import describe_not_taken
 
@@ -215,7 +221,10 @@ def _describe(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
     facts += [(f"went without {show_id(author)}", why) for author, why in sorted(entry.gone.items())]
     before = entry.local_accuracy if entry.HasField("local_accuracy") else None
     after = entry.accuracy if entry.HasField("accuracy") else None
-    return [*facts, ("accuracy", f"{show_number(before)} before the exchange, {show_number(after)} after")]
+    facts.append(("accuracy", f"{show_number(before)} before the exchange, {show_number(after)} after"))
+    if entry.HasField("measures"):
+        facts += [(title, told) for title, told in describe_measures(entry.measures) if title != "accuracy"]
+    return facts + [("not learned" if i == 0 else "", text) for i, (_, text) in enumerate(sorted(entry.signs.items()))]
 
 
 def _describe_sets(entry: pb.Round) -> str:

@@ -85,6 +85,7 @@ def _watch(node: AdminClient, interval_s: float) -> None:
 
 
 def describe(status: pb.NodeStatus) -> _Facts:
+    from node.cli.measures import describe_briefly
     from node.cli.output import show_bytes, show_id, show_number, show_seconds, show_time
 
     worker = "not ready"
@@ -110,6 +111,8 @@ def describe(status: pb.NodeStatus) -> _Facts:
         ("disk", f"{show_bytes(status.database_bytes)} of chain, {show_bytes(status.disk_free_bytes)} free"),
         ("up", f"{show_seconds(status.uptime_s)}, process {status.pid}, fednode {status.version}"),
     ]
+    if status.HasField("measures") and (told := describe_briefly(status.measures)):
+        facts.insert(5, ("measures", told))
     if status.HasField("budget_s"):
         facts.insert(5, ("budget", _describe_budget(status)))
     if status.not_awaited:
@@ -134,6 +137,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
         facts.insert(0, ("PAUSED", _describe_pause(status)))
     if status.HasField("spoiled_round"):
         facts.insert(0, ("SPOILED", _describe_spoiled(status)))
+    facts[:0] = [("NOT LEARNING" if i == 0 else "", line) for i, line in enumerate(status.not_learning)]
     if status.HasField("training_trouble"):
         facts.insert(0, ("NOT TRAINED", status.training_trouble))
     if status.stalled:

@@ -8,10 +8,13 @@ is signed anew for the next: nothing is trained again.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 
 from chain.block import Contribution, Id
 from chain.errors import StoreFull
+from ml.measures.classification import Measures
+from ml.measures.collapse import find_signs
 from node.consensus.actions import ContributionSeen, TrainingFailed
 from node.consensus.authenticator import Authenticator
 from node.consensus.current import CurrentRound
@@ -108,8 +111,12 @@ class Contributor:
         self._events.publish("rejected", height=height, author=me, reason=f"training failed: {reason}")
         self._current.post(height, TrainingFailed())
 
-    def on_applied(self, height: int, metrics: Metrics) -> None:
+    def on_applied(self, height: int, metrics: Metrics, measures: Measures | None) -> None:
         """The worker has applied the aggregate of `height`."""
+        if (record := self._records.get(height)) is not None:
+            classes = self._runs.calendar.get_span(height).run.classes
+            record.measures = None if measures is None else replace(measures, classes=tuple(classes))
+            record.signs = find_signs(record.measures, record.train)
         self._records.on_applied(height, metrics)
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:

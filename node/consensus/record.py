@@ -12,10 +12,13 @@ from chain.block import Block, Certificate, EvidenceKind, Id
 from chain.calendar import Place
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
+from ml.measures.classification import Measures
+from ml.measures.collapse import Sign
 from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus.actions import Objection
 from node.consensus.current import Step
+from node.consensus.learning_watch import LearningWatch
 from node.consensus.machine import RoundMachine
 from node.events import Events
 from node.finite import to_finite
@@ -58,6 +61,8 @@ class RoundRecord:
     went_back: str | None = None
     failure: str | None = None
     place: Place | None = None  # None where a change takes the height
+    measures: Measures | None = None  # of the site's own test samples, after the aggregate was applied
+    signs: Mapping[Sign, str] = field(default_factory=dict)  # that the model has not learned
     block: Block | None = None
     certificate: Certificate | None = None
     _marks: dict[str, float] = field(default_factory=dict)
@@ -146,6 +151,8 @@ class RoundRecord:
             "apply": to_finite(self.applied),
             "accuracy": to_finite(self.applied.get("accuracy", self.train.get("accuracy"))),
             "local_accuracy": to_finite(self.train.get("accuracy")),
+            "measures": None if self.measures is None else self.measures.to_mapping(),
+            "signs": dict(self.signs),
         }
 
 
@@ -170,8 +177,10 @@ class Records:
         clock: Clock,
         events: Events,
         boundary: Boundary,
+        learning: LearningWatch,
     ) -> None:
         self.current: RoundRecord | None = None
+        self.learning = learning
         self._call = call
         self._transport = transport
         self._peers = peers
@@ -248,6 +257,7 @@ class Records:
             told["seconds"]["wall"],
             told["seconds"]["train"],
         )
+        self.learning.observe(told)
         self._call(partial(self._write, height, told))
 
     async def _write(self, height: int, record: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from node.consensus.handler import PeerHandler
 from node.consensus.hints import AddressHints
 from node.consensus.initial_models import InitialModels
 from node.consensus.inputs import BlockInputs
+from node.consensus.learning_watch import LearningWatch
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.mining import mine_block
 from node.consensus.opening import RoundOpener
@@ -183,7 +184,15 @@ def _make_ground(c: NodeContext) -> _Ground:
     current, events = CurrentRound(_load_tip(c)), Events(c.clock)
     peers = Peers(current.tip.state, c.me, c.clock)
     records = Records(
-        current.call, c.transport, peers, c.store, c.disk, clock=c.clock, events=events, boundary=c.boundary
+        current.call,
+        c.transport,
+        peers,
+        c.store,
+        c.disk,
+        clock=c.clock,
+        events=events,
+        boundary=c.boundary,
+        learning=LearningWatch.load(c.store, current.tip.height),
     )
     awaiting = Awaiting(current.tip.state, c.me, peers, events)
     proposals = load_proposals(current, c.store)

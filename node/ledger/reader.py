@@ -27,8 +27,10 @@ from chain.store.blob_files import reading_blob
 from chain.store.interface import StoredEvidence
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
+from ml.measures.classification import Measures
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import InvalidRequest, NotFound
+from node.ledger.measures_view import show_measures
 from node.ledger.names import get_name
 from node.payloads.retention import LARGE_BYTES
 from node.pb import admin_pb2 as pb
@@ -319,5 +321,9 @@ def _show_record(record: Mapping[str, Any]) -> pb.Round:
     known = {
         key: {name: one for name, one in value.items() if one is not None} if isinstance(value, Mapping) else value
         for key, value in record.items()
+        if key != "measures"
     }
-    return json_format.ParseDict(known, pb.Round(), ignore_unknown_fields=True)
+    shown = json_format.ParseDict(known, pb.Round(), ignore_unknown_fields=True)
+    if (measures := record.get("measures")) is not None:
+        shown.measures.CopyFrom(show_measures(Measures.from_mapping(measures)))
+    return shown

@@ -22,6 +22,8 @@ from chain.block import EvidenceKind, Id
 from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
+from ml.measures.classification import Measures
+from ml.measures.collapse import Sign
 from node.boundary import Boundary
 from node.consensus.actions import Absence
 from node.consensus.miner import Miner
@@ -231,6 +233,32 @@ class NodeMetrics(Collector):
         yield _gauge("fednode_rounds_done", "1 once the rounds that genesis sets are over.", service.is_done)
         yield from self._collect_facts()
 
+    def _collect_measures(self, record: Mapping[str, Any]) -> Iterable[Metric]:
+        """What the newest round's model made of the test samples."""
+        measures = GaugeMetricFamily(
+            "fednode_eval_measure",
+            "A measure of the answers to this node's test samples, after the newest round was applied.",
+            labels=("measure",),
+        )
+        by_class = GaugeMetricFamily(
+            "fednode_eval_class_measure", "Likewise of one class against all others.", labels=("measure", "class")
+        )
+        if (stored := record.get("measures")) is not None:
+            read = Measures.from_mapping(stored)
+            for name, value in read.summarise().items():
+                measures.add_metric((name,), value)
+            for one in read.by_class:
+                for name, figure in (("sensitivity", one.sensitivity), ("specificity", one.specificity)):
+                    if figure is not None:
+                        by_class.add_metric((name, one.name), figure)
+        yield from (measures, by_class)
+        signs = GaugeMetricFamily(
+            "fednode_not_learning", "1 while a sign lasts that the model of this site does not learn.", labels=("sign",)
+        )
+        for sign in Sign:
+            signs.add_metric((sign.value,), sign.value in self._service.records.learning.lasting)
+        yield signs
+
     def _collect_training(self) -> Iterable[Metric]:
         contributions = CounterMetricFamily(
             "fednode_contributions",
@@ -256,6 +284,7 @@ class NodeMetrics(Collector):
             if value is not None:
                 accuracies.add_metric((split,), value)
         yield accuracies
+        yield from self._collect_measures(record)
         yield CounterMetricFamily(
             "fednode_spoiled_aggregates",
             "Aggregates that left this node without a finite loss, or that its training diverged from.",

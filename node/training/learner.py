@@ -27,10 +27,12 @@ from chain.block import Block, Id
 from chain.calendar import Place
 from chain.run import Run
 from chain.state import State
+from ml.measures.classification import Measures
 from node.boundary import UNFORESEEN, Boundary
 from node.training.exchange import Exchange
 from node.training.trainer import (
     NOTHING_TAKEN,
+    AnswerRefused,
     Progress,
     RunTask,
     Trained,
@@ -104,7 +106,7 @@ class Listener(Protocol):
 
     async def on_trained(self, height: int, trained: Trained) -> None: ...
 
-    def on_applied(self, height: int, metrics: Metrics) -> None: ...
+    def on_applied(self, height: int, metrics: Metrics, measures: Measures | None) -> None: ...
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
         """Hears that this peer's offer at this height would have harmed the client, and was not taken."""
@@ -305,9 +307,10 @@ class Learner:
                 return False
             self._given = made, gathering.result()
         self.metrics = await self._take_in(made, height, self._given[1])
+        measures = await self._measure()
         self._given = None
         self._applied, self.applied = made.round, target.head.height
-        self._listener.on_applied(height, self.metrics)
+        self._listener.on_applied(height, self.metrics, measures)
         return True
 
     async def _take_in(self, made: Place, height: int, given: RoundInput) -> Metrics:
@@ -316,10 +319,8 @@ class Learner:
             self._on_spoiled(height, f"{self._deaths[1]} workers have died over it")
             return await self._trainer.pass_over(made.round)
         try:
-            applying = self._trainer.apply(
-                made.round, given.aggregate, given.exchange, partial(self._listener.on_peer_refused, height)
-            )
-            metrics = await self._ask(applying)
+            on_refused = partial(self._listener.on_peer_refused, height)
+            metrics = await self._ask(self._trainer.apply(made.round, given.aggregate, given.exchange, on_refused))
         except TrainingFailed as error:
             self._on_spoiled(height, str(error))
             if not self._has_model:
@@ -330,6 +331,14 @@ class Learner:
             log.info("applied the aggregate of round %d; aggregates before it were spoiled", made.round)
             self.spoiled = None
         return metrics
+
+    async def _measure(self) -> Measures | None:
+        """What the model as it stands makes of the site's own test samples. A round does not fail of it."""
+        try:
+            return await self._ask(self._trainer.measure())
+        except (AnswerRefused, TrainingFailed, WorkerDied) as error:
+            log.warning("the model could not be measured: %s", error)
+            return None
 
     async def _take_older(self, made: Place) -> None:
         """A client that has only the initial model takes the newest aggregate before this round's that it can go on

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ml.guard import OnRefused
+from ml.measures.classification import Measures
 from node.training.exchange import Exchange
 from node.training.trainer import (
     NOTHING_TAKEN,
@@ -51,6 +52,9 @@ class ObserverTrainer:
 
     async def pass_over(self, round_number: int) -> Metrics:
         return {}
+
+    async def measure(self) -> Measures | None:
+        return None
 
     async def predict(self, samples: bytes) -> Predicted:
         raise WorkerFailed("an observer has no model")

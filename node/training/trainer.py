@@ -18,6 +18,7 @@ from chain.run import Run
 from ml.data.base import Samples
 from ml.errors import MlError, Spoiled
 from ml.guard import OnRefused
+from ml.measures.classification import Measures
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer
 from node.errors import NodeError
@@ -194,6 +195,11 @@ class Trainer(Protocol):
         aggregate that was taken in already is undone. Raises WorkerDied and WorkerFailed."""
         ...
 
+    async def measure(self) -> Measures | None:
+        """All that the client's answers to its own test samples show, as it stands; None where it has none. Raises as
+        `predict`."""
+        ...
+
     async def predict(self, samples: bytes) -> Predicted:
         """Classifies the array `x` of these canonical bytes, and leaves the client as it is.
 
@@ -268,6 +274,7 @@ class Client(Protocol):
         self, round_number: int, aggregates: Iterable[Arrays], /, *, should_stop: Callable[[], bool] = ...
     ) -> Sequence[float]: ...
     def evaluate(self) -> Metrics: ...
+    def measure(self) -> Measures | None: ...
     def state_arrays(self) -> Arrays: ...
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
 
@@ -401,6 +408,9 @@ class InlineTrainer:
             self._client.go_back()
         self._applied_round = round_number
         return self._client.evaluate()
+
+    async def measure(self) -> Measures | None:
+        return self._client.measure()
 
     async def predict(self, samples: bytes) -> Predicted:
         if self._answer is None:

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.guard import OnRefused
+from ml.measures.classification import Measures
 from node.training.checkpoint import Position
 from node.training.child_process import Call, ChildProcess
 from node.training.exchange import AGGREGATE, Exchange
@@ -147,6 +148,11 @@ class WorkerProcess:
         reply = await self._request(_make_pass_over(round_number))
         metrics: Metrics = reply.header["result"]["metrics"]
         return metrics
+
+    async def measure(self) -> Measures | None:
+        reply = await self._request(Call({"call": "measure"}, {}))
+        measured = reply.header["result"]["measures"]
+        return None if measured is None else Measures.from_mapping(measured)
 
     async def predict(self, samples: bytes) -> Predicted:
         async with self._predicting:

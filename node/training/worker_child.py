@@ -219,6 +219,11 @@ class Session:
         self._move(round_number, Phase.APPLIED)
         return {"metrics": dict(self._client.evaluate())}
 
+    def measure(self) -> Mapping[str, Any]:
+        """The answer to `measure`."""
+        measures = self._client.measure()
+        return {"measures": None if measures is None else measures.to_mapping()}
+
     def predict(self, samples: bytes, should_stop: Callable[[], bool]) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `predict`, after which everything is as before. Raises MlError."""
         answer = self._answer(decode_arrays(samples, len(samples))["x"], should_stop)
@@ -342,6 +347,8 @@ def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
                 result = session.apply(frame.header["round"], frame.attachments.get(AGGREGATE), exchange)
             case "pass_over":
                 result = session.pass_over(frame.header["round"])
+            case "measure":
+                result = session.measure()
             case "score":
                 result = session.score(frame.header["round"], frame.attachments, should_stop)
             case _:

@@ -6,13 +6,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
+from ml.measures.classification import measure
+from ml.measures.collapse import find_signs
 from ml.specs.uapdfl import compute_divergence
 from node.cli import main
 from node.cli.rounds import print_scores
@@ -226,3 +230,30 @@ def test_where_nothing_is_combined_the_scores_say_so(capsys: Captured, data_dir:
     reason = "members combine nothing in this round, and take from single peers at most"
     assert f"no distance: {reason}" in lines
     assert f"no effect: {reason}" in lines
+
+
+def test_a_round_shows_what_its_answers_were_worth_and_what_speaks_against_the_model(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    genesis = make_ledgers(tmp_path, 2)
+    y, labels = np.array([0] * 21 + [1] * 36), np.ones(57, np.int64)
+    measures = replace(measure(y, labels, np.full((57, 3), 1 / 3), 0.7), classes=("malignant", "benign", "none"))
+    signs = find_signs(measures, {})
+    record = {"accuracy": 0.63, "measures": measures.to_mapping(), "signs": signs}
+    with SqliteStore.open(tmp_path / "node0", genesis) as store:
+        store.put_round(2, record)
+    out = run(capsys, "rounds", "show", "2", "--data-dir", tmp_path / "node0")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["balanced", "accuracy", "0.500"] in lines
+    row = next(line for line in lines if line[:1] == ["malignant"])
+    assert row[1:10] == ["21", "0.000", "(0.000", "to", "0.155)", "1.000", "(0.904", "to", "1.000)"]
+    assert ["malignant", "0", "21"] in lines  # what they were taken for; nobody is of the third class
+    assert "not learned        all 57 test samples are called benign, of which 36 are" in out
+    shown = run_json(capsys, "rounds", "show", "2", "--data-dir", tmp_path / "node0")
+    assert shown["signs"].keys() == {"one_class", "prior"}
+    assert shown["measures"]["summary"]["accuracy"] == pytest.approx(36 / 57)
+    assert shown["measures"]["classes"][2]["values"] == {"specificity": 1.0}
+    listed = run(capsys, "rounds", "--data-dir", tmp_path / "node0")
+    assert "one answer, loss" in listed
+    series = run_json(capsys, "metrics", "--data-dir", tmp_path / "node0", "--series", "measures.sensitivity.benign")
+    assert series["rounds"][-1]["measures.sensitivity.benign"] == 1.0

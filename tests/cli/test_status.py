@@ -70,3 +70,15 @@ def test_who_is_not_awaited_is_named_with_the_reason() -> None:
 def test_a_wrong_clock_stands_at_the_top() -> None:
     lines = ["the clock of node3 is 300.0 s ahead of the median of 4 members' clocks", "the clock of node1 is …"]
     assert describe(make_status(clocks_wrong=lines))[:2] == [("CLOCK", lines[0]), ("", lines[1])]
+
+
+def test_measures_and_what_is_not_learned_are_told() -> None:
+    measures = pb.Measures(summary={"balanced_accuracy": 0.5, "auc": 0.61, "loss": 1.0})
+    measures.classes.add(class_name="malignant", num_samples=21, values={"sensitivity": 0.0})
+    measures.classes.add(class_name="benign", num_samples=36, values={"sensitivity": 1.0})
+    signs = ["all 57 test samples are called benign, of which 36 are", "loss 0.7 on the test samples is no better"]
+    facts = describe(make_status(measures=measures, not_learning=signs))
+    assert facts[:2] == [("NOT LEARNING", signs[0]), ("", signs[1])]
+    told = "balanced accuracy 0.500, AUC 0.610, sensitivity 0.000 (malignant) to 1.000 (benign)"
+    assert dict(facts)["measures"] == told
+    assert "measures" not in get_facts()

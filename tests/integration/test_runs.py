@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import torch
 from chain.changes.rules import SetRules
 from chain.changes.runs import EndRun
 from chain.rules import MAX_ABS
-from ml.data import get_classes, get_default_input
 from ml.payload import decode_arrays, encode_arrays
 from node.ledger.audit import run_audit
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
@@ -28,12 +27,10 @@ from support.federation.proposing import (
     wait_for_state,
     wait_until_over,
 )
-from support.federation.runs import SCHEMA, RunTrainer, make_initial, start_run
+from support.federation.runs import NODES, SCHEMA, RunTrainer, learn, make_initial, start_run
 from support.federation.virtual_time import run_virtual
 
 RULES = SetRules({"keep_heights": (2, 50)})
-NODES = ("node0", "node1", "node2", "node3")
-MODEL = {"name": "mlp", "hidden": [16]}
 FEDAVG = {"name": "fedavg", "lr": 0.1, "decay": 0.5, "local_epochs": 1}
 EDS = {
     "name": "fededs",
@@ -67,30 +64,6 @@ def check_deeply(net: Cluster) -> None:
         if node.store is not None:
             report = run_audit(net.genesis, node.store, deep=True, require_all=True)
             assert report.ok, report.fault
-
-
-def learn(
-    path: Path,
-    method: Mapping[str, Any],
-    story: Callable[[Cluster, list[RunTrainer]], Coroutine[Any, Any, None]],
-    **settings: Any,
-) -> None:
-    """`story` of four members that train real clients on digits."""
-    trainers = [RunTrainer(index, len(NODES)) for index in range(len(NODES))]
-    input_, classes = get_default_input({"format": "digits"}, MODEL), get_classes({"format": "digits"})
-    genesis = {"method": method, "model": MODEL, "classes": list(classes), "input": input_, "schema": SCHEMA}
-    initial = make_initial(MODEL, _Shape(input_["shape"], classes), seed=1)  # type: ignore[arg-type]
-
-    async def run() -> None:
-        async with cluster(path, len(NODES), trainers=trainers, initial_model=initial, **(genesis | settings)) as net:
-            await story(net, trainers)
-
-    run_virtual(run())
-
-
-class _Shape:
-    def __init__(self, shape: Any, classes: Any) -> None:
-        self.input, self.classes = {"shape": shape}, classes
 
 
 # ---- a change within a run

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from chain.schema import format_time
+from ml.measures.classification import Measures
 from node.telemetry.sinks.base import Point
 
 _COPIED = ("block", "miner", "view", "votes", "payload_bytes", "pulled_bytes", "bytes_sent", "seconds", "beta_s")
@@ -31,7 +32,23 @@ def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
         **{key: record.get(key) for key in _COPIED},
         "train": train,
         "apply": record.get("apply", {}),
+        "measures": _list_measures(record.get("measures")),
+        "not_learned": sorted(record.get("signs", {})),
     }
+
+
+def _list_measures(measures: Mapping[str, Any] | None) -> dict[str, float]:
+    """Of all classes, and sensitivity and specificity of each."""
+    if measures is None:
+        return {}
+    read = Measures.from_mapping(measures)
+    by_class = {
+        f"{name}/{one.name}": value
+        for one in read.by_class
+        for name, value in (("sensitivity", one.sensitivity), ("specificity", one.specificity))
+        if value is not None
+    }
+    return read.summarise() | by_class
 
 
 def list_scalars(point: Point, prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 from chain.changes.runs import StartRun
 from chain.run import Run
 from ml.clients.build import Federation, make_clients, make_initial_aggregate
+from ml.data import get_classes, get_default_input
 from ml.payload import decode_arrays, encode_arrays
 from node.training.trainer import InlineTrainer, RunTask, Trained, TrainerInfo
+from support.federation.cluster import Cluster, cluster
+from support.federation.virtual_time import run_virtual
 
+NODES = ("node0", "node1", "node2", "node3")
+MODEL = {"name": "mlp", "hidden": [16]}
 SCHEMA = {"aggregate": {"model": "the same"}}  # so that one run may continue the other
 
 
@@ -62,3 +68,27 @@ class RunTrainer(InlineTrainer):
     async def train(self, round_number: int, beacon: bytes, /, **options: Any) -> Trained:
         self.trained.append((self._run, round_number))
         return await super().train(round_number, beacon, **options)
+
+
+def learn(
+    path: Path,
+    method: Mapping[str, Any],
+    story: Callable[[Cluster, list[RunTrainer]], Coroutine[Any, Any, None]],
+    **settings: Any,
+) -> None:
+    """`story` of four members that train real clients on digits."""
+    trainers = [RunTrainer(index, len(NODES)) for index in range(len(NODES))]
+    input_, classes = get_default_input({"format": "digits"}, MODEL), get_classes({"format": "digits"})
+    genesis = {"method": method, "model": MODEL, "classes": list(classes), "input": input_, "schema": SCHEMA}
+    initial = make_initial(MODEL, _Shape(input_["shape"], classes), seed=1)  # type: ignore[arg-type]
+
+    async def run() -> None:
+        async with cluster(path, len(NODES), trainers=trainers, initial_model=initial, **(genesis | settings)) as net:
+            await story(net, trainers)
+
+    run_virtual(run())
+
+
+class _Shape:
+    def __init__(self, shape: Any, classes: Any) -> None:
+        self.input, self.classes = {"shape": shape}, classes

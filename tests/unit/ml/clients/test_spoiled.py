@@ -21,7 +21,7 @@ from ml.simulation import rounds as rounds_module
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import compute_aggregate, get_kind
 from ml.training.loop import Diverged
-from ml.training.metrics import Prediction, evaluate
+from ml.training.metrics import Prediction, judge
 from support.federation.simulated import BEACON, aggregate_round, make_digit_clients, run_round
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -124,7 +124,7 @@ def test_no_samples_give_no_numbers() -> None:
     def predict(x: torch.Tensor) -> Prediction:
         raise AssertionError
 
-    assert np.isnan(list(evaluate(predict, torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)).values())).all()
+    assert np.isnan(list(judge(predict, torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)).metrics.values())).all()
 
 
 # ---- the probe leaves no trace

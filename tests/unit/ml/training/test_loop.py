@@ -41,7 +41,7 @@ from ml.training.loop import (
     gather_batches,
     train,
 )
-from ml.training.metrics import Prediction, compute_mean, compute_std, count_rounds_to, evaluate
+from ml.training.metrics import Prediction, compute_mean, compute_std, count_rounds_to, judge
 from support.federation.simulated import BEACON, CNN
 
 torch.set_num_threads(1)  # two threads on so small a model only wait for each other
@@ -207,7 +207,7 @@ def test_training_learns_and_reports() -> None:
     last = train_plainly(model, x, y, iterations=1)
     assert first.steps == 1
     assert first.seconds > 0
-    assert last.loss < first.loss / 2
+    assert last.losses.mean < first.losses.mean / 2
 
 
 def test_training_tells_every_step() -> None:
@@ -236,7 +236,7 @@ def test_nothing_to_do_is_done_at_once() -> None:
     model = make_model()
     before = [parameter.clone() for parameter in model.parameters()]
     progress = train_plainly(model, x, y, iterations=0)
-    assert (progress.loss, progress.steps) == (0.0, 0)
+    assert (progress.losses.mean, progress.steps) == (0.0, 0)
     assert all(torch.equal(own, old) for own, old in zip(model.parameters(), before, strict=True))
 
 
@@ -474,7 +474,7 @@ def test_evaluation_counts_all_chunks() -> None:
     def predict(chunk: Tensor) -> Prediction:
         return Prediction(torch.zeros(len(chunk), 2), torch.zeros(len(chunk), dtype=torch.int64))
 
-    assert evaluate(predict, x, y) == {"accuracy": 0.5, "loss": pytest.approx(np.log(2), rel=1e-6)}
+    assert judge(predict, x, y).metrics == {"accuracy": 0.5, "loss": pytest.approx(np.log(2), rel=1e-6)}
 
 
 def test_summaries_over_clients_rounds_and_seeds() -> None:

@@ -1,0 +1,221 @@
+"""Measures of a classifier: confusion counts, and what its probabilities are worth.
+
+The worker computes them after each round and a node keeps them; sensitivity, F1 and their like follow from the counts
+whenever somebody asks. They are computed here and not by scikit-learn, whose import would cost each worker a hundred
+megabytes, and its checks more than a small model's evaluation; tests hold every value to scikit-learn's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.intervals import Interval, compute_wilson
+
+MAX_CLASSES = 64  # with more, counts and curves by class are left out: they would weigh more than the model's answers
+NUM_BINS = 15  # of confidence, as in Guo et al. (2017)
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The answers to N labelled samples of C classes.
+
+    `confusion` int[C][C] counts samples by their class and by the class they were given. `auc` is the area under the
+    ROC curve and `average_precision` that under precision and recall as steps, of each class against all others; None
+    where a class has no samples, or all. `brier` is the squared error of the probabilities, halved for two classes;
+    `calibration_error` is the expected one over 15 bins (Guo et al. 2017, eq. 3). Probabilities are the classifier's,
+    also where prototypes answer. Beyond 64 classes there are no figures by class. `classes` are their names, where they
+    are known: a model knows numbers alone.
+    """
+
+    num_samples: int
+    num_correct: int
+    loss: float | None
+    brier: float
+    calibration_error: float
+    confusion: Sequence[Sequence[int]] | None = None
+    auc: Sequence[float | None] | None = None
+    average_precision: Sequence[float | None] | None = None
+    classes: Sequence[str] | None = None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+        """Of what `to_mapping` gave. Raises TypeError for anything else."""
+        return cls(**mapping)
+
+    # ---- of all samples
+
+    @property
+    def accuracy(self) -> float:
+        return self.num_correct / self.num_samples
+
+    @property
+    def accuracy_interval(self) -> Interval:
+        return compute_wilson(self.num_correct, self.num_samples)
+
+    @property
+    def by_class(self) -> list[ClassMeasures]:
+        """In the order of the classes; empty where the counts were left out."""
+        if self.confusion is None:
+            return []
+        counts = np.asarray(self.confusion, np.int64)
+        actual, given = counts.sum(axis=1), counts.sum(axis=0)
+        return [
+            ClassMeasures(
+                name=str(c) if self.classes is None else self.classes[c],
+                num_samples=int(actual[c]),
+                num_given=int(given[c]),
+                num_correct=int(counts[c, c]),
+                num_all=self.num_samples,
+                given=tuple(counts[c].tolist()),
+                auc=None if self.auc is None else self.auc[c],
+                average_precision=None if self.average_precision is None else self.average_precision[c],
+            )
+            for c in range(len(counts))
+        ]
+
+    def summarise(self) -> dict[str, float]:
+        """The figures of all classes together, by name; those that there is no saying are not there."""
+        by_class = self.by_class
+        met = [one for one in by_class if one.num_samples]
+        judged = [one for one in by_class if one.num_samples or one.num_given]  # as scikit-learn has it
+        found = {
+            "accuracy": self.accuracy,
+            "balanced_accuracy": _mean([one.sensitivity for one in met]),
+            "macro_f1": _mean([one.f1 for one in judged]),
+            "weighted_f1": _mean([one.f1 for one in met], [one.num_samples for one in met]),
+            "auc": _mean([one.auc for one in met]),
+            "average_precision": _mean([one.average_precision for one in met]),
+            "brier": self.brier,
+            "calibration_error": self.calibration_error,
+            "loss": self.loss,
+        }
+        return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMeasures:
+    """One class against all others: of `num_all` samples `num_samples` are of it, `num_given` were said to be, and
+    `num_correct` are both. `given` counts its samples by the class they were given."""
+
+    name: str
+    num_samples: int
+    num_given: int
+    num_correct: int
+    num_all: int
+    given: tuple[int, ...]
+    auc: float | None = None
+    average_precision: float | None = None
+
+    @property
+    def sensitivity(self) -> float | None:
+        """The fraction of its samples that were found (recall)."""
+        return _divide(self.num_correct, self.num_samples)
+
+    @property
+    def sensitivity_interval(self) -> Interval | None:
+        return compute_wilson(self.num_correct, self.num_samples) if self.num_samples else None
+
+    @property
+    def specificity(self) -> float | None:
+        """The fraction of the other samples that were not said to be of it."""
+        return _divide(self._num_rejected, self.num_all - self.num_samples)
+
+    @property
+    def specificity_interval(self) -> Interval | None:
+        others = self.num_all - self.num_samples
+        return compute_wilson(self._num_rejected, others) if others else None
+
+    @property
+    def precision(self) -> float | None:
+        """The fraction of those said to be of it that are."""
+        return _divide(self.num_correct, self.num_given)
+
+    @property
+    def f1(self) -> float | None:
+        return _divide(2 * self.num_correct, self.num_samples + self.num_given)
+
+    @property
+    def _num_rejected(self) -> int:
+        return self.num_all - self.num_samples - (self.num_given - self.num_correct)
+
+
+def measure(y_N: Ints, labels_N: Ints, probabilities_NC: Floats, loss: float) -> Measures:
+    """The measures of N >= 1 samples of classes `y_N`, answered by `labels_N`, with a classifier's probabilities."""
+    num_classes = probabilities_NC.shape[1]
+    correct_N = labels_N == y_N
+    one_hot_NC = y_N[:, None] == np.arange(num_classes)
+    brier = float(np.square(probabilities_NC - one_hot_NC).sum(axis=1).mean()) / (2 if num_classes == 2 else 1)
+    whole = Measures(
+        num_samples=len(y_N),
+        num_correct=int(correct_N.sum()),
+        loss=loss if math.isfinite(loss) else None,
+        brier=brier,
+        calibration_error=_compute_calibration_error(y_N, probabilities_NC),
+    )
+    if num_classes > MAX_CLASSES:
+        return whole
+    counts = np.bincount(y_N * num_classes + labels_N, minlength=num_classes**2).reshape(num_classes, num_classes)
+    areas = [compute_areas(one_hot_NC[:, c], probabilities_NC[:, c]) for c in range(num_classes)]
+    return Measures(
+        whole.num_samples,
+        whole.num_correct,
+        whole.loss,
+        whole.brier,
+        whole.calibration_error,
+        confusion=counts.tolist(),
+        auc=[auc for auc, _ in areas],
+        average_precision=[precision for _, precision in areas],
+    )
+
+
+def compute_areas(is_of_N: NDArray[np.bool_], scores_N: Floats) -> tuple[float | None, float | None]:
+    """Under the ROC curve and under precision over recall as steps (sum of (R_k - R_k-1) P_k), of scores that are to be
+    high where `is_of_N`; samples of one score come together. None where there is no curve."""
+    num_of = int(is_of_N.sum())
+    num_others = len(is_of_N) - num_of
+    if not num_of:
+        return None, None
+    _, at_N = np.unique(-scores_N, return_inverse=True)
+    hits_K = np.bincount(at_N, weights=is_of_N)
+    true_K = np.cumsum(hits_K)
+    false_K = np.cumsum(np.bincount(at_N)) - true_K
+    precision = float(np.sum(hits_K * true_K / (true_K + false_K))) / num_of
+    if not num_others:
+        return None, precision
+    heights_K = true_K - hits_K / 2
+    area = float(np.sum(np.diff(false_K, prepend=0.0) * heights_K)) / (num_of * num_others)
+    return area, precision
+
+
+def _compute_calibration_error(y_N: Ints, probabilities_NC: Floats) -> float:
+    """The mean distance between how sure the classifier is and how often it is right, over bins of the former."""
+    confidence_N = probabilities_NC.max(axis=1)
+    bins_N = np.clip(np.ceil(confidence_N * NUM_BINS).astype(np.int64) - 1, 0, NUM_BINS - 1)
+    surplus_N = (probabilities_NC.argmax(axis=1) == y_N) - confidence_N
+    return float(np.abs(np.bincount(bins_N, weights=surplus_N, minlength=NUM_BINS)).sum() / len(y_N))
+
+
+def _divide(count: int, of: int) -> float | None:
+    return count / of if of else None
+
+
+def _mean(values: Sequence[float | None], weights: Sequence[int] | None = None) -> float | None:
+    """Of those that there are."""
+    known = [
+        (value, weight) for value, weight in zip(values, weights or [1] * len(values), strict=True) if value is not None
+    ]
+    total = sum(weight for _, weight in known)
+    return math.fsum(value * weight for value, weight in known) / total if total else None

@@ -1,0 +1,64 @@
+"""Signs that a classifier has not learned, in words.
+
+An accuracy alone does not show it: where 63 of 100 patients are healthy, a model that calls everyone healthy has 0.63.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+
+import numpy as np
+
+from ml.measures.classification import Measures
+
+MIN_SAMPLES = 10  # of fewer there is no telling
+MIN_STEPS = 20
+WORSE = 1.1  # times the loss that the first quarter of the steps had
+
+
+class Sign(StrEnum):
+    """A kind of sign; the value is its name in metrics and records."""
+
+    ONE_CLASS = "one_class"
+    MAJORITY = "majority"
+    PRIOR = "prior"
+    WORSE = "worse"
+
+
+def find_signs(measures: Measures | None, train: Mapping[str, float]) -> dict[Sign, str]:
+    """What speaks against a model by its answers to the test samples of a site, and by `train`, the metrics of the
+    local phase before; nothing where there are too few samples or classes to tell."""
+    signs = {} if measures is None else _find_in_answers(measures)
+    first, last = train.get("first_loss", math.nan), train.get("last_loss", math.nan)
+    if train.get("steps", 0) >= MIN_STEPS and last > WORSE * first:
+        signs[Sign.WORSE] = f"the local phase ended worse than it began: loss {first:.3g} at first, {last:.3g} at last"
+    return signs
+
+
+def _find_in_answers(measures: Measures) -> dict[Sign, str]:
+    by_class = measures.by_class
+    if not by_class or measures.num_samples < MIN_SAMPLES:
+        return {}
+    actual, given = (np.array(counts) for counts in zip(*((c.num_samples, c.num_given) for c in by_class), strict=True))
+    if np.count_nonzero(actual) < 2:
+        return {}
+    signs = {}
+    common, num = int(actual.argmax()), measures.num_samples
+    if np.count_nonzero(given) == 1:
+        only = int(given.argmax())
+        signs[Sign.ONE_CLASS] = f"all {num} test samples are called {by_class[only].name}, of which {actual[only]} are"
+    elif measures.num_correct <= actual[common]:
+        signs[Sign.MAJORITY] = (
+            f"accuracy {measures.accuracy:.3f} is no better than {actual[common] / num:.3f}, which calling every test "
+            f"sample {by_class[common].name} has"
+        )
+    shares = actual[actual > 0] / num
+    prior = -math.fsum(shares * np.log(shares))
+    if measures.loss is not None and measures.loss >= prior:
+        signs[Sign.PRIOR] = (
+            f"loss {measures.loss:.3g} on the test samples is no better than {prior:.3g}, which the shares of the "
+            f"classes alone have"
+        )
+    return signs

@@ -1,0 +1,45 @@
+"""Measures as the admin RPC shows them, with the intervals that follow from counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ml.measures.classification import ClassMeasures, Measures
+from ml.measures.intervals import Interval
+from node.pb import admin_pb2 as pb
+
+
+def show_measures(measures: Measures, intervals: Mapping[str, Interval] | None = None) -> pb.Measures:
+    """`intervals` are those of figures of all classes, besides accuracy's."""
+    shown = pb.Measures(num_samples=measures.num_samples, summary=measures.summarise())
+    for name, interval in {"accuracy": measures.accuracy_interval, **(intervals or {})}.items():
+        shown.intervals[name].CopyFrom(_show_interval(interval))
+    shown.classes.extend(_show_class(one) for one in measures.by_class)
+    return shown
+
+
+def _show_class(one: ClassMeasures) -> pb.ClassMeasures:
+    values = {
+        "sensitivity": one.sensitivity,
+        "specificity": one.specificity,
+        "precision": one.precision,
+        "f1": one.f1,
+        "auc": one.auc,
+        "average_precision": one.average_precision,
+    }
+    intervals = {"sensitivity": one.sensitivity_interval, "specificity": one.specificity_interval}
+    shown = pb.ClassMeasures(
+        class_name=one.name,
+        num_samples=one.num_samples,
+        num_given=one.num_given,
+        given=one.given,
+        values={name: value for name, value in values.items() if value is not None},
+    )
+    for name, interval in intervals.items():
+        if interval is not None:
+            shown.intervals[name].CopyFrom(_show_interval(interval))
+    return shown
+
+
+def _show_interval(interval: Interval) -> pb.Interval:
+    return pb.Interval(low=interval.low, high=interval.high)

@@ -1,0 +1,63 @@
+"""Signs that a classifier has not learned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ml.measures.classification import Measures, measure
+from ml.measures.collapse import MIN_SAMPLES, Sign, find_signs
+
+CLASSES = ("malignant", "benign", "none")
+Y = np.array([0] * 21 + [1] * 36)
+
+
+def answer(labels: np.ndarray, sure: float = 0.9, loss: float = 0.2, y: np.ndarray = Y) -> Measures:
+    probabilities = np.full((len(y), 3), (1 - sure) / 2)
+    probabilities[np.arange(len(y)), labels] = sure
+    return replace(measure(y, labels, probabilities, loss), classes=CLASSES)
+
+
+def test_a_model_that_tells_the_classes_apart_shows_no_sign() -> None:
+    labels = Y.copy()
+    labels[:3] = 1
+    assert find_signs(answer(labels), {"steps": 100, "first_loss": 0.7, "last_loss": 0.2}) == {}
+
+
+def test_one_answer_to_all() -> None:
+    signs = find_signs(answer(np.ones(57, np.int64), loss=0.4), {})
+    assert signs == {Sign.ONE_CLASS: "all 57 test samples are called benign, of which 36 are"}
+
+
+def test_no_better_than_the_most_common_class() -> None:
+    labels = np.ones(57, np.int64)
+    labels[40:] = 0  # which finds none of the others
+    signs = find_signs(answer(labels, loss=0.5), {})
+    assert signs == {
+        Sign.MAJORITY: "accuracy 0.333 is no better than 0.632, which calling every test sample benign has"
+    }
+
+
+def test_a_loss_no_better_than_the_shares_of_the_classes() -> None:
+    assert find_signs(answer(Y, loss=0.6580), {}) == {}
+    signs = find_signs(answer(Y, loss=0.6582), {})
+    assert signs == {
+        Sign.PRIOR: "loss 0.658 on the test samples is no better than 0.658, which the shares of the classes alone have"
+    }
+
+
+def test_a_phase_that_ends_worse_than_it_began() -> None:
+    train = {"steps": 20, "first_loss": 0.5, "last_loss": 0.56}
+    assert find_signs(None, train) == {
+        Sign.WORSE: "the local phase ended worse than it began: loss 0.5 at first, 0.56 at last"
+    }
+    assert find_signs(None, train | {"last_loss": 0.54}) == {}
+    assert find_signs(None, train | {"steps": 19}) == {}
+    assert find_signs(None, {}) == {}
+
+
+@pytest.mark.parametrize("y", [Y[: MIN_SAMPLES - 1], np.zeros(57, np.int64)], ids=["few samples", "one class"])
+def test_of_few_samples_or_one_class_there_is_no_telling(y: np.ndarray) -> None:
+    assert find_signs(answer(np.ones(len(y), np.int64), loss=9.0, y=y), {}) == {}

@@ -1,0 +1,58 @@
+"""The watch over what a model learns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain.store.sqlite import SqliteStore
+from node.consensus.learning_watch import PATIENCE, LearningWatch
+from support.data.chains import make_genesis, make_keys
+
+ONE = {"one_class": "all 57 test samples are called benign, of which 36 are"}
+
+
+def make_record(signs: Mapping[str, str] = ONE, run: int = 1) -> dict[str, Any]:
+    return {"run": run, "signs": dict(signs)}
+
+
+def test_a_sign_lasts_once_it_has_shown_in_some_rounds_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    watch = LearningWatch()
+    for _ in range(PATIENCE - 1):
+        watch.observe(make_record())
+    assert watch.lasting == {}
+    for _ in range(3):
+        watch.observe(make_record())
+    assert watch.lasting == ONE
+    watch.observe(make_record({}))
+    assert watch.lasting == {}
+    warned = [record.levelname for record in caplog.records]
+    assert warned == ["WARNING", "INFO"]  # once each
+    assert ONE["one_class"] in caplog.records[0].getMessage()
+
+
+def test_what_comes_and_goes_or_belongs_to_another_run_does_not_last() -> None:
+    watch = LearningWatch()
+    for signs in (ONE, ONE, {}, ONE, ONE):
+        watch.observe(make_record(signs))
+    assert watch.lasting == {}
+    watch.observe(make_record(run=2))
+    watch.observe(make_record(run=2))
+    assert watch.lasting == {}
+    watch.observe(make_record(run=2))
+    assert watch.lasting == ONE
+
+
+def test_a_restarted_node_goes_on_from_its_records(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path, make_genesis(make_keys(4)))
+    for height in range(1, 6):
+        store.put_round(height, make_record() if height > 2 else {"run": 1})  # of an older release
+    assert LearningWatch.load(store, 5).lasting == ONE
+    assert LearningWatch.load(store, 4).lasting == {}
+    assert LearningWatch.load(store, 0).lasting == {}
+    store.close()
