@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ml.data.base import ArrayDataset, InputFormat, Labels, SampleDomains, Samples, Shape
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import choose_held_out, number_labels
-from ml.data.registry import FORMATS, Splits, open_source, open_splits, translated
+from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, get_augment
 from ml.data.source_cache import forget_sources, open_once
 from ml.errors import DataError, SpecError
@@ -28,6 +28,7 @@ __all__ = [
     "HELD_OUT",
     "LabelSplit",
     "Split",
+    "TABLES",
     "forget_sources",
     "get_augment",
     "get_classes",

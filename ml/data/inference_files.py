@@ -1,7 +1,7 @@
 """Inference files: samples that a model is asked to classify. A label is welcome and not needed.
 
     .npz        `x`: [N, C, H, W], [N, H, W], [N, H, W, C] or [N, F], or one sample alone; labels in `y`, if it is there
-    .csv        a header, and a column of numbers for each feature; labels in the column `label`, or one named otherwise
+    .csv        a header, and a column of numbers for each feature; labels in column `label`, or another
     images      .png, .jpg and what else `ml.data.readers.images` decodes: one sample each
 
 Each file is one `InferenceFile`. What is in it must be fit for genesis' input; it is made into that by whoever has the
@@ -27,6 +27,7 @@ from ml.data.source import Locate, Part, RawLabels, require_extra
 from ml.errors import DataError
 
 TABLE, ARCHIVE = ".csv", ".npz"
+DEFAULT_LABEL = "label"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,10 +55,13 @@ def validate_kind(path: Path) -> None:
         raise DataError(f"{path}: {'expected a file, got a directory' if path.is_dir() else 'no such file'}")
 
 
-def read_inference_file(path: Path, shape: Shape, classes: tuple[str, ...], label: str | None = None) -> InferenceFile:
+def read_inference_file(
+    path: Path, shape: Shape, classes: tuple[str, ...], label: str | None = None, *, default_label: str = DEFAULT_LABEL
+) -> InferenceFile:
     """The samples in `path`, for a model that takes `shape` and knows `classes`.
 
-    `label` names the column of a table's labels. Raises DataError naming the place of what is broken or unfit.
+    `label` names the column of a table's labels, which must be there; without it that is `default_label`, if it is
+    there. Raises DataError naming the place of what is broken or unfit.
     """
     validate_kind(path)
     try:
@@ -65,7 +69,7 @@ def read_inference_file(path: Path, shape: Shape, classes: tuple[str, ...], labe
             case ".npz":
                 file = _read_archive(path, shape, classes)
             case ".csv":
-                file = _read_table(path, shape, classes, label)
+                file = _read_table(path, shape, classes, label, default_label)
             case _:
                 require_extra("PIL", "pillow")
                 file = InferenceFile(path, decode_image(path, str(path))[None])
@@ -123,7 +127,9 @@ def _lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
     return array
 
 
-def _read_table(path: Path, shape: Shape, classes: tuple[str, ...], label: str | None) -> InferenceFile:
+def _read_table(
+    path: Path, shape: Shape, classes: tuple[str, ...], label: str | None, default_label: str
+) -> InferenceFile:
     if shape[1:] != (1, 1):
         raise DataError(
             f"{path}: expected images, as the model takes {list(shape)} (channels, height, width), got a table"
@@ -131,17 +137,18 @@ def _read_table(path: Path, shape: Shape, classes: tuple[str, ...], label: str |
     table = Table.read(path)
     if label is not None and label not in table.header:
         raise DataError(f"{path}: expected a column {label!r} of labels, got {', '.join(table.header)}")
-    found = table.find(label, "label", "label")
+    found = table.find(label, default_label, "label")
     columns = [c for c in range(len(table.header)) if c != found]
     if len(columns) != shape[0]:
+        is_label = found is None and len(columns) == shape[0] + 1
         raise DataError(
             f"{path}: expected {shape[0]} columns of numbers, one for each feature, got {len(columns)}: "
             f"{', '.join(table.header[c] for c in columns)}"
+            f"{'; --label names the one that has labels' if is_label else ''}"
         )
     labels = None
-    if found is not None:
-        raw = np.array([row[found].strip() for row in table.rows], np.str_)
-        labels = _number(path, raw, None, classes, table.locate)
+    if found is not None and any(names := [row[found].strip() for row in table.rows]):
+        labels = _number(path, np.array(names, np.str_), None, classes, table.locate)
     return InferenceFile(path, read_features(table, columns), tuple(table.lines), labels)
 
 

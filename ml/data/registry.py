@@ -17,6 +17,7 @@ _NAMES = ("digits", "npz", "imagefolder", "parquet", "hf", "idx", "cifar", "svhn
 _MODULES = {name: f"ml.data.readers.{name}" for name in _NAMES}
 _MODULES |= {"csv": "ml.data.readers.csv_table", "domains": "ml.data.readers.domain_folders"}
 FORMATS = tuple(_MODULES)
+TABLES = ("csv", "parquet", "hf")  # whose columns have names
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -47,6 +47,10 @@ def init(
     data: Annotated[
         str, typer.Option("--data", metavar="DATA", help="What it trains on: digits, or FORMAT:PATH.")
     ] = "digits",
+    label: Annotated[
+        str | None,
+        typer.Option("--label", metavar="COLUMN", help="The labels' column, where --data is a table. Default: label."),
+    ] = None,
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="An identity there is already, instead of a new one.")
     ] = None,
@@ -62,8 +66,8 @@ def init(
     With --join it prints a join request instead, one line for a member, who proposes it to the others. The node can be
     started at once: it takes the chain, stands ready, and takes part from the block on that admits it.
 
-    Examples: fednode init hospital-a --advertise fed.hospital-a.example:7050 --data imagefolder:/srv/scans, or fednode
-    init hospital-d --join federation.join
+    Examples: fednode init hospital-a --advertise fed.hospital-a.example:7050 --data imagefolder:/srv/scans, fednode
+    init hospital-b --data csv:/srv/patients.csv --label diagnosis, or fednode init hospital-d --join federation.join
     """
     from node.config.init import SiteSpec, make_site
 
@@ -76,6 +80,7 @@ def init(
         listen=listen,
         advertise=advertise or f"{socket.gethostname()}:{listen.rpartition(':')[2]}",
         data=data,
+        label=label,
         key_file=key,
         passphrase_file=passphrase_file,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from node.admin.client import AdminClient
     from node.admin.samples import Batch
     from node.pb import admin_pb2 as pb
+
+
+class Labelled(NamedTuple):
+    """Which column of a table has its labels: `column`, as it was asked for, or else `default`, if it is there."""
+
+    column: str | None
+    default: str
 
 
 class Answered(NamedTuple):
@@ -44,7 +52,7 @@ def predict(
     top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many classes to show of each.")] = 3,
     label: Annotated[
         str | None,
-        typer.Option("--label", metavar="COLUMN", help="The labels in a .csv. Default: label, if it is there."),
+        typer.Option("--label", metavar="COLUMN", help="The labels in a .csv. Default: as --config says, or label."),
     ] = None,
     timeout_s: Annotated[
         float,
@@ -58,7 +66,8 @@ def predict(
 
     An .npz has an array x: [N, C, H, W], [N, H, W], [N, H, W, C] or, for a model of features, [N, F]; an array of
     exactly one sample's shape is that sample. A .csv has a header and a column of numbers for each feature. Where a
-    file has labels, y or the column label, each answer is compared with them.
+    file has labels, y or a column, each answer is compared with them: in the column that --label names, or else in that
+    of data.columns.label in --config, or label, if the table has it.
 
     A sample is named by its file, and by its place in the archive or its line in the table. PROBABILITY is the
     classifier's. Where a method's prototypes answer, DISTANCE is that of the nearest, and NEAREST the member it is of.
@@ -70,7 +79,7 @@ def predict(
 
     try:
         with open_node(socket, config) as node:
-            answers = list(_ask(node, inputs, top, label, timeout_s))
+            answers = list(_ask(node, inputs, top, Labelled(label, get_default_label(config)), timeout_s))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if as_json:
@@ -80,8 +89,17 @@ def predict(
     print(f"fednode: {summarise(answers)}", file=sys.stderr)
 
 
+def get_default_label(config: Path | None) -> str:
+    """The column that a node's labels are in, by its configuration. Raises ConfigError."""
+    from ml.data.inference_files import DEFAULT_LABEL
+    from node.config.node_config import load_config
+
+    named = None if config is None else load_config(config, (), os.environ).data.columns.label
+    return named or DEFAULT_LABEL
+
+
 def _ask(
-    node: AdminClient, inputs: Sequence[Path], top: int, label: str | None, timeout_s: float
+    node: AdminClient, inputs: Sequence[Path], top: int, labelled: Labelled, timeout_s: float
 ) -> Iterator[Answered]:
     """In as many requests as it takes. Raises NodeError for files that cannot be read, before anything is asked where
     that can be seen without reading them."""
@@ -97,19 +115,19 @@ def _ask(
         shape = InputFormat.from_mapping(genesis.run.input).shape
         top = get_top(top, len(genesis.run.classes))
         max_samples = get_max_samples(shape, len(genesis.run.classes), top)
-        for batch in make_batches(_read(inputs, genesis, label), shape, max_samples):
+        for batch in make_batches(_read(inputs, genesis, labelled), shape, max_samples):
             yield from _match(genesis, batch, node.predict(encode_batch(batch), top, timeout_s))
     except DataError as error:
         raise NodeError(str(error)) from error
 
 
-def _read(inputs: Sequence[Path], genesis: Genesis, label: str | None) -> Iterator[InferenceFile]:
+def _read(inputs: Sequence[Path], genesis: Genesis, labelled: Labelled) -> Iterator[InferenceFile]:
     from ml.data.base import InputFormat
     from ml.data.inference_files import read_inference_file
 
     shape = InputFormat.from_mapping(genesis.run.input).shape
     for path in inputs:
-        yield read_inference_file(path, shape, genesis.run.classes, label)
+        yield read_inference_file(path, shape, genesis.run.classes, labelled.column, default_label=labelled.default)
 
 
 def _match(genesis: Genesis, batch: Batch, reply: pb.PredictReply) -> Iterator[Answered]:

@@ -26,7 +26,7 @@ from node.config.identity import create_identity, open_key, read_passphrase
 from node.config.node_config import NodeConfig
 from node.config.problems import describe_error
 from node.config.schema import SCHEMA_HINT, make_schema
-from node.config.settings import complete_data, make_data
+from node.config.settings import complete_data, make_data, set_label
 from node.config.yaml_source import Keys, YamlSource, dump_yaml
 from node.errors import ConfigError, NodeError
 
@@ -54,9 +54,9 @@ _JOINS = f"#   - a member has the same {JOIN_FILE}: fednode doctor shows its has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSpec:
-    """The options of a new `node.yaml`. `data` is `digits` or `FORMAT:PATH`; `key_file` an identity there already is,
-    of which `passphrase_file` is the passphrase, or that of the new one. With a `join_file` the site joins a chain that
-    is there."""
+    """The options of a new `node.yaml`. `data` is `digits` or `FORMAT:PATH`, `label` the column of a table that its
+    labels are in; `key_file` an identity there already is, of which `passphrase_file` is the passphrase, or that of the
+    new one. With a `join_file` the site joins a chain that is there."""
 
     name: str
     genesis_file: Path | None = None
@@ -64,6 +64,7 @@ class SiteSpec:
     listen: str = f"0.0.0.0:{DEFAULT_PORT}"
     advertise: str
     data: str = "digits"
+    label: str | None = None
     key_file: Path | None = None
     passphrase_file: Path | None = None
 
@@ -136,7 +137,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, Any]:
-    data = complete_data(make_data(spec.data))
+    data = make_data(spec.data)
+    data = complete_data(data if spec.label is None else set_label(data, spec.label))
     federation = {"join_file": JOIN_FILE}
     if spec.join_file is None:
         if spec.genesis_file is not None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml.data import FORMATS, get_default_input, open_dataset
+from ml.data import FORMATS, TABLES, get_default_input, open_dataset
 from ml.data.base import InputFormat
 from ml.data.checks import compute_stats
 from ml.data.detect_format import guess_format
@@ -99,6 +99,15 @@ def make_data(text: str) -> dict[str, Any]:
         what = "unknown format" if colon else "no such file or directory, and unknown format"
         raise ConfigError(f"--data: data.format: {what} {name!r}: {suggest_word(name, FORMATS)}")
     return {"format": name} | ({"path": path} if path else {})
+
+
+def set_label(data: dict[str, Any], column: str) -> dict[str, Any]:
+    """`data` whose labels are in this column of a table. Raises ConfigError."""
+    if data["format"] not in TABLES:
+        raise ConfigError(
+            f"--label: expected a table ({', '.join(TABLES)}) in --data, as data.format {data['format']} has no columns"
+        )
+    return {**data, "columns": {"label": column}}
 
 
 def complete_data(data: Any) -> dict[str, Any]:

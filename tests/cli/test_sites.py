@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from chain.store.sqlite import SqliteStore
+from ml.data import get_classes
 from node.cli import main
+from node.cli.predict import get_default_label
 from node.config.genesis_draft import find_guards
 from node.config.genesis_file import INITIAL_MODEL, load_genesis
 from node.config.identity import load_identity
@@ -82,6 +84,11 @@ def test_init_writes_over_nothing(capsys: Captured, tmp_path: Path) -> None:
         (["--name", "b b"], "--name: node.name: expected letters"),
         (["--advertise", "foo"], "--advertise: network.advertise: expected host:port (got 'foo')"),
         (["--data", "npz:/nope"], ""),
+        (
+            ["--label", "diagnosis"],
+            "--label: expected a table (csv, parquet, hf) in --data, as data.format digits has no",
+        ),
+        (["--data", "csv:a.csv", "--label", ""], "data.columns.label: expected text, got ''"),
         (["--genesis", "nope.yaml"], "nope.yaml: no such file"),
         (["--key", "nope.key"], "nope.key: no such file"),
     ],
@@ -97,6 +104,19 @@ def test_init_that_is_refused_leaves_nothing(
     assert message in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_init_names_the_column_of_labels_in_a_table(capsys: Captured, tmp_path: Path) -> None:
+    table = tmp_path / "patients.csv"
+    table.write_text("age,diagnosis\n1,well\n2,ill\n3,well\n4,ill\n")
+    init(capsys, tmp_path / "a", "--advertise", "a:1", "--data", f"csv:{table}", "--label", "diagnosis")
+    data = load_config(tmp_path / "a" / "node.yaml").data
+    assert (data.format, data.columns.label) == ("csv", "diagnosis")
+    assert get_classes(data.model_dump(mode="json")) == ("ill", "well")
+    assert get_default_label(tmp_path / "a" / "node.yaml") == "diagnosis"  # predict follows it
+    init(capsys, tmp_path / "b", "--advertise", "a:1", "--data", f"csv:{table}")
+    assert get_default_label(tmp_path / "b" / "node.yaml") == "label"
+    assert get_default_label(None) == "label"
 
 
 def test_init_takes_a_key_there_is_and_its_passphrase(capsys: Captured, tmp_path: Path) -> None:

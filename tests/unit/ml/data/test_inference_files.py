@@ -105,6 +105,24 @@ def test_a_table_has_a_column_for_each_feature_and_maybe_labels(tmp_path: Path) 
     assert asked.labels.tolist() == [1]
 
 
+def test_labels_are_left_out_of_the_features_by_the_name_that_the_site_gave_them(tmp_path: Path) -> None:
+    def read_diagnosed() -> InferenceFile:
+        return read_inference_file(path, FEATURES, CLASSES, default_label="diagnosis")
+
+    path = tmp_path / "a.csv"
+    path.write_text("a,diagnosis,b,c\n1,dog,2,3\n")
+    asked = read_diagnosed()
+    assert asked.labels is not None
+    assert (asked.labels.tolist(), asked.x.reshape(-1).tolist()) == ([1], [1, 2, 3])
+    path.write_text("a,b,label\n1,2,3\n")  # here the label is a feature, as in training
+    assert (read_diagnosed().labels, read_diagnosed().x.reshape(-1).tolist()) == (None, [1, 2, 3])
+    path.write_text("a,diagnosis,b,c\n1,,2,3\n4,,5,6\n")  # what is to be found out
+    assert (read_diagnosed().labels, read_diagnosed().rows) == (None, (2, 3))
+    path.write_text("a,grade,b,c\n1,dog,2,3\n")
+    with pytest.raises(DataError, match="a, grade, b, c; --label names the one that has labels"):
+        read_diagnosed()
+
+
 def test_an_image_is_a_sample_of_its_own_size(tmp_path: Path) -> None:
     Image.fromarray(count_up(8, 9)).save(tmp_path / "a.png")
     asked = read(tmp_path / "a.png")
