@@ -87,7 +87,7 @@ def make(
     as_json: AsJson = False,
 ) -> None:
     """Make a federation's genesis and its initial model. It takes the members' ids; the model is written beside the
-    genesis.
+    genesis, as initial_model.safetensors, and beside a NAME.yaml as NAME.initial_model.safetensors.
 
     Both files go to every member as they are; they are no secret, but all must have the same: fednode genesis hash.
 
@@ -98,6 +98,7 @@ def make(
     --model cnn_mnist --classes benign,malignant --input 1x28x28
     """
     from node.config.genesis_draft import GenesisSpec, make_genesis
+    from node.config.genesis_file import name_initial_model
     from node.config.genesis_members import parse_members
 
     if data is not None and (classes is not None or shape is not None):
@@ -130,7 +131,8 @@ def make(
         _print_made(out, genesis)
         return
     print(f"{out}: {genesis.state.n} members, quorum {genesis.state.q}, chain {genesis.chain_id.hex()}")
-    print(f"fednode: {out} and the initial model beside it go to every member as they are", file=sys.stderr)
+    model = name_initial_model(out).name
+    print(f"fednode: {out} and {model} beside it go to every member as they are", file=sys.stderr)
 
 
 def _warn_of_no_loss(genesis: Genesis) -> None:

@@ -14,7 +14,7 @@ from chain.genesis import Genesis
 from chain.join_file import MAX_JOIN_FILE_BYTES, JoinFile
 from ml.errors import SpecError
 from node.addresses import validate_dialled
-from node.config.genesis_file import INITIAL_MODEL, get_genesis_spec, load_genesis, read_genesis
+from node.config.genesis_file import find_initial_model, get_genesis_spec, load_genesis, read_genesis
 from node.config.node_config import NodeConfig
 from node.errors import ConfigError
 
@@ -36,7 +36,7 @@ def load_federation(config: NodeConfig) -> Federation:
         genesis, initial_model = load_genesis(config.federation_file)
         return Federation(genesis, initial_model)
     joined = read_join_file(config.join_file)
-    model = config.join_file.parent / INITIAL_MODEL
+    model = find_initial_model(config.join_file)
     return Federation(joined.genesis, model if model.exists() else None, joined.checkpoint, joined.addresses)
 
 

@@ -22,11 +22,11 @@ from ml.payload import encode_arrays
 from ml.specs import METHODS
 from ml.specs.run_schema import describe_payloads
 from node.config.genesis_file import (
-    INITIAL_MODEL,
     WHAT_LEAVES,
     check_initial,
     get_genesis_spec,
     place_error,
+    refuse_existing,
     write_genesis,
 )
 from node.config.genesis_members import parse_observers
@@ -185,9 +185,7 @@ def make_genesis(
 ) -> tuple[Genesis, Mapping[str, Any]]:
     """Writes genesis into `path`, and its initial model beside it; and says which of GUARDS were left out because the
     members are too few. Raises ConfigError, also where either file is there."""
-    for taken in (path, path.parent / INITIAL_MODEL):
-        if taken.exists() or taken.is_symlink():
-            raise ConfigError(f"{taken}: expected no file, as nothing is written over; move it away or name another")
+    refuse_existing(path)
     with open_once():
         asked, _ = draft_genesis(spec)
     guards = find_guards(asked.value["method"])

@@ -28,6 +28,9 @@ from node.config.yaml_source import YamlSource, dump_yaml, read_sections
 from node.errors import ConfigError, NodeError
 
 INITIAL_MODEL = "initial_model.safetensors"
+DEFAULT_NAME = (
+    "genesis"  # of a genesis file, whose model is called INITIAL_MODEL; any other has a model of its own name
+)
 WHAT_LEAVES = (
     "sends a learned transformation of each member's samples to every other member. It is obfuscation, not "
     "cryptography: there is no key, and whoever has it may try to undo it (SECURITY.md)"
@@ -70,9 +73,28 @@ def read_genesis(path: Path) -> tuple[YamlSource, Genesis, MethodSpec]:
 
 def check_initial_model(path: Path, source: YamlSource, genesis: Genesis, spec: MethodSpec) -> Path:
     """The initial model beside the genesis in `path`, if it is the one that genesis names. Raises ConfigError."""
-    model_path = path.parent / INITIAL_MODEL
-    _validate_initial_model(_read_model(model_path), model_path, source, genesis, spec)
+    model_path = find_initial_model(path)
+    _validate_initial_model(_read_model(model_path, path), model_path, source, genesis, spec)
     return model_path
+
+
+def name_initial_model(path: Path) -> Path:
+    """Where the initial model of the genesis in `path` is written: beside it, and with its name before its own unless
+    that is genesis.yaml, so that several lie in one directory."""
+    return path.with_name(INITIAL_MODEL if path.stem == DEFAULT_NAME else f"{path.stem}.{INITIAL_MODEL}")
+
+
+def find_initial_model(path: Path) -> Path:
+    """Where it is read: the file of its own name, or INITIAL_MODEL where that is there alone."""
+    own, shared = name_initial_model(path), path.with_name(INITIAL_MODEL)
+    return own if own.exists() or not shared.exists() else shared
+
+
+def refuse_existing(path: Path) -> None:
+    """Raises ConfigError where a genesis in `path`, or its initial model, would be written over something."""
+    for taken in (path, name_initial_model(path)):
+        if taken.exists() or taken.is_symlink():
+            raise ConfigError(f"{taken}: expected no file, as nothing is written over; move it away or name another")
 
 
 def get_genesis_spec(genesis: Genesis) -> MethodSpec:
@@ -154,20 +176,26 @@ def describe_sharing(path: Path, genesis: Genesis, *, is_approved: bool) -> str 
 
 
 def write_genesis(path: Path, genesis: Genesis, initial_model: bytes) -> None:
-    """Writes genesis and its initial model beside it; `path` must not exist. Raises OSError."""
+    """Writes genesis and its initial model beside it; neither may exist. Raises OSError."""
     with path.open("x", encoding="utf-8") as file:
         file.write(GENESIS_HEADER + dump_yaml(genesis.to_mapping()))
-    with (path.parent / INITIAL_MODEL).open("xb") as file:
+    with name_initial_model(path).open("xb") as file:
         file.write(initial_model)
 
 
-def _read_model(path: Path) -> bytes:
+def _read_model(path: Path, genesis_file: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file (genesis.yaml needs its initial model beside it)") from error
+        raise ConfigError(f"{path}: no such file ({genesis_file.name} needs its initial model beside it)") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _hint_at_own_name(path: Path, genesis_file: Path) -> str:
+    """What to do where another genesis of the directory may have the model of the shared name."""
+    own = name_initial_model(genesis_file).name
+    return "" if own == path.name else f"; if that is another genesis' model, put this one's beside it as {own}"
 
 
 def _validate_initial_model(data: bytes, path: Path, source: YamlSource, genesis: Genesis, spec: MethodSpec) -> None:
@@ -176,7 +204,7 @@ def _validate_initial_model(data: bytes, path: Path, source: YamlSource, genesis
         origin = source.get_origin(("initial_model",))
         raise ConfigError(
             f"{path}: expected the initial model that {origin} names, {genesis.run.initial_model.hex()} "
-            f"(got {digest.hex()})"
+            f"(got {digest.hex()}){_hint_at_own_name(path, source.path)}"
         )
     try:
         arrays = check_initial(spec, decode_arrays(data, len(data)))

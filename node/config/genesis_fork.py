@@ -24,7 +24,7 @@ from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays
 from ml.specs import add_kind
-from node.config.genesis_file import INITIAL_MODEL, check_initial, get_genesis_spec, write_genesis
+from node.config.genesis_file import check_initial, get_genesis_spec, refuse_existing, write_genesis
 from node.config.genesis_members import parse_member
 from node.errors import ConfigError, NodeError, NotFound, VerificationFailed
 
@@ -67,9 +67,7 @@ def read_members(path: Path, state: State) -> tuple[Founder, ...]:
 def fork_chain(data_dir: Path, members: Path, out: Path, *, now_ms: int, is_lost: bool) -> Fork:
     """Writes the genesis of a fork into `out`, and its initial model beside it. `is_lost` is the operator's word, which
     counts where nothing is known. Raises NodeError."""
-    for taken in (out, out.parent / INITIAL_MODEL):
-        if taken.exists() or taken.is_symlink():
-            raise ConfigError(f"{taken}: expected no file, as nothing is written over; move it away or name another")
+    refuse_existing(out)
     try:
         mapping = SqliteStore.stored_genesis(data_dir)
         if mapping is None:

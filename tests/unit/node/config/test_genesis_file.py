@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 from ml.payload import decode_arrays, encode_arrays
 from ml.specs.architectures import parameter_shapes
-from node.config.genesis_file import INITIAL_MODEL, get_genesis_spec, load_genesis, write_genesis
+from node.config.genesis_file import INITIAL_MODEL, get_genesis_spec, load_genesis, refuse_existing, write_genesis
 from node.errors import ConfigError
 
 MODEL = {"name": "mlp", "hidden": [3]}
@@ -151,6 +152,42 @@ def test_the_initial_model_must_be_the_one_that_genesis_names(tmp_path: Path) ->
     assert complain(write(tmp_path, model=bytes(changed))) == (
         f"fednode: {INITIAL_MODEL}: expected the initial model that genesis.yaml:13:1 names, "
         f"{hashlib.sha256(INITIAL).hexdigest()} (got {hashlib.sha256(changed).hexdigest()})"
+    )
+
+
+def test_several_genesis_files_in_one_directory_have_a_model_each(tmp_path: Path) -> None:
+    path, others = write(tmp_path), []
+    for name in ("trial.yaml", "pilot.v2.yaml"):
+        others.append(tmp_path / name)
+        model = encode_arrays(
+            {key: array + np.float32(len(others)) for key, array in decode_arrays(INITIAL, len(INITIAL)).items()}
+        )
+        genesis = load_genesis(path).genesis
+        digest = hashlib.sha256(model).digest()
+        refuse_existing(others[-1])
+        write_genesis(others[-1], replace(genesis, run=replace(genesis.run, initial_model=digest)), model)
+        with pytest.raises(ConfigError, match=f"{name}: expected no file"):
+            refuse_existing(others[-1])
+    assert [load_genesis(each).initial_model.name for each in (path, *others)] == [
+        INITIAL_MODEL,
+        f"trial.{INITIAL_MODEL}",
+        f"pilot.v2.{INITIAL_MODEL}",
+    ]
+    others[1].unlink()
+    with pytest.raises(ConfigError, match=f"pilot.v2.{INITIAL_MODEL}: expected no file"):
+        refuse_existing(others[1])
+
+
+def test_a_genesis_of_another_name_may_have_the_model_that_is_there_alone(tmp_path: Path) -> None:
+    renamed = write(tmp_path).rename(tmp_path / "trial.yaml")
+    assert load_genesis(renamed).initial_model == tmp_path / INITIAL_MODEL
+    (tmp_path / INITIAL_MODEL).write_bytes(b"of another genesis")
+    assert complain(renamed).endswith(
+        f"; if that is another genesis' model, put this one's beside it as trial.{INITIAL_MODEL}"
+    )
+    (tmp_path / INITIAL_MODEL).unlink()
+    assert complain(renamed) == (
+        f"fednode: trial.{INITIAL_MODEL}: no such file (trial.yaml needs its initial model beside it)"
     )
 
 
