@@ -57,7 +57,11 @@ def make(
     ] = None,
     shape: Annotated[
         str | None,
-        typer.Option("--input", metavar="CxHxW", help="Without --data: what samples are fitted to, as 1x28x28."),
+        typer.Option(
+            "--input",
+            metavar="CxHxW|F",
+            help="Without --data: what samples are fitted to, as 1x28x28; of tables the number of features, as 30.",
+        ),
     ] = None,
     size: SizeOption = None,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=0, help="0: until stopped.")] = 0,
@@ -158,10 +162,15 @@ def _explain_left_out(left_out: Mapping[str, object], num_members: int) -> None:
 
 
 def _read_shape(text: str) -> tuple[int, int, int]:
+    """Channels, height and width; features are channels of one pixel."""
     parts = text.split("x")
-    if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and 0 < int(part) <= 65_536 for part in parts):
-        raise typer.BadParameter(f"--input: expected CHANNELSxHEIGHTxWIDTH, as in 1x28x28 (got {text!r})")
-    channels, height, width = (int(part) for part in parts)
+    is_size = all(part.isascii() and part.isdecimal() and 0 < int(part) <= 65_536 for part in parts)
+    if len(parts) not in (1, 3) or not is_size:
+        raise typer.BadParameter(
+            f"--input: expected CHANNELSxHEIGHTxWIDTH, as in 1x28x28, or of tables the number of features, as in 30 "
+            f"(got {text!r})"
+        )
+    channels, height, width = map(int, parts if len(parts) == 3 else (parts[0], "1", "1"))
     return channels, height, width
 
 

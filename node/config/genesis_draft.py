@@ -116,7 +116,10 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
 def _state_input(spec: GenesisSpec, settings: Any) -> dict[str, Any]:
     """Genesis' `input` where nobody has data to read it from."""
     if spec.input_shape is None:
-        raise ConfigError("--input: expected CHANNELSxHEIGHTxWIDTH where there is no --data to read it from")
+        raise ConfigError(
+            "--input: expected CHANNELSxHEIGHTxWIDTH, or of tables the number of features, where there is no --data to "
+            "read it from"
+        )
     if settings is not None and (not isinstance(settings, Mapping) or "normalize" in settings):
         raise ConfigError("--set input: expected mean and std, as in --set input.mean=[0.5], without --data")
     shape = list(spec.input_shape)

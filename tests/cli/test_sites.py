@@ -193,9 +193,11 @@ def test_genesis_without_data_says_classes_and_input_itself(capsys: Captured, tm
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["MEMBER"], 78, "--input: expected CHANNELSxHEIGHTxWIDTH where there is no --data"),
+        (["MEMBER"], 78, "--input: expected CHANNELSxHEIGHTxWIDTH, or of tables the number of"),
         (["MEMBER", "--input", "1x8x8"], 78, "--classes: expected their names where there is no --data"),
         (["MEMBER", "--input", "8x8", "--classes", "a,b"], 2, "expected CHANNELSxHEIGHTxWIDTH, as in 1x28x28"),
+        (["MEMBER", "--input", "0", "--classes", "a,b"], 2, "or of tables the number of features, as in 30"),
+        (["MEMBER", "--input", "30", "--model", "cnn_mnist", "--classes", "a,b"], 78, "cnn_mnist"),
         (["MEMBER", "--data", "digits", "--classes", "a,b"], 2, "expected --data, or --classes and --input"),
         (["MEMBER", "MEMBER", "--data", "digits"], 78, "expected one entry per key"),
         (["nobody@a:1", "--data", "digits"], 78, "member 'nobody@a:1': expected [NAME=]ID[@HOST:PORT]"),
@@ -213,6 +215,19 @@ def test_genesis_new_refuses_what_cannot_be_in_one_place(
     assert (got, said) == (code, "")
     assert message in err
     assert not out.parent.exists()
+
+
+def test_federations_of_tables_are_made_beside_one_another(capsys: Captured, tmp_path: Path) -> None:
+    peer = init(capsys, tmp_path / "alice", "--advertise", "a:1")
+    for name, features in (("genesis", "30"), ("trial", "4")):
+        file = tmp_path / f"{name}.yaml"
+        code, _, err = run(capsys, "genesis", "new", peer, "--input", features, "--classes", "a,b", "-o", str(file))
+        assert code == 0, err
+        genesis, model = load_genesis(file)
+        assert genesis.run.input["shape"] == [int(features), 1, 1]
+        assert genesis.run.input["resize"] is None
+        assert f"{file} and {model.name} beside it go to every member" in err
+    assert {path.name for path in tmp_path.glob("*.safetensors")} == {INITIAL_MODEL, f"trial.{INITIAL_MODEL}"}
 
 
 def test_genesis_new_writes_over_neither_of_its_files(capsys: Captured, tmp_path: Path) -> None:
