@@ -24,7 +24,7 @@ from ml.data.readers.csv_table import Table, read_features
 from ml.data.readers.images import SUFFIXES, decode_image
 from ml.data.readers.npz import NpzFile, read_classes
 from ml.data.source import Locate, Part, RawLabels, require_extra
-from ml.errors import DataError
+from ml.errors import DataError, suggest
 
 TABLE, ARCHIVE = ".csv", ".npz"
 DEFAULT_LABEL = "label"
@@ -55,10 +55,36 @@ def validate_kind(path: Path) -> None:
         raise DataError(f"{path}: {'expected a file, got a directory' if path.is_dir() else 'no such file'}")
 
 
+def list_labelled_files(path: Path, classes: tuple[str, ...]) -> list[tuple[Path, str | None]]:
+    """`path` itself; or, of a directory that holds one for each class, all images in them, each with its class. Raises
+    DataError for any other directory."""
+    if not path.is_dir():
+        return [(path, None)]
+    folders = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
+    if not folders:
+        raise DataError(f"{path}: expected a directory for each class in it ({', '.join(classes)}), got none")
+    for folder in folders:
+        if folder.name not in classes:
+            raise DataError(f"{folder}: expected the name of a class: {suggest(folder.name, classes)}")
+    return [
+        (file, folder.name)
+        for folder in folders
+        for file in sorted(folder.iterdir())
+        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+    ]
+
+
 def read_inference_file(
-    path: Path, shape: Shape, classes: tuple[str, ...], label: str | None = None, *, default_label: str = DEFAULT_LABEL
+    path: Path,
+    shape: Shape,
+    classes: tuple[str, ...],
+    label: str | None = None,
+    *,
+    default_label: str = DEFAULT_LABEL,
+    class_name: str | None = None,
 ) -> InferenceFile:
-    """The samples in `path`, for a model that takes `shape` and knows `classes`.
+    """The samples in `path`, for a model that takes `shape` and knows `classes`; of an image it may be known that it is
+    of `class_name`.
 
     `label` names the column of a table's labels, which must be there; without it that is `default_label`, if it is
     there. Raises DataError naming the place of what is broken or unfit.
@@ -72,7 +98,8 @@ def read_inference_file(
                 file = _read_table(path, shape, classes, label, default_label)
             case _:
                 require_extra("PIL", "pillow")
-                file = InferenceFile(path, decode_image(path, str(path))[None])
+                known = None if class_name is None else np.array([classes.index(class_name)], np.int64)
+                file = InferenceFile(path, decode_image(path, str(path))[None], None, known)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except MemoryError as error:

@@ -147,6 +147,11 @@ class ClassMeasures:
     def f1(self) -> float | None:
         return _divide(2 * self.num_correct, self.num_samples + self.num_given)
 
+    def get_areas(self) -> dict[str, float]:
+        """Those under curves, by name, where there are curves."""
+        found = {"auc": self.auc, "average_precision": self.average_precision}
+        return {name: value for name, value in found.items() if value is not None}
+
     @property
     def _num_rejected(self) -> int:
         return self.num_all - self.num_samples - (self.num_given - self.num_correct)

@@ -4,7 +4,7 @@ else."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -33,18 +33,21 @@ def compute_wilson(count: int, of: int) -> Interval:
 
 
 def compute_bootstrap(
-    compute: Callable[[NDArray[np.int64]], float | None],
+    compute: Callable[[NDArray[np.int64]], Mapping[str, float]],
     num_samples: int,
     *,
     resamples: int = NUM_RESAMPLES,
     seed: int = 0,
-) -> Interval | None:
-    """Of what `compute` makes of the samples at some indices (Efron 1979, the percentiles 2.5 and 97.5). Resamples of
-    which there is no saying are left out; None where that is most of them."""
+) -> dict[str, Interval]:
+    """Of each figure that `compute` makes of the samples at some indices (Efron 1979, the percentiles 2.5 and 97.5).
+    Figures that most resamples say nothing of are left out."""
     rng = np.random.default_rng(seed)
-    drawn = (compute(rng.integers(0, num_samples, num_samples)) for _ in range(resamples))
-    known = [value for value in drawn if value is not None]
-    if len(known) <= resamples // 2:
-        return None
-    low, high = np.percentile(known, [2.5, 97.5])
-    return Interval(float(low), float(high))
+    known: dict[str, list[float]] = {}
+    for _ in range(resamples):
+        for name, value in compute(rng.integers(0, num_samples, num_samples)).items():
+            known.setdefault(name, []).append(value)
+    return {
+        name: Interval(*map(float, np.percentile(values, [2.5, 97.5])))
+        for name, values in known.items()
+        if len(values) > resamples // 2
+    }

@@ -40,6 +40,7 @@ MODULES = (
     "node.cli.bench",
     "node.cli.status",
     "node.cli.predict",
+    "node.cli.evaluate",
     "node.cli.health",
     "node.cli.doctor",
     "node.cli.reset",

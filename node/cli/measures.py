@@ -58,13 +58,12 @@ def print_classes(measures: pb.Measures) -> None:
         (
             one.class_name,
             str(one.num_samples),
-            *(_show(one, name) for name in ("sensitivity", "specificity")),
-            *(f"{one.values[name]:.3f}" if name in one.values else "-" for name in ("precision", "f1", "auc")),
+            *(_show(one, name) for name in ("sensitivity", "specificity", "auc", "precision", "f1")),
         )
         for one in met
     ]
     print()
-    print_table(("CLASS", ">SAMPLES", ">SENSITIVITY", ">SPECIFICITY", ">PRECISION", ">F1", ">AUC"), rows)
+    print_table(("CLASS", ">SAMPLES", ">SENSITIVITY", ">SPECIFICITY", ">AUC", ">PRECISION", ">F1"), rows)
     if len(rows) <= MAX_CONFUSED:
         print()
         headings = ("CLASS", *(f">AS {one.class_name}" for one in met))
@@ -74,7 +73,8 @@ def print_classes(measures: pb.Measures) -> None:
 def _show(one: pb.ClassMeasures, name: str) -> str:
     if name not in one.values:
         return "-"
-    return f"{one.values[name]:.3f} ({show_interval(one.intervals[name])})"
+    interval = f" ({show_interval(one.intervals[name])})" if name in one.intervals else ""
+    return f"{one.values[name]:.3f}{interval}"
 
 
 def show_interval(interval: pb.Interval) -> str:

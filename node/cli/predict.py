@@ -4,43 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from node.cli.options import AsJson
 from node.cli.target import NodeConfigFile, Socket
-from node.errors import NodeError
 
 if TYPE_CHECKING:
-    from chain.genesis import Genesis
-    from ml.data.inference_files import InferenceFile
-    from node.admin.client import AdminClient
-    from node.admin.samples import Batch
+    from node.admin.asking import Answered
     from node.pb import admin_pb2 as pb
 
 
-class Labelled(NamedTuple):
-    """Which column of a table has its labels: `column`, as it was asked for, or else `default`, if it is there."""
-
-    column: str | None
-    default: str
-
-
-class Answered(NamedTuple):
-    """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so."""
-
-    file: Path
-    row: int | None
-    expected: str | None
-    prediction: pb.Prediction
-    applied_round: int
-
-    @property
-    def is_correct(self) -> bool | None:
-        return None if self.expected is None else self.expected == self.prediction.class_name
+MIN_ALIKE = 20  # samples that all get one class, from which on that looks odd
 
 
 def register(app: typer.Typer) -> None:
@@ -74,12 +52,14 @@ def predict(
 
     Examples: fednode predict scan1.png scan2.png --config node0.yaml, or fednode predict test.npz --top 5 --json
     """
+    from node.admin.asking import Labelled, Terms, ask
     from node.cli.output import print_json, print_table
     from node.cli.target import open_node
 
     try:
         with open_node(socket, config) as node:
-            answers = list(_ask(node, inputs, top, Labelled(label, get_default_label(config)), timeout_s))
+            labelled = Labelled(label, get_default_label(config))
+            answers = list(ask(node, Terms.fetch(node), inputs, top, labelled, timeout_s))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if as_json:
@@ -96,49 +76,6 @@ def get_default_label(config: Path | None) -> str:
 
     named = None if config is None else load_config(config, (), os.environ).data.columns.label
     return named or DEFAULT_LABEL
-
-
-def _ask(
-    node: AdminClient, inputs: Sequence[Path], top: int, labelled: Labelled, timeout_s: float
-) -> Iterator[Answered]:
-    """In as many requests as it takes. Raises NodeError for files that cannot be read, before anything is asked where
-    that can be seen without reading them."""
-    from ml.data.base import InputFormat
-    from ml.data.inference_files import validate_kind
-    from ml.errors import DataError
-    from node.admin.samples import encode_batch, get_max_samples, get_top, make_batches
-
-    genesis = node.genesis
-    try:
-        for path in inputs:
-            validate_kind(path)
-        shape = InputFormat.from_mapping(genesis.run.input).shape
-        top = get_top(top, len(genesis.run.classes))
-        max_samples = get_max_samples(shape, len(genesis.run.classes), top)
-        for batch in make_batches(_read(inputs, genesis, labelled), shape, max_samples):
-            yield from _match(genesis, batch, node.predict(encode_batch(batch), top, timeout_s))
-    except DataError as error:
-        raise NodeError(str(error)) from error
-
-
-def _read(inputs: Sequence[Path], genesis: Genesis, labelled: Labelled) -> Iterator[InferenceFile]:
-    from ml.data.base import InputFormat
-    from ml.data.inference_files import read_inference_file
-
-    shape = InputFormat.from_mapping(genesis.run.input).shape
-    for path in inputs:
-        yield read_inference_file(path, shape, genesis.run.classes, labelled.column, default_label=labelled.default)
-
-
-def _match(genesis: Genesis, batch: Batch, reply: pb.PredictReply) -> Iterator[Answered]:
-    """Each prediction with the sample it is of."""
-    samples = [(piece.file, i) for piece in batch for i in range(piece.start, piece.stop)]
-    if len(samples) != len(reply.predictions):
-        raise NodeError(f"expected {len(samples)} predictions of the node, got {len(reply.predictions)}")
-    for (file, i), prediction in zip(samples, reply.predictions, strict=True):
-        row = None if file.rows is None else file.rows[i]
-        expected = None if file.labels is None else genesis.run.classes[int(file.labels[i])]
-        yield Answered(file.path, row, expected, prediction, reply.applied_round)
 
 
 def describe(answered: Answered) -> dict[str, Any]:
@@ -196,11 +133,20 @@ def _show_expected(answered: Answered) -> str:
     return "correct" if answered.is_correct else f"wrong: {answered.expected}"
 
 
+def name_model(answers: Sequence[Answered]) -> str:
+    """The model that gave these answers, by its round."""
+    first, last = (choose(answered.applied_round for answered in answers) for choose in (min, max))
+    if not last:
+        return "initial model"
+    return f"model after round {last}" if first == last else f"model after rounds {first} to {last}"
+
+
 def summarise(answers: Sequence[Answered]) -> str:
     """Which model it was, and how often it agreed with the files' own labels."""
-    first, last = (choose(answered.applied_round for answered in answers) for choose in (min, max))
-    model = f"model after round {last}" if first == last else f"model after rounds {first} to {last}"
-    model = model if last else "initial model"
-    text = f"{len(answers)} sample{'s' if len(answers) != 1 else ''}, by the {model}"
+    text = f"{len(answers)} sample{'s' if len(answers) != 1 else ''}, by the {name_model(answers)}"
     judged = [answered.is_correct for answered in answers if answered.is_correct is not None]
-    return f"{text}; {sum(judged)} of {len(judged)} as labelled" if judged else text
+    if judged:
+        text += f"; {sum(judged)} of {len(judged)} as labelled"
+    if len(answers) >= MIN_ALIKE and len(given := {answered.prediction.class_name for answered in answers}) == 1:
+        text += f"\nfednode: all are called {given.pop()}: a model that has learned tells samples apart"
+    return text

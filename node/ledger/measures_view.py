@@ -10,11 +10,18 @@ from node.pb import admin_pb2 as pb
 
 
 def show_measures(measures: Measures, intervals: Mapping[str, Interval] | None = None) -> pb.Measures:
-    """`intervals` are those of figures of all classes, besides accuracy's."""
+    """`intervals` are those that do not follow from counts, by figure, as `auc`, or by figure and class, as
+    `auc/benign`."""
+    known = {"accuracy": measures.accuracy_interval, **(intervals or {})}
     shown = pb.Measures(num_samples=measures.num_samples, summary=measures.summarise())
-    for name, interval in {"accuracy": measures.accuracy_interval, **(intervals or {})}.items():
-        shown.intervals[name].CopyFrom(_show_interval(interval))
-    shown.classes.extend(_show_class(one) for one in measures.by_class)
+    for name in known.keys() & shown.summary.keys():
+        shown.intervals[name].CopyFrom(_show_interval(known[name]))
+    for one in measures.by_class:
+        view = _show_class(one)
+        for name in one.get_areas():
+            if (interval := known.get(f"{name}/{one.name}")) is not None:
+                view.intervals[name].CopyFrom(_show_interval(interval))
+        shown.classes.append(view)
     return shown
 
 

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from node.admin.asking import Answered
 from node.cli.output import format_table
-from node.cli.predict import Answered, describe, make_table, summarise
+from node.cli.predict import MIN_ALIKE, describe, make_table, summarise
 from node.pb import admin_pb2 as pb
 
 MEMBER = "k5ry2m4aq7xw2c5tb2hs4qlek5ry2m4aq7xw2c5tb2hs4qle2345"
@@ -58,6 +59,12 @@ def test_the_summary_says_which_model_it_was() -> None:
     assert summarise([make_answer()]) == "1 sample, by the model after round 7"
     assert summarise([make_answer(round_=8), make_answer(round_=7)]) == "2 samples, by the model after rounds 7 to 8"
     assert summarise([make_answer(round_=0)]) == "1 sample, by the initial model"
+
+
+def test_one_answer_to_many_samples_looks_odd() -> None:
+    alike = [make_answer(row=i) for i in range(MIN_ALIKE)]
+    assert "all are called dog" in summarise(alike)
+    assert "all" not in summarise(alike[1:])
 
 
 def test_json_has_every_key_and_whole_ids() -> None:

@@ -283,3 +283,58 @@ async def test_the_command_ends_with_the_code_of_what_went_wrong(tmp_path: Path,
             captured = capsys.readouterr()
             assert (captured.out, said in captured.err) == ("", True), captured.err
         assert trainer.counts == []
+
+
+async def evaluate(capsys: Captured, *arguments: str | Path) -> tuple[int, str, str]:
+    code = await asyncio.to_thread(main, ["evaluate", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+async def test_the_model_is_measured_on_labelled_samples(tmp_path: Path, capsys: Captured) -> None:
+    x = np.zeros((40, 1, 8, 8), np.uint8)
+    said, truth = np.array([0] * 20 + [1] * 20), np.array([0] * 15 + [1] * 25)  # five of 25 are missed
+    x[:, 0, 0, 0] = said
+    np.savez(tmp_path / "test.npz", x=x, y=truth)
+    np.savez(tmp_path / "without.npz", x=x)
+    async with running(tmp_path, rounds=2, trainers=make_trainers(Telling())) as one:
+        await one.net.wait_for_height(2)
+        where = ("--socket", one.path)
+        code, out, err = await evaluate(capsys, tmp_path / "test.npz", *where)
+        assert code == 0
+        assert "has not learned: loss 0.898" in err  # it is right and hardly ever sure
+        assert "test samples       40" in out
+        assert "0.875 (0.739 to 0.945)" in out  # accuracy, Wilson's interval
+        row = next(line for line in out.splitlines() if line.startswith("1 "))
+        assert row.split()[1:3] == ["25", "0.800"]
+        code, out, _ = await evaluate(capsys, tmp_path / "test.npz", *where, "--json", "--resamples", "100")
+        shown = json.loads(out)
+        assert (code, shown["signs"].keys()) == (0, {"prior"})
+        assert shown["measures"]["summary"]["accuracy"] == 0.875
+        assert shown["measures"]["classes"][1]["values"]["sensitivity"] == 0.8
+        interval = shown["measures"]["intervals"]["auc"]
+        assert interval["low"] < shown["measures"]["summary"]["auc"] < interval["high"]
+        code, _, err = await evaluate(capsys, tmp_path / "without.npz", *where)
+        assert (code, "expected a label for each sample" in err) == (1, True)
+        code, _, err = await evaluate(capsys, tmp_path, *where)
+        assert code == 1
+        assert "expected" in err
+
+
+async def test_a_directory_of_classes_is_evaluated_and_one_answer_to_all_is_told(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("0", "1"):
+        (tmp_path / "scans" / name).mkdir(parents=True)
+        for i in range(8):
+            image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "scans" / name / f"{i}.png")
+    async with running(tmp_path, rounds=2, trainers=make_trainers(Telling())) as one:
+        await one.net.wait_for_height(2)
+        where = ("--socket", one.path)
+        code, out, err = await evaluate(capsys, tmp_path / "scans", *where)
+        assert (code, "test samples       16" in out) == (0, True)
+        assert "all 16 test samples are called 0, of which 8 are" in err
+        (tmp_path / "scans" / "ten").mkdir()
+        code, _, err = await evaluate(capsys, tmp_path / "scans", *where)
+        assert (code, "expected the name of a class" in err) == (1, True)

@@ -20,8 +20,7 @@ def test_wilson_intervals_are_those_of_the_literature(count: int, of: int, low: 
 
 def test_a_bootstrap_of_a_mean_is_close_to_the_normal_interval() -> None:
     values = np.random.default_rng(0).normal(3.0, 2.0, 400)
-    interval = compute_bootstrap(lambda at: float(values[at].mean()), len(values))
-    assert interval is not None
+    interval = compute_bootstrap(lambda at: {"mean": float(values[at].mean())}, len(values))["mean"]
     half = 1.96 * values.std() / 20
     assert interval == pytest.approx((values.mean() - half, values.mean() + half), abs=0.05)
 
@@ -31,11 +30,10 @@ def test_a_bootstrap_covers_the_truth_as_often_as_it_says() -> None:
     hits = 0
     for seed in range(200):
         values = rng.normal(0.0, 1.0, 60)
-        found = compute_bootstrap(lambda at, v=values: float(v[at].mean()), 60, resamples=200, seed=seed)  # type: ignore[misc]
-        assert found is not None
+        found = compute_bootstrap(lambda at, v=values: {"": float(v[at].mean())}, 60, resamples=200, seed=seed)[""]  # type: ignore[misc]
         hits += found.low <= 0.0 <= found.high
     assert 180 <= hits <= 199
 
 
 def test_what_can_hardly_be_said_has_no_interval() -> None:
-    assert compute_bootstrap(lambda at: None, 10, resamples=20) is None
+    assert compute_bootstrap(lambda at: {} if at[0] else {"rare": 1.0}, 10, resamples=20) == {}

@@ -1,0 +1,101 @@
+"""Questions to a running node about samples in files: in as many requests as it takes, an answer for each sample.
+
+The node answers by the run in force, whose input and classes may be other ones than genesis'.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from ml.data.base import InputFormat
+from ml.data.inference_files import (
+    DEFAULT_LABEL,
+    InferenceFile,
+    list_labelled_files,
+    read_inference_file,
+    validate_kind,
+)
+from ml.errors import DataError
+from node.admin.client import AdminClient
+from node.admin.samples import Batch, encode_batch, get_max_samples, get_top, make_batches
+from node.errors import NodeError
+from node.pb import admin_pb2 as pb
+
+
+class Labelled(NamedTuple):
+    """Which column of a table has its labels: `column`, as it was asked for, or else `default`, if it is there."""
+
+    column: str | None = None
+    default: str = DEFAULT_LABEL
+
+
+class Answered(NamedTuple):
+    """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so."""
+
+    file: Path
+    row: int | None
+    expected: str | None
+    prediction: pb.Prediction
+    applied_round: int
+
+    @property
+    def is_correct(self) -> bool | None:
+        return None if self.expected is None else self.expected == self.prediction.class_name
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of the run in force that samples have to fit."""
+
+    input: InputFormat
+    classes: tuple[str, ...]
+
+    @classmethod
+    def fetch(cls, node: AdminClient) -> Self:
+        (run,) = node.list_runs(0)
+        terms = json.loads(run.terms)
+        return cls(InputFormat.from_mapping(terms["input"]), tuple(terms["classes"]))
+
+
+def ask(
+    node: AdminClient, terms: Terms, inputs: Sequence[Path], top: int, labelled: Labelled, timeout_s: float
+) -> Iterator[Answered]:
+    """An answer for each sample in files, and in directories that hold one for each class. Raises NodeError for files
+    that cannot be read, before anything is asked where that can be seen without reading them."""
+    try:
+        found = [(path, name) for given in inputs for path, name in list_labelled_files(given, terms.classes)]
+        for path, _ in found:
+            validate_kind(path)
+        ranked = get_top(top, len(terms.classes))
+        max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked)
+        files = (_read(path, name, terms, labelled) for path, name in found)
+        for batch in make_batches(files, terms.input.shape, max_samples):
+            yield from _match(terms.classes, batch, node.predict(encode_batch(batch), ranked, timeout_s))
+    except DataError as error:
+        raise NodeError(str(error)) from error
+
+
+def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) -> InferenceFile:
+    return read_inference_file(
+        path,
+        terms.input.shape,
+        terms.classes,
+        labelled.column,
+        default_label=labelled.default,
+        class_name=class_name,
+    )
+
+
+def _match(classes: Sequence[str], batch: Batch, reply: pb.PredictReply) -> Iterator[Answered]:
+    """Each prediction with the sample it is of."""
+    samples = [(piece.file, i) for piece in batch for i in range(piece.start, piece.stop)]
+    if len(samples) != len(reply.predictions):
+        raise NodeError(f"expected {len(samples)} predictions of the node, got {len(reply.predictions)}")
+    for (file, i), prediction in zip(samples, reply.predictions, strict=True):
+        row = None if file.rows is None else file.rows[i]
+        expected = None if file.labels is None else classes[int(file.labels[i])]
+        yield Answered(file.path, row, expected, prediction, reply.applied_round)
