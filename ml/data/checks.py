@@ -14,6 +14,7 @@ A sample's identity is the SHA-256 of its bytes.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -27,6 +28,7 @@ from ml.data.fit_input import fit
 
 QUICK_BYTES = 256 << 20  # about 0.3 s of hashing; above that only `fednode data inspect` looks at every sample
 _PROBES = 16  # pixels that tell nearly every image apart from a constant one
+_FLOAT32_NOISE = 1e-6  # of a value: what its float32 may be off by, and a little more
 _LARGE = 10.0  # floats beyond this are no pixels in 0..1, and hardly normalised ones
 
 _log = logging.getLogger(__name__)
@@ -65,17 +67,29 @@ def log_findings(findings: Iterable[Finding]) -> None:
 
 def compute_stats(dataset: ArrayDataset, shape: tuple[int, int, int]) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel, of samples fitted to `shape`: what `input.mean` and `input.std` may
-    be. A channel without any spread has 1."""
+    be, to six digits of the deviation. A channel without any spread has 1."""
     total = squares = np.zeros(shape[0], np.float64)
+    shift_C11 = np.zeros((shape[0], 1, 1))  # near the mean, so that no digits cancel in the squares
     count = 0
     for start in range(0, len(dataset), 1024):
         x = fit(dataset.x[start : start + 1024], shape).astype(np.float64)
+        if not start:
+            shift_C11 = x.mean((0, 2, 3)).reshape(-1, 1, 1)
+        x -= shift_C11
         total = total + x.sum((0, 2, 3))
         squares = squares + np.square(x).sum((0, 2, 3))
         count += x.size // shape[0]
-    mean = total / max(count, 1)
-    std = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0))
-    return mean.tolist(), np.where(std > 1e-12, std, 1.0).tolist()
+    offset = total / max(count, 1)
+    mean, std = shift_C11.reshape(-1) + offset, np.sqrt(np.maximum(squares / max(count, 1) - offset**2, 0))
+    rounded = [_round_stats(*stats) for stats in zip(mean.tolist(), std.tolist(), strict=True)]
+    return [own_mean for own_mean, _ in rounded], [own_std for _, own_std in rounded]
+
+
+def _round_stats(mean: float, std: float) -> tuple[float, float]:
+    if std <= max(1e-12, _FLOAT32_NOISE * abs(mean)):
+        return float(f"{mean:.9g}"), 1.0
+    digits = 5 - math.floor(math.log10(std))
+    return round(mean, digits), round(std, digits)
 
 
 def _check_classes(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]:

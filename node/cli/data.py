@@ -110,7 +110,7 @@ def show_stats(
     shape = shape or train.shape
 
     def measure(part: ArrayDataset) -> dict[str, Any]:
-        mean, std = ([round(value, 6) for value in values] for values in compute_stats(part, shape))
+        mean, std = compute_stats(part, shape)
         return {"samples": len(part), "mean": mean, "std": std}
 
     whole = measure(train)
@@ -119,7 +119,7 @@ def show_stats(
         print_json({**asked, "shape": list(shape), **whole, "stats_by_domain": domains or None})
         return
     print(f"input: {{shape: {list(shape)}, mean: {whole['mean']}, std: {whole['std']}}}")
-    print(f"# of {len(train):,} training samples; fednode testnet takes it by --set input.normalize=auto")
+    print(f"# of {len(train):,} training samples; fednode genesis new --data and fednode testnet take it by themselves")
     for name, own in domains.items():
         print(f"# {name}: {own['samples']:,} of them, mean: {own['mean']}, std: {own['std']}")
 

@@ -24,6 +24,7 @@ from node.cli.testnet import (
 
 if TYPE_CHECKING:
     from chain.genesis import Genesis
+    from node.config.genesis_draft import GenesisSpec
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="A genesis.yaml, its initial model beside it.")]
 
@@ -98,6 +99,10 @@ def make(
     For four members and more, and where the method takes them, it sets aggregation to trimmed_mean and weight_cap to 4:
     one member that lies then moves nobody out of the others' range. --set aggregation=mean is the papers' rule.
 
+    Inputs are normalised: by the mean and deviation of --data, which all members then see in genesis, or without data
+    pixels from 0..1 to -1..1. --set input.mean and input.std say others, --set input.normalize=none leaves them. The
+    method's settings are those that learn on images and tables; fednode simulate keeps the papers'.
+
     Example: fednode genesis new a=k5ry…@a.example:7050 b=m7xw…@b.example:7050 c=b2hs…@c.example:7050 --method dfpl
     --model cnn_mnist --classes benign,malignant --input 1x28x28
     """
@@ -131,6 +136,7 @@ def make(
     if left_out:
         _explain_left_out(left_out, genesis.state.n)
     _warn_of_no_loss(genesis)
+    _explain_input(genesis, spec)
     if as_json:
         _print_made(out, genesis)
         return
@@ -146,6 +152,26 @@ def _warn_of_no_loss(genesis: Genesis) -> None:
         print(
             "fednode: three members under bft stand no loss: any block or change needs all three. Four members "
             "stand one; so do three with --set quorum=majority, which trusts that none lies",
+            file=sys.stderr,
+        )
+
+
+def _explain_input(genesis: Genesis, spec: GenesisSpec) -> None:
+    """Says whose mean and deviation stand in genesis, or that features have none."""
+    from node.config.recommended import is_normalised
+
+    input_ = genesis.run.input
+    if is_normalised(input_):
+        if spec.data is not None:
+            print(
+                f"fednode: input.mean and input.std are of {spec.data}, and all members see them; --set "
+                "input.normalize=none leaves samples as they are",
+                file=sys.stderr,
+            )
+    elif input_["shape"][1:] == [1, 1] and "input.normalize=none" not in spec.settings:
+        print(
+            f"fednode: {input_['shape'][0]} features are taken as they are: where their scales are apart, nothing is "
+            "learned. --set input.mean=[…] and input.std=[…] say what fednode data stats prints; --data measures it",
             file=sys.stderr,
         )
 

@@ -30,6 +30,7 @@ from node.config.genesis_file import (
     write_genesis,
 )
 from node.config.genesis_members import parse_observers
+from node.config.recommended import find_recommended, recommend_input, recommend_stated_input
 from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model
 from node.config.yaml_source import YamlSource
 from node.errors import ConfigError
@@ -101,13 +102,15 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     source = apply_settings(mapping | {"data": data}, spec.settings, SETTABLE)
     asked = dict(source.value)
     data = asked.pop("data")
+    if recommended := find_recommended(asked["method"]):
+        asked["method"] = {**asked["method"], **recommended}
     if spec.data is None:
         if data is not None:
             raise ConfigError("--set data: expected --data as well, since this is about what is read from data")
         asked["input"] = _state_input(spec, asked["input"])
     else:
         data = complete_data(data)
-        asked["input"] = make_input(data, asked["model"], spec.size, asked["input"])
+        asked["input"] = make_input(data, asked["model"], spec.size, recommend_input(asked["input"]))
     if asked["classes"] is None:
         asked["classes"] = _get_classes(spec, data)
     return YamlSource(source.path, asked, source.origins), data or {}
@@ -120,11 +123,13 @@ def _state_input(spec: GenesisSpec, settings: Any) -> dict[str, Any]:
             "--input: expected CHANNELSxHEIGHTxWIDTH, or of tables the number of features, where there is no --data to "
             "read it from"
         )
-    if settings is not None and (not isinstance(settings, Mapping) or "normalize" in settings):
+    told = dict(settings) if isinstance(settings, Mapping) else settings
+    if told is not None and (not isinstance(told, dict) or told.get("normalize", "none") != "none"):
         raise ConfigError("--set input: expected mean and std, as in --set input.mean=[0.5], without --data")
-    shape = list(spec.input_shape)
+    usual = recommend_stated_input(spec.input_shape, told)
+    shape, told = list(spec.input_shape), {key: value for key, value in (told or {}).items() if key != "normalize"}
     resize = None if shape[1:] == [1, 1] else shape[1:]
-    return {"shape": shape, "resize": resize, "mean": [0.0], "std": [1.0], **(settings or {})}
+    return {"shape": shape, "resize": resize, **usual, **told}
 
 
 def _get_classes(spec: GenesisSpec, data: Mapping[str, Any] | None) -> list[str]:

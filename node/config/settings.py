@@ -181,4 +181,4 @@ def _measure(data: Mapping[str, Any], input_: Mapping[str, Any]) -> dict[str, An
     """`input` with the mean and the deviation of the training samples."""
     shape = InputFormat.from_mapping(input_).shape
     mean, std = compute_stats(open_dataset(data, shape=shape)[0], shape)
-    return {**input_, "mean": [round(value, 6) for value in mean], "std": [max(round(value, 6), 1e-6) for value in std]}
+    return {**input_, "mean": mean, "std": std}

@@ -17,6 +17,7 @@ from node.config.genesis_draft import find_guards
 from node.config.genesis_file import INITIAL_MODEL, load_genesis
 from node.config.identity import load_identity
 from node.config.node_config import load_config
+from node.config.recommended import find_recommended
 
 Captured = pytest.CaptureFixture[str]
 SMALL = ("--data", "digits", "--set", "model.hidden=[8]", "--rounds", "2")
@@ -148,6 +149,64 @@ def test_four_sites_begin_with_what_bounds_each_of_them_and_three_are_told_why_n
     out = tmp_path / "majority" / "genesis.yaml"
     err = run(capsys, "genesis", "new", *peers[:3], "-o", str(out), *SMALL, "--set", "quorum=majority")[2]
     assert "stand no loss" not in err
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "mean", "std"),
+    [
+        ("1x8x8", (), [0.5], [0.5]),
+        ("1x8x8", ("input.normalize=none",), [0.0], [1.0]),
+        ("1x8x8", ("input.std=[0.25]",), [0.0], [0.25]),
+        ("2x1x1", (), [0.0], [1.0]),
+    ],
+)
+def test_inputs_that_nobody_has_measured_are_centred_unless_they_are_features(
+    capsys: Captured, tmp_path: Path, shape: str, settings: tuple[str, ...], mean: list[float], std: list[float]
+) -> None:
+    peer = init(capsys, tmp_path / "alice", "--advertise", "a:1")
+    out = tmp_path / "genesis.yaml"
+    stated = ("--classes", "x,y", "--input", shape, *(part for setting in settings for part in ("--set", setting)))
+    code, _, err = run(capsys, "genesis", "new", peer, "-o", str(out), *stated)
+    assert code == 0, err
+    genesis = load_genesis(out).genesis
+    assert (genesis.run.input["mean"], genesis.run.input["std"]) == (mean, std)
+    assert ("2 features are taken as they are" in err) == (shape == "2x1x1")
+
+
+def test_a_genesis_of_data_has_what_is_recommended_and_says_whose_means_it_names(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    peer, out = init(capsys, tmp_path / "alice", "--advertise", "a:1"), tmp_path / "genesis.yaml"
+    (tmp_path / "a.csv").write_text("small,large,label\n" + "0.001,100,x\n0.003,300,y\n" * 5)
+    made = ("genesis", "new", peer, "-o", str(out), "--data", f"csv:{tmp_path / 'a.csv'}")
+    code, _, err = run(capsys, *made)
+    assert code == 0, err
+    assert f"input.mean and input.std are of csv:{tmp_path / 'a.csv'}, and all members see them" in err
+    own = load_genesis(out).genesis.run
+    assert own.method["lambda"] == 0.1
+    assert own.input["mean"] == pytest.approx([0.002, 200])
+    assert own.input["std"] == pytest.approx([0.001, 100])
+    for path in (out, tmp_path / "initial_model.safetensors"):
+        path.unlink()
+    code, _, err = run(capsys, *made, "--set", "input.normalize=none", "--set", "lambda=1")
+    assert (code, "input.mean" in err) == (0, False)
+    own = load_genesis(out).genesis.run
+    assert (own.method["lambda"], own.input["mean"], own.input["std"]) == (1.0, [0.0], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("method", "recommended"),
+    [
+        ({"name": "dfpl"}, {"lambda": 0.1}),
+        ({"name": "dfpl", "lambda": 1}, {}),
+        ({"name": "fedavg"}, {}),
+        ({"name": "dfpl", "lr": -1}, {}),  # which is refused by what reads it
+        ({"name": "nope"}, {}),
+        ("dfpl", {}),
+    ],
+)
+def test_a_method_is_given_what_is_recommended_and_not_set(method: object, recommended: dict[str, object]) -> None:
+    assert find_recommended(method) == recommended
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 
 from chain.signing import decode_id
 from ml.simulation.run import SimulationConfig, simulate
+from node.config.genesis_file import load_genesis
 from support.federation.real_nodes import DemoRun, run_command
 
 pytestmark = pytest.mark.e2e
@@ -39,8 +40,9 @@ def test_every_node_holds_the_simulations_aggregates_of_all_four_in_every_block(
     ids, aggregates = zip(*chains[0], strict=True)
     assert ids[-1] == demo.result["nodes"][0]["head"]
 
+    run = load_genesis(demo.directory / "genesis.yaml").genesis.run
     simulated = simulate(
-        SimulationConfig(method={"name": "dfpl"}, clients=4, rounds=demo.rounds, seed=demo.seed),
+        SimulationConfig(method=run.method, input=run.input, clients=4, rounds=demo.rounds, seed=demo.seed),
         ids=[decode_id(node["id"]) for node in demo.result["nodes"]],
         beacons=lambda height: bytes.fromhex(ids[height - 1]),
     )

@@ -95,6 +95,14 @@ def test_mean_and_deviation_are_those_of_each_channel() -> None:
     assert std == pytest.approx([0.5, 1.0])  # one without any spread is left as it is
 
 
+def test_a_deviation_keeps_its_digits_however_small_or_far_from_zero() -> None:
+    columns = [[1e-7, 3e-7], [1e6, 1e6 + 2], [0.1, 0.1], [1000, 3000]]
+    x_NCHW = np.array(columns, np.float32).T.reshape(2, 4, 1, 1)
+    mean, std = compute_stats(ArrayDataset(x_NCHW, np.zeros(2, np.int64), ("a",)), (4, 1, 1))
+    assert mean == pytest.approx([2e-7, 1e6 + 1, 0.1, 2000], rel=1e-9, abs=1e-9)
+    assert std == pytest.approx([1e-7, 1, 1, 1000], rel=1e-5)  # 0.1 in float32 is no spread, but noise
+
+
 def make_node(data: dict[str, Any]) -> Any:
     model = {"name": "mlp", "hidden": [4]}
     return make_client(
