@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import tempfile
 import threading
+import time
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from os import PathLike
@@ -13,9 +15,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fednode._settings import write_settings
-from node.errors import NodeError
+from fednode.client import Client, connect
+from node.errors import NodeError, NodeUnreachable
+from node.testnet.cluster import POLL_S, NodeProcess
 from node.testnet.cluster import LocalCluster as Processes
-from node.testnet.cluster import NodeProcess
 from node.testnet.layout import Testnet, TestnetSpec, make_testnet
 
 PREFIX = "fednode-cluster-"
@@ -31,6 +34,8 @@ class LocalCluster:
             cluster.status()["node0"]["accuracy"]        # what fednode status --json says of each node
             cluster.wait()                               # until the last round
             [record["accuracy"] for record in cluster.rounds("node0")]
+            with cluster.connect("node0") as node:       # as fednode.connect
+                node.propose("set_rounds", rounds=9)
 
     Entering the block makes keys, genesis and configurations and starts the nodes; leaving it, also by an error or
     Ctrl-C, stops them all. They run in `directory`, which must be new or empty and stays, so that they can be looked
@@ -87,6 +92,17 @@ class LocalCluster:
         return f"<LocalCluster of {self._spec.num_nodes} nodes, {self._spec.method}: {place}>"
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """What entering the block does, for a notebook, where a block cannot span cells. Call `stop` afterwards; what
+        has not been stopped at the end of the program is stopped then."""
         if self._open is not None:
             raise NodeError("this cluster runs already")
         with ExitStack() as undo:
@@ -100,12 +116,12 @@ class LocalCluster:
             self._open = _Open(testnet, processes, loop)
             undo.callback(self._close)
             self._open.do(processes.start())
+            atexit.register(self.stop)
+            undo.callback(atexit.unregister, self.stop)
             self._closing = undo.pop_all()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
+        """Stops all nodes, and removes a temporary directory. Nothing is done where they have been stopped."""
         self._closing.close()
 
     def _close(self) -> None:
@@ -140,6 +156,21 @@ class LocalCluster:
         if round is not None and (round < 1 or (last and round > last)):
             raise NodeError(f"round: expected 1 to {last or 'any'} (got {round})")
         cluster.do(cluster.processes.wait_for_height(last if round is None else round, timeout_s))
+
+    def connect(self, name: str, timeout_s: float = 120.0) -> Client:
+        """A client of one node, as `fednode.connect` gives it, once the node answers.
+
+        Raises NodeUnreachable where that takes longer than `timeout_s`, NodeError with the end of its log where the
+        node has ended.
+        """
+        cluster = self._get()
+        process = cluster.find(name)
+        deadline = time.monotonic() + timeout_s
+        while cluster.do(process.get_status()) is None:
+            if time.monotonic() > deadline:
+                raise NodeUnreachable(f"{name} has not answered within {timeout_s:g} s\n{process.read_log_tail()}")
+            time.sleep(POLL_S)
+        return connect(process.socket)
 
     def status(self) -> dict[str, dict[str, Any] | None]:
         """What each node says of itself, by name, as `fednode status --json`; None of one that does not answer yet.

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fednode._settings import write_settings
+from node.errors import NodeError
 
 if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
     from ml.simulation.run import RoundResult, SimulationResult
 
 
@@ -59,6 +63,30 @@ class Simulation:
     def global_accuracy(self) -> float:
         """On everyone's test samples, after the last round."""
         return self.rounds[-1].global_accuracy if self.rounds else math.nan
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row for each round, by its number, with the columns that `Round` describes.
+
+        Raises NodeError where pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise NodeError("expected pandas to be installed: pip install pandas") from error
+        rows = [asdict(round_) for round_ in self.rounds]
+        columns = [column.name for column in fields(Round)]
+        return pandas.DataFrame(rows, columns=columns).rename(columns={"number": "round"}).set_index("round")
+
+    def plot(self) -> Figure:
+        """Accuracies and loss round by round, as a figure of matplotlib's that a notebook shows by itself.
+
+            run.plot().savefig("run.png")
+
+        Raises NodeError where matplotlib is not installed.
+        """
+        from fednode.chart import draw
+
+        return draw(self)
 
     def to_json(self) -> dict[str, Any]:
         """The object that `fednode simulate --json` prints of the same run, with every figure there is."""

@@ -69,6 +69,12 @@ def write_files(draw: Draw, stem: Path) -> list[Path]:
     return paths
 
 
+def applied_style() -> Any:
+    """The style for as long as a block lasts, for a figure that stands in no report. Raises NodeError where matplotlib
+    is missing."""
+    return _matplotlib_style({})
+
+
 def _matplotlib_style(more: Mapping[str, Any]) -> Any:
     try:
         import matplotlib
