@@ -1,4 +1,5 @@
-"""The generated reference: commands, configuration, methods' options, admin RPC and metrics, from the code itself.
+"""The generated reference: commands, configuration, methods' options, admin RPC and metrics, from the code itself, and
+the pages of the notebooks.
 
 `make reference` runs it, and a test holds what is committed to what it gives. What the code has no words for, one line
 for each key that people write, is in `descriptions.yaml`.
@@ -15,6 +16,7 @@ from generators.files import write_files
 from generators.genesis import write_genesis
 from generators.methods import write_options, write_shared_options
 from generators.metrics import write_metrics
+from generators.notebooks import write_notebooks
 from generators.words import DESCRIPTIONS, DOCS, Descriptions
 from ml.specs import METHODS
 
@@ -34,6 +36,7 @@ def generate() -> dict[str, str]:
         "reference/files.md": write_files(),
     }
     pages |= {f"reference/options/{name}.md": write_options(name, words) for name in METHODS}
+    pages |= write_notebooks()
     words.check_all_used()
     return {path: MARK + text.rstrip() + "\n" for path, text in pages.items()}
 
