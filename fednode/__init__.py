@@ -1,4 +1,5 @@
-"""Federated learning without a server, from Python: simulations, and federations of real nodes on this machine.
+"""Federated learning without a server, from Python: simulations, federations of real nodes on this machine, and nodes
+that run anywhere.
 
 A method with all its clients in this process, and what it came to:
 
@@ -14,6 +15,11 @@ Real nodes, each a process with a key, a chain and a port of its own, which trai
         for name, status in cluster.status().items():
             print(name, status["height"], status["accuracy"])
 
+A node that runs, asked and told over its admin socket or its address:
+
+    with fednode.connect("node0.yaml") as node:
+        print(node.status()["accuracy"], node.predict(images).labels)
+
 Whatever these raise is a `fednode.NodeError`; what they were asked for and cannot be is a `fednode.ConfigError`, whose
 text names the option of the `fednode` command that says the same. `fednode.__version__` is the version installed.
 
@@ -28,21 +34,57 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fednode.aclient import AsyncClient, aconnect
+    from fednode.client import Client, connect
     from fednode.cluster import LocalCluster
+    from fednode.prediction import Predictions
     from fednode.simulation import Round, Simulation, simulate
-    from node.errors import ConfigError, NodeError
+    from node.errors import (
+        ConfigError,
+        InvalidRequest,
+        NodeError,
+        NodeUnreachable,
+        NotFound,
+        PermissionRefused,
+    )
 
     __version__: str
 
-__all__ = ["simulate", "Simulation", "Round", "LocalCluster", "NodeError", "ConfigError", "__version__"]
+__all__ = [
+    "simulate",
+    "Simulation",
+    "Round",
+    "LocalCluster",
+    "connect",
+    "Client",
+    "aconnect",
+    "AsyncClient",
+    "Predictions",
+    "NodeError",
+    "ConfigError",
+    "NodeUnreachable",
+    "NotFound",
+    "InvalidRequest",
+    "PermissionRefused",
+    "__version__",
+]
 
 _PLACES = {
     "simulate": "fednode.simulation",
     "Simulation": "fednode.simulation",
     "Round": "fednode.simulation",
     "LocalCluster": "fednode.cluster",
+    "connect": "fednode.client",
+    "Client": "fednode.client",
+    "aconnect": "fednode.aclient",
+    "AsyncClient": "fednode.aclient",
+    "Predictions": "fednode.prediction",
     "NodeError": "node.errors",
     "ConfigError": "node.errors",
+    "NodeUnreachable": "node.errors",
+    "NotFound": "node.errors",
+    "InvalidRequest": "node.errors",
+    "PermissionRefused": "node.errors",
 }
 
 

@@ -38,10 +38,14 @@ class InvalidRequest(NodeError):
 
 
 class NotFound(NodeError):
+    """No such block, peer, round or file."""
+
     exit_code = 3
 
 
 class NodeUnreachable(NodeError):
+    """No daemon answers there, or it is not ready in time."""
+
     exit_code = 4
 
 
@@ -58,6 +62,8 @@ class HealthProblem(NodeError):
 
 
 class PermissionRefused(NodeError):
+    """A key, socket or role that this caller may not use."""
+
     exit_code = 77
 
 

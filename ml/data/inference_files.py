@@ -132,7 +132,7 @@ def validate_samples(x_NCHW: Samples, shape: Shape, place: str = "samples") -> N
 
 def _read_archive(path: Path, shape: Shape, classes: tuple[str, ...]) -> InferenceFile:
     file = NpzFile.open(path)
-    x_NCHW = to_samples(_lay_out(file.read("x"), shape), file.get_place("x"))
+    x_NCHW = to_samples(lay_out(file.read("x"), shape), file.get_place("x"))
     labels = None
     if "y" in file.names:
         place, known = file.get_place("y"), file.read("y")
@@ -141,7 +141,7 @@ def _read_archive(path: Path, shape: Shape, classes: tuple[str, ...]) -> Inferen
     return InferenceFile(path, x_NCHW, tuple(range(len(x_NCHW))), labels)
 
 
-def _lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
+def lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
     """With the samples along the first axis: what is exactly of a sample's shape is one, and stands alone."""
     channels, height, width = shape
     of_one: set[tuple[int, ...]] = {shape, (height, width, channels)} if shape[1:] != (1, 1) else {shape, (channels,)}

@@ -10,7 +10,6 @@ stderr.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,14 +21,13 @@ import typer
 import typer.main
 
 from node.cli.options import AsJson, make_group
-from node.errors import ConfigError, NodeUnreachable, PermissionRefused
+from node.errors import NodeUnreachable
 
 if TYPE_CHECKING:
     from chain.audit import ExportedBlock
     from chain.genesis import Genesis
     from node.admin.address import AdminAddress
     from node.admin.client import AdminClient
-    from node.config.node_config import NodeConfig
     from node.pb import admin_pb2 as pb
 
 ADDRESS_VARIABLE = "FEDNODE_ADDRESS"
@@ -109,10 +107,12 @@ def _hold(
 
 def _get_environment() -> Mapping[str, str]:
     """As the command was given it, in variables and on its line."""
+    given = _token_file.get()
+    if given is None:
+        return os.environ
     from node.admin.address import TOKEN_FILE_VARIABLE
 
-    given = _token_file.get()
-    return os.environ if given is None else {**os.environ, TOKEN_FILE_VARIABLE: given}
+    return {**os.environ, TOKEN_FILE_VARIABLE: given}
 
 
 class LedgerReader(Protocol):
@@ -167,69 +167,31 @@ def find_socket(socket: str | None, config: Path | None) -> AdminAddress:
 
 
 def _read_address(text: str) -> AdminAddress:
-    path = text.removeprefix("unix:")
-    if path.startswith("//"):
-        path = path.removeprefix("//")
-    if path and ("/" in path or ":" not in path):
-        return Path(path)
-    from node.admin.address import RemoteAddress
+    from node.admin.place import read_place
 
     try:
-        return RemoteAddress.parse(text, _get_environment())
+        return read_place(text, _get_environment())
     except ValueError as error:
-        raise typer.BadParameter(
-            f"expected the path of a unix socket, as in run/node0.sock, host:port or ID@host:port (got {text!r}: "
-            f"{error})"
-        ) from error
+        raise typer.BadParameter(str(error)) from error
 
 
 def _read_config(path: Path) -> tuple[AdminAddress, Path]:
-    """Where the node of a configuration is asked, and its data directory."""
-    from node.config.node_config import load_config
+    from node.admin.place import read_configured_place
 
-    config = load_config(path, (), os.environ)
-    if config.admin.socket is None and config.admin.address is not None:
-        return _read_own_address(config, config.admin.address), config.node.data_dir
-    if config.admin.socket is None:
-        raise ConfigError(f"{path}: admin.socket: expected a socket, as nothing can be asked of a node without one")
-    return config.admin.socket, config.node.data_dir
-
-
-def _read_own_address(config: NodeConfig, address: str) -> AdminAddress:
-    """As its own machine asks a node that has no socket."""
-    from chain.signing import encode_id
-    from node.addresses import is_on_loopback
-    from node.admin.address import RemoteAddress
-    from node.config.identity import open_identity
-
-    if is_on_loopback(address):
-        return RemoteAddress.parse(address, _get_environment())
-    return RemoteAddress.parse(f"{encode_id(open_identity(config).id)}@{address}", _get_environment())
+    return read_configured_place(path, _get_environment())
 
 
 @contextmanager
 def open_node(socket: str | None, config: Path | None) -> Iterator[AdminClient]:
     """A running node."""
     from node.admin.client import AdminClient
+    from node.admin.place import validate_socket
 
     place = find_socket(socket, config)
     if isinstance(place, Path):
-        _validate_socket(place)
+        validate_socket(place)
     with AdminClient(place) as client:
         yield client
-
-
-def _validate_socket(path: Path) -> None:
-    """Raises NodeUnreachable, saying what is there instead of a socket."""
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        why = "no such socket; is the node running?" if isinstance(error, FileNotFoundError) else error.strerror
-        kind = PermissionRefused if isinstance(error, PermissionError) else NodeUnreachable
-        raise kind(f"{path}: {why}") from error
-    if not stat.S_ISSOCK(mode):
-        what = "a directory" if stat.S_ISDIR(mode) else "a file; a configuration is named by --config"
-        raise NodeUnreachable(f"{path}: expected a node's socket, got {what}")
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,15 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from chain.signing import SigningKey, encode_id
 from node.admin import access as admin_access
 from node.admin import client as admin_client
-from node.admin.access import ROLES, RemoteAccess
+from node.admin.access import ROLES
 from node.admin.address import RemoteAddress
 from node.admin.client import AdminClient
-from node.admin.server import AdminServer
-from node.admin.tokens import Role, Tokens
-from node.admin.wiring import make_predictor
+from node.admin.tokens import Role
 from node.cli import main
 from node.errors import NodeUnreachable, PermissionRefused
-from support.federation.asked import Running, make_book, make_control, make_operator, running
+from support.federation.asked_over_tcp import remote
 from support.federation.recording import PATIENCE_S
 
-CREATED = "2026-11-20T14:02:16.000Z"
 OK, DENIED = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED
 UNKNOWN_CALLER = grpc.StatusCode.UNAUTHENTICATED
 
@@ -35,33 +32,6 @@ UNKNOWN_CALLER = grpc.StatusCode.UNAUTHENTICATED
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_client, "CALL_S", PATIENCE_S)
-
-
-class Remote:
-    """A node's TCP address, and tokens for it."""
-
-    def __init__(self, one: Running, tokens: Tokens, port: int, key: SigningKey) -> None:
-        self.one = one
-        self.tokens = tokens
-        self.address = f"127.0.0.1:{port}"
-        self.key = key
-        self.reader = tokens.add("reader", Role.READ, CREATED)
-        self.changer = tokens.add("changer", Role.ADMIN, CREATED)
-
-
-@asynccontextmanager
-async def remote(tmp_path: Path) -> AsyncIterator[Remote]:
-    async with running(tmp_path) as one:
-        context = one.context
-        tokens = Tokens(tmp_path)
-        service = one.net["node0"].service
-        assert service is not None
-        access = RemoteAccess("127.0.0.1:0", tokens, context.key)
-        operator = make_operator(context, service, make_book(), tmp_path)
-        control = make_control(context, service, view=one.view, book=make_book())
-        predictor = make_predictor(service, context)
-        async with AdminServer(None, one.view, predictor, operator, control, access) as server:
-            yield Remote(one, tokens, server.port, context.key)
 
 
 async def ask(address: RemoteAddress, question: Callable[[AdminClient], Any]) -> Any:

@@ -1,0 +1,310 @@
+"""`fednode.connect`: a running node, asked from Python over its admin socket, or over TCP with a token."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fednode._settings import write_settings
+from node.admin.client import AdminClient
+from node.admin.json_view import to_json
+from node.admin.place import read_configured_place, read_place, validate_socket
+from node.errors import ConfigError, InvalidRequest, NodeError
+from node.ledger.series import DEFAULT_SERIES, KEYS, flatten, get_names
+from node.pb import admin_pb2 as pb
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from fednode.prediction import Predictions
+    from node.admin.address import AdminAddress
+
+Record = dict[str, Any]
+CONFIG_SUFFIXES = (".yaml", ".yml")
+PREDICT_S = 60.0
+
+
+def connect(place: str | PathLike[str], token_file: str | PathLike[str] | None = None) -> Client:
+    """Opens a client of the node at `place`, once the node has answered.
+
+        with fednode.connect("node0.yaml") as node:
+            print(node.status()["accuracy"])
+
+    `place` is the node's configuration (a file, or a name that ends in .yaml), the path of its admin socket, or its
+    address over TCP: `host:port` on this machine, `ID@host:port` on another. An address needs a token, whose file
+    `token_file` names, or the variable FEDNODE_TOKEN_FILE.
+
+    Raises ConfigError for what is no place, PermissionRefused where it may not be asked, NodeUnreachable where nobody
+    answers in time.
+    """
+    client = Client(find_place(place, token_file))
+    try:
+        client.check()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def find_place(place: str | PathLike[str], token_file: str | PathLike[str] | None) -> AdminAddress:
+    """Where the node of this configuration or address is asked."""
+    env: Mapping[str, str] = os.environ
+    if token_file is not None:
+        from node.admin.address import TOKEN_FILE_VARIABLE
+
+        env = {**os.environ, TOKEN_FILE_VARIABLE: os.fspath(token_file)}
+    path = Path(place)
+    if path.suffix in CONFIG_SUFFIXES or path.is_file():
+        found, _ = read_configured_place(path, env)
+    else:
+        try:
+            found = read_place(os.fspath(place), env)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+    if isinstance(found, Path):
+        validate_socket(found)
+    return found
+
+
+class Client:
+    """A running node: what it knows, and what its operator decides. Made by `fednode.connect`.
+
+    What comes back are dictionaries, and lists of them, with the keys that the command of the same name prints with
+    `--json`. Nothing is kept: every call asks the node. Any thread may ask, several at a time, also beside a running
+    event loop; in a coroutine `fednode.aconnect` asks without holding the loop up.
+
+    Each call raises NodeUnreachable where the node does not answer in time, and another NodeError where it refuses.
+    """
+
+    def __init__(self, place: AdminAddress) -> None:
+        self._place = place
+        self._admin = AdminClient(place)
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._admin.place}{', closed' if self._is_closed else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends what is asked in other threads, too: calls raise NodeError there, and `watch` comes to its end."""
+        self._is_closed = True
+        self._admin.close()
+
+    def open_another(self) -> Client:
+        """A client of the same node, which is closed by itself."""
+        self._check_open()
+        return Client(self._place)
+
+    @contextmanager
+    def _asking(self) -> Iterator[AdminClient]:
+        self._check_open()
+        try:
+            yield self._admin
+        except (NodeError, ValueError):  # the latter is gRPC's, of a channel that was closed a moment ago
+            self._check_open()
+            raise
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise NodeError(f"the client of {self._admin.place} is closed")
+
+    def check(self) -> None:
+        """Raises NodeUnreachable where no node answers, PermissionRefused where it does not to this caller."""
+        with self._asking() as admin:
+            admin.get_version()
+
+    # ---- what it knows
+
+    def status(self) -> Record:
+        """How the node stands: height, round, accuracy, peers. As `fednode status --json`."""
+        with self._asking() as admin:
+            return to_json(admin.get_status())
+
+    def rounds(self, limit: int | None = None) -> list[Record]:
+        """All rounds, or the newest `limit`, the oldest of them first. As `fednode rounds list --json`."""
+        if limit is not None and limit < 1:
+            raise InvalidRequest(f"limit: expected at least 1 (got {limit})")
+        records: list[Record] = []
+        with self._asking() as admin:
+            for record in _list_rounds(admin, None, newest_first=True):
+                records.append(to_json(record))
+                if len(records) == limit:
+                    break
+        return records[::-1]
+
+    def round(self, height: int) -> Record:
+        """The round that made the block of this height: who took part, what was refused and why, times, bytes,
+        accuracy. As `fednode rounds show --json`."""
+        with self._asking() as admin:
+            return to_json(admin.get_round(height))
+
+    def metrics(
+        self, series: Iterable[str] | str | None = None, *, first: int = 1, last: int | None = None
+    ) -> list[Record]:
+        """What the node measured, a row for each round that it lived through, as `fednode metrics --json` has them.
+
+            pandas.DataFrame(node.metrics()).plot("height", "accuracy")
+
+        A row has `height`, `run`, `round`, `time` and each of the `series`, None where it was not measured. These are
+        names such as `accuracy` or `seconds.train`; "all" are all there are. `first` and `last` are heights.
+        """
+        with self._asking() as admin:
+            records = _list_rounds(admin, first, newest_first=False)
+            rows = [flatten(record) for record in records if record.measured and not _is_after(record, last)]
+        names = _choose(series, rows)
+        return [{name: row.get(name) for name in (*KEYS, *names)} for row in rows]
+
+    def watch(self, *kinds: str, since: str = "") -> Iterator[Record]:
+        """What happens in the node, as it happens, until the caller stops. As `fednode chain watch --json`.
+
+            for event in node.watch("block", "round"):
+                print(event["kind"], event["data"])
+
+        Without `kinds` it is everything. `since` is the `cursor` of an event: the node goes on after it, with what it
+        still keeps; "0-0" is from the oldest on. `missed` counts the events before this one that it no longer kept.
+        Raises NodeUnreachable when the node ends: go on with the last cursor once it is back.
+        """
+        with self._asking() as admin:
+            try:
+                for event in admin.watch(kinds, since):
+                    yield _show_event(event)
+            except NodeError:
+                if not self._is_closed:
+                    raise
+
+    def members(self) -> Record:
+        """The members, the observers and the quorum. As `fednode members list --json`."""
+        with self._asking() as admin:
+            return to_json(admin.list_members())
+
+    def runs(self) -> list[Record]:
+        """The trainings that were agreed on, the first one first. As `fednode runs list --json`."""
+        with self._asking() as admin:
+            return [to_json(run) for run in admin.list_runs()]
+
+    def proposals(self) -> list[Record]:
+        """The changes that wait for approval. As `fednode proposals list --json`."""
+        with self._asking() as admin:
+            return [to_json(proposal) for proposal in admin.list_proposals()]
+
+    # ---- what its operator decides
+
+    def propose(
+        self,
+        kind: str,
+        *,
+        note: str = "",
+        expires: int | None = None,
+        first: int | None = None,
+        dry_run: bool = False,
+        **terms: Any,
+    ) -> Record:
+        """Has the node sign a change of the federation and send it to all members. As `fednode propose --yes --json`.
+
+            node.propose("start_run", initial="continue", set={"lr": 0.05}, rounds=100, dry_run=True)
+            node.propose("remove_member", name="hospital-d", note="left the study")
+
+        `kind` and `terms` are those of the admin RPC's ProposeRequest: `add_member(request)`, `remove_member(name)`,
+        `replace_key(name, request)`, `pardon(name)`, `leave()`, `start_run(run, set, rounds, initial)`,
+        `set_rounds(rounds)`, `end_run()`, `set_rules(rules)`, `upgrade(protocol)`, `add_observer(request)`,
+        `remove_observer(name)`. `set` may be settings as `simulate` takes them, and `initial` a Path to a file on the
+        node's machine.
+
+        With `dry_run` nothing is signed: look at `differences`. `note` stands on the chain; the change stays open for
+        `expires` heights, and stands in none before `first`. Raises NodeError for what cannot be.
+        """
+        request = pb.ProposeRequest(
+            kind=kind, terms=_write_terms(terms), note=note, first=first, heights=expires, dry_run=dry_run
+        )
+        with self._asking() as admin:
+            return to_json(admin.propose(request))
+
+    def approve(self, change: str, *, no_train: bool = False) -> Record:
+        """Has the node sign its yes to a change: its id, or at least four of its first digits. As `fednode approve
+        --json`. With `no_train` this site agrees to a run and does not train in it."""
+        with self._asking() as admin:
+            return to_json(admin.approve(change, no_train=no_train))
+
+    # ---- its model
+
+    def predict(
+        self,
+        samples: ArrayLike | str | PathLike[str] | Sequence[PathLike[str]],
+        *,
+        label: str | None = None,
+        timeout_s: float = PREDICT_S,
+    ) -> Predictions:
+        """Classifies samples with the node's model: an array of them, or files as `fednode predict` reads them.
+
+            said = node.predict(images)         # [N, H, W], [N, H, W, C], [N, C, H, W] or, for features, [N, F]
+            said.labels, said.probabilities     # [N], and [N, K] for K classes
+
+        `label` names the column of labels in a table. The node's worker answers when it is free of a round, within
+        `timeout_s`; else NodeUnreachable says so.
+        """
+        from fednode.prediction import ask
+
+        with self._asking() as admin:
+            return ask(admin, samples, label, timeout_s)
+
+
+# ---- what is sent and what is shown
+
+
+def _list_rounds(admin: AdminClient, first: int | None, *, newest_first: bool) -> Iterator[pb.Round]:
+    """Page by page, from height `first` on."""
+    while True:
+        page = admin.list_rounds(first, 0, reverse=not newest_first)
+        yield from page.rounds
+        if not page.HasField("next"):
+            return
+        first = page.next
+
+
+def _is_after(record: pb.Round, last: int | None) -> bool:
+    return last is not None and record.height > last
+
+
+def _choose(asked: Iterable[str] | str | None, rows: Sequence[Record]) -> Sequence[str]:
+    """The series to show. Raises InvalidRequest for one that no row has."""
+    known = tuple(dict.fromkeys(name for row in rows for name in get_names(row)))
+    if asked is None:
+        return DEFAULT_SERIES
+    if asked == "all":
+        return known
+    names = (asked,) if isinstance(asked, str) else tuple(asked)
+    unknown = [name for name in names if name not in known]
+    if unknown and rows:
+        raise InvalidRequest(f"series: no round has {unknown[0]!r}; there are {', '.join(known)}")
+    return names
+
+
+def _show_event(event: pb.Event) -> Record:
+    data = json.loads(event.data)
+    return {"cursor": event.cursor, "time": event.time, "kind": event.kind, "data": data, "missed": event.missed}
+
+
+def _write_terms(terms: Mapping[str, Any]) -> str:
+    """As JSON. Raises ConfigError for what JSON does not have."""
+    written = dict(terms)
+    if isinstance(settings := written.get("set"), Mapping):
+        written["set"] = write_settings(settings)
+    if isinstance(initial := written.get("initial"), PathLike):
+        written["initial"] = str(Path(initial).absolute())
+    try:
+        return json.dumps(written, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"expected numbers, texts, lists or mappings ({error})") from error
