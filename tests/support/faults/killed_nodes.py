@@ -12,18 +12,22 @@ from collections.abc import Hashable
 from pathlib import Path
 
 from chain import codec
-from chain.block import Id
+from chain.approvals import compute_change_id, decode_readiness
+from chain.block import Digest, Id
 from chain.genesis import Genesis
+from chain.store.consent_rows import StoredChange
 from chain.store.sqlite import SqliteStore
 from node.ledger.audit import run_audit
 from node.p2p.status import status_from_bytes
 from node.p2p.transport.base import Message, MessageKind
 from node.testnet.cluster import NodeProcess
+from node.testnet.layout import TestnetNode
 from support.faults.doomed_node import Heard, read_heard
 from support.federation.real_nodes import WAIT_S, Federation, run_command
-from support.federation.wiretap import read_slot
+from support.federation.wiretap import read_approval, read_slot
 
 ROOT = Path(__file__).parents[3]
+_SLOTLESS = (MessageKind.STATUS, MessageKind.EVIDENCE, MessageKind.HINT)  # nobody can contradict itself by one
 
 
 class KillableProcess(NodeProcess):
@@ -55,6 +59,10 @@ class Killable(Federation):
         super().__init__(directory)
         for name, node in self.nodes.items():
             self.nodes[name] = KillableProcess(node.node)
+
+    def add(self, node: TestnetNode) -> None:
+        """A site that is set up to join."""
+        self.nodes[node.name] = KillableProcess(node)
 
     def get_tap(self, name: str) -> Path:
         return self.directory / f"{name}.tap"
@@ -147,7 +155,8 @@ class Killable(Federation):
     # ---- what must hold
 
     def get_id(self, name: str) -> Id:
-        return next(member.key for member in self.genesis.state.members if member.name == name)
+        founders = {member.name: member.key for member in self.genesis.state.members}
+        return founders.get(name) or self.nodes[name].node.key
 
     def read_all_heard(self) -> list[Heard]:
         return [heard for name in self.names for heard in read_heard(self.get_tap(name))]
@@ -156,8 +165,8 @@ class Killable(Federation):
         """Of nobody was anything heard, in any life, that says two things for one slot. How many slots there were."""
         said: dict[Hashable, bytes] = {}
         for _, message in self.read_all_heard():
-            if message.kind in (MessageKind.STATUS, MessageKind.EVIDENCE):
-                assert message.kind is MessageKind.STATUS, "somebody was convicted"
+            assert message.kind is not MessageKind.EVIDENCE, "somebody was convicted"
+            if message.kind in _SLOTLESS:
                 continue
             slot, content, _ = read_slot(message)
             assert said.setdefault(slot, content) == content, f"two contents for {slot}"
@@ -172,11 +181,11 @@ class Killable(Federation):
             for sender, message in self.read_all_heard():
                 if message.kind is MessageKind.STATUS:
                     if sender == me:
-                        status = status_from_bytes(message.data, genesis.state.n)
+                        status = status_from_bytes(message.data)
                         stored = store.get_block(status.head_height)
                         assert stored is not None, f"{name} has lost block {status.head_height}, which it had told of"
                         assert stored.block.id == status.head_id
-                elif message.kind is not MessageKind.EVIDENCE and read_slot(message)[2] == me:
+                elif message.kind not in _SLOTLESS and read_slot(message)[2] == me:
                     check_stored(store, genesis, message)
             return store.head_height
 
@@ -193,3 +202,22 @@ def check_stored(store: SqliteStore, genesis: Genesis, message: Message) -> None
         case MessageKind.VOTE:
             vote = codec.decode_vote(message.data)
             assert vote in store.get_votes(vote.height)
+        case MessageKind.PROPOSAL | MessageKind.APPROVAL:
+            approval = read_approval(message)
+            assert approval is not None
+            assert store.get_own_answers()[approval.change_id] == approval.answer
+            held = find_open(store, genesis, approval.change_id)
+            assert held is None or approval in held.approvals
+        case MessageKind.READINESS:
+            ready = decode_readiness(message.data)
+            held = find_open(store, genesis, ready.change_id)
+            assert held is None or (held.readiness is not None and held.readiness.height >= ready.height)
+
+
+def find_open(store: SqliteStore, genesis: Genesis, change_id: Digest) -> StoredChange | None:
+    """A change as a store keeps it; None once it is on its chain, where that has its approvals."""
+    if change_id in store.get_state(store.head_height).executed:
+        return None
+    held = {compute_change_id(genesis.chain_id, each.change): each for each in store.get_changes()}
+    assert change_id in held, f"change {change_id.hex()[:8]} is lost"
+    return held[change_id]

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -252,6 +252,14 @@ class Federation:
                 return statuses
             if time.monotonic() > deadline_s:
                 raise AssertionError(f"not within {timeout_s:g} s: {what}\n{self._describe(statuses)}")
+            await asyncio.sleep(POLL_S)
+
+    async def wait_until(self, holds: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Until `holds` says so, which asks the nodes for more than their statuses."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not await holds():
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"not within {WAIT_S:g} s: {what}\n{self._describe(await self.get_statuses())}")
             await asyncio.sleep(POLL_S)
 
     async def wait_for_height(self, height: int, *names: str) -> None:
