@@ -75,7 +75,7 @@ class RoundOpener:
             me=me if speaks else None,
             height=height,
             parent_ms=tip.header.time_ms,
-            awaited=parent_authors or state.active_ids,  # a change block has no authors
+            awaited=parent_authors | {me} if parent_authors else state.active_ids,  # a change block has no authors
             overdrawn=self._awaiting.get_overdrawn(),
             accused=self._evidence.get_accused(height),
             mine=self.mines and state.is_active(me),

@@ -20,6 +20,7 @@ from node.consensus.keys import OtherKeyInForce, make_rotation
 from node.consensus.wiring import make_round_service
 from node.errors import InvalidRequest
 from node.p2p.refusals import Reason
+from node.training.trainer import RunTask, TrainerInfo
 from support.data.chains import make_digest, make_keys
 from support.data.changes import certify, extend_with, make_round
 from support.faults.liar import lying
@@ -73,6 +74,36 @@ def test_three_become_four_and_the_fourth_contributes_within_three_heights(tmp_p
             heights = range(height + 1, height + 7)
             assert any(net.id("node3") in find_authors(net, at) for at in heights[:3])
             assert get_state(net, "node0").q == get_state(net, "node3").q == 3
+            check_chains(net)
+
+    run_virtual(story())
+
+
+class LateTrainer(ScriptedTrainer):
+    """Takes its time to begin, and for each round more than the others."""
+
+    START_S = 5.0
+
+    async def start(self, task: RunTask) -> TrainerInfo:
+        await asyncio.sleep(self.START_S)
+        return await super().start(task)
+
+
+def test_who_trains_for_longer_than_the_others_is_waited_for_once_its_worker_is_there(tmp_path: Path) -> None:
+    """Others wait for who is at work, and it does not overtake itself by mining without its own contribution."""
+
+    async def story() -> None:
+        async with growing(tmp_path, 4, ["node4"]) as net:
+            net["node4"].trainer = LateTrainer(4, train_s=4 * TRAIN_S)
+            await net.wait_for_height(3, *FOUNDERS, "node3")
+            start_joiner(net, "node4")
+            since = await admit(net, "node4", *FOUNDERS, "node3")
+            await asyncio.sleep(LateTrainer.START_S)
+            begun = net["node4"].height
+            assert begun > since
+            await net.wait_for_height(begun + 8)
+            contributed = [at for at in range(begun, begun + 8) if net.id("node4") in find_authors(net, at)]
+            assert len(contributed) >= 5
             check_chains(net)
 
     run_virtual(story())
