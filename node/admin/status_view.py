@@ -158,6 +158,8 @@ class StatusView:
                 status.mine_s = measured.beta_s
             if measured.HasField("measures"):
                 status.measures.CopyFrom(measured.measures)
+            if measured.HasField("alone"):
+                status.alone.CopyFrom(measured.alone)
         if applied > 0:
             status.applied_round = self._count_rounds(applied)
         caught_up, measured_height = (

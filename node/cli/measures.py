@@ -47,6 +47,19 @@ def describe_briefly(measures: pb.Measures) -> str:
     return ", ".join(told)
 
 
+def describe_alone(alone: pb.TrainedAlone) -> str:
+    """What the site's model is worth without the others, and how far that is."""
+    if alone.HasField("failure"):
+        return f"training alone has ended: {alone.failure}"
+    if not alone.HasField("measures"):
+        return f"no round is done yet, {alone.owed_steps} steps to do"
+    told = f"accuracy {alone.measures.summary['accuracy']:.3f}"
+    if brief := describe_briefly(alone.measures):
+        told += f", {brief}"
+    behind = f", {alone.owed_steps} steps behind" if alone.owed_steps else ""
+    return f"{told}; after the work of {alone.rounds} round{'s' if alone.rounds != 1 else ''}{behind}"
+
+
 def print_classes(measures: pb.Measures) -> None:
     """A row for each class that occurs among the samples or the answers, and how they were confused where these are
     few."""

@@ -85,7 +85,7 @@ def _watch(node: AdminClient, interval_s: float) -> None:
 
 
 def describe(status: pb.NodeStatus) -> _Facts:
-    from node.cli.measures import describe_briefly
+    from node.cli.measures import describe_alone, describe_briefly
     from node.cli.output import show_bytes, show_id, show_number, show_seconds, show_time
 
     worker = "not ready"
@@ -113,6 +113,9 @@ def describe(status: pb.NodeStatus) -> _Facts:
     ]
     if status.HasField("measures") and (told := describe_briefly(status.measures)):
         facts.insert(5, ("measures", told))
+    if status.HasField("alone"):
+        at = next(i for i, (name, _) in enumerate(facts) if name == "pace")
+        facts.insert(at, ("alone", describe_alone(status.alone)))
     if status.HasField("budget_s"):
         facts.insert(5, ("budget", _describe_budget(status)))
     if status.not_awaited:

@@ -153,7 +153,7 @@ def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, A
         "node": {**node, "data_dir": "data"},
         **federation,
         "network": {"listen": spec.listen, "advertise": spec.advertise, "tls": "mutual", "peers": []},
-        "training": {"device": "auto", "seed": secrets.randbelow(1 << 31)},
+        "training": {"device": "auto", "seed": secrets.randbelow(1 << 31), "compare_local": True},
         "data": data,
         "consensus": {"join_runs": "ask"},
         "admin": {"socket": "run/node.sock"},

@@ -131,6 +131,9 @@ class TrainingSection(Section):
 
     Where models are drawn of single peers, one that makes the loss on the own test samples more than `max_loss_ratio`
     times as large is not taken, and its sender is not drawn again for `keep_heights` rounds.
+
+    With `compare_local` the worker also trains the same model without the others, for the same work, while it has
+    nothing else to do.
     """
 
     device: Device = "auto"
@@ -143,6 +146,7 @@ class TrainingSection(Section):
     checkpoint_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     user_models: bool = False
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
+    compare_local: bool = False
 
 
 class PartSection(Section):

@@ -13,7 +13,6 @@ from functools import partial
 
 from chain.block import Contribution, Id
 from chain.errors import StoreFull
-from ml.measures.classification import Measures
 from ml.measures.collapse import find_signs
 from node.consensus.actions import ContributionSeen, TrainingFailed
 from node.consensus.authenticator import Authenticator
@@ -29,7 +28,7 @@ from node.payloads.checks import PayloadRefused, check_refs
 from node.payloads.on_demand import OnDemand
 from node.runs.specs import RunRound, RunSpecs
 from node.training.learner import Metrics
-from node.training.trainer import Trained
+from node.training.trainer import Measured, Trained
 
 log = logging.getLogger(__name__)
 
@@ -111,11 +110,15 @@ class Contributor:
         self._events.publish("rejected", height=height, author=me, reason=f"training failed: {reason}")
         self._current.post(height, TrainingFailed())
 
-    def on_applied(self, height: int, metrics: Metrics, measures: Measures | None) -> None:
+    def on_applied(self, height: int, metrics: Metrics, measured: Measured) -> None:
         """The worker has applied the aggregate of `height`."""
         if (record := self._records.get(height)) is not None:
-            classes = self._runs.calendar.get_span(height).run.classes
-            record.measures = None if measures is None else replace(measures, classes=tuple(classes))
+            classes = tuple(self._runs.calendar.get_span(height).run.classes)
+            if measured.measures is not None:
+                record.measures = replace(measured.measures, classes=classes)
+            if (alone := measured.alone) is not None and alone.measures is not None:
+                alone = replace(alone, measures=replace(alone.measures, classes=classes))
+            record.alone = alone
             record.signs = find_signs(record.measures, record.train)
         self._records.on_applied(height, metrics)
 

@@ -26,6 +26,7 @@ from node.offload import Offload
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason, Refusals
 from node.p2p.transport.base import Transport
+from node.training.beside import TrainedAlone
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class RoundRecord:
     failure: str | None = None
     place: Place | None = None  # None where a change takes the height
     measures: Measures | None = None  # of the site's own test samples, after the aggregate was applied
+    alone: TrainedAlone | None = None  # what the model is worth that was trained without the others
     signs: Mapping[Sign, str] = field(default_factory=dict)  # that the model has not learned
     block: Block | None = None
     certificate: Certificate | None = None
@@ -152,6 +154,7 @@ class RoundRecord:
             "accuracy": to_finite(self.applied.get("accuracy", self.train.get("accuracy"))),
             "local_accuracy": to_finite(self.train.get("accuracy")),
             "measures": None if self.measures is None else self.measures.to_mapping(),
+            "alone": None if self.alone is None else self.alone.to_mapping(),
             "signs": dict(self.signs),
         }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ml.measures.classification import ClassMeasures, Measures
 from ml.measures.intervals import Interval
 from node.pb import admin_pb2 as pb
+from node.training.beside import TrainedAlone
 
 
 def show_measures(measures: Measures, intervals: Mapping[str, Interval] | None = None) -> pb.Measures:
@@ -22,6 +23,16 @@ def show_measures(measures: Measures, intervals: Mapping[str, Interval] | None =
             if (interval := known.get(f"{name}/{one.name}")) is not None:
                 view.intervals[name].CopyFrom(_show_interval(interval))
         shown.classes.append(view)
+    return shown
+
+
+def show_alone(alone: TrainedAlone) -> pb.TrainedAlone:
+    """What a site's model is worth without the others."""
+    shown = pb.TrainedAlone(
+        rounds=alone.rounds, owed_steps=alone.owed_steps, seconds=alone.seconds, failure=alone.failure
+    )
+    if alone.measures is not None:
+        shown.measures.CopyFrom(show_measures(alone.measures))
     return shown
 
 

@@ -30,10 +30,11 @@ from ml.errors import PayloadError
 from ml.measures.classification import Measures
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import InvalidRequest, NotFound
-from node.ledger.measures_view import show_measures
+from node.ledger.measures_view import show_alone, show_measures
 from node.ledger.names import get_name
 from node.payloads.retention import LARGE_BYTES
 from node.pb import admin_pb2 as pb
+from node.training.beside import TrainedAlone
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 500  # of one page
@@ -321,9 +322,11 @@ def _show_record(record: Mapping[str, Any]) -> pb.Round:
     known = {
         key: {name: one for name, one in value.items() if one is not None} if isinstance(value, Mapping) else value
         for key, value in record.items()
-        if key != "measures"
+        if key not in ("measures", "alone")
     }
     shown = json_format.ParseDict(known, pb.Round(), ignore_unknown_fields=True)
     if (measures := record.get("measures")) is not None:
         shown.measures.CopyFrom(show_measures(Measures.from_mapping(measures)))
+    if (alone := record.get("alone")) is not None:
+        shown.alone.CopyFrom(show_alone(TrainedAlone.from_mapping(alone)))
     return shown

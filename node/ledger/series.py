@@ -27,6 +27,7 @@ def flatten(record: pb.Round) -> dict[str, Any]:
     for group in ("seconds", "train", "apply"):
         row |= {f"{group}.{name}": value for name, value in sorted(getattr(record, group).items())}
     row |= {f"measures.{name}": value for name, value in sorted(record.measures.summary.items())}
+    row |= {f"alone.{name}": value for name, value in sorted(record.alone.measures.summary.items())}
     for one in record.measures.classes:
         row |= {f"measures.{name}.{one.class_name}": value for name, value in sorted(one.values.items())}
     return row

@@ -12,7 +12,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "run", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "upgrade", "not_approved", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "not_learning", "measures", "open_changes", "unapproved_changes", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
+    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "run", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "upgrade", "not_approved", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "not_learning", "measures", "alone", "open_changes", "unapproved_changes", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class NodeStatus(_message.Message):
     SPOILED_REASON_FIELD_NUMBER: _ClassVar[int]
     NOT_LEARNING_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     OPEN_CHANGES_FIELD_NUMBER: _ClassVar[int]
     UNAPPROVED_CHANGES_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +154,7 @@ class NodeStatus(_message.Message):
     spoiled_reason: str
     not_learning: _containers.RepeatedScalarFieldContainer[str]
     measures: Measures
+    alone: TrainedAlone
     open_changes: int
     unapproved_changes: int
     time: str
@@ -161,7 +163,7 @@ class NodeStatus(_message.Message):
     pid: int
     worker_pid: int
     miner_pids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., run: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., upgrade: _Optional[str] = ..., not_approved: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., not_learning: _Optional[_Iterable[str]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., open_changes: _Optional[int] = ..., unapproved_changes: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., run: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., upgrade: _Optional[str] = ..., not_approved: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., not_learning: _Optional[_Iterable[str]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., open_changes: _Optional[int] = ..., unapproved_changes: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NotAwaited(_message.Message):
     __slots__ = ("id", "name", "reason")
@@ -480,7 +482,7 @@ class GetRoundRequest(_message.Message):
     def __init__(self, round: _Optional[int] = ..., scores_within_s: _Optional[float] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "height", "run", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "num_members", "absent_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "spoiled", "went_back", "failure", "measures", "signs", "scores", "no_distance", "no_effect")
+    __slots__ = ("round", "height", "run", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "num_members", "absent_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "spoiled", "went_back", "failure", "measures", "signs", "alone", "scores", "no_distance", "no_effect")
     class RejectedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -580,6 +582,7 @@ class Round(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
     SIGNS_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     NO_DISTANCE_FIELD_NUMBER: _ClassVar[int]
     NO_EFFECT_FIELD_NUMBER: _ClassVar[int]
@@ -619,10 +622,11 @@ class Round(_message.Message):
     failure: str
     measures: Measures
     signs: _containers.ScalarMap[str, str]
+    alone: TrainedAlone
     scores: _containers.RepeatedCompositeFieldContainer[Score]
     no_distance: str
     no_effect: str
-    def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., num_members: _Optional[int] = ..., absent_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., spoiled: _Optional[str] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., signs: _Optional[_Mapping[str, str]] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., num_members: _Optional[int] = ..., absent_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., spoiled: _Optional[str] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., signs: _Optional[_Mapping[str, str]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
 
 class Measures(_message.Message):
     __slots__ = ("num_samples", "summary", "intervals", "classes")
@@ -649,6 +653,20 @@ class Measures(_message.Message):
     intervals: _containers.MessageMap[str, Interval]
     classes: _containers.RepeatedCompositeFieldContainer[ClassMeasures]
     def __init__(self, num_samples: _Optional[int] = ..., summary: _Optional[_Mapping[str, float]] = ..., intervals: _Optional[_Mapping[str, Interval]] = ..., classes: _Optional[_Iterable[_Union[ClassMeasures, _Mapping]]] = ...) -> None: ...
+
+class TrainedAlone(_message.Message):
+    __slots__ = ("rounds", "owed_steps", "seconds", "measures", "failure")
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    OWED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MEASURES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    rounds: int
+    owed_steps: int
+    seconds: float
+    measures: Measures
+    failure: str
+    def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class ClassMeasures(_message.Message):
     __slots__ = ("class_name", "num_samples", "num_given", "given", "values", "intervals")

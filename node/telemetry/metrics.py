@@ -251,7 +251,13 @@ class NodeMetrics(Collector):
                 for name, figure in (("sensitivity", one.sensitivity), ("specificity", one.specificity)):
                     if figure is not None:
                         by_class.add_metric((name, one.name), figure)
-        yield from (measures, by_class)
+        alone = GaugeMetricFamily(
+            "fednode_alone_measure", "Likewise of a model that was trained without the others.", labels=("measure",)
+        )
+        if (told := (record.get("alone") or {}).get("measures")) is not None:
+            for name, value in Measures.from_mapping(told).summarise().items():
+                alone.add_metric((name,), value)
+        yield from (measures, by_class, alone)
         signs = GaugeMetricFamily(
             "fednode_not_learning", "1 while a sign lasts that the model of this site does not learn.", labels=("sign",)
         )

@@ -27,12 +27,12 @@ from chain.block import Block, Id
 from chain.calendar import Place
 from chain.run import Run
 from chain.state import State
-from ml.measures.classification import Measures
 from node.boundary import UNFORESEEN, Boundary
 from node.training.exchange import Exchange
 from node.training.trainer import (
     NOTHING_TAKEN,
     AnswerRefused,
+    Measured,
     Progress,
     RunTask,
     Trained,
@@ -106,7 +106,7 @@ class Listener(Protocol):
 
     async def on_trained(self, height: int, trained: Trained) -> None: ...
 
-    def on_applied(self, height: int, metrics: Metrics, measures: Measures | None) -> None: ...
+    def on_applied(self, height: int, metrics: Metrics, measured: Measured) -> None: ...
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
         """Hears that this peer's offer at this height would have harmed the client, and was not taken."""
@@ -307,10 +307,10 @@ class Learner:
                 return False
             self._given = made, gathering.result()
         self.metrics = await self._take_in(made, height, self._given[1])
-        measures = await self._measure()
+        measured = await self._measure()
         self._given = None
         self._applied, self.applied = made.round, target.head.height
-        self._listener.on_applied(height, self.metrics, measures)
+        self._listener.on_applied(height, self.metrics, measured)
         return True
 
     async def _take_in(self, made: Place, height: int, given: RoundInput) -> Metrics:
@@ -332,13 +332,13 @@ class Learner:
             self.spoiled = None
         return metrics
 
-    async def _measure(self) -> Measures | None:
+    async def _measure(self) -> Measured:
         """What the model as it stands makes of the site's own test samples. A round does not fail of it."""
         try:
             return await self._ask(self._trainer.measure())
         except (AnswerRefused, TrainingFailed, WorkerDied) as error:
             log.warning("the model could not be measured: %s", error)
-            return None
+            return Measured()
 
     async def _take_older(self, made: Place) -> None:
         """A client that has only the initial model takes the newest aggregate before this round's that it can go on

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ml.guard import OnRefused
-from ml.measures.classification import Measures
 from node.training.exchange import Exchange
 from node.training.trainer import (
     NOTHING_TAKEN,
+    Measured,
     Metrics,
     OnProgress,
     Predicted,
@@ -53,8 +53,8 @@ class ObserverTrainer:
     async def pass_over(self, round_number: int) -> Metrics:
         return {}
 
-    async def measure(self) -> Measures | None:
-        return None
+    async def measure(self) -> Measured:
+        return Measured()
 
     async def predict(self, samples: bytes) -> Predicted:
         raise WorkerFailed("an observer has no model")

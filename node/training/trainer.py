@@ -22,6 +22,7 @@ from ml.measures.classification import Measures
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer
 from node.errors import NodeError
+from node.training.beside import TrainedAlone
 from node.training.checkpoint import Checkpoint
 from node.training.exchange import Exchange, FileUnusable
 
@@ -105,6 +106,15 @@ class Trained:
     metrics: Metrics
     files: Mapping[str, Path] = field(default_factory=dict)
     went_back: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
+    was trained without the others, None where there is none."""
+
+    measures: Measures | None = None
+    alone: TrainedAlone | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +205,8 @@ class Trainer(Protocol):
         aggregate that was taken in already is undone. Raises WorkerDied and WorkerFailed."""
         ...
 
-    async def measure(self) -> Measures | None:
-        """All that the client's answers to its own test samples show, as it stands; None where it has none. Raises as
-        `predict`."""
+    async def measure(self) -> Measured:
+        """All that the client's answers to its own test samples show, as it stands. Raises as `predict`."""
         ...
 
     async def predict(self, samples: bytes) -> Predicted:
@@ -409,8 +418,8 @@ class InlineTrainer:
         self._applied_round = round_number
         return self._client.evaluate()
 
-    async def measure(self) -> Measures | None:
-        return self._client.measure()
+    async def measure(self) -> Measured:
+        return Measured(self._client.measure())
 
     async def predict(self, samples: bytes) -> Predicted:
         if self._answer is None:

@@ -38,12 +38,14 @@ from typing import Any
 
 from ml.guard import OnRefused
 from ml.measures.classification import Measures
+from node.training.beside import TrainedAlone
 from node.training.checkpoint import Position
 from node.training.child_process import Call, ChildProcess
 from node.training.exchange import AGGREGATE, Exchange
 from node.training.frames import Frame
 from node.training.trainer import (
     NOTHING_TAKEN,
+    Measured,
     Metrics,
     OnProgress,
     Predicted,
@@ -149,10 +151,13 @@ class WorkerProcess:
         metrics: Metrics = reply.header["result"]["metrics"]
         return metrics
 
-    async def measure(self) -> Measures | None:
-        reply = await self._request(Call({"call": "measure"}, {}))
-        measured = reply.header["result"]["measures"]
-        return None if measured is None else Measures.from_mapping(measured)
+    async def measure(self) -> Measured:
+        result = (await self._request(Call({"call": "measure"}, {}))).header["result"]
+        measures, alone = result["measures"], result["alone"]
+        return Measured(
+            None if measures is None else Measures.from_mapping(measures),
+            None if alone is None else TrainedAlone.from_mapping(alone),
+        )
 
     async def predict(self, samples: bytes) -> Predicted:
         async with self._predicting:

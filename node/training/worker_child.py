@@ -16,7 +16,6 @@ import ctypes
 import errno
 import logging
 import os
-import select
 import signal
 import socket
 import sys
@@ -32,10 +31,12 @@ from chain.store.interface import Faults
 from ml.errors import Abandoned, MlError, Spoiled, Stopped
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from node.host.allocator import give_freed_memory_back
+from node.training.beside import Beside, TrainingAlone
+from node.training.calls import Calls
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, forget_old_runs, read_checkpoint
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
-from node.training.frames import Frame, FrameError, receive_frame, send_frame
-from node.training.trainer import Answer, Client, Progress, ProgressMeter, apply_to, get_info, score_with, train_with
+from node.training.frames import Frame
+from node.training.trainer import Answer, Client, ProgressMeter, apply_to, get_info, score_with, train_with
 
 _log = logging.getLogger(__name__)
 
@@ -49,62 +50,13 @@ class Built(NamedTuple):
     answer: Answer
     device: str
     precision: str = "fp32"
+    alone: TrainingAlone | None = None
 
 
 BuildClient = Callable[[Config, Arrays], Built]  # of a configuration and the initial model
 
 _PR_SET_PDEATHSIG = 1
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-class _Calls:
-    """The daemon's end of the conversation."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-        self._has_ended = False
-        self._waiting = select.poll()
-        self._waiting.register(sock, select.POLLIN)
-
-    def receive(self) -> Frame | None:
-        """The next call, None at the end. What was to end a call whose answer had left is dropped."""
-        while not self._has_ended:
-            frame = receive_frame(self._socket)
-            if frame is None or frame.header["call"] not in ("cancel", "abandon"):
-                return frame
-        return None
-
-    def is_cancelled(self, number: int) -> bool:
-        """Whether call `number` is not wanted any more, or nobody is there to want it. Costs a microsecond.
-
-        Raises Abandoned if what it has done so far is to stay.
-        """
-        while self._waiting.poll(0):
-            frame = receive_frame(self._socket)
-            if frame is None:
-                self._has_ended = True
-                return True
-            call = frame.header["call"]
-            if call not in ("cancel", "abandon"):
-                raise FrameError(f"expected calls one at a time, got {call} during call {number}")
-            if frame.header["number"] == number:
-                if call == "abandon":
-                    raise Abandoned(f"call {number} was abandoned")
-                return True
-        return False
-
-    def report(self, number: int, progress: Progress) -> None:
-        """Says how far call `number` is."""
-        self._send(Frame({"number": number, "progress": asdict(progress)}))
-
-    def answer(self, number: int, header: Mapping[str, Any], attachments: Mapping[str, bytes] | None = None) -> None:
-        self._send(Frame({"number": number, **header}, attachments or {}))
-
-    def _send(self, frame: Frame) -> None:
-        try:
-            send_frame(self._socket, frame)
-        except (BrokenPipeError, ConnectionResetError):
-            self._has_ended = True
 
 
 class Session:
@@ -122,7 +74,9 @@ class Session:
         checkpoint_every: int,
         before: Checkpoint | None = None,
         run: int = 1,
+        beside: Beside | None = None,
     ) -> None:
+        self.beside = beside
         self._client = client
         self._answer = answer
         self._checkpoints = checkpoints
@@ -189,6 +143,8 @@ class Session:
             on_back=on_back,
         )
         self._move(round_number, Phase.TRAINED)
+        if self.beside is not None:
+            self.beside.owe(round_number, int(trained.metrics["iterations"]))
         streamed = self._client.spec.get_streamed(round_number)
         files = {
             kind: str(write_arrays(self._outgoing_dir, f"{round_number}-{kind}", arrays))
@@ -222,7 +178,10 @@ class Session:
     def measure(self) -> Mapping[str, Any]:
         """The answer to `measure`."""
         measures = self._client.measure()
-        return {"measures": None if measures is None else measures.to_mapping()}
+        return {
+            "measures": None if measures is None else measures.to_mapping(),
+            "alone": None if self.beside is None else self.beside.describe().to_mapping(),
+        }
 
     def predict(self, samples: bytes, should_stop: Callable[[], bool]) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `predict`, after which everything is as before. Raises MlError."""
@@ -267,8 +226,14 @@ class Session:
         """The newest state that is on disk."""
         return self._checkpoints.saved
 
+    def use_time(self) -> bool:
+        """Does a little of what may wait. False where there is nothing to do."""
+        return self.beside is not None and self.beside.step()
+
     def close(self) -> None:
         self.save(is_last=True)
+        if self.beside is not None:
+            self.beside.close()
         try:
             self._checkpoints.close()
         except OSError as error:
@@ -298,7 +263,7 @@ def write_arrays(directory: Path, name: str, arrays: Arrays) -> Path:
 
 def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None = None) -> None:
     """Answers calls until there are no more."""
-    calls = _Calls(sock)
+    calls = Calls(sock)
     frame = calls.receive()
     if frame is None:
         return
@@ -310,8 +275,17 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
         checkpoints = Checkpoints(Path(config["checkpoint_dir"]), faults)
         forget_old_runs(checkpoints.directory)
         outgoing_dir, before = Path(config["outgoing_dir"]), _read_before(config)
+        before_dir = None if config["before_dir"] is None else Path(config["before_dir"])
+        beside = None if built.alone is None else Beside(built.alone, checkpoints.directory, before_dir)
         session = Session(
-            built.client, built.answer, checkpoints, outgoing_dir, config["checkpoint_every"], before, config["run"]
+            built.client,
+            built.answer,
+            checkpoints,
+            outgoing_dir,
+            config["checkpoint_every"],
+            before,
+            config["run"],
+            beside,
         )
     except (MlError, OSError) as error:
         calls.answer(frame.header["number"], {"failed": str(error)})
@@ -319,13 +293,13 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
     info = get_info(built.client, built.device, built.precision, session.resumed)
     calls.answer(frame.header["number"], {"result": asdict(info), "saved": session.saved})
     session.save()
-    while (frame := calls.receive()) is not None:
+    while (frame := calls.receive(session.use_time)) is not None:
         _answer(calls, session, frame)
         session.save()
     session.close()
 
 
-def _answer(calls: _Calls, session: Session, frame: Frame) -> None:
+def _answer(calls: Calls, session: Session, frame: Frame) -> None:
     number = frame.header["number"]
     attachments: Mapping[str, bytes] = {}
     place = f"round {frame.header['round']}: " if "round" in frame.header else ""
@@ -385,6 +359,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when torch first multiplies on a GPU
     import torch  # takes a second, in which the start call has been read and the daemon's death is noticed
 
+    from ml.clients.alone import TrainingAlone as Alone
     from ml.clients.build import Compute, Federation, make_client
     from ml.clients.inference import answer
     from ml.data.base import InputFormat
@@ -406,6 +381,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
         partial(answer, client, InputFormat.from_mapping(config["input"])),
         str(client.device),
         client.engine.get_precision(client.device),
+        Alone(client) if config["compare_local"] else None,
     )
 
 

@@ -54,6 +54,7 @@ class WorkerConfig:
     before_round: int | None = None
     user_models: bool = False
     max_loss_ratio: float | None = None
+    compare_local: bool = False
     niceness: int = 0
     python: str = sys.executable
     arguments: tuple[str, ...] = WORKER_ARGUMENTS
@@ -70,6 +71,7 @@ class WorkerConfig:
             "checkpoint_every",
             "user_models",
             "max_loss_ratio",
+            "compare_local",
             "niceness",
             "run",
         )
@@ -114,4 +116,5 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         checkpoint_every=training.checkpoint_every,
         user_models=training.user_models,
         max_loss_ratio=training.max_loss_ratio,
+        compare_local=training.compare_local,
     )

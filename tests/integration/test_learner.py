@@ -16,13 +16,13 @@ from chain.block import Block, Id
 from chain.calendar import Place
 from chain.state import State
 from ml.guard import OnRefused
-from ml.measures.classification import Measures
 from node.boundary import UNFORESEEN
 from node.training.exchange import Exchange
 from node.training.learner import MAX_RECALLED, RETRY_S, Learner, RoundInput, RoundInputs, SpoiledAggregate, Target
 from node.training.trainer import (
     NOTHING_TAKEN,
     AggregateSpoiled,
+    Measured,
     OnProgress,
     Predicted,
     RunTask,
@@ -99,8 +99,8 @@ class SlowTrainer:
     async def pass_over(self, height: int) -> Mapping[str, float]:
         raise AssertionError
 
-    async def measure(self) -> Measures | None:
-        return None
+    async def measure(self) -> Measured:
+        return Measured()
 
     async def predict(self, samples: bytes) -> Predicted:
         raise AssertionError
@@ -116,7 +116,7 @@ class Silent:
     async def on_trained(self, height: int, trained: Trained) -> None:
         raise AssertionError
 
-    def on_applied(self, height: int, metrics: Mapping[str, float], measures: Measures | None) -> None:
+    def on_applied(self, height: int, metrics: Mapping[str, float], measured: Measured) -> None:
         pass
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
@@ -265,7 +265,7 @@ class Told:
     async def on_trained(self, height: int, trained: Trained) -> None:
         self.log.append(f"trained {height}")
 
-    def on_applied(self, height: int, metrics: Mapping[str, float], measures: Measures | None) -> None:
+    def on_applied(self, height: int, metrics: Mapping[str, float], measured: Measured) -> None:
         self.log.append(f"applied {height} {metrics['accuracy']}")
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:

@@ -33,6 +33,7 @@ def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
         "train": train,
         "apply": record.get("apply", {}),
         "measures": _list_measures(record.get("measures")),
+        "alone": _list_measures((record.get("alone") or {}).get("measures")),
         "not_learned": sorted(record.get("signs", {})),
     }
 

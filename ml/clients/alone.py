@@ -1,0 +1,142 @@
+"""Training alone: the model that a client would have without the others, for the same work.
+
+It begins from the same initial model and trains by plain cross-entropy on the client's own samples, as many steps as
+the client's rounds had, at their learning rates. A step is done whenever there is time, so it may lag behind; what
+comes between two steps sees nothing of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ml.clients.client import Client, Phase
+from ml.errors import MlError
+from ml.measures.classification import Measures
+from ml.methods import make_method
+from ml.models.base import copy_model
+from ml.payload import Array, Arrays
+from ml.specs import LocalSpec
+from ml.training.loop import Progress, summarise_losses
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Where training alone stands: `rounds` are done whole, `owed_steps` are still to do, `seconds` it has computed;
+    `measures` are those of its answers to the test samples then. `failure` says why it goes on no more."""
+
+    rounds: int
+    owed_steps: int
+    seconds: float
+    measures: Measures | None = None
+    failure: str | None = None
+
+
+class TrainingAlone:
+    """Of one client, which stands as it began."""
+
+    def __init__(self, client: Client) -> None:
+        spec = LocalSpec(client.spec.task, client.spec.hyperparameters)
+        self._client = Client(
+            make_method(spec), copy_model(client.state.model), client.state.data, seed=client.seed, engine=client.engine
+        )
+        self._owed: deque[tuple[int, int]] = deque()  # rounds and iterations
+        self._steps: Generator[None] | None = None  # of the round under way
+        self._num_done = 0  # of its steps
+        self._rounds = self._last_owed = 0
+        self._seconds = 0.0
+        self._measures: Measures | None = None
+        self._failure: str | None = None
+        self._random: Tensor | None = None  # torch's generator as the last step has left it
+
+    def __repr__(self) -> str:
+        return f"<TrainingAlone: {self._rounds} rounds done, {len(self._owed)} owed>"
+
+    # ---- what there is to do
+
+    def owe(self, round_number: int, num_iterations: int) -> None:
+        """The client has trained for a round: the same is to be done here. Rounds that were missed in between are owed
+        with the method's own number; one that is owed already is not owed twice."""
+        for missed in range(self._last_owed + 1, round_number):
+            self._owed.append((missed, self._client.spec.get_local_work(missed)))
+        if round_number > self._last_owed:
+            self._owed.append((round_number, num_iterations))
+            self._last_owed = round_number
+
+    def step(self) -> bool:
+        """Does the next step. False where there is none to do."""
+        if self._failure is not None or (self._steps is None and not self._owed):
+            return False
+        start_s = time.process_time()
+        if self._steps is None:
+            self._steps, self._num_done = self._train(*self._owed[0]), 0
+        try:
+            with torch.random.fork_rng(devices=[]):
+                if self._random is not None:
+                    torch.default_generator.set_state(self._random)
+                next(self._steps, None)
+                self._random = torch.default_generator.get_state()
+        except MlError as error:
+            self._failure = str(error)
+        self._seconds += time.process_time() - start_s
+        return True
+
+    def _train(self, round_number: int, num_iterations: int) -> Generator[None]:
+        """A local phase, a step at a time. Raises MlError."""
+        client = self._client
+        torch.default_generator.manual_seed(client.seed + round_number)
+        phase = client.begin(round_number, b"", num_iterations)
+        losses: list[Tensor] = []
+        for batch in client.get_batches(phase):
+            client.state.model.train()
+            with client.engine.autocast(client.device):
+                loss = client.method.compute_loss(client.state.model, batch, phase.prepared.context)
+            phase.sgd.step(loss)
+            losses.append(loss.detach())
+            self._num_done = len(losses)
+            yield
+        self._end(phase, losses)
+
+    def _end(self, phase: Phase, losses: list[Tensor]) -> None:
+        summary = summarise_losses(losses, phase.sgd.lr)
+        self._client.end(phase, Progress(summary, len(losses), 0.0))
+        self._measures = self._client.measure()
+        self._rounds, self._steps = self._owed.popleft()[0], None
+
+    # ---- what there is to say, and to keep
+
+    def describe(self) -> Alone:
+        owed = sum(self._count_steps(iterations) for _, iterations in self._owed) - (
+            self._num_done if self._steps else 0
+        )
+        return Alone(self._rounds, owed, self._seconds, self._measures, self._failure)
+
+    def _count_steps(self, iterations: int) -> int:
+        hyper, num = self._client.spec.hyperparameters, self._client.num_train
+        if not hyper.counts_epochs:
+            return iterations
+        size = min(hyper.batch_size, num)
+        return iterations * (num // size if hyper.drop_last else -(-num // size))
+
+    @property
+    def rounds(self) -> int:
+        """Those that are done whole: `state_arrays` is what they left, if no step has been done since."""
+        return self._rounds
+
+    @property
+    def is_between_rounds(self) -> bool:
+        return self._steps is None
+
+    def state_arrays(self) -> dict[str, Array]:
+        return self._client.state_arrays()
+
+    def load_state_arrays(self, rounds: int, arrays: Arrays) -> None:
+        """Goes on from what so many rounds have left. Raises ValueError for another model's."""
+        self._client.load_state_arrays(arrays)
+        self._rounds = self._last_owed = rounds
+        self._measures = self._client.measure()

@@ -1,0 +1,124 @@
+"""Training alone beside a node's rounds: done while no call is under way, and kept in checkpoints of its own."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from ml.measures.classification import Measures
+from ml.payload import Arrays
+from node.training.checkpoint import Checkpoint, Checkpoints, Phase, read_checkpoint
+
+_log = logging.getLogger(__name__)
+
+DIRECTORY = "alone"  # below a run's checkpoints
+
+
+class Alone(Protocol):
+    """The part of `ml.clients.alone.Alone` that is told."""
+
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def owed_steps(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def measures(self) -> Measures | None: ...
+    @property
+    def failure(self) -> str | None: ...
+
+
+class TrainingAlone(Protocol):
+    """The part of `ml.clients.alone.TrainingAlone` a worker needs: only the worker may import torch."""
+
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def is_between_rounds(self) -> bool: ...
+    def owe(self, round_number: int, num_iterations: int) -> None: ...
+    def step(self) -> bool: ...
+    def describe(self) -> Alone: ...
+    def state_arrays(self) -> Arrays: ...
+    def load_state_arrays(self, rounds: int, arrays: Arrays) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedAlone:
+    """What a site's model is worth without the others: after the work of so many `rounds`, with `owed_steps` still to
+    do, which took `seconds` of CPU."""
+
+    rounds: int
+    owed_steps: int
+    seconds: float
+    measures: Measures | None
+    failure: str | None = None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-able."""
+        measures = None if self.measures is None else self.measures.to_mapping()
+        return {
+            "rounds": self.rounds,
+            "owed_steps": self.owed_steps,
+            "seconds": self.seconds,
+            "measures": measures,
+            "failure": self.failure,
+        }
+
+    @classmethod
+    def from_mapping(cls, told: dict[str, Any]) -> Self:
+        """Of what `to_mapping` gave. Raises TypeError for anything else."""
+        measures = None if told["measures"] is None else Measures.from_mapping(told["measures"])
+        return cls(**{**told, "measures": measures})
+
+
+class Beside:
+    """Of one worker. A round is kept once it is whole; what was done of the next is done again after a restart."""
+
+    def __init__(self, alone: TrainingAlone, run_dir: Path, before_dir: Path | None) -> None:
+        self._alone = alone
+        self._checkpoints = Checkpoints(run_dir / DIRECTORY)
+        self._saved = 0
+        found = self._checkpoints.load(Phase.TRAINED) or _read(before_dir)
+        if found is not None:
+            try:
+                alone.load_state_arrays(found.round_number, found.arrays)
+            except ValueError as error:
+                _log.warning("Training alone begins anew, as its state does not fit: %s", error)
+        self._saved = alone.rounds
+
+    def owe(self, round_number: int, num_iterations: int) -> None:
+        """The node's client has trained for a round."""
+        self._alone.owe(round_number, num_iterations)
+
+    def step(self) -> bool:
+        """Does a little. False where there is nothing to do."""
+        did = self._alone.step()
+        if self._alone.is_between_rounds and self._alone.rounds > self._saved:
+            self._saved = self._alone.rounds
+            self._keep()
+        return did
+
+    def _keep(self) -> None:
+        try:
+            self._checkpoints.save(Checkpoint(self._alone.rounds, Phase.TRAINED, self._alone.state_arrays()))
+        except OSError as error:
+            _log.error("Checkpoint of training alone could not be written: %s", error)
+
+    def describe(self) -> TrainedAlone:
+        told = self._alone.describe()
+        return TrainedAlone(told.rounds, told.owed_steps, told.seconds, told.measures, told.failure)
+
+    def close(self) -> None:
+        try:
+            self._checkpoints.close()
+        except OSError as error:
+            _log.error("Checkpoint of training alone could not be written: %s", error)
+
+
+def _read(before_dir: Path | None) -> Checkpoint | None:
+    """What the run before has left, whose rounds do not count in this one."""
+    found = None if before_dir is None else read_checkpoint(before_dir / DIRECTORY, Phase.TRAINED)
+    return None if found is None else Checkpoint(0, Phase.TRAINED, found.arrays)

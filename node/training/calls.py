@@ -1,0 +1,66 @@
+"""A worker's end of the conversation with its daemon: one call at a time, and what ends it early."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ml.errors import Abandoned
+from node.training.frames import Frame, FrameError, receive_frame, send_frame
+from node.training.trainer import Progress
+
+
+class Calls:
+    """The calls of a daemon over `sock`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._has_ended = False
+        self._waiting = select.poll()
+        self._waiting.register(sock, select.POLLIN)
+
+    def receive(self, use_time: Callable[[], bool] = lambda: False) -> Frame | None:
+        """The next call, None at the end. What was to end a call whose answer had left is dropped. Until it comes
+        `use_time` is called as long as it has something to do, a little at a time."""
+        while not self._has_ended:
+            while not self._waiting.poll(0) and use_time():
+                pass
+            frame = receive_frame(self._socket)
+            if frame is None or frame.header["call"] not in ("cancel", "abandon"):
+                return frame
+        return None
+
+    def is_cancelled(self, number: int) -> bool:
+        """Whether call `number` is not wanted any more, or nobody is there to want it. Costs a microsecond.
+
+        Raises Abandoned if what it has done so far is to stay.
+        """
+        while self._waiting.poll(0):
+            frame = receive_frame(self._socket)
+            if frame is None:
+                self._has_ended = True
+                return True
+            call = frame.header["call"]
+            if call not in ("cancel", "abandon"):
+                raise FrameError(f"expected calls one at a time, got {call} during call {number}")
+            if frame.header["number"] == number:
+                if call == "abandon":
+                    raise Abandoned(f"call {number} was abandoned")
+                return True
+        return False
+
+    def report(self, number: int, progress: Progress) -> None:
+        """Says how far call `number` is."""
+        self._send(Frame({"number": number, "progress": asdict(progress)}))
+
+    def answer(self, number: int, header: Mapping[str, Any], attachments: Mapping[str, bytes] | None = None) -> None:
+        self._send(Frame({"number": number, **header}, attachments or {}))
+
+    def _send(self, frame: Frame) -> None:
+        try:
+            send_frame(self._socket, frame)
+        except (BrokenPipeError, ConnectionResetError):
+            self._has_ended = True

@@ -1,0 +1,49 @@
+"""Training alone beside the rounds of real nodes: it is told of, outlives a restart, and changes nothing shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.federation.real_nodes import Federation, make_federation, run_command
+
+pytestmark = pytest.mark.e2e
+
+
+async def test_a_site_sees_what_it_would_have_without_the_others(tmp_path: Path) -> None:
+    directory = make_federation(tmp_path / "net", num_nodes=3, rounds=0, method="fedavg", partition="dirichlet:1")
+    file = directory / "node0.yaml"
+    config = yaml.safe_load(file.read_text())
+    config["training"]["compare_local"] = True
+    file.write_text(yaml.safe_dump(config))
+    async with Federation(directory) as net:
+        await net.start()
+        await net.wait_for(
+            lambda all_: all_["node0"]["alone"] is not None and _count(all_["node0"]) >= 3, "three rounds done alone"
+        )
+        statuses = await net.get_statuses()
+        assert statuses["node1"]["alone"] is None
+        alone = statuses["node0"]["alone"]
+        assert 0 < alone["measures"]["summary"]["accuracy"] <= 1
+        assert alone["seconds"] > 0
+        assert alone["failure"] is None
+        shown = run_command("rounds", "show", statuses["node0"]["measured_round"], "-c", file)
+        assert "after the work of" in shown.out
+        assert await net.stop("node0") == 0
+        before = _count(statuses["node0"])
+        await net.start("node0")
+        await net.wait_for(
+            lambda all_: all_["node0"]["measured_round"] > statuses["node0"]["measured_round"] + 2, "rounds to go on"
+        )
+        after = (await net.get_statuses())["node0"]
+        assert _count(after) >= before
+        assert await net.check_agreement() > 3
+    assert (directory / "data/node0/checkpoints/run-1/alone/trained.safetensors").exists()
+
+
+def _count(status: dict[str, object]) -> int:
+    alone = status["alone"]
+    assert isinstance(alone, dict)
+    return int(alone["rounds"])

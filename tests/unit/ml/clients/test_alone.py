@@ -1,0 +1,127 @@
+"""Training alone: as the local method trains, a step at a time, whatever comes between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ml.clients.alone import TrainingAlone
+from ml.clients.build import Federation, make_clients
+from ml.clients.client import Client
+from ml.data import get_classes, get_default_input
+from ml.payload import Arrays
+
+MODEL = {"name": "mlp", "hidden": [16]}
+HYPER = {"lr": 0.2, "momentum": 0.5, "decay": 0.9, "local_iterations": 7}
+
+
+def make_client(method: str = "dfpl", hyper: Mapping[str, Any] = HYPER, **settings: Any) -> Client:
+    """The first of three on digits."""
+    federation = Federation(
+        method={"name": method, **hyper, **settings},
+        model=MODEL,
+        classes=tuple(get_classes({"format": "digits"})),
+        input=get_default_input({"format": "digits"}, MODEL),
+        rounds=0,
+        num_members=3,
+    )
+    return make_clients(federation, data={"format": "digits"}, partition="dirichlet:1", run_seed=5)[0]
+
+
+def work_off(alone: TrainingAlone) -> int:
+    count = 0
+    while alone.step():
+        count += 1
+    return count
+
+
+def check_same(one: Arrays, other: Arrays) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_it_is_the_local_method_whatever_comes_between_two_steps() -> None:
+    client, local = make_client(), make_client("local")
+    alone = TrainingAlone(client)
+    client.train(1, b"beacon", num_iterations=7)
+    alone.owe(1, 7)
+    assert alone.describe().owed_steps == 7
+    for _ in range(3):
+        alone.step()
+        client.evaluate()
+        torch.rand(3)  # of the generator that all share
+    assert alone.describe().owed_steps == 4
+    client.train(2, b"beacon", num_iterations=9)
+    alone.owe(2, 9)
+    alone.owe(2, 9)  # trained again, as after a restart
+    assert alone.describe().owed_steps == 13
+    work_off(alone)
+    told = alone.describe()
+    assert (told.rounds, told.owed_steps, told.failure) == (2, 0, None)
+    assert told.seconds > 0
+    local.train(1, b"", num_iterations=7)
+    local.train(2, b"", num_iterations=9)
+    check_same(alone.state_arrays(), local.state_arrays())
+    assert told.measures == local.measure()
+
+
+def test_the_client_and_torchs_generator_see_nothing_of_it() -> None:
+    client, other = make_client(), make_client()
+    alone = TrainingAlone(client)
+    alone.owe(1, 7)
+    torch.manual_seed(1)
+    before = torch.default_generator.get_state()
+    work_off(alone)
+    assert torch.equal(torch.default_generator.get_state(), before)
+    assert client.train(1, b"x").metrics["loss"] == other.train(1, b"x").metrics["loss"]
+    check_same(client.state_arrays(), other.state_arrays())
+
+
+def test_it_goes_on_from_what_it_has_left_and_makes_up_for_rounds_it_missed() -> None:
+    alone = TrainingAlone(make_client())
+    alone.owe(1, 7)
+    work_off(alone)
+    again = TrainingAlone(make_client())
+    again.load_state_arrays(alone.rounds, alone.state_arrays())
+    assert again.describe().measures == alone.describe().measures
+    for one in (alone, again):
+        one.owe(4, 5)  # of 2 and 3 nothing was heard: the method's own number
+        assert one.describe().owed_steps == 7 + 7 + 5
+        work_off(one)
+    check_same(alone.state_arrays(), again.state_arrays())
+    assert again.describe().rounds == 4
+
+
+def test_epochs_are_counted_in_steps() -> None:
+    federated = {name: value for name, value in HYPER.items() if name != "local_iterations"}
+    client = make_client("fedavg", hyper=federated | {"local_epochs": 2})
+    alone = TrainingAlone(client)
+    alone.owe(1, 2)
+    owed = alone.describe().owed_steps
+    work_off(alone)
+    assert owed == 2 * -(-client.num_train // 32)
+    assert alone.describe().owed_steps == 0
+
+
+def test_a_phase_that_diverges_ends_it_and_says_why() -> None:
+    alone = TrainingAlone(make_client(lr=1e30))
+    alone.owe(1, 7)
+    work_off(alone)
+    failure = alone.describe().failure
+    assert failure is not None
+    assert "finite" in failure or "numbers" in failure
+    assert not alone.step()
+
+
+@pytest.mark.parametrize("method", ["fedper", "mpfedcl", "uapdfl"])
+def test_of_other_methods_too(method: str) -> None:
+    alone = TrainingAlone(make_client(method))
+    alone.owe(1, 3)
+    work_off(alone)
+    measures = alone.describe().measures
+    assert measures is not None
