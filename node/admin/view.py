@@ -35,7 +35,7 @@ from node.consensus.service import RoundService
 from node.errors import InvalidRequest, NodeUnreachable, NotFound
 from node.ledger.audit import run_audit
 from node.ledger.comparison import Pair, await_comparison, compare_chains
-from node.ledger.explain import explain_round, is_explained
+from node.ledger.explain import add_work_unit, explain_round, is_explained
 from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger
 from node.p2p.peers import Peer
@@ -168,12 +168,16 @@ class NodeView:
         return await self._chain.disk.run(self._ledger.list_blocks, first, limit, reverse=reverse)
 
     async def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
-        return await self._chain.disk.run(self._ledger.list_rounds, first, limit, reverse=reverse)
+        listed = await self._chain.disk.run(self._ledger.list_rounds, first, limit, reverse=reverse)
+        for shown in listed.rounds:
+            add_work_unit(shown, self._chain.runs)
+        return listed
 
     async def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
         """With scores that are not known yet only where they are asked for. Raises NotFound and InvalidRequest."""
         chain = self._chain
         shown = await chain.disk.run(self._ledger.get_round, number)
+        add_work_unit(shown, chain.runs)
         if scores_within_s is not None:
             await self._scorer.add_scores(shown, scores_within_s)
         round_ = chain.runs.find(number)

@@ -88,21 +88,25 @@ def _measure(
     alpha_s: float | None, beta_s: float | None, socket: str | None, config: Path | None, data_dir: Path | None
 ) -> _Facts:
     """What is not given, as the node would reckon with it now. Raises NodeError when it has not measured it."""
+    from node.cli.rounds import get_work_unit
     from node.cli.target import open_ledger
-    from node.config.genesis_file import get_work_unit
     from node.training.local_work import LocalWork
 
     local_work = LocalWork()
     with open_ledger(socket, config, data_dir) as ledger:
-        for entry in reversed(ledger.list_rounds(None, MEASURED_ROUNDS, reverse=False).rounds):
+        entries = list(ledger.list_rounds(None, MEASURED_ROUNDS, reverse=False).rounds)
+        of_run = [entry for entry in entries if entry.run == entries[0].run]  # of another one a step costs other work
+        for entry in reversed(of_run):
             local_work.add(entry.train.get("alpha_s"), entry.beta_s if entry.HasField("beta_s") else None)
-        genesis, place = ledger.genesis, ledger.place
+        unit = get_work_unit(of_run[0]) if of_run else "iteration"
+        rounds = ledger.genesis.run.rounds if of_run and of_run[0].run == 1 else 0
+        place = ledger.place
     alpha_s = local_work.alpha_s if alpha_s is None else alpha_s
     beta_s = local_work.beta_s if beta_s is None else beta_s
     if alpha_s is None or beta_s is None:
         missing = "--alpha TIME" if alpha_s is None else "--beta TIME"
         raise NodeError(f"{place}: expected a round that was measured there, or {missing}")
-    return _Facts(alpha_s, beta_s, get_work_unit(genesis), genesis.run.rounds)
+    return _Facts(alpha_s, beta_s, unit, rounds)
 
 
 def _compute_plans(facts: _Facts, budget_s: float, rounds: int | None) -> dict[int, Plan]:

@@ -9,8 +9,10 @@ import typer
 
 from node.cli.options import MAX_HEIGHT, AsJson, make_group
 from node.cli.target import DataDir, NodeConfigFile, Socket, refuse_options_before
+from node.errors import NotFound
 
 if TYPE_CHECKING:
+    from node.cli.target import LedgerReader
     from node.pb import admin_pb2 as pb
 
 SIGNS = {"one_class": "one answer", "majority": "no better than the majority", "prior": "loss", "worse": "got worse"}
@@ -120,8 +122,8 @@ def _get_trouble(entry: pb.Round) -> str:
 
 
 def show(
-    number: Annotated[
-        int, typer.Argument(metavar="R", min=0, max=MAX_HEIGHT, help="Round r made the block of height r.")
+    which: Annotated[
+        str, typer.Argument(metavar="HEIGHT|head", help="The height of the block that it made, or head: the newest.")
     ],
     scores: Annotated[
         bool, typer.Option("--scores", help="Also score each contribution, which may take the node some seconds.")
@@ -142,20 +144,21 @@ def show(
     where prototypes alone are shared it is 0, for these change no model at once. Both are advice: a site with rare
     cases is far too, and no node decides anything by them. What is known once is shown without --scores as well.
 
-    Example: fednode rounds show 13 --scores --config node.yaml
+    Examples: fednode rounds show 13 --scores --config node.yaml, or fednode rounds show head --data-dir data
     """
     from node.admin.json_view import to_json
     from node.cli.measures import print_classes
     from node.cli.output import print_facts, print_json
     from node.cli.target import open_ledger
-    from node.config.genesis_file import get_work_unit
 
+    asked = _read_height(which)
     with open_ledger(socket, config, data_dir) as ledger:
-        entry, unit = ledger.get_round(number, timeout_s if scores else None), get_work_unit(ledger.genesis)
+        height = _find_newest(ledger) if asked is None else asked
+        entry = ledger.get_round(height, timeout_s if scores else None)
     if as_json:
         print_json(to_json(entry))
         return
-    print_facts(_describe(entry, unit))
+    print_facts(_describe(entry, get_work_unit(entry)))
     if entry.HasField("measures"):
         print_classes(entry.measures)
     print_scores(entry)
@@ -164,6 +167,32 @@ def show(
         print(f"\nepochs {told.epochs}, lambda_c {told.lambda_c:.6g}, lambda_dis {told.lambda_dis:.6g}")
     if entry.HasField("peering"):
         print_peering(entry.peering)
+
+
+def _read_height(which: str) -> int | None:
+    """None for the newest round."""
+    if which == "head":
+        return None
+    if which.isascii() and which.isdecimal() and int(which) <= MAX_HEIGHT:
+        return int(which)
+    raise typer.BadParameter(f"expected the height of a round's block, at most {MAX_HEIGHT}, or head (got {which!r})")
+
+
+def _find_newest(ledger: LedgerReader) -> int:
+    """The height of the newest round: what is above it, if anything, are changes. Raises NotFound."""
+    first: int | None = None
+    while True:
+        page = ledger.list_rounds(first, 1, reverse=False)
+        if page.rounds:
+            return page.rounds[0].height
+        if not page.HasField("next"):
+            raise NotFound(f"{ledger.place}: expected a round, but none has been finalised yet")
+        first = page.next
+
+
+def get_work_unit(entry: pb.Round) -> str:
+    """The unit of the local work of a round: epoch or iteration."""
+    return "epoch" if entry.counts_epochs else "iteration"
 
 
 def _name_round(entry: pb.Round) -> str:

@@ -150,11 +150,6 @@ def check_initial(spec: MethodSpec, aggregate: Arrays) -> Arrays:
     return arrays
 
 
-def get_work_unit(genesis: Genesis) -> str:
-    """The unit of local work: epoch or iteration. Raises SpecError."""
-    return "epoch" if get_genesis_spec(genesis).hyperparameters.counts_epochs else "iteration"
-
-
 def validate_user_model(path: Path, genesis: Genesis, *, is_allowed: bool) -> None:
     """Raises ConfigError where the model is a user's module and this node may not import one."""
     if is_user_model(genesis.run.model) and not is_allowed:

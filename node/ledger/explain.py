@@ -17,13 +17,19 @@ from ml.payload import decode_arrays
 from node.ledger.names import get_name
 from node.payloads.on_demand import get_kinds
 from node.pb import admin_pb2 as pb
-from node.runs.specs import RunRound
+from node.runs.specs import RunRound, RunSpecs
 from node.training.exchange import get_offers
 
 
 def is_explained(round_: RunRound) -> bool:
     """Whether there is anything to say of this round but what every round has."""
     return bool(get_kinds(round_)) or round_.spec.explain(round_.number, bytes(32), (), None) is not None
+
+
+def add_work_unit(shown: pb.Round, runs: RunSpecs) -> None:
+    """Says what the local work of this round counts, by its own run: another run may have another method."""
+    if (round_ := runs.find(shown.height)) is not None:
+        shown.counts_epochs = round_.spec.hyperparameters.counts_epochs
 
 
 def explain_round(

@@ -21,7 +21,7 @@ from node.errors import NodeError, NotFound, PermissionRefused, VerificationFail
 from node.ledger.audit import run_audit, show_fault
 from node.ledger.backup import OnProgress, Snapshot, take_snapshot
 from node.ledger.comparison import Pair, StoredBytes, compare_chains, run_comparison
-from node.ledger.explain import explain_round, is_explained
+from node.ledger.explain import add_work_unit, explain_round, is_explained
 from node.ledger.joining import make_join_file
 from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger
@@ -101,14 +101,17 @@ class OfflineNode:
 
     def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
         with _translated(self._data_dir):
-            return self._ledger.list_rounds(first, limit, reverse=reverse)
+            listed = self._ledger.list_rounds(first, limit, reverse=reverse)
+            for shown in listed.rounds:
+                add_work_unit(shown, self._runs)
+            return listed
 
     def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
         """With scores, if asked for in whatever time: the distances that what is held gives, and effects that were
         known before."""
         with _translated(self._data_dir):
-            shown = self._ledger.get_round(number)
-            runs = self._runs
+            shown, runs = self._ledger.get_round(number), self._runs
+            add_work_unit(shown, runs)
             round_ = runs.find(number)
             if round_ is None:  # a change, or of another version, or with a model's module that is not here
                 return shown

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chain.changes.rules import SetRules
 from chain.genesis import Genesis
+from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
 from ml.measures.classification import measure
 from ml.measures.collapse import find_signs
@@ -21,11 +23,16 @@ from ml.specs.uapdfl import compute_divergence
 from node.cli import main
 from node.cli.rounds import print_scores
 from node.pb import admin_pb2 as pb
+from node.testnet.synthetic import make_genesis
+from support.federation.cluster import cluster
 from support.federation.ledgers import make_ledgers
+from support.federation.proposing import change, get_state, wait_for_state
 from support.federation.pulling import FEDPER, UAPDFL, TakingTrainer, make_spec, taking
+from support.federation.runs import start_run
 from support.federation.virtual_time import run_virtual
 
 ROUNDS = 4
+RULES = SetRules({"keep_heights": (2, 50)})
 NAMES = [f"node{i}" for i in range(6)]
 Captured = pytest.CaptureFixture[str]
 
@@ -257,3 +264,39 @@ def test_a_round_shows_what_its_answers_were_worth_and_what_speaks_against_the_m
     assert "one answer, loss" in listed
     series = run_json(capsys, "metrics", "--data-dir", tmp_path / "node0", "--series", "measures.sensitivity.benign")
     assert series["rounds"][-1]["measures.sensitivity.benign"] == 1.0
+
+
+def test_head_is_the_newest_round_and_each_run_counts_its_own_work(capsys: Captured, tmp_path: Path) -> None:
+    """Two rounds of a run that counts iterations, one of a run that counts epochs, and above it a change."""
+
+    async def story() -> None:
+        async with cluster(tmp_path / "nodes", 4, rounds=0, method={"name": "dfpl"}) as net:
+            await net.wait_for_height(2)
+            first = get_state(net, "node0").run
+            await change(net, start_run(first, method={"name": "dfpl", "local_epochs": 2}, rounds=1))
+            await wait_for_state(net, "the next run", lambda state: state.run.number == 2)
+            await net.wait_for_height(get_state(net, "node0").run.first_height)
+            await change(net, RULES)
+            await wait_for_state(net, "the rule", lambda state: state.rules.keep_heights == 50)
+
+    run_virtual(story())
+    data_dir = tmp_path / "nodes" / "node0"
+    newest, *others = run_json(capsys, "rounds", "list", "--data-dir", data_dir)["rounds"]
+    assert (newest["run"], newest["round"], newest["counts_epochs"]) == (2, 1, True)
+    assert {(entry["run"], entry["counts_epochs"]) for entry in others} == {(1, False)}
+    head = run_json(capsys, "chain", "show", "head", "--data-dir", data_dir)
+    assert head["height"] > newest["height"]  # a change
+    assert run_json(capsys, "rounds", "show", "head", "--data-dir", data_dir) == newest
+    assert "local epochs" in run(capsys, "rounds", "show", "head", "--data-dir", data_dir)
+    assert "local iterations" in run(capsys, "rounds", "show", "1", "--data-dir", data_dir)
+    planned = run_json(capsys, "plan", "--budget", "10s", "--data-dir", data_dir)
+    assert planned["unit"] == "epoch"
+
+
+def test_without_a_round_there_is_no_newest(capsys: Captured, tmp_path: Path) -> None:
+    genesis = make_genesis([SigningKey.from_private_bytes(bytes(32))], difficulty=1, target_ms=50)
+    SqliteStore.open(tmp_path, genesis).close()
+    assert main(["rounds", "show", "head", "--data-dir", str(tmp_path)]) == 3
+    assert "expected a round, but none has been finalised yet" in capsys.readouterr().err
+    assert main(["rounds", "show", "newest", "--data-dir", str(tmp_path)]) == 2
+    assert "or head (got 'newest')" in capsys.readouterr().err
