@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from node.errors import NodeError, VerificationFailed
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
+
+SAFETENSORS, ONNX = ".safetensors", ".onnx"
 
 
 def register(app: typer.Typer) -> None:
@@ -60,25 +63,40 @@ def show_info(
 
 
 def export(
-    out: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="Where the file goes; never written over.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="A name that ends in .safetensors or .onnx; never written over."),
+    ],
     socket: Socket = None,
     config: NodeConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a node's model to a safetensors file. torch loads it with load_state_dict(load_file(OUT), strict=False).
+    """Write a node's model to a file, safetensors or ONNX. torch loads the former with load_state_dict(load_file(OUT),
+    strict=False).
 
     The arrays have the names of torchvision's models where those have them; what they were trained as stands in the
     file's metadata. The file is held to the SHA-256 that the node gives of it, and is there whole or not at all.
 
-    Examples: fednode model export model.safetensors --config node.yaml, or with --data-dir data of a stopped node
+    ONNX needs pip install 'fednode[onnx]'. It has the whole way from samples in 0..1, or features as they are, to the
+    classifier's probabilities, and onnxruntime has to give those that torch gives. A model that is a user's own module
+    is imported here for it, where --config names a node whose training.user_models is true.
+
+    Examples: fednode model export model.safetensors --config node.yaml, model.onnx instead, or with --data-dir data of
+    a stopped node
     """
     from node.admin.json_view import to_json
     from node.cli.output import print_json, show_bytes
     from node.cli.target import open_ledger
 
+    kind = out.suffix.lower()
+    if kind not in (SAFETENSORS, ONNX):
+        raise typer.BadParameter(f"expected a name that ends in {SAFETENSORS} or {ONNX} (got {str(out)!r})")
     if out.exists() or out.is_symlink():
         raise NodeError(f"{out}: expected no file, as nothing is written over")
+    if kind == ONNX:
+        _export_onnx(out, socket, config, data_dir, as_json)
+        return
     with open_ledger(socket, config, data_dir) as node:
         info = write_model(out, node.export_model())
     if as_json:
@@ -86,6 +104,28 @@ def export(
         return
     print(f"{out}: {show_bytes(info.bytes)}, SHA-256 {info.sha256}")
     print(f"fednode: the model after round {info.applied_round}", file=sys.stderr)
+
+
+def _export_onnx(out: Path, socket: str | None, config: Path | None, data_dir: Path | None, as_json: bool) -> None:
+    from node.admin.json_view import to_json
+    from node.cli.model_onnx import require_onnx, write_onnx
+    from node.cli.output import print_json, show_bytes
+    from node.cli.target import open_ledger
+    from node.config.node_config import load_config
+
+    require_onnx()
+    user_models = config is not None and load_config(config, (), os.environ).training.user_models
+    with open_ledger(socket, config, data_dir) as node:
+        made = write_onnx(out, node.export_model(), user_models=user_models)
+    if as_json:
+        written = {"bytes": made.num_bytes, "sha256": made.sha256, "max_difference": made.difference}
+        print_json({"file": str(out), **to_json(made.info), "onnx": written})
+        return
+    print(f"{out}: {show_bytes(made.num_bytes)}, SHA-256 {made.sha256}")
+    checked = "onnxruntime is not installed, so nothing was compared with torch"
+    if made.difference is not None:
+        checked = f"onnxruntime's probabilities are within {made.difference:.1e} of torch's"
+    print(f"fednode: the model after round {made.info.applied_round}; {checked}", file=sys.stderr)
 
 
 def write_model(out: Path, chunks: Iterator[pb.ModelChunk]) -> pb.ModelInfo:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
-from ml.models import build_model
+from ml.models import build_model, onnx_file
 from ml.payload import Array, encode_arrays
 from node.admin import client as admin_client
 from node.admin.client import AdminClient
@@ -85,9 +85,28 @@ def test_torch_loads_the_file_into_the_model_it_is_of(
 
 
 def test_before_the_first_round_there_is_no_model(capsys: Captured, data_dir: Path, tmp_path: Path) -> None:
-    assert main(["model", "export", str(tmp_path / "out"), "--data-dir", str(data_dir)]) == 3
+    assert main(["model", "export", str(tmp_path / "out.safetensors"), "--data-dir", str(data_dir)]) == 3
     assert "no model yet" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model", "model.safetensors.gz"])
+def test_a_kind_of_file_that_nobody_can_write_is_refused(
+    capsys: Captured, data_dir: Path, genesis: Genesis, tmp_path: Path, name: str
+) -> None:
+    save_checkpoint(data_dir, 7, make_arrays(genesis))
+    assert main(["model", "export", str(tmp_path / name), "--data-dir", str(data_dir)]) == 2
+    assert "expected a name that ends in .safetensors or .onnx" in capsys.readouterr().err
+    assert not (tmp_path / name).exists()
+
+
+def test_onnx_is_refused_where_what_writes_it_is_not_installed(
+    capsys: Captured, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_file, "find_spec", lambda name: None)
+    assert main(["model", "export", str(tmp_path / "model.onnx"), "--data-dir", str(data_dir)]) == 1
+    assert "pip install 'fednode[onnx]'" in capsys.readouterr().err
+    assert not (tmp_path / "model.onnx").exists()
 
 
 def test_a_damaged_checkpoint_is_not_exported(
@@ -96,7 +115,7 @@ def test_a_damaged_checkpoint_is_not_exported(
     arrays = make_arrays(genesis)
     path = save_checkpoint(data_dir, 1, arrays)
     flip_byte(path, max(arrays.values(), key=lambda array: array.size).tobytes(), 5)
-    assert main(["model", "export", str(tmp_path / "out"), "--data-dir", str(data_dir)]) == 5
+    assert main(["model", "export", str(tmp_path / "out.safetensors"), "--data-dir", str(data_dir)]) == 5
     assert "expected SHA-256" in capsys.readouterr().err
     assert path.exists()  # it is the worker's to set aside
 

@@ -1,0 +1,80 @@
+"""`fednode model export OUT.onnx`: the model that a node gives, rebuilt by torch and written as ONNX."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from node.errors import NodeError
+
+if TYPE_CHECKING:
+    from ml.data.base import InputFormat
+    from ml.models import Model
+    from node.pb import admin_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxExport:
+    """A file as written, and by how much onnxruntime differs from torch on it; None where that is not installed."""
+
+    info: pb.ModelInfo
+    num_bytes: int
+    sha256: str
+    difference: float | None
+
+
+def require_onnx() -> None:
+    """Raises NodeError where what writes ONNX is not installed."""
+    from ml.models import onnx_file
+
+    try:
+        onnx_file.require_onnx()
+    except onnx_file.OnnxRefused as error:
+        raise NodeError(str(error)) from error
+
+
+def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, user_models: bool) -> OnnxExport:
+    """The model of these chunks in `out`, whole or not at all. A user's module is imported only where `user_models`
+    says so. Raises NodeError, and VerificationFailed where the chunks are not what was announced."""
+    import hashlib
+
+    from ml.errors import MlError
+    from ml.models.onnx_file import encode_onnx
+    from node.cli.model import write_model
+
+    with tempfile.TemporaryDirectory() as directory:
+        plain = Path(directory) / "model.safetensors"
+        info = write_model(plain, chunks)
+        try:
+            model, input_, card = _rebuild(info, plain, user_models=user_models)
+            data, difference = encode_onnx(model, input_.shape, input_.mean, input_.std, card)
+        except (MlError, ValueError) as error:
+            raise NodeError(f"{out}: {error}") from error
+    part = out.with_name(f".{out.name}.part")
+    try:
+        part.write_bytes(data)
+        part.rename(out)
+    except OSError as error:
+        raise NodeError(f"{out}: cannot be written ({error.strerror})") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return OnnxExport(info, len(data), hashlib.sha256(data).hexdigest(), difference)
+
+
+def _rebuild(info: pb.ModelInfo, file: Path, *, user_models: bool) -> tuple[Model, InputFormat, dict[str, str]]:
+    """The model, what it takes, and the metadata of the file. Raises MlError and ValueError."""
+    from safetensors import safe_open
+
+    from ml.data.base import InputFormat
+    from ml.models import build_model, load_parameters
+
+    input_ = InputFormat.from_mapping(json.loads(info.input))
+    model = build_model(json.loads(info.model), input_.shape, len(info.classes), user_models=user_models)
+    with safe_open(file, framework="np") as opened:
+        load_parameters(model, {name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118 (no mapping)
+        card = {key: value for key, value in opened.metadata().items() if key.startswith("fednode.")}
+    return model, input_, card
