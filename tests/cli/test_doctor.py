@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -85,7 +87,7 @@ def test_a_node_that_lacks_nothing_passes_and_is_left_as_it_was(capsys: Captured
         "admin",
         "http",
     } <= set(found)
-    assert {"device", "members", "data", "quorum"} <= set(found)
+    assert {"device", "members", "model", "data", "quorum"} <= set(found)
     assert sorted(single.rglob("*")) == before
     assert main(["doctor", "-c", str(single / "node0.yaml")]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -227,6 +229,55 @@ def test_what_an_option_breaks_is_what_fails(
     found = examine(capsys, single, "--set", option, code=6)
     assert get_failed(found) == [check]
     assert what in found[check][1]
+
+
+NET = """
+import torch
+print("a module may print")
+
+class Net(torch.nn.Module):
+    def __init__(self, shape, num_classes):
+        super().__init__()
+        self.first = torch.nn.Linear(shape[0] * shape[1] * shape[2], 4)
+        self.last = torch.nn.Linear(4, num_classes)
+
+    def embed(self, x):
+        return self.first(x.flatten(1))
+
+    def classify(self, z):
+        return self.last(z)
+
+def make(shape, num_classes):
+    return Net(shape, num_classes)
+"""
+
+
+def test_a_model_of_the_users_own_is_imported(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    module = place / "doctored_nets.py"
+    module.write_text(NET)
+    net = tmp_path / "net"
+    new = ("testnet", "-n", "1", "-o", str(net), "--base-port", "0", "--model", "doctored_nets:make")
+    assert main([*new, "--method", "local"]) == 0
+    assert examine(capsys, net, code=0)["model"][:2] == ("ok", f"doctored_nets:make of {module}, 310 parameters")
+    for broken, what in ((f"import nothing_of_this_name\n{NET}", "nothing_of_this_name"), (None, "no module named")):
+        module.unlink()
+        if broken is not None:
+            module.write_text(broken)
+        sys.modules.pop("doctored_nets", None)
+        importlib.invalidate_caches()
+        shutil.rmtree(place / "__pycache__", ignore_errors=True)
+        found = examine(capsys, net, code=6)
+        assert get_failed(found) == ["model"]
+        assert what in found["model"][1]
+        assert "PYTHONPATH" in str(found["model"][2])
+    found = examine(capsys, net, "--set", "training.user_models=false", code=6)
+    assert get_failed(found) == ["members"]
 
 
 def test_whoever_holds_the_data_directory_or_the_port_is_named(capsys: Captured, single: Path) -> None:

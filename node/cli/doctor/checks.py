@@ -24,6 +24,7 @@ from chain.store.sqlite import SqliteStore
 from node.cli.doctor.findings import Finding, Verdict, fail, ok, warn
 from node.cli.doctor.listeners import check_admin, check_http, check_port, find_existing
 from node.cli.doctor.membership import Roster, check_membership, read_addresses, read_roster
+from node.cli.doctor.model import check_model
 from node.config.federation import Federation, read_join_file
 from node.config.genesis_file import check_initial_model, read_genesis
 from node.config.identity import open_identity
@@ -70,6 +71,7 @@ def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Ite
     if read is not None:
         roster = read_roster(config, read.genesis, is_running=node is not None)
         yield from check_membership(config, path, read.genesis, roster, key)
+        yield from check_model(config, read.genesis)
         yield from _check_data(config, path, read.genesis)
         if key is not None:
             yield from _check_peers(config, read.genesis, roster, key)
