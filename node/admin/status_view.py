@@ -18,6 +18,7 @@ from node.offload import Offload
 from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunSpecs
+from node.training.readiness import describe_unready
 
 
 class StatusView:
@@ -46,9 +47,9 @@ class StatusView:
 
     def describe_unready(self) -> str | None:
         """The reason why this node takes no part in finalising blocks now, or None."""
-        learner, height = self._service.learner, self._service.tip.height
-        if learner.info is None:
-            return learner.failure or "the worker is not ready yet"
+        height = self._service.tip.height
+        if (reason := describe_unready(self._service.learner)) is not None:
+            return reason
         return self._service.peers.describe_stall() or self._service.peers.describe_lag(height)
 
     async def show(self, name: str) -> pb.NodeStatus:

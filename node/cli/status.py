@@ -88,7 +88,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
     from node.cli.measures import describe_alone, describe_briefly
     from node.cli.output import show_bytes, show_id, show_number, show_seconds, show_time
 
-    worker = "not ready"
+    worker = status.unready_reason or "not ready"
     if status.HasField("device"):
         samples = f"{status.num_train} train / {status.num_test} test"
         worker = f"{status.device} {status.precision}, {samples}, {status.parameters:,} parameters"

@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 60.0  # before training that has failed is tried again on the same head
 DEADLY = 2  # workers that died over one head: then its aggregate is passed over
 HOPELESS = 4  # and then training for the height has failed
+STARTING = "it is being started, imports the model and reads the data"
 MAX_RECALLED = 16  # older aggregates that a client without a model of its own is given to try
 
 T = TypeVar("T")
@@ -187,6 +188,10 @@ class Learner:
             f"trouble={self.trouble!r}, failure={self.failure!r})"
         )
 
+    @property
+    def last_death(self) -> str | None:
+        return self._trainer.last_death
+
     def set_target(self, target: Target) -> None:
         before, self._target = self._target, target
         if before is not None and before.head is not target.head:
@@ -248,11 +253,12 @@ class Learner:
             return self.failure is None
         if not target.may_start:
             return False
-        self.work = f"run {target.run.number} is about to begin"
+        self.work = f"what run {target.run.number} begins from is being gathered"
         opening = asyncio.create_task(self._ask(self._inputs.open_run(target.state)))
         if not await self._unless_changed(opening):
             return False
         self._leave_run(target)
+        self.work = STARTING
         self.info = await self._trainer.start(opening.result())
         self._trained = self.info.trained_round
         self._has_model = self._trained > 0 or bool(self.info.checkpoint_round)

@@ -24,6 +24,8 @@ from node.training.trainer import (
 class ObserverTrainer:
     """A `Trainer` without data, a model or a process."""
 
+    last_death: str | None = None
+
     async def start(self, task: RunTask) -> TrainerInfo:
         return TrainerInfo(num_train=0, num_test=0, device="none", parameters=0, model_bytes=0)
 

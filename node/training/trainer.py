@@ -157,7 +157,9 @@ class ProgressMeter:
 
 class Trainer(Protocol):
     """Trains one client, in one run at a time. `predict` and `score` are called at any time, by anyone, all else one at
-    a time."""
+    a time. `last_death` is why its worker died, until another is ready."""
+
+    last_death: str | None
 
     async def start(self, task: RunTask, /) -> TrainerInfo:
         """Gets ready for a run, and lets go of the one before it. Raises WorkerFailed."""
@@ -359,6 +361,8 @@ def score_with(
 
 class InlineTrainer:
     """Trains in this process and thread, holding up the event loop: for tests, also under virtual time."""
+
+    last_death: str | None = None
 
     def __init__(self, client: Client, answer: Answer | None = None) -> None:
         self._client = client

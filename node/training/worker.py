@@ -76,6 +76,7 @@ class WorkerProcess:
 
     def __init__(self, make_config: Callable[[RunTask], WorkerConfig]) -> None:
         self.deaths = 0
+        self.last_death: str | None = None  # until another is ready
         self._make_config = make_config
         self._config: WorkerConfig | None = None  # of the run that it was started for last
         self._turn = asyncio.Lock()  # who waits for it gets it in the order they came
@@ -242,7 +243,7 @@ class WorkerProcess:
                         await child.wait_until_gone()
                     except WorkerDied:
                         child.is_blamed = True
-                reason = child.reason
+                self.last_death = reason = child.reason
                 self.deaths += 1
                 if child.has_served:
                     crashes = 0
@@ -273,6 +274,7 @@ class WorkerProcess:
                 child.has_served = False
 
     def _set_ready(self, child: ChildProcess) -> None:
+        self.last_death = None
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(child)
 

@@ -53,6 +53,9 @@ def test_transfers_are_listed_as_far_as_a_screen_goes() -> None:
 
 def test_device_and_precision_are_shown_once_the_worker_is_ready() -> None:
     assert get_facts()["worker"] == "not ready"
+    starting = "the worker is not ready yet: it is being started, imports the model and reads the data"
+    assert get_facts(unready_reason=starting)["worker"] == starting
+    assert "cuda" in get_facts(unready_reason="2 of 4 in sight", device="cuda:0")["worker"]
     ready = {"device": "cuda:0", "precision": "bf16", "num_train": 9, "num_test": 3, "parameters": 1000}
     assert get_facts(**ready)["worker"] == "cuda:0 bf16, 9 train / 3 test, 1,000 parameters"
 

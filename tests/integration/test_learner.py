@@ -18,7 +18,17 @@ from chain.state import State
 from ml.guard import OnRefused
 from node.boundary import UNFORESEEN
 from node.training.exchange import Exchange
-from node.training.learner import MAX_RECALLED, RETRY_S, Learner, RoundInput, RoundInputs, SpoiledAggregate, Target
+from node.training.learner import (
+    MAX_RECALLED,
+    RETRY_S,
+    STARTING,
+    Learner,
+    RoundInput,
+    RoundInputs,
+    SpoiledAggregate,
+    Target,
+)
+from node.training.readiness import describe_unready
 from node.training.trainer import (
     NOTHING_TAKEN,
     AggregateSpoiled,
@@ -52,6 +62,8 @@ def make_target(height: int, *, head: Block | None = None, **settings: Any) -> T
 
 class SlowTrainer:
     """Trains until it is broken off."""
+
+    last_death: str | None = None
 
     def __init__(self, *, can_abandon: bool) -> None:
         self.can_abandon = can_abandon
@@ -553,6 +565,33 @@ async def test_no_worker_begins_a_run_that_this_node_has_no_part_in() -> None:
         assert learner.info is None
         learner.set_target(make_target(2, trains=True))
         await wait_until(lambda: "trained 3" in told, "training once it has")
+
+
+async def test_it_says_why_there_is_no_worker_yet() -> None:
+    class Starting(CountingTrainer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.answer: asyncio.Future[TrainerInfo] = asyncio.get_running_loop().create_future()
+
+        async def start(self, task: RunTask) -> TrainerInfo:
+            return await self.answer
+
+    trainer = Starting()
+    with learning(trainer) as (learner, _):
+        assert describe_unready(learner) == (
+            "the worker is not ready yet: there is no run yet that this node may train in"
+        )
+        learner.set_target(make_target(1, trains=True))
+        await wait_until(lambda: learner.work == STARTING, "the worker to be started")
+        reason = "the worker is not ready yet: it is being started, imports the model and reads the data"
+        assert describe_unready(learner) == reason
+        trainer.last_death = "killed by signal 9"
+        assert describe_unready(learner) == f"{reason}; the one before died: killed by signal 9"
+        trainer.answer.set_exception(WorkerFailed("the worker cannot be set up: no such file"))
+        await wait_until(lambda: learner.failure is not None, "it to fail")
+        assert describe_unready(learner) == "the worker cannot be set up: no such file"
+        learner.info = TrainerInfo(1, 1, "cpu", 1, 1)
+        assert describe_unready(learner) is None
 
 
 async def test_a_run_that_cannot_be_begun_costs_its_own_training_alone() -> None:

@@ -510,6 +510,7 @@ async def test_a_worker_that_dies_at_start_is_given_up_with_its_last_words(
     worker = WorkerProcess(always(make_config(tmp_path, arguments=last_words)))
     with pytest.raises(WorkerFailed, match=r"died 8 times in a row: exit status 3; it last wrote:\n(?s:.*)no module"):
         await asyncio.wait_for(worker.start(TASK), DEADLINE_S)
+    assert worker.last_death == "exit status 3"
     await worker.close()
     missing = WorkerProcess(always(make_config(tmp_path, python="/nonexistent/python")))
     with pytest.raises(WorkerFailed, match="/nonexistent/python cannot be started"):

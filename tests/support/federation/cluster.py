@@ -101,6 +101,8 @@ class ScriptedTrainer:
     length, or with `alpha_s` that for each iteration. What it is told is kept.
     """
 
+    last_death: str | None = None
+
     def __init__(self, seed: int, train_s: float = 0.02, alpha_s: float | None = None) -> None:
         self.seed = seed
         self.train_s = train_s
