@@ -9,6 +9,7 @@ import typer
 from bench.commands.aggregation import bench_aggregation
 from bench.commands.catch_up import bench_catch_up
 from bench.commands.flood import bench_flood
+from bench.commands.join import bench_join
 from bench.commands.ledger import bench_ledger
 from bench.commands.methods import bench_methods
 from bench.commands.share import bench_share
@@ -22,6 +23,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "aggregation": bench_aggregation,
     "catch-up": bench_catch_up,
     "flood": bench_flood,
+    "join": bench_join,
     "ledger": bench_ledger,
     "methods": bench_methods,
     "share": bench_share,

@@ -108,6 +108,12 @@ async def wait_until_newcomer_is_ready(net: Federation, change: str, *names: str
         await net.wait_until(partial(is_ready, name), f"a newcomer that stands ready for {change[:8]}, at {name}")
 
 
+async def get_since(net: Federation, name: str) -> int:
+    """The height of the block that admits a site, as it has it itself."""
+    members = (await net.ask(name, AdminClient.list_members)).members
+    return next(int(member.since) for member in members if member.name == name)
+
+
 # ---- what a node that is down has on its chain
 
 
