@@ -199,7 +199,7 @@ class _Opened(NamedTuple):
         if wanted.shape[1:] == (1, 1) and get_augment(data) != "none":
             raise DataError(f"data.transform.augment: expected none for samples of one pixel, got {get_augment(data)}")
         train, test = open_dataset(data, shape=wanted.shape, classes=federation.classes)
-        log_findings(check_data(train, test, thorough=is_quick(train, test)))
+        log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         return cls(train, test, wanted)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml.data.base import ArrayDataset, InputFormat, Labels, SampleDomains, Samples, Shape
 from ml.data.fit_input import fit, validate_finite, validate_fit
-from ml.data.labels import choose_held_out, number_labels
+from ml.data.labels import choose_held_out, number_labels, validate_are_classes
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, get_augment
 from ml.data.source_cache import forget_sources, open_once
@@ -58,7 +58,7 @@ def open_dataset(data: Mapping[str, Any], *, shape: Shape | None = None, classes
     if shape is not None:
         for part in splits.parts:
             validate_fit(part.shape, shape)
-    labels, names = number_labels(splits.parts, splits.classes, classes)
+    labels, names = _number(splits, classes)
     read = [_read(part, own, shape) for part, own in zip(splits.parts, labels, strict=True)]
     if len(read) == 2:
         (train_x, train_y), (test_x, test_y) = read
@@ -67,9 +67,10 @@ def open_dataset(data: Mapping[str, Any], *, shape: Shape | None = None, classes
         is_test = choose_held_out(y)
         (train_x, train_y), (test_x, test_y) = (x[~is_test], y[~is_test]), (x[is_test], y[is_test])
     train, test = splits.train, splits.test or splits.train
+    domains, columns = splits.domains, train.features
     return (
-        ArrayDataset(train_x, train_y, names, splits.train_name, train.place, splits.domains, train.domain_of),
-        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, splits.domains, test.domain_of),
+        ArrayDataset(train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, columns),
+        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, columns),
     )
 
 
@@ -88,7 +89,7 @@ class LabelSplit:
 def open_labels(data: Mapping[str, Any], *, classes: Sequence[str] | None = None) -> LabelSplit:
     """The labels that `open_dataset` gives, without a look at any sample. Raises DataError."""
     splits = _open(data)
-    labels, names = number_labels(splits.parts, splits.classes, classes)
+    labels, names = _number(splits, classes)
     for part, own in zip(splits.parts, labels, strict=True):
         if not len(own):
             raise DataError(f"{part.place}: expected samples, got none")
@@ -126,8 +127,7 @@ def load_dataset(data: Mapping[str, Any], input_: Mapping[str, Any], classes: Se
 
 def get_classes(data: Mapping[str, Any]) -> tuple[str, ...]:
     """The list that genesis' `classes` would be for these data alone. Raises DataError."""
-    splits = _open(data)
-    return number_labels(splits.parts, splits.classes, None)[1]
+    return _number(_open(data), None)[1]
 
 
 def get_default_input(data: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,6 +153,14 @@ def _open(data: Mapping[str, Any], *, with_test: bool = True) -> Splits:
     if missing:
         raise DataError(f"data.classes: {source.path or source.format} has no class {missing[0]!r}")
     return splits
+
+
+def _number(splits: Splits, classes: Sequence[str] | None) -> tuple[list[Labels], tuple[str, ...]]:
+    """Each part's labels as numbers, and what the classes are called. Raises DataError, also for labels that look like
+    measurements where nobody has listed them as classes."""
+    if classes is None and splits.classes is None:
+        validate_are_classes(splits.parts)
+    return number_labels(splits.parts, splits.classes, classes)
 
 
 def _read(part: Part, labels: Labels, shape: Shape | None) -> tuple[Samples, Labels]:

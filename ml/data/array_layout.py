@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Samples, Shape
+from ml.data.labels import IS_REGRESSION
 from ml.errors import DataError
 
 _COLOURS = (1, 3)
@@ -65,7 +66,8 @@ def to_labels(array: NDArray[np.generic], count: int, place: str) -> NDArray[np.
     if array.dtype.kind == "U":
         return array.reshape(count).astype(np.str_)
     if array.dtype.kind not in "bui":
-        raise DataError(f"{place}: expected whole numbers or text, got {array.dtype}")
+        hint = IS_REGRESSION if array.dtype.kind == "f" else ""
+        raise DataError(f"{place}: expected whole numbers or text, got {array.dtype}{hint}")
     if array.dtype == np.uint64 and count and int(array.max()) > np.iinfo(np.int64).max:
         raise DataError(f"{place}: expected labels of at most 64 bits, got {int(array.max())}")
     return array.reshape(count).astype(np.int64)

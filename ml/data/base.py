@@ -31,6 +31,7 @@ class ArrayDataset:
 
     x is uint8, whose 255 is 1.0, or float32 as it is. `split` is what this part is called, `origin` the file that it
     came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
+    `features` are the names of a table's columns, where it says them.
     Raises DataError when the parts do not fit each other.
     """
 
@@ -41,6 +42,7 @@ class ArrayDataset:
     origin: str = ""
     domains: tuple[str, ...] = ()
     domain_of: Labels | None = None
+    features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         place = f"{self.origin}: " if self.origin else ""
@@ -69,6 +71,11 @@ class ArrayDataset:
         """Of a sample: channels, height, width."""
         channels, height, width = self.x.shape[1:]
         return channels, height, width
+
+    @property
+    def is_table(self) -> bool:
+        """Whether a sample is a row of features, not an image."""
+        return self.shape[1:] == (1, 1)
 
     @property
     def sha256(self) -> str:

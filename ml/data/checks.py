@@ -7,6 +7,7 @@ may mislead:
     empty classes    no training sample, or none to test one that is trained on; a domain without one of the classes
     constant         samples that are one value all over, as a failed export leaves them
     scale            floats far from 0..1, as pixels that nobody divided by 255
+    tables           what `ml.data.table_checks` looks at
 
 A sample's identity is the SHA-256 of its bytes.
 """
@@ -16,39 +17,33 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.data.base import ArrayDataset
+from ml.data.base import ArrayDataset, InputFormat
+from ml.data.findings import Finding
 from ml.data.fit_input import fit
+from ml.data.table_checks import FLOAT32_NOISE, check_features, check_labels
 
 QUICK_BYTES = 256 << 20  # about 0.3 s of hashing; above that only `fednode data inspect` looks at every sample
 _PROBES = 16  # pixels that tell nearly every image apart from a constant one
-_FLOAT32_NOISE = 1e-6  # of a value: what its float32 may be off by, and a little more
 _LARGE = 10.0  # floats beyond this are no pixels in 0..1, and hardly normalised ones
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was found. A note is about the data, a warning doubts them."""
-
-    level: Literal["note", "warning"]
-    text: str
-
-
-def check_data(train: ArrayDataset, test: ArrayDataset, *, thorough: bool = True) -> list[Finding]:
-    """The findings about a training and a test set. Without `thorough` no sample is looked at, only labels."""
-    found = [*_check_classes(train, test)]
+def check_data(
+    train: ArrayDataset, test: ArrayDataset, *, input_: InputFormat | None = None, thorough: bool = True
+) -> list[Finding]:
+    """The findings about a training and a test set, which become genesis' `input_` where that is known. Without
+    `thorough` no sample is looked at, only labels."""
+    found = [*_check_classes(train, test), *check_labels(train)]
     if not thorough:
         found.append(Finding("note", "too large to look at every sample on each start: fednode data inspect does"))
     else:
-        found += _check_scale(train)
+        found += [*_check_scale(train), *check_features(train, input_)]
         for part in (train, test):
             found += _check_constant(part)
         found += _check_duplicates(train, test)
@@ -86,7 +81,7 @@ def compute_stats(dataset: ArrayDataset, shape: tuple[int, int, int]) -> tuple[l
 
 
 def _round_stats(mean: float, std: float) -> tuple[float, float]:
-    if std <= max(1e-12, _FLOAT32_NOISE * abs(mean)):
+    if std <= max(1e-12, FLOAT32_NOISE * abs(mean)):
         return float(f"{mean:.9g}"), 1.0
     digits = 5 - math.floor(math.log10(std))
     return round(mean, digits), round(std, digits)
@@ -149,10 +144,9 @@ def _check_duplicates(train: ArrayDataset, test: ArrayDataset) -> Iterable[Findi
     shared = [(i, place[own]) for i, own in enumerate(test_ids) if own in place]
     if shared:
         i, twin = shared[0]
-        yield Finding(
-            "warning",
-            f"{len(shared)} of {len(test)} samples of {test.split} are in {train.split} too: {i} is {twin} there",
-        )
+        noun = "rows" if test.is_table else "samples"
+        text = f"{len(shared)} of {len(test)} {noun} of {test.split} are in {train.split} too: {i} is {twin} there"
+        yield Finding("warning", text)
 
 
 def _check_labels(part: ArrayDataset, again: Sequence[tuple[int, int]]) -> Iterable[Finding]:

@@ -53,10 +53,10 @@ def validate_finite(x_NCHW: Samples, locate: Callable[[int], str]) -> None:
         is_finite = np.isfinite(x_NCHW[start : start + 4096])
         if not is_finite.all():
             i, channel, row, column = (int(n) for n in np.argwhere(~is_finite)[0])
-            raise DataError(
-                f"{locate(start + i)}: expected finite numbers, got {x_NCHW[start + i, channel, row, column]} "
-                f"in channel {channel}, row {row}, column {column}"
-            )
+            is_feature = x_NCHW.shape[2:] == (1, 1)
+            place = f"feature {channel}" if is_feature else f"channel {channel}, row {row}, column {column}"
+            value = x_NCHW[start + i, channel, row, column]
+            raise DataError(f"{locate(start + i)}: expected finite numbers, got {value} in {place}")
 
 
 def _fit(x_NCHW: Samples, shape: Shape) -> Images:

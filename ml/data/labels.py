@@ -6,6 +6,7 @@ and are indices into its list otherwise.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -18,6 +19,8 @@ from ml.errors import DataError
 from ml.seeding import numpy_rng
 
 MAX_CLASSES = 65_536
+MAX_TABLE_CLASSES = 100  # different labels of a table that nobody has listed
+IS_REGRESSION = "; is this a regression? Only classes are learned"
 HELD_OUT = 0.2  # of each class, where a source has no test samples
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
@@ -52,6 +55,33 @@ def number_labels(
                 f"{part.locate(i)}: class {names[int(own[i])]!r} is not one of genesis' classes: {_list(classes)}"
             )
     return numbered, tuple(classes)
+
+
+def validate_are_classes(parts: Sequence[Part]) -> None:
+    """Raise DataError where a table's labels, which nobody has listed, look like measurements or identifiers."""
+    if not parts or parts[0].shape[1:] != (1, 1):
+        return
+    place, labels = parts[0].place, np.unique(np.concatenate([part.labels.astype(np.str_) for part in parts]))
+    shown = f"such as {labels[0]} and {labels[-1]}"
+    if _has_fractions(labels.tolist()):
+        raise DataError(
+            f"{place}: the labels are {len(labels)} numbers that are not whole, {shown}{IS_REGRESSION}: name another "
+            "column by data.columns.label, or give ranges of the numbers names"
+        )
+    if len(labels) > MAX_TABLE_CLASSES:
+        raise DataError(
+            f"{place}: the labels have {len(labels)} different values, {shown}{IS_REGRESSION}: name another column by "
+            "data.columns.label, or list the classes, if these are (--set classes=[…], data.classes)"
+        )
+
+
+def _has_fractions(labels: Sequence[str]) -> bool:
+    """Whether all are finite numbers, and some of them not whole."""
+    try:
+        numbers = [float(label) for label in labels]
+    except ValueError:
+        return False
+    return all(map(math.isfinite, numbers)) and not all(map(float.is_integer, numbers))
 
 
 def are_numbers(names: Iterable[object]) -> bool:

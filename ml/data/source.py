@@ -105,7 +105,8 @@ class Part:
     `labels`: numbers, or the names of classes. `shape`: of a sample, the first one's where they differ. `read(shape)`:
     all samples; images that are decoded one by one become `shape` at once, or must be alike if it is None; arrays stay
     as they are. `locate(i)`: where sample i is. `read_rows(shape, rows)`: those samples alone, if that is less work
-    than reading all. `domain_of`: the domain of each sample, where the source has several.
+    than reading all. `domain_of`: the domain of each sample, where the source has several. `features`: the names of a
+    table's columns, where it has them.
     """
 
     place: str
@@ -115,6 +116,7 @@ class Part:
     locate: Locate
     read_rows: ReadRows | None = None
     domain_of: Labels | None = None
+    features: tuple[str, ...] = ()
 
     @classmethod
     def of_array(cls, place: str, x: Samples, labels: RawLabels) -> Part:
@@ -150,6 +152,7 @@ class Part:
             locate=lambda i: self.locate(int(rows[i])),
             read_rows=read_rows,
             domain_of=None if self.domain_of is None else self.domain_of[rows],
+            features=self.features,
         )
 
 

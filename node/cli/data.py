@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +15,12 @@ from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
     from ml.data import Split
-    from ml.data.base import ArrayDataset, Shape
-    from ml.data.checks import Finding
+    from ml.data.base import ArrayDataset, InputFormat
+    from ml.data.findings import Finding
     from ml.data.readers.domain_folders import Domain
+    from ml.data.table_checks import FeatureStats
+
+SHOWN_FEATURES = 40
 
 _Data = Annotated[
     str | None,
@@ -57,26 +61,30 @@ def inspect(
 
     That is splits, classes, sizes and digests. What cannot be trained on is an error naming file and place, and exit
     code 1. What may mislead is a warning: duplicates between training and test, classes without samples, images of one
-    colour.
+    colour, features whose scales are far apart or that never change, labels that look like measurements.
 
     Examples: fednode data inspect scans/ --size 64, or fednode data inspect csv:patients.csv --set
     data.columns.label=diagnosis, or fednode data inspect --config node0.yaml
     """
     from ml.data import get_split_names, list_domains, open_once
     from ml.data.checks import check_data
+    from ml.data.table_checks import compute_feature_stats
     from node.cli.output import print_json
 
     with open_once():
-        asked, split, shape = _open(data, settings, config, genesis, size)
+        asked, split, wanted = _open(data, settings, config, genesis, size)
         domains, names = list_domains(asked), list(get_split_names(asked))
-    findings = check_data(*split)
+    findings = check_data(*split, input_=wanted)
+    features = compute_feature_stats(split[0]) if split[0].is_table else []
     if as_json:
         print_json(
             {
                 **asked,
                 "classes": list(split[0].classes),
                 "shape": list(split[0].shape),
-                "input_shape": None if shape is None else list(shape),
+                "input_shape": None if wanted is None else list(wanted.shape),
+                "kind": "table" if split[0].is_table else "images",
+                "features": [asdict(own) for own in features] or None,
                 "held_out": _is_held_out(split),
                 "split_names": names,
                 "splits": [_describe(part) for part in split],
@@ -85,7 +93,10 @@ def inspect(
             }
         )
     else:
-        _print(asked, split, names, domains, findings)
+        _print(asked, split, names, domains)
+        if features:
+            _print_features(features)
+        _print_findings(findings, is_table=bool(features))
 
 
 def show_stats(
@@ -106,8 +117,8 @@ def show_stats(
     from ml.data.checks import compute_stats
     from node.cli.output import print_json
 
-    asked, (train, _), shape = _open(data, settings, config, genesis, size)
-    shape = shape or train.shape
+    asked, (train, _), wanted = _open(data, settings, config, genesis, size)
+    shape = train.shape if wanted is None else wanted.shape
 
     def measure(part: ArrayDataset) -> dict[str, Any]:
         mean, std = compute_stats(part, shape)
@@ -126,8 +137,8 @@ def show_stats(
 
 def _open(
     data: str | None, settings: list[str] | None, config: Path | None, genesis: Path | None, size: int | None
-) -> tuple[dict[str, Any], Split, Shape | None]:
-    """What was asked for, the samples of it, and the input that they are to be fitted to, if that is known.
+) -> tuple[dict[str, Any], Split, InputFormat | None]:
+    """What was asked for, the samples of it, and the input that they are to become, if that is known.
 
     Raises ConfigError for what was asked, NodeError for what is there.
     """
@@ -147,24 +158,24 @@ def _open(
         genesis, join_file = genesis or loaded.genesis_file, loaded.join_file
     else:
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
-    classes, shape = None, None
+    classes, wanted = None, None
     if genesis is None and join_file is not None:
         from node.config.federation import read_join_file
 
         known = read_join_file(join_file).genesis
-        classes, shape = known.run.classes, InputFormat.from_mapping(known.run.input).shape
+        classes, wanted = known.run.classes, InputFormat.from_mapping(known.run.input)
     elif genesis is not None:
         from node.config.genesis_file import load_genesis
 
         known = load_genesis(genesis).genesis
-        classes, shape = known.run.classes, InputFormat.from_mapping(known.run.input).shape
+        classes, wanted = known.run.classes, InputFormat.from_mapping(known.run.input)
     try:
-        if size is not None and shape is None:
-            shape = (_get_channels(asked), size, size)
-        split = open_dataset(asked, shape=shape, classes=classes)
+        if size is not None and wanted is None:
+            wanted = InputFormat.from_mapping({"shape": [_get_channels(asked), size, size]})
+        split = open_dataset(asked, shape=None if wanted is None else wanted.shape, classes=classes)
     except DataError as error:
         raise NodeError(str(error)) from error
-    return asked, split, shape
+    return asked, split, wanted
 
 
 def _get_channels(asked: dict[str, Any]) -> int:
@@ -206,20 +217,18 @@ def _describe_domain(domain: Domain) -> dict[str, Any]:
     }
 
 
-def _print(
-    asked: dict[str, Any], split: Split, names: list[str], domains: Sequence[Domain], findings: list[Finding]
-) -> None:
+def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Sequence[Domain]) -> None:
     from node.cli.output import print_facts, print_table
 
     train = split[0]
     channels, height, width = train.shape
-    is_table = (height, width) == (1, 1)
-    what = f"{channels} features" if is_table else f"{channels} x {height} x {width} (channels, height, width)"
+    what = f"{channels} features" if train.is_table else f"{channels} x {height} x {width} (channels, height, width)"
+    sample, samples = ("row", "rows") if train.is_table else ("sample", "samples")
     print_facts(
         [
             ("data", f"{asked['format']} {asked.get('path') or ''}".rstrip()),
-            ("sample", f"{what}, {train.x.dtype} from {train.x.min():g} to {train.x.max():g}"),
-            *((part.split, f"{len(part):,} samples of {part.origin}") for part in split),
+            (sample, f"{what}, {train.x.dtype} from {train.x.min():g} to {train.x.max():g}"),
+            *((part.split, f"{len(part):,} {samples} of {part.origin}") for part in split),
             ("classes", str(len(train.classes))),
             *((f"sha256 {part.split}", part.sha256) for part in split),
         ]
@@ -239,10 +248,27 @@ def _print(
         ("CLASS", *(f">{part.split.upper()}" for part in split)), [(name, str(a), str(b)) for name, a, b in counts]
     )
     print()
+
+
+def _print_features(features: Sequence[FeatureStats]) -> None:
+    """The columns of a table, on the training rows."""
+    from node.cli.output import print_table
+
+    rows = [
+        (own.name, *(f"{value:.4g}" for value in (own.min, own.max, own.mean, own.std)))
+        for own in features[:SHOWN_FEATURES]
+    ]
+    print_table(("FEATURE", ">MIN", ">MAX", ">MEAN", ">DEVIATION"), rows)
+    if len(features) > SHOWN_FEATURES:
+        print(f"and {len(features) - SHOWN_FEATURES} more; --json has them all")
+    print()
+
+
+def _print_findings(findings: Sequence[Finding], *, is_table: bool) -> None:
     for finding in findings:
         print(f"{finding.level}: {finding.text}")
     if not findings:
-        print("nothing amiss: no duplicates, no empty class, no constant image")
+        print(f"nothing amiss: no duplicates, no empty class, no constant {'feature' if is_table else 'image'}")
 
 
 def _print_domains(domains: Sequence[Domain]) -> None:

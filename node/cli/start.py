@@ -143,9 +143,9 @@ def check_node(config: NodeConfig, path: Path) -> None:
         return
     try:
         data = config.data.model_dump(mode="json")
-        shape = InputFormat.from_mapping(genesis.run.input).shape
-        train, test = open_dataset(data, shape=shape, classes=genesis.run.classes)
-        log_findings(check_data(train, test, thorough=is_quick(train, test)))
+        wanted = InputFormat.from_mapping(genesis.run.input)
+        train, test = open_dataset(data, shape=wanted.shape, classes=genesis.run.classes)
+        log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:
             split = split_from_mapping(data["partition"], train.y, test.y, SampleDomains.of(train, test))

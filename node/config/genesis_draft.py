@@ -110,7 +110,8 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         asked["input"] = _state_input(spec, asked["input"])
     else:
         data = complete_data(data)
-        asked["input"] = make_input(data, asked["model"], spec.size, recommend_input(asked["input"]))
+        wanted = recommend_input(asked["input"])
+        asked["input"] = make_input(data, asked["model"], spec.size, wanted, asked["classes"])
     if asked["classes"] is None:
         asked["classes"] = _get_classes(spec, data)
     return YamlSource(source.path, asked, source.origins), data or {}

@@ -126,12 +126,12 @@ def complete_data(data: Any) -> dict[str, Any]:
 
 
 def make_input(
-    data: Mapping[str, Any], model: Mapping[str, Any], size: int | None, settings: Any = None
+    data: Mapping[str, Any], model: Mapping[str, Any], size: int | None, settings: Any = None, classes: Any = None
 ) -> dict[str, Any]:
     """Genesis' `input`: what suits data and model, or `size` x `size` pixels, under `settings` of single keys.
 
     `normalize: auto` among those measures mean and deviation of each channel on the training samples, unless they are
-    given, too. Raises ConfigError.
+    given, too; `classes` are genesis' own where they are listed. Raises ConfigError.
     """
     try:
         if not isinstance(model, Mapping):
@@ -155,7 +155,7 @@ def make_input(
             raise ConfigError(f"--set {error}") from error
         match settings.get("normalize", "none"):
             case "auto":
-                return _measure(data, made) | {key: made[key] for key in ("mean", "std") if key in settings}
+                return _measure(data, made, classes) | {key: made[key] for key in ("mean", "std") if key in settings}
             case "none":
                 return made
             case other:
@@ -177,8 +177,9 @@ def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | N
             ) from error
 
 
-def _measure(data: Mapping[str, Any], input_: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(data: Mapping[str, Any], input_: Mapping[str, Any], classes: Any) -> dict[str, Any]:
     """`input` with the mean and the deviation of the training samples."""
     shape = InputFormat.from_mapping(input_).shape
-    mean, std = compute_stats(open_dataset(data, shape=shape)[0], shape)
+    listed = classes if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None
+    mean, std = compute_stats(open_dataset(data, shape=shape, classes=listed)[0], shape)
     return {**input_, "mean": mean, "std": std}

@@ -142,13 +142,13 @@ class _Plan:
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
             raise ConfigError(f"--set classes: expected a list of names (got {known!r})")
         try:
-            shape = InputFormat.from_mapping(draft.value["input"]).shape
-            train, test = open_dataset(data, shape=shape, classes=known)
-            log_findings(check_data(train, test, thorough=is_quick(train, test)))
+            wanted = InputFormat.from_mapping(draft.value["input"])
+            train, test = open_dataset(data, shape=wanted.shape, classes=known)
+            log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
             seed, domains = get_partition_seed(spec.seed), SampleDomains.of(train, test)
             splits = make_partition(spec.partition, train.y, test.y, n, seed, spec.shots, domains)
             if splits[0].transform is not None:
-                validate_shape(shape)
+                validate_shape(wanted.shape)
         except DataError as error:
             raise ConfigError(str(error)) from error
         return cls(

@@ -250,3 +250,64 @@ def test_data_are_named_by_an_absolute_path(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     data: dict[str, Any] = complete_data({"format": "csv", "path": "a/../b.csv"})
     assert data == {"format": "csv", "path": f"{tmp_path}/b.csv"}
+
+
+def test_a_table_is_spoken_of_as_a_table(capsys: Captured, tmp_path: Path) -> None:
+    table = tmp_path / "patients.csv"
+    lines = [f"{i % 50},{i / 1000},{'ab'[i % 2]}" for i in range(100)]
+    table.write_text("\n".join(["area,smooth,label", *lines]) + "\n")
+    code, out, _ = run(capsys, "data", "inspect", table)
+    assert code == 0
+    assert "row              2 features, float32 from 0 to 49\n" in out
+    assert "all              80 rows of " in out
+    assert re.search(r"FEATURE +MIN +MAX +MEAN +DEVIATION\narea +0 +49 ", out)
+    assert "warning: scales are far apart: 'area' from 0 to 49 beside 'smooth' from 0" in out
+    assert " x 1" not in out
+    answer = json.loads(run(capsys, "data", "inspect", table, "--json")[1])
+    assert answer["kind"] == "table"
+    assert [own["name"] for own in answer["features"]] == ["area", "smooth"]
+    assert set(answer["features"][0]) == {"name", "min", "max", "mean", "std"}
+    assert [finding["text"][:20] for finding in answer["findings"]] == ["scales are far apart"]
+
+
+def test_a_tables_last_word_is_of_features_and_a_long_one_is_cut(capsys: Captured, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=RNG.random((40, 42)).astype(np.float32), y=np.arange(40) % 2)
+    out = run(capsys, "data", "inspect", tmp_path / "a.npz")[1]
+    assert out.endswith("nothing amiss: no duplicates, no empty class, no constant feature\n")
+    assert "feature 39" in out
+    assert "feature 40" not in out
+    assert "\nand 2 more; --json has them all\n" in out
+
+
+def test_a_regression_is_refused_where_data_are_first_looked_at(capsys: Captured, tmp_path: Path) -> None:
+    table = tmp_path / "prices.csv"
+    table.write_text("size,label\n" + "".join(f"{i},{i / 3:.3f}\n" for i in range(30)))
+    for asked in (("data", "inspect", table), ("testnet", "-o", tmp_path / "net", "--data", f"csv:{table}")):
+        code, _, err = run(capsys, *asked)
+        assert code != 0
+        assert "prices.csv: the labels are 30 numbers that are not whole" in err
+        assert "is this a regression? Only classes are learned: name another column by data.columns.label" in err
+
+
+def test_hundreds_of_classes_of_a_table_are_taken_where_they_are_listed(capsys: Captured, tmp_path: Path) -> None:
+    table, names = tmp_path / "codes.csv", [f"c{i}" for i in range(120)]
+    table.write_text("size,label\n" + "".join(f"{i},{names[i % 120]}\n" for i in range(480)))
+    made = ("testnet", "-n", 2, "-o", tmp_path / "net", "--data", f"csv:{table}", "--partition", "iid")
+    code, _, err = run(capsys, *made)
+    assert (code, "the labels have 120 different values" in err) == (78, True)
+    assert run(capsys, *made, "--set", f"classes=[{','.join(names)}]")[0] == 0
+
+
+def test_doctor_speaks_of_features_and_of_what_genesis_leaves(capsys: Captured, tmp_path: Path) -> None:
+    table = tmp_path / "patients.csv"
+    lines = [f"{i % 50},{i / 1000},{'ab'[i % 2]}" for i in range(100)]
+    table.write_text("\n".join(["area,smooth,label", *lines]) + "\n")
+    for name, settings in (("good", ()), ("bare", ("--set", "input.normalize=none"))):
+        made = ("-n", 1, "-o", tmp_path / name, "--data", f"csv:{table}", "--partition", "iid", "--base-port", 0)
+        assert run(capsys, "testnet", *made, *settings)[0] == 0
+        checks = json.loads(run(capsys, "doctor", "-c", tmp_path / name / "node0.yaml", "--json")[1])["checks"]
+        found = [(check["verdict"], check["found"]) for check in checks if check["check"] == "data"]
+        assert found[-1] == ("ok", "csv: 80 train / 20 test rows; 2 classes and 2 features as genesis has them")
+        warned = [text for verdict, text in found if verdict == "warn"]
+        assert len(warned) == (name == "bare")
+        assert all("genesis leaves them so, and the wide ones drown the others" in text for text in warned)

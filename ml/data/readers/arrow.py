@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Samples
+from ml.data.labels import IS_REGRESSION
 from ml.data.source import DataSource, Locate, Part, missing_label, require_extra
 from ml.errors import DataError
 
@@ -81,7 +82,8 @@ class Columns:
         if not features:
             raise DataError(f"{self.place}: expected a column besides the labels, got none")
         shape = (len(features), 1, 1)
-        return Part(self.place, labels, shape, lambda _: self._read_features(features), self.locate)
+        names = tuple(features)
+        return Part(self.place, labels, shape, lambda _: self._read_features(names), self.locate, features=names)
 
     def _get(self, name: str, key: str) -> str:
         if name not in self.types:
@@ -123,7 +125,8 @@ class Columns:
                 raise DataError(f"{self.place}: column {name!r}: expected text in UTF-8: {error}") from error
         if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
             return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
-        raise DataError(f"{self.place}: column {name!r}: expected whole numbers or text as labels, got {type_}")
+        hint = IS_REGRESSION if pa.types.is_floating(type_) else ""
+        raise DataError(f"{self.place}: column {name!r}: expected whole numbers or text as labels, got {type_}{hint}")
 
     def _read_features(self, names: Sequence[str]) -> Samples:
         import pyarrow as pa

@@ -111,7 +111,8 @@ def _open_features(table: Table, labels: NDArray[np.str_], columns: Sequence[int
     if not columns:
         raise DataError(f"{table.path}: line 1: expected a column besides the labels, got none")
     x_NCHW = read_features(table, columns)
-    return Part(str(table.path), labels, (len(columns), 1, 1), lambda _: x_NCHW, table.locate)
+    names, shape = tuple(table.header[c] for c in columns), (len(columns), 1, 1)
+    return Part(str(table.path), labels, shape, lambda _: x_NCHW, table.locate, features=names)
 
 
 def read_features(table: Table, columns: Sequence[int]) -> Images:

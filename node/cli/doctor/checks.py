@@ -280,9 +280,9 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
 
     data = config.data.model_dump(mode="json")
     try:
-        shape = InputFormat.from_mapping(genesis.run.input).shape
-        train, test = open_dataset(data, shape=shape, classes=genesis.run.classes)
-        findings = check_data(train, test, thorough=is_quick(train, test))
+        wanted = InputFormat.from_mapping(genesis.run.input)
+        train, test = open_dataset(data, shape=wanted.shape, classes=genesis.run.classes)
+        findings = check_data(train, test, input_=wanted, thorough=is_quick(train, test))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:
             split = split_from_mapping(data["partition"], train.y, test.y, SampleDomains.of(train, test))
@@ -294,8 +294,10 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     for finding in findings:
         if finding.level == "warning":
             yield warn("data", finding.text, "fednode data inspect shows more")
-    fits = f"{len(genesis.run.classes)} classes and shape {'x'.join(map(str, shape))} as genesis has them"
-    yield ok("data", f"{config.data.format}: {num_train} train / {num_test} test samples; {fits}")
+    shown = f"{wanted.shape[0]} features" if train.is_table else f"shape {'x'.join(map(str, wanted.shape))}"
+    fits = f"{len(genesis.run.classes)} classes and {shown} as genesis has them"
+    rows = "rows" if train.is_table else "samples"
+    yield ok("data", f"{config.data.format}: {num_train} train / {num_test} test {rows}; {fits}")
 
 
 # ---- whom it talks to

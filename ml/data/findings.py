@@ -1,0 +1,14 @@
+"""The findings of checks of data: what may mislead, though it can be trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found. A note is about the data, a warning doubts them."""
+
+    level: Literal["note", "warning"]
+    text: str

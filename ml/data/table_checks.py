@@ -1,0 +1,126 @@
+"""Checks of tables: features whose scales are far apart, that are far from genesis' own or say nothing, and labels
+that look like measurements.
+
+    scale       one feature in 0..2398 beside another in 0..0.05, and nothing that normalises them: the large one drowns
+                the other. With genesis' input known, what counts is what its mean and deviation leave
+    unit        a feature far from genesis' mean and deviation, as where one site has grams and the others milligrams
+    constant    a feature with one value in all rows, which nothing can be learned from
+    label       many different numbers with few rows of each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ml.data.base import ArrayDataset, InputFormat
+from ml.data.findings import Finding
+from ml.data.labels import are_numbers
+
+FLOAT32_NOISE = 1e-6  # of a value: what its float32 may be off by, and a little more
+APART = 100.0  # times as wide as another: beyond that, training sees the wider feature alone
+FAR = 20.0  # of genesis' deviations: no site's own patients are so different
+MANY_VALUES = 20  # different numbers as labels
+FEW_ROWS = 10  # of each of them
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureStats:
+    """One column of a table over all rows."""
+
+    name: str
+    min: float
+    max: float
+    mean: float
+    std: float
+
+    @property
+    def is_constant(self) -> bool:
+        return self.std <= FLOAT32_NOISE * abs(self.mean)
+
+    def describe_range(self) -> str:
+        return f"{self.name!r} from {self.min:.4g} to {self.max:.4g}"
+
+
+def compute_feature_stats(table: ArrayDataset) -> list[FeatureStats]:
+    """Range, mean and deviation of each column."""
+    stats = []
+    for i, name in enumerate(table.features or [f"feature {i}" for i in range(table.shape[0])]):
+        x_N = table.x[:, i, 0, 0].astype(np.float64)
+        stats.append(FeatureStats(name, float(x_N.min()), float(x_N.max()), float(x_N.mean()), float(x_N.std())))
+    return stats
+
+
+def check_features(train: ArrayDataset, input_: InputFormat | None) -> Iterable[Finding]:
+    """The findings about a table's columns, as genesis' input leaves them where that is known."""
+    if not train.is_table or not len(train):
+        return
+    stats = compute_feature_stats(train)
+    if constant := [own for own in stats if own.is_constant]:
+        has = "has" if len(constant) == 1 else "have"
+        yield Finding(
+            "warning", f"{len(constant)} of {len(stats)} features {has} one value in all rows: {_list(constant)}"
+        )
+    yield from _check_scales(stats, input_)
+    if input_ is not None and _normalises(input_):
+        yield from _check_units(stats, input_)
+
+
+def check_labels(train: ArrayDataset) -> Iterable[Finding]:
+    """The finding about a table's labels that are numbers, each a class of its own."""
+    if not train.is_table or not are_numbers(train.classes):
+        return
+    counts = train.count_classes()
+    num = int((counts > 0).sum())
+    if num > MANY_VALUES and len(train) < FEW_ROWS * num:
+        yield Finding(
+            "warning",
+            f"the labels are {num} different numbers, with {len(train) / num:.1f} rows of each: is this a regression? "
+            "Each number is a class of its own here, and no nearer to the next than to any other",
+        )
+
+
+def _check_scales(stats: Sequence[FeatureStats], input_: InputFormat | None) -> Iterable[Finding]:
+    stds = (1.0,) * len(stats) if input_ is None else input_.std
+    left = [(own.std / std, own) for own, std in zip(stats, stds, strict=True) if not own.is_constant]
+    if len(left) < 2:
+        return
+    narrow, wide = min(left, key=lambda pair: pair[0]), max(left, key=lambda pair: pair[0])
+    if wide[0] <= APART * narrow[0]:
+        return
+    shown = f"scales are far apart: {wide[1].describe_range()} beside {narrow[1].describe_range()}"
+    if input_ is None:
+        advice = "as they are, the wide ones drown the others; genesis new --data normalises unless told otherwise"
+    elif _normalises(input_):
+        advice = "also after genesis' input.mean and input.std, which may be of other units: the wide ones drown others"
+    else:
+        advice = "genesis leaves them so, and the wide ones drown the others: it needs input.mean and input.std"
+    yield Finding("warning", f"{shown}; {advice}")
+
+
+def _check_units(stats: Sequence[FeatureStats], input_: InputFormat) -> Iterable[Finding]:
+    far = [
+        (own, mean, std)
+        for own, mean, std in zip(stats, input_.mean, input_.std, strict=True)
+        if max(abs(own.mean - mean), own.std) > FAR * std
+    ]
+    if far:
+        own, mean, std = far[0]
+        are = "is" if len(far) == 1 else "are"
+        yield Finding(
+            "warning",
+            f"{len(far)} of {len(stats)} features {are} far from genesis' mean and deviation, first {own.name!r}: "
+            f"{own.mean:.4g} ± {own.std:.4g} here, {mean:.4g} ± {std:.4g} in genesis; another unit?",
+        )
+
+
+def _normalises(input_: InputFormat) -> bool:
+    return any(input_.mean) or any(std != 1.0 for std in input_.std)
+
+
+def _list(stats: Sequence[FeatureStats]) -> str:
+    names = ", ".join(repr(own.name) for own in stats[:_SHOWN])
+    return names if len(stats) <= _SHOWN else f"{names}, …"
