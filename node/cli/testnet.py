@@ -156,6 +156,9 @@ def make(
     """Write all the files of a test network. These are keys, genesis, initial model and configurations, and a Compose
     file or a Kustomize directory if one of those is to run it.
 
+    Inputs are normalised by what the data's training samples measure, unless --set input.normalize=none leaves them.
+    The method's settings are those that learn on images and tables; fednode simulate keeps the papers'.
+
     Example: fednode testnet -n 4 -o cluster --data idx:mnist --model cnn_mnist --partition dirichlet:0.3; then start
     each node by fednode --config cluster/node0.yaml
     """
