@@ -43,7 +43,7 @@ def connect(place: str | PathLike[str], token_file: str | PathLike[str] | None =
     Raises ConfigError for what is no place, PermissionRefused where it may not be asked, NodeUnreachable where nobody
     answers in time.
     """
-    client = Client(find_place(place, token_file))
+    client = Client(*find_node(place, token_file))
     try:
         client.check()
     except BaseException:
@@ -52,16 +52,19 @@ def connect(place: str | PathLike[str], token_file: str | PathLike[str] | None =
     return client
 
 
-def find_place(place: str | PathLike[str], token_file: str | PathLike[str] | None) -> AdminAddress:
-    """Where the node of this configuration or address is asked."""
+def find_node(place: str | PathLike[str], token_file: str | PathLike[str] | None) -> tuple[AdminAddress, str | None]:
+    """Where the node of this configuration or address is asked, and the column of labels that a configuration names."""
     env: Mapping[str, str] = os.environ
     if token_file is not None:
         from node.admin.address import TOKEN_FILE_VARIABLE
 
         env = {**os.environ, TOKEN_FILE_VARIABLE: os.fspath(token_file)}
-    path = Path(place)
+    path, label = Path(place), None
     if path.suffix in CONFIG_SUFFIXES or path.is_file():
-        found, _ = read_configured_place(path, env)
+        try:
+            found, _, label = read_configured_place(path, env)
+        except ConfigError as error:
+            raise ConfigError("\n".join([str(error), *error.problems])) from error
     else:
         try:
             found = read_place(os.fspath(place), env)
@@ -69,7 +72,7 @@ def find_place(place: str | PathLike[str], token_file: str | PathLike[str] | Non
             raise ConfigError(str(error)) from error
     if isinstance(found, Path):
         validate_socket(found)
-    return found
+    return found, label
 
 
 class Client:
@@ -82,8 +85,9 @@ class Client:
     Each call raises NodeUnreachable where the node does not answer in time, and another NodeError where it refuses.
     """
 
-    def __init__(self, place: AdminAddress) -> None:
+    def __init__(self, place: AdminAddress, label: str | None = None) -> None:
         self._place = place
+        self._label = label
         self._admin = AdminClient(place)
         self._is_closed = False
 
@@ -106,7 +110,7 @@ class Client:
     def open_another(self) -> Client:
         """A client of the same node, which is closed by itself."""
         self._check_open()
-        return Client(self._place)
+        return Client(self._place, self._label)
 
     @contextmanager
     def _asking(self) -> Iterator[AdminClient]:
@@ -252,13 +256,14 @@ class Client:
             said = node.predict(images)         # [N, H, W], [N, H, W, C], [N, C, H, W] or, for features, [N, F]
             said.labels, said.probabilities     # [N], and [N, K] for K classes
 
-        `label` names the column of labels in a table. The node's worker answers when it is free of a round, within
+        `label` names the column of labels in a table: by default that of the configuration that was connected to, or
+        `label`, if the table has it. The node's worker answers when it is free of a round, within
         `timeout_s`; else NodeUnreachable says so.
         """
-        from fednode.prediction import ask
+        from fednode.prediction import DEFAULT_LABEL, Labelled, ask
 
         with self._asking() as admin:
-            return ask(admin, samples, label, timeout_s)
+            return ask(admin, samples, Labelled(label, self._label or DEFAULT_LABEL), timeout_s)
 
 
 # ---- what is sent and what is shown

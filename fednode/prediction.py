@@ -17,7 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from ml.data.array_layout import to_samples
 from ml.data.base import InputFormat, Shape
-from ml.data.inference_files import InferenceFile, lay_out, read_inference_file, validate_kind, validate_samples
+from ml.data.inference_files import (
+    DEFAULT_LABEL,
+    InferenceFile,
+    lay_out,
+    read_inference_file,
+    validate_kind,
+    validate_samples,
+)
 from ml.errors import DataError
 from node.admin.json_view import to_json
 from node.admin.samples import Piece, encode_batch, get_max_samples, make_batches
@@ -26,6 +33,8 @@ from node.errors import NodeError
 if TYPE_CHECKING:
     from node.admin.client import AdminClient
     from node.pb import admin_pb2 as pb
+
+__all__ = ["DEFAULT_LABEL", "Labelled", "Predictions", "ask"]
 
 Given = ArrayLike | str | PathLike[str] | Sequence[PathLike[str]]
 ARRAY = Path("samples")  # what an array is called where it cannot be read
@@ -63,6 +72,13 @@ class Predictions:
         return None if self.expected is None else float(np.mean(self.labels == self.expected))
 
 
+class Labelled(NamedTuple):
+    """The column of a table's labels: `column`, as it was asked for, or else `default`, if it is there."""
+
+    column: str | None
+    default: str
+
+
 class _Answer(NamedTuple):
     """What was said of the samples in one piece of a file."""
 
@@ -77,7 +93,7 @@ class _Answer(NamedTuple):
         return None if labels is None else labels[self.piece.start : self.piece.stop]
 
 
-def ask(admin: AdminClient, given: Given, label: str | None, timeout_s: float) -> Predictions:
+def ask(admin: AdminClient, given: Given, labelled: Labelled, timeout_s: float) -> Predictions:
     """The node's predictions, in as many requests as it takes. Raises NodeError for samples that cannot be read."""
     terms = {run.number: json.loads(run.terms) for run in admin.list_runs()}
     newest = terms[max(terms)]
@@ -86,7 +102,7 @@ def ask(admin: AdminClient, given: Given, label: str | None, timeout_s: float) -
     try:
         shape = InputFormat.from_mapping(newest["input"]).shape
         max_samples = get_max_samples(shape, len(classes), len(classes))
-        for batch in make_batches(_read(given, shape, classes, label), shape, max_samples):
+        for batch in make_batches(_read(given, shape, classes, labelled), shape, max_samples):
             answers += _share_out(batch, admin.predict(encode_batch(batch), len(classes), timeout_s))
     except DataError as error:
         raise NodeError(str(error)) from error
@@ -98,7 +114,7 @@ def ask(admin: AdminClient, given: Given, label: str | None, timeout_s: float) -
     return _gather(answers, classes)
 
 
-def _read(given: Given, shape: Shape, classes: tuple[str, ...], label: str | None) -> Iterator[InferenceFile]:
+def _read(given: Given, shape: Shape, classes: tuple[str, ...], labelled: Labelled) -> Iterator[InferenceFile]:
     paths = _get_paths(given)
     if paths is None:
         x = to_samples(lay_out(_to_array(given), shape), str(ARRAY))
@@ -108,7 +124,7 @@ def _read(given: Given, shape: Shape, classes: tuple[str, ...], label: str | Non
     for path in paths:  # before the first is asked about
         validate_kind(path)
     for path in paths:
-        yield read_inference_file(path, shape, classes, label)
+        yield read_inference_file(path, shape, classes, labelled.column, default_label=labelled.default)
 
 
 def _get_paths(given: Given) -> list[Path] | None:

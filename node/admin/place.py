@@ -8,7 +8,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from node.errors import ConfigError, NodeUnreachable, PermissionRefused
 
@@ -35,16 +35,25 @@ def read_place(text: str, env: Mapping[str, str]) -> AdminAddress:
         ) from error
 
 
-def read_configured_place(path: Path, env: Mapping[str, str]) -> tuple[AdminAddress, Path]:
-    """Where the node of a configuration is asked, and its data directory."""
+class Configured(NamedTuple):
+    """The node of a configuration: where it is asked, its data directory, and the column that its labels are in."""
+
+    place: AdminAddress
+    data_dir: Path
+    label: str | None
+
+
+def read_configured_place(path: Path, env: Mapping[str, str]) -> Configured:
+    """The node of the configuration in `path`. Raises ConfigError, also where it has neither socket nor address."""
     from node.config.node_config import load_config
 
     config = load_config(path, (), env)
-    if config.admin.socket is None and config.admin.address is not None:
-        return _read_own_address(config, config.admin.address, env), config.node.data_dir
-    if config.admin.socket is None:
+    place: AdminAddress | None = config.admin.socket
+    if place is None and config.admin.address is not None:
+        place = _read_own_address(config, config.admin.address, env)
+    if place is None:
         raise ConfigError(f"{path}: admin.socket: expected a socket, as nothing can be asked of a node without one")
-    return config.admin.socket, config.node.data_dir
+    return Configured(place, config.node.data_dir, config.data.columns.label)
 
 
 def _read_own_address(config: NodeConfig, address: str, env: Mapping[str, str]) -> AdminAddress:

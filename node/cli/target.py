@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from chain.genesis import Genesis
     from node.admin.address import AdminAddress
     from node.admin.client import AdminClient
+    from node.admin.place import Configured
     from node.pb import admin_pb2 as pb
 
 ADDRESS_VARIABLE = "FEDNODE_ADDRESS"
@@ -149,7 +150,7 @@ def find_socket(socket: str | None, config: Path | None) -> AdminAddress:
     if address := socket or os.environ.get(ADDRESS_VARIABLE):
         return _read_address(address)
     if config is not None:
-        return _read_config(config)[0]
+        return _read_config(config).place
     found = sorted(RUN_DIRECTORY.glob("*.sock"))
     if not found:
         raise NodeUnreachable(
@@ -175,7 +176,7 @@ def _read_address(text: str) -> AdminAddress:
         raise typer.BadParameter(str(error)) from error
 
 
-def _read_config(path: Path) -> tuple[AdminAddress, Path]:
+def _read_config(path: Path) -> Configured:
     from node.admin.place import read_configured_place
 
     return read_configured_place(path, _get_environment())
@@ -218,8 +219,8 @@ def choose_data_dir(socket: str | None, config: Path | None, data_dir: Path | No
         return None
     from node.admin.client import is_served
 
-    admin_socket, configured = _read_config(config)
-    if is_served(admin_socket):
+    node = _read_config(config)
+    if is_served(node.place):
         return None
-    print(f"fednode: no node answers at {admin_socket}; reading {configured}", file=sys.stderr)
-    return configured
+    print(f"fednode: no node answers at {node.place}; reading {node.data_dir}", file=sys.stderr)
+    return node.data_dir

@@ -1,0 +1,108 @@
+"""Predictions gathered from a node's replies: tables by their labels' column, many samples, and runs with other
+classes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import fednode
+from fednode.client import find_node
+from fednode.prediction import DEFAULT_LABEL, Labelled, ask
+from ml import payload
+from node.admin.client import AdminClient
+from node.pb import admin_pb2 as pb
+
+CLASSES = ["benign", "malignant"]
+CONFIG = """
+node: {name: hospital-a, identity_key_file: keys/a.key, data_dir: data}
+genesis_file: genesis.yaml
+network: {listen: "127.0.0.1:7050"}
+data: {format: csv, path: patients.csv, columns: {label: diagnosis}}
+training: {seed: 1}
+admin: {socket: run/node.sock}
+"""
+
+
+class Node:
+    """Says 1 of a sample whose first feature is above 0. `run` is what it answers for, of those that there are."""
+
+    def __init__(self, run: int = 1, classes: list[str] | None = None) -> None:
+        self.run = run
+        self.counts: list[int] = []
+        self._newer = classes
+
+    def list_runs(self) -> list[pb.RunView]:
+        terms = [CLASSES] if self._newer is None else [CLASSES, self._newer]
+        return [
+            pb.RunView(number=i, terms=json.dumps({"classes": classes, "input": {"shape": [2, 1, 1]}}))
+            for i, classes in enumerate(terms, start=1)
+        ]
+
+    def predict(self, samples: bytes, top: int, wait_s: float) -> pb.PredictReply:
+        x = payload.decode_arrays(samples, len(samples))["x"]
+        self.counts.append(len(x))
+        labels = (x[:, 0, 0, 0] > 0).astype(int)
+        return pb.PredictReply(applied_round=len(self.counts), run=self.run, predictions=map(self._say, labels))
+
+    def _say(self, label: int) -> pb.Prediction:
+        top = [
+            pb.ClassProbability(label=k, class_name=CLASSES[k], probability=0.75 if k == label else 0.25)
+            for k in (label, 1 - label)
+        ]
+        return pb.Prediction(label=label, class_name=CLASSES[label], probability=0.75, top=top)
+
+
+def predict(node: Node, given: Any, column: str | None = None, default: str = DEFAULT_LABEL) -> fednode.Predictions:
+    return ask(cast(AdminClient, node), given, Labelled(column, default), 1.0)
+
+
+def test_a_tables_labels_are_in_the_column_that_is_named(tmp_path: Path) -> None:
+    table = tmp_path / "patients.csv"
+    table.write_text("radius,diagnosis,texture\n1.5,malignant,2\n-1.5,malignant,3\n")
+    said = predict(Node(), table, default="diagnosis")
+    assert said.expected is not None
+    assert (said.expected.tolist(), said.labels.tolist(), said.accuracy) == ([1, 1], [1, 0], 0.5)
+    assert said.probabilities.tolist() == [[0.25, 0.75], [0.75, 0.25]]
+    assert [(record["row"], record["expected"], record["correct"]) for record in said.records] == [
+        (2, "malignant", True),
+        (3, "malignant", False),
+    ]
+    with pytest.raises(fednode.NodeError, match="expected a column 'outcome' of labels"):
+        predict(Node(), table, "outcome")
+
+
+def test_more_samples_than_a_request_may_have_are_sent_in_several() -> None:
+    node = Node()
+    x = np.linspace(-1, 1, 10_000).reshape(5000, 2)
+    said = predict(node, x)
+    assert node.counts == [2048, 2048, 904]
+    assert said.labels.tolist() == (x[:, 0] > 0).astype(int).tolist()
+    assert (said.applied_round, said.records[0]["applied_round"], said.records[0]["file"]) == (3, 1, None)
+
+
+def test_one_sample_of_features_stands_alone() -> None:
+    assert predict(Node(), [3.0, 1.0]).names == ("malignant",)
+
+
+def test_a_run_with_other_classes_is_not_mixed_up_with_the_newest() -> None:
+    with pytest.raises(fednode.NodeError, match="the node's model is of run 1, and run 2 has other classes"):
+        predict(Node(run=1, classes=["benign", "malignant", "unclear"]), [[3.0, 1.0]])
+    assert predict(Node(run=1, classes=CLASSES), [[3.0, 1.0]]).run == 1
+
+
+def test_a_configuration_names_socket_and_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fednode.client.validate_socket", lambda path: None)
+    config = tmp_path / "hospital.yaml"
+    config.write_text(CONFIG)
+    assert find_node(config, None) == (tmp_path / "run" / "node.sock", "diagnosis")
+    (tmp_path / "without-suffix").write_text(CONFIG)
+    assert find_node(str(tmp_path / "without-suffix"), None) == (tmp_path / "run" / "node.sock", "diagnosis")
+    assert find_node("unix:///run/fednode/node.sock", None) == (Path("/run/fednode/node.sock"), None)
+    config.write_text(CONFIG.replace("hospital-a", "hospital a!"))
+    with pytest.raises(fednode.ConfigError, match=r"1 problem in .*hospital\.yaml; .*\n.*node\.name"):
+        find_node(config, None)
