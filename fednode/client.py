@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -166,8 +167,9 @@ class Client:
         names such as `accuracy` or `seconds.train`; "all" are all there are. `first` and `last` are heights.
         """
         with self._asking() as admin:
-            records = _list_rounds(admin, first, newest_first=False)
-            rows = [flatten(record) for record in records if record.measured and not _is_after(record, last)]
+            rounds = _list_rounds(admin, first, newest_first=False)
+            wanted = takewhile(lambda record: last is None or record.height <= last, rounds)
+            rows = [flatten(record) for record in wanted if record.measured]
         names = _choose(series, rows)
         return [{name: row.get(name) for name in (*KEYS, *names)} for row in rows]
 
@@ -277,10 +279,6 @@ def _list_rounds(admin: AdminClient, first: int | None, *, newest_first: bool) -
         if not page.HasField("next"):
             return
         first = page.next
-
-
-def _is_after(record: pb.Round, last: int | None) -> bool:
-    return last is not None and record.height > last
 
 
 def _choose(asked: Iterable[str] | str | None, rows: Sequence[Record]) -> Sequence[str]:
