@@ -262,10 +262,12 @@ class Client:
         `label`, if the table has it. The node's worker answers when it is free of a round, within
         `timeout_s`; else NodeUnreachable says so.
         """
-        from fednode.prediction import DEFAULT_LABEL, Labelled, ask
+        from fednode.prediction import predict
+        from ml.data.inference_files import DEFAULT_LABEL
+        from node.admin.asking import Labelled
 
         with self._asking() as admin:
-            return ask(admin, samples, Labelled(label, self._label or DEFAULT_LABEL), timeout_s)
+            return predict(admin, samples, Labelled(label, self._label or DEFAULT_LABEL), timeout_s)
 
 
 # ---- what is sent and what is shown

@@ -6,7 +6,7 @@ The node answers by the run in force, whose input and classes may be other ones 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -70,13 +70,20 @@ def ask(
         found = [(path, name) for given in inputs for path, name in list_labelled_files(given, terms.classes)]
         for path, _ in found:
             validate_kind(path)
-        ranked = get_top(top, len(terms.classes))
-        max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked)
         files = (_read(path, name, terms, labelled) for path, name in found)
-        for batch in make_batches(files, terms.input.shape, max_samples):
-            yield from _match(terms.classes, batch, node.predict(encode_batch(batch), ranked, timeout_s))
+        yield from ask_about(node, terms, files, top, timeout_s)
     except DataError as error:
         raise NodeError(str(error)) from error
+
+
+def ask_about(
+    node: AdminClient, terms: Terms, files: Iterable[InferenceFile], top: int, timeout_s: float
+) -> Iterator[Answered]:
+    """An answer for each sample in files that have been read."""
+    ranked = get_top(top, len(terms.classes))
+    max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked)
+    for batch in make_batches(files, terms.input.shape, max_samples):
+        yield from _match(terms.classes, batch, node.predict(encode_batch(batch), ranked, timeout_s))
 
 
 def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) -> InferenceFile:

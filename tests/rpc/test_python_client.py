@@ -155,7 +155,7 @@ async def test_an_array_is_classified_with_all_probabilities(tmp_path: Path) -> 
         assert (said.labels.tolist(), said.names, len(said)) == ([7, 3, 3], ("7", "3", "3"), 3)
         assert said.probabilities.shape == (3, NUM_CLASSES)
         assert said.probabilities[0] == pytest.approx([0.55 if k == 7 else 0.05 for k in range(NUM_CLASSES)])
-        assert (said.applied_round, said.run, said.expected, said.accuracy) == (2, 1, None, None)
+        assert (said.applied_round, said.expected, said.accuracy) == (2, None, None)
         floats = await ask(one.path, lambda node: node.predict((make_images(7, 3, 3)[:, None]).astype(float)))
         assert floats.labels.tolist() == [7, 3, 3]
         with pytest.raises(fednode.NodeError, match=r"samples: expected images that can be made \[1, 8, 8\]"):
