@@ -14,8 +14,9 @@ from node.consensus.machine import RoundMachine
 from node.consensus.record import Records
 from node.consensus.signer import SignedBefore
 from node.runs.specs import RunSpecs
-from node.training.learner import Learner, Target
+from node.training.learner import Learner
 from node.training.local_work import LocalWork
+from node.training.target import Target
 
 
 class TrainingScheduler:

@@ -26,9 +26,9 @@ from node.training.learner import (
     RoundInput,
     RoundInputs,
     SpoiledAggregate,
-    Target,
 )
 from node.training.readiness import describe_unready
+from node.training.target import Target
 from node.training.trainer import (
     NOTHING_TAKEN,
     AggregateSpoiled,
