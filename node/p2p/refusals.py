@@ -31,7 +31,6 @@ class Reason(StrEnum):
     # Bad on its face: against the sender.
     BYTES = "bytes"  # no message, no encoding of what it says it is, or an impossible request
     SIZE = "size"  # over the limit of its kind
-    KIND = "kind"  # an observer may not send it
     OTHER_CHAIN = "other_chain"
     STRANGER = "stranger"  # signed by who is no member
     WORK = "work"  # too little

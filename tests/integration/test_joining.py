@@ -517,3 +517,33 @@ def test_where_the_first_in_turn_is_away_another_convicts(tmp_path: Path) -> Non
             )
 
     run_virtual(story())
+
+
+def test_an_observer_that_stands_ready_is_not_refused_by_who_has_not_approved(tmp_path: Path) -> None:
+    """Nor once it is a member: three of four are enough."""
+
+    async def story() -> None:
+        async with growing(tmp_path, 4, ["node4"]) as net:
+            net.start("node4")
+            await net.wait_for_height(2)
+            change_id = await propose(net, "node0", add(net, "node4"))
+            await approve(net, change_id, "node1")
+            await asyncio.sleep(10.0)  # in which it says that it stands ready
+            assert not is_banned(net, "node3", net.id("node4"))
+            await approve(net, change_id, "node2")
+            height = await wait_until_member(net, "node4")
+            await net.wait_for_height(height + 4)
+            assert not is_banned(net, "node3", net.id("node4"))
+            net.check_agreement()
+
+    run_virtual(story())
+
+
+def is_banned(net: Cluster, name: str, peer: bytes) -> bool:
+    transport = net.network.find(net.id(name))
+    return transport is not None and transport.bans.is_banned(peer)
+
+
+async def wait_until_member(net: Cluster, name: str) -> int:
+    await wait_for_state(net, f"{name} to be a member", lambda state: state.get_member(net.id(name)) is not None)
+    return net[name].height

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from chain.block import ZERO, Id, Phase
 from chain.signing import encode_id
-from support.data.chains import make_keys
+from node.p2p.refusals import Reason
+from support.data.chains import make_digest, make_keys
 from support.faults.liar import lying
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
 from support.federation.virtual_time import run_virtual
@@ -68,11 +69,18 @@ def test_an_observer_counts_for_nothing(tmp_path: Path) -> None:
     run_virtual(story())
 
 
-def test_an_observer_that_pushes_is_refused(tmp_path: Path) -> None:
+def test_what_an_observer_pushes_is_left_out(tmp_path: Path) -> None:
     async def story() -> None:
         async with observed(tmp_path) as net, lying(net, "observer") as liar:
             liar.send(liar.make_vote(Phase.PREVOTE, ZERO), "node1")
-            await net.wait_for(lambda: liar.is_refused_by("node1"), "node1 to refuse the observer")
+            liar.send(liar.make_vote(Phase.PREVOTE, make_digest("rival")), "node1")
+            node1 = net.network.find(net.id("node1"))
+            assert node1 is not None
+            await net.wait_for(
+                lambda: node1.counters()[liar.key.id].refusals[Reason.OTHER_HEIGHT] == 2, "node1 to leave them out"
+            )
+            assert not liar.is_refused_by("node1")
             await net.wait_for_height(net["node0"].height + 2, *MEMBERS)
+            assert not list(net["node1"].get_context().store.get_evidence())
 
     run_virtual(story())

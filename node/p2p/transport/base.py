@@ -104,18 +104,14 @@ class PeerFault(TransportError):
 
 
 def takes(role: Role, kind: MessageKind) -> bool:
-    """Whether a peer of this role may push this kind. Raises PeerFault for one that knows better.
+    """Whether a peer of this role may push this kind.
 
-    What else a guest pushes is left out and no fault: it may have left without having heard of it, or have joined on a
-    head that is not known here yet.
+    What else it pushes is left out and no fault: it may have left without having heard of it, stand ready for a change
+    that nobody has approved here, or have joined on a head that is not known here yet.
     """
     if role & Role.MEMBER or (role & Role.GUEST and kind in GUEST_KINDS):
         return True
-    if role & Role.OBSERVER and kind in _OBSERVERS_KINDS:
-        return True
-    if role is Role.OBSERVER:
-        raise PeerFault(f"an observer may not send a {KIND_NAMES[kind]}", Reason.KIND)
-    return False
+    return bool(role & Role.OBSERVER) and kind in _OBSERVERS_KINDS
 
 
 class CannotListen(OSError):

@@ -1,8 +1,8 @@
 """The rate limits of one peer, cheap checks first: whether it is refused, size, rate, and only then the handler
 (SECURITY §5).
 
-Too fast is not a fault: the peer is read more slowly, and what it sends too often (statuses) is left out. Too large, or
-of a kind it may not send, is bad bytes. Limits per height and signer need the object decoded: they are the services'.
+Too fast is not a fault: the peer is read more slowly, and what it sends too often (statuses) is left out. So is what
+it has no part in. Too large is bad bytes. Limits per height and signer need the object decoded: they are the services'.
 """
 
 from __future__ import annotations

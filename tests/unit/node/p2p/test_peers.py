@@ -22,7 +22,7 @@ def test_an_observer_that_joins_goes_on_to_be_connected_and_alive() -> None:
     peers.on_state(chain.state)
     peers.on_up(NEW.id)
     peers.on_seen(NEW.id)
-    peers.refuse(NEW.id, Reason.KIND)
+    peers.refuse(NEW.id, Reason.RULE)
     chain.add_change(RemoveObserver(NEW.id))
     chain.add_change(AddMember(NEW.id, "newcomer"))
     peers.on_state(chain.state)
