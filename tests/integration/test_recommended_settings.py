@@ -15,6 +15,7 @@ from sklearn.datasets import load_breast_cancer
 
 from ml.clients.client import Client
 from ml.data import open_once
+from ml.measures.collapse import Sign, find_signs
 from ml.simulation.rounds import Rounds
 from ml.simulation.run import SimulationConfig, begin_simulation
 from node.config.genesis_draft import GenesisSpec, draft_genesis
@@ -46,11 +47,12 @@ def table(tmp_path: Path) -> str:
 @dataclass(frozen=True, slots=True)
 class Site:
     """One site's answers on everyone's test samples of the classes it has: the mean of the recalls, and how many
-    classes it answers with, of how many."""
+    classes it answers with, of how many; and the signs that a node of it would tell of, by its own test samples."""
 
     balanced_accuracy: float
     num_answered: int
     num_classes: int
+    signs: frozenset[Sign]
 
     @classmethod
     def of(cls, client: Client) -> Site:
@@ -58,7 +60,8 @@ class Site:
         has_class = torch.isin(samples.y, own)
         y_N, answered_N = samples.y[has_class], client.predict(samples.x[has_class]).labels
         recalls = [(answered_N[y_N == label] == label).float().mean().item() for label in own]
-        return cls(float(np.mean(recalls)), len(torch.unique(answered_N)), len(own))
+        signs = frozenset(find_signs(client.measure(), {}))
+        return cls(float(np.mean(recalls)), len(torch.unique(answered_N)), len(own), signs)
 
 
 def learn(spec: GenesisSpec, rounds: int, seed: int = 1, partition: str = SKEWED) -> list[Site]:
@@ -95,6 +98,8 @@ def test_a_skewed_table_is_learned_with_every_default(table: str, seed: int) -> 
 def test_the_same_table_as_it_comes_is_one_class_to_every_site(table: str) -> None:
     sites = learn(GenesisSpec(data=table, settings=AS_IT_COMES), 20, partition="iid")
     assert [(site.num_answered, site.balanced_accuracy) for site in sites] == [(1, 0.5)] * NUM_SITES
+    assert all(Sign.ONE_CLASS in site.signs for site in sites)
+    assert not any(site.signs for site in learn(GenesisSpec(data=table), 20, partition="iid"))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
