@@ -154,3 +154,16 @@ class AsyncClient:
     ) -> Predictions:
         """As `Client.predict`."""
         return await self._do(lambda client: client.predict(samples, label=label, timeout_s=timeout_s))
+
+    async def evaluate(
+        self,
+        inputs: str | PathLike[str] | Sequence[str | PathLike[str]],
+        *,
+        label: str | None = None,
+        resamples: int = 1000,
+        timeout_s: float = PREDICT_S,
+    ) -> Record:
+        """As `Client.evaluate`."""
+        return await self._do(
+            lambda client: client.evaluate(inputs, label=label, resamples=resamples, timeout_s=timeout_s)
+        )

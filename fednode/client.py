@@ -269,6 +269,26 @@ class Client:
         with self._asking() as admin:
             return predict(admin, samples, Labelled(label, self._label or DEFAULT_LABEL), timeout_s)
 
+    def evaluate(
+        self,
+        inputs: str | PathLike[str] | Sequence[str | PathLike[str]],
+        *,
+        label: str | None = None,
+        resamples: int = 1000,
+        timeout_s: float = PREDICT_S,
+    ) -> Record:
+        """Measures the node's model on labelled samples: files, or directories that hold one for each class. As
+        `fednode evaluate --json`: sensitivity, specificity, AUC and the others, with intervals, of which `resamples`
+        of the bootstrap find some. `label` and `timeout_s` are as `predict` has them."""
+        from ml.data.inference_files import DEFAULT_LABEL
+        from node.admin.asking import Labelled
+        from node.admin.judging import evaluate_node
+
+        paths = [Path(each) for each in ([inputs] if isinstance(inputs, str | PathLike) else inputs)]
+        labelled = Labelled(label, self._label or DEFAULT_LABEL)
+        with self._asking() as admin:
+            return evaluate_node(admin, paths, labelled, resamples=resamples, timeout_s=timeout_s).to_record()
+
 
 # ---- what is sent and what is shown
 

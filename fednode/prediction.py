@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from ml.data.array_layout import to_samples
 from ml.data.inference_files import InferenceFile, lay_out, validate_samples
 from ml.errors import DataError
-from node.admin.asking import Answered, Labelled, Terms, ask, ask_about
+from node.admin.asking import Answered, Labelled, Terms, ask, ask_about, get_probabilities
 from node.admin.json_view import to_json
 from node.errors import NodeError
 
@@ -97,18 +97,12 @@ def _gather(answers: Sequence[Answered], classes: tuple[str, ...]) -> Prediction
     said = [answered.prediction for answered in answers]
     if not said:
         raise NodeError("expected samples, got none")
-    probabilities = np.zeros((len(said), len(classes)))
-    for row, prediction in zip(probabilities, said, strict=True):
-        for each in prediction.top:
-            if classes[each.label : each.label + 1] != (each.class_name,):
-                raise NodeError(f"the node's model is of a run that has other classes than {', '.join(classes)}")
-            row[each.label] = each.probability
     expected = [answered.expected for answered in answers]
     known = [classes.index(name) for name in expected if name is not None]
     return Predictions(
         classes=classes,
         labels=np.array([prediction.label for prediction in said], np.int64),
-        probabilities=probabilities,
+        probabilities=get_probabilities(answers, classes),
         expected=np.array(known, np.int64) if len(known) == len(expected) else None,
         applied_round=max(answered.applied_round for answered in answers),
         records=tuple(_describe(answers)),

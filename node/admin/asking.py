@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ml.data.base import InputFormat
 from ml.data.inference_files import (
     DEFAULT_LABEL,
@@ -106,3 +109,14 @@ def _match(classes: Sequence[str], batch: Batch, reply: pb.PredictReply) -> Iter
         row = None if file.rows is None else file.rows[i]
         expected = None if file.labels is None else classes[int(file.labels[i])]
         yield Answered(file.path, row, expected, prediction, reply.applied_round)
+
+
+def get_probabilities(answers: Sequence[Answered], classes: tuple[str, ...]) -> NDArray[np.float64]:
+    """Of N answers that tell of all C classes, [N, C]. Raises NodeError where the node has gone over to other ones."""
+    probabilities = np.zeros((len(answers), len(classes)))
+    for row, answered in zip(probabilities, answers, strict=True):
+        for each in answered.prediction.top:
+            if classes[each.label : each.label + 1] != (each.class_name,):
+                raise NodeError(f"the node's model is of a run that has other classes than {', '.join(classes)}")
+            row[each.label] = each.probability
+    return probabilities

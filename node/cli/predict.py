@@ -133,9 +133,9 @@ def _show_expected(answered: Answered) -> str:
     return "correct" if answered.is_correct else f"wrong: {answered.expected}"
 
 
-def name_model(answers: Sequence[Answered]) -> str:
-    """The model that gave these answers, by its round."""
-    first, last = (choose(answered.applied_round for answered in answers) for choose in (min, max))
+def name_model(rounds: Sequence[int]) -> str:
+    """The model that gave answers after these rounds."""
+    first, last = min(rounds), max(rounds)
     if not last:
         return "initial model"
     return f"model after round {last}" if first == last else f"model after rounds {first} to {last}"
@@ -143,7 +143,8 @@ def name_model(answers: Sequence[Answered]) -> str:
 
 def summarise(answers: Sequence[Answered]) -> str:
     """Which model it was, and how often it agreed with the files' own labels."""
-    text = f"{len(answers)} sample{'s' if len(answers) != 1 else ''}, by the {name_model(answers)}"
+    model = name_model([answered.applied_round for answered in answers])
+    text = f"{len(answers)} sample{'s' if len(answers) != 1 else ''}, by the {model}"
     judged = [answered.is_correct for answered in answers if answered.is_correct is not None]
     if judged:
         text += f"; {sum(judged)} of {len(judged)} as labelled"

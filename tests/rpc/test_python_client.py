@@ -181,6 +181,10 @@ async def test_files_are_classified_as_the_command_does(tmp_path: Path, capsys: 
         assert said.accuracy == pytest.approx(2 / 3)
         with pytest.raises(fednode.NodeError, match="no such file"):
             await ask(one.path, lambda node: node.predict("nowhere.npz"))
+        measured = await ask(one.path, lambda node: node.evaluate([first, second], resamples=50))
+        printed = await run_command(capsys, one.path, "evaluate", str(first), str(second), "--resamples", "50")
+        assert measured == printed
+        assert measured["measures"]["num_samples"] == 3
 
 
 # ---- what happens
