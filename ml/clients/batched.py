@@ -25,7 +25,8 @@ from ml.methods.base import Blobs, Trained
 from ml.models.base import Model
 from ml.specs import Offer
 from ml.specs.architectures import is_batchable
-from ml.training.loop import MAX_GATHERED_BYTES, Batch, ComputeLoss, Progress, Sgd, Tensors, summarise_losses
+from ml.training.loop import MAX_GATHERED_BYTES, Batch, ComputeLoss, Progress, Tensors, summarise_losses
+from ml.training.optimizers import Sgd
 
 
 def explain_unbatchable(clients: Sequence[Client]) -> str | None:
@@ -89,7 +90,7 @@ def _group(phases: Sequence[Phase]) -> Iterable[list[int]]:
             tuple((name, context[name].shape, context[name].dtype) for name in sorted(context)),
             tuple((name, by_sample[name].shape[1:], by_sample[name].dtype) for name in sorted(by_sample)),
             None if by_step is None else by_step.layout,
-            i if prepared.on_gradients or prepared.then else None,
+            i if prepared.then or not phase.sgd.is_plain or phase.is_weighted else None,
         )
         groups.setdefault(key, []).append(i)
     return groups.values()

@@ -25,6 +25,7 @@ from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
+from ml.training.criterion import make_criterion
 from ml.training.loop import (
     MAX_GATHERED_BYTES,
     Batch,
@@ -34,7 +35,6 @@ from ml.training.loop import (
     Prepared,
     Progress,
     Schedule,
-    Sgd,
     ShouldStop,
     Stepping,
     add_by_step,
@@ -44,6 +44,7 @@ from ml.training.loop import (
     train,
 )
 from ml.training.metrics import Judged, Prediction, judge
+from ml.training.optimizers import Sgd, make_optimizer
 
 TestSet = Literal["matched", "global"]
 
@@ -59,6 +60,7 @@ class Phase:
     prepared: Prepared
     sgd: Sgd
     seconds: float
+    is_weighted: bool = False  # by the client's own classes, so that its loss is no other's
 
 
 class Client:
@@ -85,6 +87,7 @@ class Client:
         self.engine = engine or Engine()
         self.max_loss_ratio = math.inf if max_loss_ratio is None else max_loss_ratio
         self.state = State(model, data)
+        model.criterion = make_criterion(method.spec.hyperparameters, data.train.y, data.num_classes)
         self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
         self._judged: Judged | None = None  # the answers to the matched test set, while the client stands as it did
         method.init(self.state)
@@ -172,14 +175,11 @@ class Client:
         round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset(gone), blobs or {})
         hyper = self.spec.hyperparameters
         work = self.spec.get_local_work(height) if num_iterations is None else num_iterations
-        schedule = Schedule.draw(hyper, self.num_train, round_.rng("batches"), self.device, work)
+        schedule = Schedule.draw(hyper, self.state.data.train.y, round_.rng("batches"), work)
         prepared = self.method.prepare(self.state, round_, schedule)
         lr = hyper.compute_lr(max(number, 1), len(schedule.batches))
-        parameters = self.state.model.parameters()
-        sgd = Sgd(
-            parameters, lr, hyper.momentum, hyper.weight_decay, hyper.decay_by_step, on_gradients=prepared.on_gradients
-        )
-        return Phase(round_, schedule, prepared, sgd, time.perf_counter() - start_s)
+        sgd = make_optimizer(hyper, self.state.model.parameters(), lr, prepared.on_gradients)
+        return Phase(round_, schedule, prepared, sgd, time.perf_counter() - start_s, hyper.class_weights == "own")
 
     def run(self, phase: Phase, *, should_stop: ShouldStop | None = None, on_step: OnStep | None = None) -> Progress:
         """The steps of a local phase, and what is trained then. Raises as `ml.training.loop.train`, the model then

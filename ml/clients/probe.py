@@ -17,7 +17,8 @@ import torch
 from ml.methods.base import Method, Round, State
 from ml.models.base import Model
 from ml.payload import Arrays, iter_blocks
-from ml.training.loop import Engine, Schedule, compute_gradients, gather_batches
+from ml.training.loop import Engine, Schedule, gather_batches
+from ml.training.optimizers import compute_gradients
 
 
 def explain_untrainable(method: Method, state: State, round_: Round, engine: Engine) -> str | None:

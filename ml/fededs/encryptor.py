@@ -31,7 +31,8 @@ from ml.models.base import Model
 from ml.models.unet import UNet2
 from ml.payload import Array
 from ml.specs.fededs import MAX_MAGNITUDE, FedEdsHyperparameters
-from ml.training.loop import ShouldStop, Stepping, compute_gradients, draw_batches, gather_batches, summarise_losses
+from ml.training.loop import ShouldStop, Stepping, draw_batches, gather_batches, summarise_losses
+from ml.training.optimizers import compute_gradients
 
 LEVELS = 255  # steps of a uint8 between the least and the greatest number of a channel
 

@@ -15,7 +15,6 @@ step, as algorithm 1 has it; `iteration: epoch` is how table I was probably made
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from ml.methods.base import Round, State
@@ -42,7 +41,7 @@ class Dfpl(SharesPrototypes[DfplSpec]):
     def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
         hyper = self.spec.hyperparameters
         z_BD, y_B = model.embed(batch.x), batch.y
-        loss = F.cross_entropy(model.classify(z_BD), y_B)
+        loss = model.criterion(model.classify(z_BD), y_B)
         if not context:
             return loss
         if hyper.aux_protos == "full":

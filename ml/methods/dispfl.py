@@ -29,7 +29,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from numpy.random import Generator
-from torch import Tensor
 
 from ml.methods.base import Blobs, Round, State
 from ml.methods.common.masks import Masks, apply_masks, compute_consensus, pack_masks, prune, regrow
@@ -38,7 +37,8 @@ from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import numpy_rng
 from ml.specs.dispfl import MASK, DisPflSpec, Mask, unpack_mask
-from ml.training.loop import Batch, Prepared, Schedule, compute_cross_entropy, compute_gradients
+from ml.training.loop import Batch, Prepared, Schedule, compute_cross_entropy
+from ml.training.optimizers import clip_gradients, compute_gradients
 
 NEXT = "next/"
 
@@ -135,9 +135,3 @@ class DisPfl(SharesParts[DisPflSpec]):
         """One of the two sets of masks; nothing where there is none."""
         names = [name for name in self.spec.kept if prefix + name in state.arrays]
         return {name: unpack_mask(state.arrays[prefix + name], math.prod(self.spec.shapes[name])) for name in names}
-
-
-def clip_gradients(gradients: Sequence[Tensor], max_norm: float) -> tuple[Tensor, ...]:
-    """The gradients, scaled down together where their norm is above `max_norm`, as torch's clip_grad_norm_ does."""
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
-    return torch._foreach_mul(list(gradients), (max_norm / (norm + 1e-6)).clamp(max=1.0))

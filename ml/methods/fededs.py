@@ -35,7 +35,6 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -50,16 +49,8 @@ from ml.models.base import Model
 from ml.payload import Arrays, compute_chunk_digests
 from ml.seeding import numpy_rng
 from ml.specs import FedEdsSpec, Offer
-from ml.training.loop import (
-    Batch,
-    ByStep,
-    Prepared,
-    Schedule,
-    Stepping,
-    Tensors,
-    compute_cross_entropy,
-    compute_gradients,
-)
+from ml.training.loop import Batch, ByStep, Prepared, Schedule, Stepping, Tensors, compute_cross_entropy
+from ml.training.optimizers import compute_gradients
 
 MAX_DIVERGENCE = 50.0  # nats of L_dis: an honest set has a few, and log C before anything is learned
 PROBED = 256  # rows of a set that are looked at before it is trained on
@@ -116,7 +107,7 @@ class FedEds(SharesModel[FedEdsSpec]):
             model.eval()
             others = classify_through(model, x, layer)
             model.train()
-        ce, distillation = F.cross_entropy(own, batch.y), compute_distillation(others, batch.extra["y"])
+        ce, distillation = model.criterion(own, batch.y), compute_distillation(others, batch.extra["y"])
         return context["lambda_c"] * ce + context["lambda_dis"] * distillation
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:

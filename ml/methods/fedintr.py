@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ml.methods.base import Round, State
@@ -51,7 +50,7 @@ class FedIntR(RemembersModel[FedIntRSpec]):
         if not context:
             return compute_cross_entropy(model, batch, context)
         layers = model.embed_layers(batch.x)
-        loss = F.cross_entropy(model.classify(layers[-1]), batch.y)
+        loss = model.criterion(model.classify(layers[-1]), batch.y)
         z_BLP = project(model, layers)
         global_BL, previous_BL = (compute_cosines(z_BLP, batch.extra[name]) for name in ("global", "previous"))
         contrast = compute_layered_contrast(global_BL, previous_BL, self.spec.hyperparameters.tau)

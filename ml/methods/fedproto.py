@@ -16,7 +16,6 @@ defaults are DFPL's, so that methods are compared at the same work.
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from ml.methods.base import Round, State
@@ -41,7 +40,7 @@ class FedProto(SharesPrototypes[FedProtoSpec]):
         if not context:
             return compute_cross_entropy(model, batch, context)
         z_BD = model.embed(batch.x)
-        loss = F.cross_entropy(model.classify(z_BD), batch.y)
+        loss = model.criterion(model.classify(z_BD), batch.y)
         distance = compute_prototype_loss(z_BD, batch.y, GlobalPrototypes.from_tensors(context), "mse")
         return loss + self.spec.hyperparameters.lambda_ * distance
 

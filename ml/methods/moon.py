@@ -15,7 +15,6 @@ SGD with momentum 0.9 and weight decay 1e-5, its local work epochs; the defaults
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from ml.methods.base import Round, State
@@ -37,7 +36,7 @@ class Moon(RemembersModel[MoonSpec]):
         if not context:
             return compute_cross_entropy(model, batch, context)
         z_BD = model.embed(batch.x)
-        loss = F.cross_entropy(model.classify(z_BD), batch.y)
+        loss = model.criterion(model.classify(z_BD), batch.y)
         global_B, previous_B = (compute_cosines(z_BD, batch.extra[name]) for name in ("global", "previous"))
         contrast_B = compute_contrast(global_B, previous_B, self.spec.hyperparameters.tau)
         return loss + context["mu"] * contrast_B.mean()

@@ -77,7 +77,7 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         hyper = self.spec.hyperparameters
         v_BD, z_BD = self.embed(model, batch.x)
         contrast = compute_contrastive_loss(v_BD, batch.y, context, hyper.reduction)
-        return torch.add(F.cross_entropy(model.classify(z_BD), batch.y), contrast, alpha=hyper.weight)  # Eq. (12)
+        return torch.add(model.criterion(model.classify(z_BD), batch.y), contrast, alpha=hyper.weight)  # Eq. (12)
 
     def embed(self, model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
         """v(x), Eq. (6), and what the classifier sees, of one forward pass."""

@@ -24,7 +24,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ml.methods.base import Round, State
@@ -52,7 +51,7 @@ class Swim(SharesModel[SwimSpec]):
         if not context:
             return compute_cross_entropy(model, batch, context)
         z_BD = model.embed(batch.x)
-        loss = F.cross_entropy(model.classify(z_BD), batch.y)
+        loss = model.criterion(model.classify(z_BD), batch.y)
         global_B = compute_cosines(z_BD, batch.extra["global"])
         history_BH = compute_cosines(z_BD[:, None], batch.extra["history"])
         contrast = compute_window_contrast(global_B, history_BH, self.spec.hyperparameters.tau)

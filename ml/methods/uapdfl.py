@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ml.methods.base import Blobs, Round, State
@@ -55,7 +54,7 @@ class UaPdfl(SharesParts[UaPdflSpec]):
         if self.spec.task.layout.is_batchable:  # each sample is seen for itself: one pass does for both
             z_XD = model.embed(torch.cat([batch.x, context["unit"]]))
             z_BD, unit_D = z_XD[:-1], z_XD[-1]
-            loss = F.cross_entropy(model.classify(z_BD), batch.y)
+            loss = model.criterion(model.classify(z_BD), batch.y)
         else:
             loss = compute_cross_entropy(model, batch, context)
             model.eval()

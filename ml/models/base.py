@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ml.payload import Array, Arrays
@@ -26,6 +28,7 @@ class Model(nn.Module, ABC):
     """
 
     frozen_prefix: ClassVar[str] = ""
+    criterion: Callable[[Tensor, Tensor], Tensor] = staticmethod(F.cross_entropy)  # of logits_BC and y_B, in training
 
     def precompute(self, x: Tensor) -> Tensor:
         """The frozen part's output for samples, the same in every step of every round: features [B, E] of x_BCHW.

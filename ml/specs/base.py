@@ -116,6 +116,11 @@ def flag(default: bool) -> Any:
     return field(default=default, metadata={"type": bool})
 
 
+def option(*words: str) -> Any:
+    """A setting that is one of a few words; the first is what holds where it is not set."""
+    return field(default=None, metadata={"type": str, "choices": words})
+
+
 def choice(default: str, *others: str) -> Any:
     """A setting that is one of a few words."""
     return field(default=default, metadata={"type": str, "choices": (default, *others)})
@@ -130,6 +135,10 @@ class Hyperparameters:
     `drop_last` leaves an epoch's partial batch out. With `budget_s` a member trains as many iterations (or epochs) as
     fit into so many seconds a round beside the mining, by its own measurements; what is set here is then for its first
     round. The defaults are DFPL's.
+
+    What is not set leaves training as the papers have it: `optimizer` (its memory, too, begins empty in each phase),
+    `clip_norm` of all gradients together, `loss` with `focal_gamma`, `label_smoothing`, `class_weights` by how often a
+    client's own samples have a class, and `sampling` that draws all its classes alike.
     """
 
     lr: float = number(0.1, "(0, inf)")
@@ -142,6 +151,13 @@ class Hyperparameters:
     local_iterations: int | None = count(20)
     local_epochs: int | None = count(None)
     budget_s: float | None = number(None, "(0, inf)")
+    optimizer: str | None = option("sgd", "adam", "adamw")
+    clip_norm: float | None = number(None, "(0, inf)")
+    loss: str | None = option("cross_entropy", "focal")
+    focal_gamma: float | None = number(None, "(0, inf)")
+    label_smoothing: float | None = number(None, "[0, 1)")
+    class_weights: str | None = option("none", "own")
+    sampling: str | None = option("uniform", "balanced")
 
     def __post_init__(self) -> None:
         if (self.local_iterations is None) == (self.local_epochs is None):
@@ -149,6 +165,10 @@ class Hyperparameters:
             raise SpecError("method.local_epochs", f"expected either local_iterations or local_epochs, got {got}")
         if self.decay_unit == "step" and self.budget_s is not None:
             raise SpecError("method.decay_unit", "expected round with budget_s, which varies the steps; got 'step'")
+        if self.optimizer in ("adam", "adamw") and self.momentum:
+            raise SpecError("method.momentum", f"expected 0 with {self.optimizer}, got {self.momentum:g}")
+        if self.focal_gamma is not None and self.loss != "focal":
+            raise SpecError("method.focal_gamma", "expected none without loss: focal")
 
     @property
     def counts_epochs(self) -> bool:

@@ -30,6 +30,8 @@ class FedNovaHyperparameters(ModelHyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.optimizer not in (None, "sgd"):  # ||a||_1 is that of SGD's steps
+            raise SpecError("method.optimizer", f"expected sgd, got {self.optimizer}")
         if self.unit == "epochs" and not self.counts_epochs:
             raise SpecError("method.unit", "expected steps with local_iterations, got 'epochs': set local_epochs")
         check_settings(self, self.fixed_steps)

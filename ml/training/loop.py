@@ -28,7 +28,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
@@ -38,12 +37,12 @@ from ml.errors import MlError, Stopped
 from ml.models.base import Model
 from ml.payload import Arrays
 from ml.specs.base import Hyperparameters
+from ml.training.optimizers import OnGradients, Sgd
 
 Tensors = Mapping[str, Tensor]
 Batches = Sequence[Tensor]
 ShouldStop = Callable[[], bool]  # may raise Abandoned instead
 OnStep = Callable[[int, int], None]  # (steps done, steps in all)
-OnGradients = Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of all trained parameters, in the order of the model
 Autocast = AbstractContextManager[Any]  # that a forward pass in training runs in
 
 MAX_GATHERED_BYTES = 64 << 20
@@ -173,70 +172,6 @@ class Engine:
         return x_NCHW.contiguous(memory_format=torch.channels_last) if self.channels_last else x_NCHW
 
 
-class Sgd:
-    """Stochastic gradient descent whose momentum starts at zero in each local phase; the arithmetic of torch.optim.SGD
-    with a third less overhead per step on a small model (`_foreach` is what it uses itself)."""
-
-    def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        lr: float,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        decay: float = 1.0,
-        on_gradients: OnGradients | None = None,
-    ) -> None:
-        self.parameters = tuple(parameter for parameter in parameters if parameter.requires_grad)
-        self._weights = [parameter.detach() for parameter in self.parameters]
-        self._momentum_buffers: list[Tensor] | None = None
-        self.lr = lr  # of the first step
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.decay = decay
-        self.on_gradients = on_gradients
-        self._lr = lr
-
-    def step(self, loss: Tensor) -> None:
-        """w <- w - lr * v, v <- momentum * v + grad(loss) + weight_decay * w  (DFPL's Eq. (7) at momentum and decay 0),
-        where grad(loss) is what `on_gradients` makes of it.
-
-        Raises RuntimeError when the loss does not depend on some parameter.
-        """
-        gradients: Sequence[Tensor] = compute_gradients(loss, self.parameters)
-        if self.on_gradients is not None:
-            with torch.no_grad():
-                gradients = self.on_gradients(gradients)
-        self.update(gradients)
-
-    def update(self, gradients: Sequence[Tensor]) -> None:
-        """One step along `gradients`, which belong to `parameters` in their order; the next one's lr is `decay` times
-        this one's."""
-        update = list(gradients)
-        if self.weight_decay:
-            update = list(torch._foreach_add(update, self._weights, alpha=self.weight_decay))
-        if self.momentum:
-            if self._momentum_buffers is None:
-                self._momentum_buffers = [gradient.clone() for gradient in update]
-            else:
-                torch._foreach_mul_(self._momentum_buffers, self.momentum)
-                torch._foreach_add_(self._momentum_buffers, update)
-            update = self._momentum_buffers
-        torch._foreach_add_(self._weights, update, alpha=-self._lr)
-        self._lr *= self.decay
-
-
-def compute_gradients(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """torch.autograd.grad, but for its checks of what it was given: on the digits' MLP they take a fifth of a step.
-
-    Raises RuntimeError when the loss does not depend on some parameter.
-    """
-    engine = torch.autograd.Variable._execution_engine
-    gradients: tuple[Tensor, ...] = engine.run_backward(
-        (loss,), (torch.ones_like(loss),), False, False, parameters, False, accumulate_grad=False
-    )  # the two before `parameters`: keep the graph, differentiate it too; the one after: let some be unreachable
-    return gradients
-
-
 def train(
     model: Model,
     batches: Iterable[Batch],
@@ -295,21 +230,22 @@ class Schedule:
     def draw(
         cls,
         hyperparameters: Hyperparameters,
-        num_train: int,
+        y_N: Tensor,
         rng: Generator,
-        device: torch.device,
         num_iterations: int | None = None,
     ) -> Schedule:
-        """The batches of a local phase, as many as the hyper-parameters set, or `num_iterations`."""
+        """The batches of a local phase on samples of these classes, as many as the hyper-parameters set, or
+        `num_iterations`."""
         count = hyperparameters.local_work if num_iterations is None else num_iterations
         work = {"epochs": count} if hyperparameters.counts_epochs else {"iterations": count}
         batches = draw_batches(
-            num_train,
+            len(y_N),
             hyperparameters.batch_size,
             rng,
             **work,
             drop_last=hyperparameters.drop_last,
-            device=device,
+            device=y_N.device,
+            chances_N=compute_chances(y_N) if hyperparameters.sampling == "balanced" else None,
         )
         return cls(batches, count)
 
@@ -329,11 +265,13 @@ def draw_batches(
     epochs: int | None = None,
     drop_last: bool = False,
     device: torch.device | None = None,
+    chances_N: NDArray[np.float64] | None = None,
 ) -> Batches:
     """The indices of every mini-batch of a local phase, on the device.
 
     Each of `iterations` is a fresh draw of min(batch_size, num_train) samples without replacement (DFPL §2.3); each of
-    `epochs` cuts a permutation. They come from numpy's generator, and so are the same on every device.
+    `epochs` cuts a permutation. They come from numpy's generator, and so are the same on every device. With `chances_N`
+    each sample is drawn with its own, and may be drawn again.
     """
     size = min(batch_size, num_train)
     if iterations is not None:
@@ -344,8 +282,16 @@ def draw_batches(
         rest = 0 if drop_last else rest
         sizes = ([size] * full + [rest] * bool(rest)) * (epochs or 0)
         drawn = [rng.permutation(num_train)[: full * size + rest] for _ in range(epochs or 0)]
+    if chances_N is not None:
+        drawn = [rng.choice(num_train, sum(sizes), p=chances_N)]
     indices: NDArray[np.int64] = np.concatenate(drawn) if drawn else np.empty(0, np.int64)
     return torch.split(torch.from_numpy(indices).to(device), sizes)
+
+
+def compute_chances(y_N: Tensor) -> NDArray[np.float64]:
+    """Of each sample, so that all classes that occur are drawn alike."""
+    _, at_N, counts = np.unique(y_N.cpu().numpy(), return_inverse=True, return_counts=True)
+    return 1.0 / (len(counts) * counts[at_N])
 
 
 def gather_batches(
@@ -387,5 +333,6 @@ def compile_loss(compute_loss: ComputeLoss) -> ComputeLoss:
 
 
 def compute_cross_entropy(model: Model, batch: Batch, context: Tensors) -> Tensor:
-    """The loss of plain training: mean cross-entropy over the batch."""
-    return F.cross_entropy(model(batch.x), batch.y)
+    """The loss of plain training: the mean over the batch of the model's criterion, cross-entropy unless a run says
+    otherwise."""
+    return model.criterion(model(batch.x), batch.y)

@@ -13,7 +13,7 @@ from ml.clients.client import Client
 from ml.errors import PayloadError, SpecError
 from ml.methods.base import Round
 from ml.methods.common.masks import apply_masks, compute_consensus, prune, regrow
-from ml.methods.dispfl import DisPfl, clip_gradients
+from ml.methods.dispfl import DisPfl
 from ml.methods.fedavg_p2p import FedAvgP2p
 from ml.models import resolve_model
 from ml.payload import Array, encode_arrays
@@ -21,6 +21,7 @@ from ml.seeding import numpy_rng
 from ml.specs import Task
 from ml.specs.dispfl import MASK, DisPflSpec, Mask, compute_kept, pack_mask, unpack_mask
 from ml.specs.fedavg_p2p import FedAvgP2pSpec
+from ml.training.optimizers import clip_gradients
 from support.federation.peer_rounds import are_equal, get_id, get_model, make_peer_clients, run_peer_round, train_all
 from support.federation.simulated import BEACON, MLP
 

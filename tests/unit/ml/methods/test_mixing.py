@@ -31,7 +31,7 @@ from ml.specs.fedavg_p2p import FedAvgP2pSpec
 from ml.specs.fedper import FedPerSpec
 from ml.specs.peers import draw_peers
 from ml.specs.uapdfl import UaPdflSpec
-from ml.training.loop import Sgd
+from ml.training.optimizers import Sgd
 from support.federation.peer_rounds import (
     Block,
     are_equal,

@@ -31,21 +31,21 @@ from ml.training.loop import (
     Engine,
     Progress,
     Schedule,
-    Sgd,
     Stepping,
     augment_batches,
     compile_loss,
     compute_cross_entropy,
-    compute_gradients,
     draw_batches,
     gather_batches,
     train,
 )
 from ml.training.metrics import Prediction, compute_mean, compute_std, count_rounds_to, judge
+from ml.training.optimizers import Sgd, compute_gradients
 from support.federation.simulated import BEACON, CNN
 
 torch.set_num_threads(1)  # two threads on so small a model only wait for each other
 
+NO_CLASSES = torch.zeros(20, dtype=torch.int64)  # of twenty samples
 CPU = torch.device("cpu")
 MLP = {"name": "mlp", "hidden": [8]}
 DATA = {"format": "digits"}
@@ -130,14 +130,14 @@ def test_batch_is_no_larger_than_the_data() -> None:
 def test_schedule_has_the_work_that_the_hyperparameters_set(
     hyperparameters: Hyperparameters, iterations: int, steps: int
 ) -> None:
-    schedule = Schedule.draw(hyperparameters, 20, np.random.default_rng(0), CPU)
+    schedule = Schedule.draw(hyperparameters, NO_CLASSES, np.random.default_rng(0))
     assert (schedule.num_iterations, len(schedule.batches)) == (iterations, steps)
-    other = Schedule.draw(hyperparameters, 20, np.random.default_rng(0), CPU, 3)  # as a time budget sets it
+    other = Schedule.draw(hyperparameters, NO_CLASSES, np.random.default_rng(0), 3)  # as a time budget sets it
     assert (other.num_iterations, len(other.batches)) == (3, 3 * steps // iterations)
 
 
 def test_schedule_knows_which_samples_occur() -> None:
-    schedule = Schedule.draw(Hyperparameters(local_iterations=2, batch_size=4), 20, np.random.default_rng(0), CPU)
+    schedule = Schedule.draw(Hyperparameters(local_iterations=2, batch_size=4), NO_CLASSES, np.random.default_rng(0))
     assert schedule.drawn.tolist() == sorted(set(torch.cat(tuple(schedule.batches)).tolist()))
     assert Schedule((), 0).drawn.tolist() == []
 

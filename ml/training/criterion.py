@@ -1,0 +1,53 @@
+"""The loss of a classifier on a batch: cross-entropy, or what a run's settings make of it.
+
+`label_smoothing` is Szegedy et al.'s (2016, Section 7), `focal` the loss of Lin et al. (2017, eq. 5), and class weights
+are King and Zeng's (2001): N / (C n_c) for a class with n_c of N samples, C being the classes that there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ml.specs.base import Hyperparameters
+
+GAMMA = 2.0  # Lin et al.'s choice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Criterion:
+    """Of logits_BC and y_B, the mean over the batch. `weights` [C] weigh samples by their class, None all alike; with
+    `gamma` a sample counts (1 - p)^gamma, p being the probability that its class was given."""
+
+    smoothing: float = 0.0
+    weights: Tensor | None = None
+    gamma: float | None = None
+
+    def __call__(self, logits_BC: Tensor, y_B: Tensor) -> Tensor:
+        if self.gamma is None:
+            return F.cross_entropy(logits_BC, y_B, weight=self.weights, label_smoothing=self.smoothing)
+        losses_B = F.cross_entropy(
+            logits_BC, y_B, weight=self.weights, label_smoothing=self.smoothing, reduction="none"
+        )
+        p_B = logits_BC.softmax(1).gather(1, y_B[:, None])[:, 0]
+        focused_B = (1 - p_B) ** self.gamma * losses_B
+        return focused_B.mean() if self.weights is None else focused_B.sum() / self.weights[y_B].sum()
+
+
+def make_criterion(hyper: Hyperparameters, y_N: Tensor, num_classes: int) -> Criterion:
+    """The criterion of a client whose training samples have these classes."""
+    return Criterion(
+        smoothing=hyper.label_smoothing or 0.0,
+        weights=compute_class_weights(y_N, num_classes) if hyper.class_weights == "own" else None,
+        gamma=(hyper.focal_gamma or GAMMA) if hyper.loss == "focal" else None,
+    )
+
+
+def compute_class_weights(y_N: Tensor, num_classes: int) -> Tensor:
+    """[C], by which each class that occurs weighs as much in all as any other; 1 for one that does not."""
+    counts_C = torch.bincount(y_N, minlength=num_classes).float()
+    num_present = (counts_C > 0).sum()
+    return torch.where(counts_C > 0, len(y_N) / (num_present * counts_C.clamp(min=1)), torch.ones_like(counts_C))
