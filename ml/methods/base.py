@@ -63,11 +63,12 @@ class Round:
 class Trained:
     """The result of a client's local phase: the arrays of each payload kind, at the weight it will sign.
 
-    `metrics`: loss (mean over the steps), iterations (E), steps, seconds (of the whole phase, since what comes before
-    the first step and after the last is time that mining does not have), alpha_s (those for each local iteration), and
-    accuracy and test_loss on the matched test set before anything was exchanged, samples (those that the steps went
-    over, each as often as it came); and what the method says besides. `went_back` says why the phase began from the
-    client's own state before the last aggregate, None where it did not.
+    `metrics`: loss (mean over the steps), first_loss and last_loss (over their first and last quarter), iterations (E),
+    steps, seconds (of the whole phase, since what comes before the first step and after the last is time that mining
+    does not have), alpha_s (those for each local iteration), and accuracy and test_loss on the matched test set before
+    anything was exchanged, samples (those that the steps went over, each as often as it came); and what the method says
+    besides. `went_back` says why the phase began from the client's own state before the last aggregate, None where it
+    did not.
     """
 
     weight: int

@@ -26,7 +26,10 @@ from ml.training.loop import Diverged
 from support.data.placement import ProductsWatch, displace
 from support.federation.simulated import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients, run_round
 
-METRICS = {"loss", "iterations", "steps", "samples", "seconds", "alpha_s", "accuracy", "test_loss"}
+METRICS = {
+    *("loss", "first_loss", "last_loss", "iterations", "steps", "samples", "seconds", "alpha_s"),
+    *("accuracy", "test_loss"),
+}
 QUICK: dict[str, dict[str, Any]] = {
     "fededs": {"local_epochs": 8, "warmup_epochs": 2, "encryptor_epochs": 1, "unet_width": 2}
 }
