@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -333,16 +334,18 @@ class Client:
         return self._judged.metrics
 
     def measure(self) -> Measures | None:
-        """All that the answers to the matched test set show, as the client stands; None where it has no samples."""
+        """All that the answers to the matched test set show, as the client stands; None where it has no samples, or the
+        answers are no numbers."""
         if not self.num_test:
             return None
         if self._judged is None:
             self.evaluate()
         assert self._judged is not None  # noqa: S101
         labels_N, probabilities_NC = self._judged.to_numpy()
-        return measure(
-            self.state.data.matched.y.cpu().numpy(), labels_N, probabilities_NC, self._judged.metrics["loss"]
-        )
+        if not np.isfinite(probabilities_NC).all():
+            return None
+        y_N = self.state.data.matched.y.cpu().numpy()
+        return measure(y_N, labels_N, probabilities_NC, self._judged.metrics["loss"])
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
