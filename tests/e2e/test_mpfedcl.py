@@ -77,7 +77,10 @@ def test_each_block_pins_both_aggregates_and_everyone_can_recompute_them(directo
 
 def test_the_blocks_name_the_simulations_aggregates(directory: Path) -> None:
     blocks, ids = read_blocks(directory), get_ids(directory)
-    config = SimulationConfig(method={"name": "mpfedcl"}, partition=PARTITION, clients=4, rounds=ROUNDS, seed=SEED)
+    run = Federation(directory).genesis.run
+    config = SimulationConfig(
+        method=run.method, input=run.input, partition=PARTITION, clients=4, rounds=ROUNDS, seed=SEED
+    )
     simulated = simulate(config, ids=ids, beacons=lambda height: bytes.fromhex(blocks[height - 1]["id"]))
     assert [digest.hex() for digest in simulated.aggregate_digests] == [block["aggregate"] for block in blocks[1:]]
 

@@ -78,8 +78,16 @@ def test_the_blocks_name_the_simulations_aggregates(
 ) -> None:
     blocks = ask(directory, 0, "chain", "list", "--reverse", "--limit", 100)["blocks"]
     assert [block["num_contributions"] for block in blocks] == [0] + [NODES] * ROUNDS
-    members = sorted(Federation(directory).genesis.state.members, key=lambda member: member.name)
-    config = SimulationConfig(method=METHOD, partition=partition, clients=NODES, rounds=ROUNDS, seed=SEED)
+    genesis = Federation(directory).genesis
+    members = sorted(genesis.state.members, key=lambda member: member.name)
+    config = SimulationConfig(
+        method=genesis.run.method,
+        input=genesis.run.input,
+        partition=partition,
+        clients=NODES,
+        rounds=ROUNDS,
+        seed=SEED,
+    )
     simulated = simulate(
         config,
         ids=[member.key for member in members],
