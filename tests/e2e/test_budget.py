@@ -47,4 +47,4 @@ async def test_a_node_trains_as_much_as_its_budget_allows_and_shows_how_far_it_i
         record = json.loads(shown.out)
         assert record["train"]["iterations"] > 5
         assert record["beta_s"] is not None
-    assert "worker ready  device cpu  bf16" in net.nodes["node0"].log_file.read_text()
+    assert "worker ready  run 1  device cpu  bf16" in net.nodes["node0"].log_file.read_text()
