@@ -126,7 +126,10 @@ async def measure_alone_s(path: Path) -> float:
         return asyncio.get_running_loop().time() - began_s
 
 
-@pytest.mark.parametrize("pattern", [be_mute, withhold, be_late, take_it_back, spoil])
+@pytest.mark.parametrize(
+    "pattern",
+    [be_mute, *(pytest.param(each, marks=pytest.mark.slow) for each in (withhold, be_late, take_it_back, spoil))],
+)
 def test_a_promise_that_is_not_kept_costs_two_waits_and_a_thirty_second_a_round(
     tmp_path: Path, pattern: Pattern
 ) -> None:
@@ -138,7 +141,7 @@ def test_a_promise_that_is_not_kept_costs_two_waits_and_a_thirty_second_a_round(
     assert took_s > alone_s + collect_s  # it was awaited at first
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_nor_does_one_that_changes_its_ways_cost_more(tmp_path: Path, seed: int) -> None:
     alone_s = run_virtual(measure_alone_s(tmp_path / "alone"))
     took_s, _ = run_virtual(measure_s(tmp_path / "beside", be_erratic, seed))
@@ -179,7 +182,8 @@ class SlowTrainer(ScriptedTrainer):
         return await super().train(height, beacon, num_iterations=num_iterations, shared=shared)
 
 
-@pytest.mark.parametrize("n", [4, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [4, 7])
 def test_a_slow_honest_member_keeps_its_rounds(tmp_path: Path, n: int) -> None:
     rounds = 200
 

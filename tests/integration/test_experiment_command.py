@@ -40,6 +40,7 @@ def get_taa(runs: dict[str, Any]) -> dict[str, list[float]]:
     return {name: [row["taa"] for row in document["rounds"]] for name, document in runs.items()}
 
 
+@pytest.mark.slow
 def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
     done = run(tmp_path, TEXT, "--jobs", 2)
     assert done.code == 0, done.err

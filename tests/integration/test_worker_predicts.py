@@ -247,6 +247,10 @@ METHODS: list[dict[str, Any]] = [
 ]
 
 
+def get_name(method: dict[str, Any]) -> str:
+    return str(method["name"])
+
+
 def describe_client(method: dict[str, Any]) -> dict[str, Any]:
     part = {"scheme": "classes", "avg": 3, "std": 1, "index": 1, "of": 4, "seed": get_partition_seed(1)}
     return {
@@ -291,7 +295,9 @@ worker_child.main(faults=lambda step: time.sleep(0.1 if step.endswith(".begin") 
 
 
 @pytest.mark.usefixtures("_one_thread")
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method["name"]))
+@pytest.mark.parametrize(
+    "method", [*METHODS[:2], *(pytest.param(method, marks=pytest.mark.slow) for method in METHODS[2:])], ids=get_name
+)
 async def test_a_worker_says_what_the_client_says_and_trains_as_if_it_had_not_been_asked(
     method: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -260,7 +260,7 @@ async def test_a_worker_killed_at_rest_is_replaced_unnoticed(tmp_path: Path) -> 
 CALLS = ("train 1", "apply 1", "train 2", "apply 2", "train 3", "apply 3", "apply 4", "apply 5", "train 6")
 
 
-@pytest.mark.parametrize("count", [1, 3, 4, 7, 9])
+@pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 4, 7, 9))])
 async def test_a_worker_killed_while_its_disk_lags_is_replaced_by_one_that_is_where_it_was(
     tmp_path: Path, count: int
 ) -> None:
@@ -714,7 +714,7 @@ async def train_at_last(worker: WorkerProcess, height: int, num_iterations: int 
 
 
 @pytest.mark.usefixtures("_one_thread")
-@pytest.mark.parametrize("method", ["dfpl", "fedavg"])
+@pytest.mark.parametrize("method", ["dfpl", pytest.param("fedavg", marks=pytest.mark.slow)])
 async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_is_killed(
     method: str, tmp_path: Path
 ) -> None:
@@ -815,7 +815,7 @@ async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_f
     assert there.payloads == {kind: encode_arrays(arrays) for kind, arrays in here.payloads.items()}
 
 
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("keeps", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_what_was_learned_stays_if_the_round_is_over_and_not_if_training_is_called_off(
     tmp_path: Path, keeps: bool
 ) -> None:

@@ -32,10 +32,17 @@ def name(value: object) -> str:
     return f"{value.start}-{value.stop - 1}" if isinstance(value, range) else str(value)
 
 
-@pytest.mark.parametrize(("n", "f", "seeds"), make_chunks(2_000), ids=name)
+@pytest.mark.parametrize(("n", "f", "seeds"), make_chunks(500), ids=name)
 def test_no_schedule_forks_or_gets_stuck(n: int, f: int, seeds: range) -> None:
     for seed in seeds:
         run_schedule(seed, n, f)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "f", "seeds"), make_chunks(2_000), ids=name)
+def test_no_schedule_of_many_forks_or_gets_stuck(n: int, f: int, seeds: range) -> None:
+    for seed in seeds:
+        run_schedule(1_000 + seed, n, f)
 
 
 @pytest.mark.long
@@ -124,12 +131,14 @@ def test_voting_again_for_the_best_block_forks_with_no_liar(seed: int, n: int) -
     assert find_breach(seed, n, 0, quorum=quorum, make_voting=VoteAgain, invariant="I1") == seed
 
 
-@pytest.mark.parametrize("seed", [23, 53, 57])
+@pytest.mark.parametrize(
+    "seed", [23, pytest.param(53, marks=pytest.mark.slow), pytest.param(57, marks=pytest.mark.slow)]
+)
 def test_one_liar_over_the_bound_forks(seed: int) -> None:
     find_breach(seed, 4, 2, quorum=compute_bft_quorum(4), invariant="I1")
 
 
-@pytest.mark.parametrize("seed", [33, 88])
+@pytest.mark.parametrize("seed", [pytest.param(33, marks=pytest.mark.slow), 88])
 def test_majority_quorum_forks_under_two_liars_of_seven(seed: int) -> None:
     find_breach(seed, 7, 2, quorum=compute_majority_quorum(7), invariant="I1")
 
@@ -141,7 +150,7 @@ class Unlocked(Voting):
         return True
 
 
-@pytest.mark.parametrize(("seed", "n", "f"), [(327, 4, 1), (55, 7, 2)])
+@pytest.mark.parametrize(("seed", "n", "f"), [(327, 4, 1), pytest.param(55, 7, 2, marks=pytest.mark.slow)])
 def test_members_without_a_lock_fork_under_as_many_liars_as_are_allowed(seed: int, n: int, f: int) -> None:
     find_breach(seed, n, f, quorum=compute_bft_quorum(n), make_voting=Unlocked, calm=None, invariant="I1")
 

@@ -480,7 +480,7 @@ def predict_with(model: Model, arrays: Arrays, x: torch.Tensor) -> torch.Tensor:
     ("settings", "taa", "everyone"),
     [
         ({}, (0.77, 0.95), (0.77, 0.95)),  # 0.83 to 0.89, 0.83 to 0.89
-        ({"cluster": "mean"}, (0.72, 0.95), (0.73, 0.95)),  # 0.80 to 0.88, 0.80 to 0.88
+        pytest.param({"cluster": "mean"}, (0.72, 0.95), (0.73, 0.95), marks=pytest.mark.slow),  # 0.80 to 0.88 twice
     ],
     ids=["kmeans", "mean"],
 )
