@@ -41,6 +41,7 @@ def get_pids(cluster: fednode.LocalCluster) -> list[int]:
     return [pid for status in statuses if status is not None for pid in (status["pid"], status["worker_pid"])]
 
 
+@pytest.mark.slow
 def test_a_program_among_modules_of_our_names_runs_a_cluster(tmp_path: Path) -> None:
     place = make_hostile_directory(tmp_path / "place")
     command, environment = [sys.executable, "-c", PROGRAM], make_environment(place)

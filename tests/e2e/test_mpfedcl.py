@@ -17,7 +17,7 @@ from ml.data import get_classes, load_dataset
 from ml.simulation.run import SimulationConfig, simulate
 from support.federation.real_nodes import Federation, run_command
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROUNDS, SEED, PARTITION = 10, 1, "dirichlet:0.3"
 SAMPLES = 40  # that a node is asked to classify

@@ -30,7 +30,8 @@ async def read_records(net: Federation, name: str) -> dict[int, dict[str, Any]]:
     return {entry["round"]: entry for entry in json.loads(done.out)["rounds"]}
 
 
-@pytest.mark.parametrize("method", ["fedavg", pytest.param("dfpl", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "dfpl"])
 async def test_a_spoiled_federation_heals_by_itself_through_a_kill_of_all(tmp_path: Path, method: str) -> None:
     directory = make_federation(
         tmp_path / "net",
