@@ -254,12 +254,15 @@ def _make_models(
     """So many models as block 0 has them, on the device. What is frozen in them is the same object in all."""
     models: list[Model] = []
     while len(models) < num:
-        if models and models[0].frozen_prefix:
+        if models and models[0].has_frozen:
             models.append(copy_model(models[0]))
         else:
             model = build_model(spec.task.model, spec.task.input_shape, spec.task.num_classes, user_models=user_models)
+            arrays = get_kind(initial, "model") or {}
+            if missing := sorted(spec.task.layout.frozen.keys() - arrays.keys()):
+                raise PayloadError(f"the initial model: expected what is frozen, {missing[0]!r} first; got none of it")
             try:
-                load_parameters(model, get_kind(initial, "model") or {})
+                load_parameters(model, arrays)
             except ValueError as error:
                 raise PayloadError(f"the initial model: {error}") from error
             models.append(engine.lay_out(model.to(device)))

@@ -19,7 +19,7 @@ from ml.models.resnet import ResNet18
 from ml.models.user import build_user_model, resolve_model
 from ml.models.vgg import Vgg11
 from ml.payload import Array
-from ml.specs.architectures import get_mlp_hidden, is_user_model, validate_model
+from ml.specs.architectures import frozen_shapes, get_mlp_hidden, is_user_model, validate_model
 from ml.specs.architectures.cnn import get_cnn_cifar_width
 from ml.specs.architectures.mlp import get_normalize
 from ml.specs.architectures.resnet import get_stem
@@ -49,7 +49,10 @@ def build_model(
     shape = tuple(input_shape)
     validate_model(model, shape)
     if not is_user_model(model):
-        return _BUILDERS[model["name"]](model, shape, num_classes)
+        net = _BUILDERS[model["name"]](model, shape, num_classes)
+        if "frozen" in model:
+            net.freeze(frozen_shapes(model, shape, num_classes).keys())
+        return net
     if not user_models:
         raise SpecError(
             "model.name",

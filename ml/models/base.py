@@ -2,15 +2,15 @@
 
 Legend: B samples, D length of the embedding, S of what the last Linear takes, C classes. Parameters travel as arrays
 under their `state_dict()` names, with the running statistics of batch norm; integer buffers (`num_batches_tracked`) and
-what is frozen stay behind.
+what is frozen stay behind. An array with two names has the first.
 """
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Collection
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -23,16 +23,19 @@ from ml.payload import Array, Arrays
 class Model(nn.Module, ABC):
     """A network in two parts. Class ids are global: it has C outputs however few classes a client owns.
 
-    `frozen_prefix` begins the names of all that is neither trained nor sent; nothing is frozen where it is empty. Of a
-    model with a frozen part everything takes images x_BCHW or, in their place, what `precompute` made of them.
+    `frozen_prefix` begins the names of a frozen encoder, which is neither trained nor sent; there is none where it is
+    empty. Of a model with one everything takes images x_BCHW or, in their place, what `precompute` made of them.
+    `freeze` freezes other arrays.
     """
 
     frozen_prefix: ClassVar[str] = ""
+    frozen_names: frozenset[str] = frozenset()
+    _resting: tuple[str, ...] = ()  # the modules whose statistics are frozen
     criterion: Callable[[Tensor, Tensor], Tensor] = staticmethod(F.cross_entropy)  # of logits_BC and y_B, in training
 
     def precompute(self, x: Tensor) -> Tensor:
-        """The frozen part's output for samples, the same in every step of every round: features [B, E] of x_BCHW.
-        Features stay as they are, and so does x where nothing is frozen."""
+        """The frozen encoder's output for samples, the same in every step of every round: features [B, E] of x_BCHW.
+        Features stay as they are, and so does x where there is no such encoder."""
         return x
 
     @abstractmethod
@@ -59,16 +62,49 @@ class Model(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         return self.classify(self.embed(x))
 
+    def freeze(self, names: Collection[str]) -> None:
+        """Train and send these parameters and buffers no more. The modules of the buffers stay in eval mode."""
+        self.frozen_names = frozenset(names)
+        for name, parameter in self.named_parameters():
+            if name in self.frozen_names:
+                parameter.requires_grad_(False)
+        buffers = [name for name, _ in self.named_buffers() if name in self.frozen_names]
+        self._resting = tuple(sorted({name.rpartition(".")[0] for name in buffers}))
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for name in self._resting:
+            self.get_submodule(name).eval()
+        return self
+
+    @property
+    def has_frozen(self) -> bool:
+        return bool(self.frozen_prefix or self.frozen_names)
+
     def is_frozen(self, name: str) -> bool:
         """Whether a parameter or buffer belongs to the frozen part."""
-        return bool(self.frozen_prefix) and name.startswith(self.frozen_prefix)
+        return name in self.frozen_names or (bool(self.frozen_prefix) and name.startswith(self.frozen_prefix))
 
 
 def copy_model(model: Model) -> Model:
     """Another model with the same parameters, which are its own, and the same frozen part, which both share: nothing
     changes that, and it may be most of the model."""
-    frozen = {id(module): module for name, module in model.named_children() if model.is_frozen(f"{name}.")}
-    return copy.deepcopy(model, frozen)
+    shared: dict[int, object] = {}
+    if model.has_frozen:
+        shared |= {id(module): module for name, module in model.named_children() if model.is_frozen(f"{name}.")}
+        tensors = [*model.named_parameters(), *model.named_buffers()]
+        shared |= {id(tensor): tensor for name, tensor in tensors if model.is_frozen(name)}
+    return copy.deepcopy(model, shared)
+
+
+def find_tied(model: Model) -> dict[str, str]:
+    """The further names of parameters and float buffers that have one already, each with the first."""
+    every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    first: dict[int, str] = {}
+    for name, tensor in every:
+        first.setdefault(id(tensor), name)
+    return {name: first[id(tensor)] for name, tensor in every if first[id(tensor)] != name}
 
 
 def average_maps(x_BCHW: Tensor) -> Tensor:
@@ -89,10 +125,13 @@ def dump_parameters(model: Model, *, with_frozen: bool = False) -> dict[str, Arr
 def load_parameters(model: Model, arrays: Arrays) -> None:
     """Set parameters and buffers to `arrays`, in place.
 
-    Every trained parameter must be among them; running statistics and what is frozen are kept where they are not.
-    Raises ValueError, changing nothing, for an unknown or missing name or a wrong shape.
+    Every trained parameter must be among them; running statistics and what is frozen are kept where they are not. The
+    further names of an array are passed over. Raises ValueError, changing nothing, for an unknown or missing name or a
+    wrong shape.
     """
     own = _get_arrays(model)
+    further = find_tied(model)
+    arrays = {name: array for name, array in arrays.items() if name not in further}
     needed = {name for name, _ in model.named_parameters() if not model.is_frozen(name)}
     expected = {name: tuple(own[name].shape) for name in own if name in arrays or name in needed}
     got = {name: tuple(array.shape) for name, array in arrays.items()}
@@ -109,7 +148,8 @@ def load_parameters(model: Model, arrays: Arrays) -> None:
 
 def _get_arrays(model: Model) -> dict[str, Tensor]:
     """What can travel. An integer buffer counts batches or holds a constant: both are the node's own."""
-    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor for name, tensor in model.state_dict().items() if name in once and tensor.is_floating_point()}
 
 
 def _show(shape: tuple[int, ...] | None) -> str:

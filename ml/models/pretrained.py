@@ -60,9 +60,9 @@ def load_pretrained(path: Path, model: Mapping[str, Any], input_shape: Sequence[
 def match_pretrained(path: Path, tensors: Mapping[str, Tensor], model_name: str, layout: Layout) -> Pretrained:
     """The match of a file's tensors to a model's arrays. Raises SpecError."""
     known = {**layout.parameters, **layout.buffers, **layout.frozen}
-    prefix = "" if not layout.frozen or any(name in known for name in tensors) else "encoder."
+    prefix = "" if not layout.features or any(name in known for name in tensors) else "encoder."
     given = {prefix + name: tensor for name, tensor in tensors.items() if name.rpartition(".")[2] != _COUNTER}
-    targets = dict(layout.frozen) if prefix else known
+    targets = {name: shape for name, shape in known.items() if name.startswith(prefix)}
     if not any(name in targets for name in given):
         names = ", ".join(sorted(given)[:4]) or "none"
         raise _fail(path, f"has no array of {model_name}: expected names such as {next(iter(targets))}, got {names}, …")
@@ -140,8 +140,8 @@ def _get_classifier_prefixes(layout: Layout, prefix: str) -> tuple[str, ...]:
     """How names of the file's own classifier begin, which may have other layers than the model's."""
     if prefix:
         return (f"{prefix}fc.",)
-    first = {name: name.partition(".")[0] for name in layout.parameters}
-    in_g = {first[name] for name in layout.parameters if name not in layout.classifier}
+    first = {name: name.partition(".")[0] for name in (*layout.parameters, *layout.frozen)}
+    in_g = {module for name, module in first.items() if name not in layout.classifier}
     return tuple(f"{module}." for module in {first[name] for name in layout.classifier} - in_g)
 
 

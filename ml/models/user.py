@@ -13,8 +13,10 @@ the same parameters and shapes each time. What it returns has two methods, and m
     classify(z: Tensor) -> Tensor            z is what embed returns; returns logits, [batch, num_classes]
     embed_layers(x: Tensor) -> list[Tensor]  for methods that compare layers: [batch, D_l] each, and embed(x) last
 
-The model is classify(embed(x)), whatever else the module does; a `forward` of its own is not used. Each parameter
-belongs to one of the two, and is float32. For example, in `nets.py`, as `--model nets:make --set model.args.width=32`:
+The model is classify(embed(x)), whatever else the module does; a `forward` of its own is not used. Each parameter that
+is trained belongs to one of the two, and all are float32. What has requires_grad=False, or is named by `model.frozen`,
+is sent once, in the initial model, and stays as it is there. A parameter with two names is sent under the first. For
+example, in `nets.py`, as `--model nets:make --set model.args.width=32`:
 
     class Net(torch.nn.Module):
         def __init__(self, channels, num_classes, width):
@@ -54,8 +56,10 @@ import torch
 from torch import Tensor, nn
 
 from ml.errors import SpecError
-from ml.models.base import Model
+from ml.models.base import Model, find_tied
 from ml.specs.architectures import complete_model, get_layout, is_user_model
+from ml.specs.architectures.frozen import check_patterns, list_resting, match_patterns
+from ml.specs.architectures.user import FOUND_WHERE_THERE
 
 OUR_PACKAGES = ("fednode", "node", "chain", "ml")  # a user's module of such a name is never found
 
@@ -78,7 +82,8 @@ def resolve_model(model: Mapping[str, Any], input_shape: Sequence[int], num_clas
         found = _examine(net, complete["name"], shape, num_classes)
         again = _make_model(complete, shape, num_classes)
     _check_same(complete["name"], found, _get_shapes(again))
-    resolved = {"name": complete["name"], "args": complete["args"], **found}
+    resolved: dict[str, Any] = {key: complete[key] for key in ("name", "args", "frozen") if key in complete}
+    resolved |= found
     get_layout(resolved, shape, num_classes)
     return resolved
 
@@ -111,7 +116,17 @@ def _make_model(model: Mapping[str, Any], shape: tuple[int, ...], num_classes: i
     if not isinstance(net, Model):
         net.__class__ = _as_model(type(net))
     assert isinstance(net, Model)  # noqa: S101 - its class is one now
+    _freeze(net, check_patterns(model))
     return net
+
+
+def _freeze(net: Model, patterns: Sequence[str]) -> None:
+    """What the user's code has frozen, or `patterns` name, and the statistics that rest with it."""
+    parameters = dict(net.named_parameters())
+    frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
+    frozen |= match_patterns(patterns, parameters)
+    if frozen:
+        net.freeze(frozen.union(list_resting((name for name, _ in net.named_buffers()), parameters, frozen)))
 
 
 def _import(package: str) -> ModuleType:
@@ -165,9 +180,8 @@ def _examine(net: Model, name: str, shape: tuple[int, ...], num_classes: int) ->
     net.train()
     with _translated(f"{name}: training"):
         net.classify(net.embed(x)).sum().backward()  # type: ignore[no-untyped-call]
-    found = _get_shapes(net)
     return {
-        **{key: {n: list(s) for n, s in shapes.items()} for key, shapes in found.items()},
+        **_get_shapes(net),
         "embedding": z.shape[1],
         "layers": [layer.shape[1] for layer in layers],
         "classifier": classifier,
@@ -175,18 +189,14 @@ def _examine(net: Model, name: str, shape: tuple[int, ...], num_classes: int) ->
 
 
 def _check_tensors(net: Model) -> None:
-    names = [name for name, _ in net.named_parameters(remove_duplicate=False)]
     once = dict(net.named_parameters())
-    for name in names:
-        if name not in once:
-            raise _fail(f"expected each parameter under one name, got {name!r} as another one's second")
     for name, parameter in once.items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise _fail(f"parameter {name!r}: expected a shape, got one that the first batch decides")
         if parameter.dtype != torch.float32:
             raise _fail(f"parameter {name!r}: expected float32, got {parameter.dtype}")
-        if not parameter.requires_grad:
-            raise _fail(f"parameter {name!r}: expected one that is trained, got one without a gradient")
+    if not any(parameter.requires_grad for parameter in once.values()):
+        raise _fail("expected some parameters that are trained, got none")
     for name, tensor in net.state_dict().items():
         if name not in once and tensor.is_floating_point() and tensor.dtype != torch.float32:
             raise _fail(f"buffer {name!r}: expected float32 or whole numbers, got {tensor.dtype}")
@@ -217,10 +227,12 @@ def _check_repeatable(net: Model, x: Tensor, before: Tensor, z: Tensor, logits: 
 
 
 def _split(net: Model, x: Tensor, z: Tensor, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """The names of h's parameters, after checking that g and h have some each, none in common and none left over."""
+    """The names of h's trained parameters, after checking that g and h have some each, unless something is frozen, none
+    in common and none left over."""
+    parameters = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     in_g, in_h = _get_reached(net.embed(x), parameters), _get_reached(net.classify(z), parameters)
     for part, reached in (("embed", in_g), ("classify", in_h)):
-        if not reached:
+        if not reached and not net.has_frozen:
             raise _fail(f"expected {part} to use parameters, got none: the model does not split into g and h")
     if both := [name for name in parameters if name in in_g and name in in_h]:
         raise _fail(f"expected embed and classify to share no parameter, got {', '.join(both)} in both")
@@ -239,24 +251,33 @@ def _get_reached(output: Tensor, parameters: Mapping[str, nn.Parameter]) -> set[
 # ---- shapes
 
 
-def _get_shapes(net: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
-    """The shapes of the parameters and of the float buffers, in `state_dict()` order."""
-    parameters = dict(net.named_parameters())
-    found: dict[str, dict[str, tuple[int, ...]]] = {"parameters": {}, "buffers": {}}
+def _get_shapes(net: Model) -> dict[str, dict[str, Any]]:
+    """The shapes of the parameters, the float buffers, and what is frozen, in `state_dict()` order; and the further
+    names of arrays. The last two only where there are some."""
+    parameters, tied = dict(net.named_parameters()), find_tied(net)
+    found: dict[str, dict[str, Any]] = {"parameters": {}, "buffers": {}, "frozen_arrays": {}, "tied": {}}
     for name, tensor in net.state_dict().items():
-        if name in parameters:
-            found["parameters"][name] = tuple(tensor.shape)
-        elif tensor.is_floating_point():
-            found["buffers"][name] = tuple(tensor.shape)
-    return found
+        if not tensor.is_floating_point():
+            continue
+        if name in tied:
+            found["tied"][name] = tied[name]
+        elif net.is_frozen(name):
+            found["frozen_arrays"][name] = list(tensor.shape)
+        else:
+            found["parameters" if name in parameters else "buffers"][name] = list(tensor.shape)
+    return {key: value for key, value in found.items() if value or key not in FOUND_WHERE_THERE}
 
 
-def _check_same(name: str, expected: Mapping[str, Any], got: Mapping[str, Mapping[str, tuple[int, ...]]]) -> None:
-    for key, shapes in got.items():
-        wanted = {n: tuple(shape) for n, shape in expected[key].items()}
-        for n in sorted(wanted.keys() | shapes.keys()):
-            if wanted.get(n) != shapes.get(n):
-                raise _fail(f"{name} built again has other {key}: {n!r} was {wanted.get(n)}, now is {shapes.get(n)}")
+def _check_same(name: str, expected: Mapping[str, Any], got: Mapping[str, Mapping[str, Any]]) -> None:
+    for key in ("parameters", "buffers", *FOUND_WHERE_THERE):
+        was, now = (_plain(each.get(key, {})) for each in (expected, got))
+        for n in sorted(was.keys() | now.keys()):
+            if was.get(n) != now.get(n):
+                raise _fail(f"{name} built again has other {key}: {n!r} was {was.get(n)}, now is {now.get(n)}")
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value if isinstance(value, str) else tuple(value) for name, value in values.items()}
 
 
 # ---- what a user's code gets wrong

@@ -19,6 +19,7 @@ class FedPerSpec(PeerSpec):
     """`g` on demand, and nothing besides."""
 
     name: ClassVar[str] = "fedper"
+    needed_parts: ClassVar[tuple[str, ...]] = ("g",)
 
     @cached_property
     def part_schemas(self) -> Mapping[str, ArraySchema]:

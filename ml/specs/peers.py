@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+from ml.errors import SpecError
 from ml.payload import Arrays, ArraySchema
 from ml.specs.base import Hyperparameters, MethodSpec, Offer, count
 from ml.specs.sharing import SentHyperparameters
@@ -45,15 +46,25 @@ class PeerSpec(MethodSpec):
     ones besides. Without any, a block's aggregate is the zero digest, and its contributions are all there is."""
 
     settings: ClassVar[type[Hyperparameters]] = PeerHyperparameters
+    needed_parts: ClassVar[tuple[str, ...]] = ()  # those that the method cannot do without
 
     hyperparameters: PeerHyperparameters
 
+    def __post_init__(self) -> None:
+        h = self.task.classifier_names
+        trained = {"h" if name in h else "g" for name in self.task.parameter_schema.arrays}
+        for part in self.needed_parts:
+            if part not in trained:
+                where = "before the classifier" if part == "g" else "in the classifier"
+                raise SpecError("model.frozen", f"{self.name} expects parameters {where} that train, got none")
+
     @cached_property
     def part_schemas(self) -> Mapping[str, ArraySchema]:
-        """`g`, running statistics of batch norm among it unless they stay the client's own, and `h`."""
+        """`g`, running statistics of batch norm among it unless they stay the client's own, and `h`; but one of which
+        nothing is trained is not sent."""
         h = {name: spec for name, spec in self.whole_schema.arrays.items() if name in self.task.classifier_names}
         g = {name: spec for name, spec in self.whole_schema.arrays.items() if name not in h}
-        return {"g": ArraySchema(g), "h": ArraySchema(h)}
+        return {kind: ArraySchema(part) for kind, part in (("g", g), ("h", h)) if part}
 
     @property
     def whole_schema(self) -> ArraySchema:

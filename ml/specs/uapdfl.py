@@ -88,6 +88,7 @@ class UaPdflSpec(PeerSpec):
     and `h`."""
 
     name: ClassVar[str] = "uapdfl"
+    needed_parts: ClassVar[tuple[str, ...]] = ("g", "h")
     settings: ClassVar[type[Hyperparameters]] = UaPdflHyperparameters
 
     hyperparameters: UaPdflHyperparameters

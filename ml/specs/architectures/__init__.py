@@ -6,8 +6,9 @@ the two together. `input_shape` is (channels, height, width). Each family has it
 are. A name with a colon is a user's own model, and then genesis holds what these functions say of it.
 
 Three kinds of arrays: *parameters* are trained, *buffers* are the running statistics of batch norm, *frozen* ones are
-the encoder of `head_256`. Parameters travel each round, buffers with them or not; frozen arrays are in block 0's
-aggregate and never travel again. `num_batches_tracked` is part of nothing.
+the encoder of `head_256` and what `model.frozen` names. Parameters travel each round, buffers with them or not; frozen
+arrays are in the initial model and never travel again. An array with two names travels under the first.
+`num_batches_tracked` is part of nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from ml.errors import SpecError, suggest
 from ml.payload import ArraySchema, ArraySpec
 from ml.specs.architectures.cnn import describe_cnn_cifar, describe_cnn_mnist
+from ml.specs.architectures.frozen import check_patterns, freeze_layout
 from ml.specs.architectures.layout import MAX_WIDTH, Architecture, Layout, Shape, Shapes, check_keys
 from ml.specs.architectures.mlp import MLP_HIDDEN, describe_mlp, describe_mlp_mnist, get_mlp_hidden, get_normalize
 from ml.specs.architectures.resnet import describe_head_256, describe_resnet18
@@ -37,6 +39,7 @@ __all__ = [
     "parameter_shapes",
     "buffer_shapes",
     "frozen_shapes",
+    "tied_names",
     "model_schema",
     "initial_schema",
     "num_parameters",
@@ -74,8 +77,8 @@ def get_layout(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -
     if is_user_model(model):
         return describe_user_model(model, tuple(input_shape), num_classes)
     architecture = _get_architecture(model)
-    check_keys(model, architecture.keys)
-    return architecture.describe(model, tuple(input_shape), num_classes)
+    check_keys(model, (*architecture.keys, "frozen"))
+    return freeze_layout(architecture.describe(model, tuple(input_shape), num_classes), check_patterns(model))
 
 
 def validate_model(model: Mapping[str, Any], input_shape: Shape) -> None:
@@ -107,7 +110,10 @@ def fit_input_shape(model: Mapping[str, Any], shape: Shape) -> Shape:
 
 
 def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """`model` with an mlp's widths or a user's arguments written out. Raises SpecError for a name nobody has."""
+    """`model` with an mlp's widths or a user's arguments written out, and without a `frozen` that names nothing. Raises
+    SpecError for a name nobody has."""
+    if not model.get("frozen", True):
+        model = {key: value for key, value in model.items() if key != "frozen"}
     if is_user_model(model):
         check_user_model(model)
         return {"args": {}, **model}
@@ -126,8 +132,13 @@ def buffer_shapes(model: Mapping[str, Any], input_shape: Shape, num_classes: int
 
 
 def frozen_shapes(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Shapes:
-    """The shape of every array, statistics too, of a frozen encoder by name. Raises SpecError."""
+    """The shape of every array, statistics too, that is frozen, by name. Raises SpecError."""
     return dict(get_layout(model, input_shape, num_classes).frozen)
+
+
+def tied_names(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> dict[str, str]:
+    """The further names of arrays, each with the name under which its array is known. Raises SpecError."""
+    return dict(get_layout(model, input_shape, num_classes).tied)
 
 
 def num_parameters(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> int:
@@ -160,7 +171,7 @@ def layer_dims(model: Mapping[str, Any], input_shape: Shape) -> tuple[int, ...]:
 
 
 def classifier_names(model: Mapping[str, Any], input_shape: Shape) -> tuple[str, ...]:
-    """The names of h's parameters; all others are g's. Raises SpecError."""
+    """The names of h's trained parameters; all others are g's. Raises SpecError."""
     return get_layout(model, input_shape, 2).classifier
 
 

@@ -18,12 +18,12 @@ MAX_WIDTH = 1 << 16
 class Layout:
     """One model for one input shape and one number of classes, before it is built; shapes in `state_dict()` order.
 
-    `parameters` are trained, `buffers` are the running statistics of batch norm, `frozen` is all of an encoder that is
-    neither trained nor sent. `layers` are the widths of the intermediate representations, the embedding's last.
-    `classifier` names the parameters of h, all others are g's; `stem` those that depend on the input's channels.
-    `is_batchable`: without dropout or batch norm to train, so that many clients may share one vmapped pass. `features`
-    is how many numbers the frozen part makes of a sample, 0 where nothing is frozen. `slot` is the width of what the
-    last Linear takes, 0 where that is the embedding.
+    `parameters` are trained, `buffers` are the running statistics of batch norm, `frozen` is all that is neither
+    trained nor sent, and `tied` has the further names of arrays that have one already. `layers` are the widths of the
+    intermediate representations, the embedding's last. `classifier` names the trained parameters of h, all others are
+    g's; `stem` those that depend on the input's channels. `is_batchable`: without dropout or batch norm to train, so
+    that many clients may share one vmapped pass. `features` is how many numbers a frozen encoder makes of a sample, 0
+    where there is none. `slot` is the width of what the last Linear takes, 0 where that is the embedding.
     """
 
     parameters: Mapping[str, Shape]
@@ -35,6 +35,7 @@ class Layout:
     is_batchable: bool = True
     features: int = 0
     slot: int = 0
+    tied: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def slot_dim(self) -> int:

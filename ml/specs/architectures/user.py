@@ -2,9 +2,11 @@
 it.
 
     {name: "package.module:factory", args: {width: 32}, parameters: {conv.weight: [32, 3, 3, 3], …}, buffers: {},
-     embedding: 64, layers: [32, 64], classifier: [fc.weight, fc.bias]}
+     embedding: 64, layers: [32, 64], classifier: [fc.weight, fc.bias],
+     frozen: ["conv.*"], frozen_arrays: {conv.weight: …}, tied: {decoder.weight: encoder.weight}}
 
-`ml.models.user` fills in all but the name and the arguments; only a node that trains imports the module.
+`ml.models.user` fills in all but the name, the arguments and `frozen`; only a node that trains imports the module.
+`frozen_arrays` is there where something does not train, `tied` where an array has further names.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from typing import Any
 
 from ml.errors import PayloadError, SpecError
 from ml.payload import ArraySchema, ArraySpec
+from ml.specs.architectures.frozen import check_patterns, match_patterns
 from ml.specs.architectures.layout import Layout, Shape, Shapes, check_keys
 
 MAX_LAYERS = 256
 MAX_SIZE = 1 << 31  # of one dimension
 FOUND_KEYS = ("parameters", "buffers", "embedding", "layers", "classifier")
+FOUND_WHERE_THERE = ("frozen_arrays", "tied")
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
@@ -37,18 +41,25 @@ def describe_user_model(model: Mapping[str, Any], input_shape: Shape, num_classe
         if key not in model:
             raise SpecError(f"model.{key}", "is missing: it is found, and written down, when a federation is made")
     parameters, buffers = _read_shapes(model, "parameters"), _read_shapes(model, "buffers")
+    frozen = _read_shapes(model, "frozen_arrays") if "frozen_arrays" in model else {}
     if not parameters:
         raise SpecError("model.parameters", "expected at least one, got none")
     for name in buffers:
         if name in parameters:
             raise SpecError("model.buffers", f"expected names that are no parameters', got {name!r}")
-    _check_encodable(parameters | buffers)
+    for name in frozen:
+        if name in parameters or name in buffers:
+            raise SpecError("model.frozen_arrays", f"expected names of nothing that is sent, got {name!r}")
+    _check_encodable(parameters | buffers | frozen)
     layers = _read_layers(model)
     if type(model["embedding"]) is not int or model["embedding"] != layers[-1]:
         raise SpecError(
             "model.embedding", f"expected the last of model.layers, {layers[-1]}, got {model['embedding']!r}"
         )
-    return Layout(parameters, layers, _read_classifier(model, parameters), buffers, is_batchable=False)
+    _check_patterns_kept(model, parameters, frozen)
+    classifier = _read_classifier(model, parameters, is_frozen=bool(frozen))
+    tied = _read_tied(model, parameters | buffers | frozen)
+    return Layout(parameters, layers, classifier, buffers, frozen, is_batchable=False, tied=tied)
 
 
 def check_user_model(model: Mapping[str, Any]) -> None:
@@ -56,7 +67,8 @@ def check_user_model(model: Mapping[str, Any]) -> None:
     name = model.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise SpecError("model.name", f"expected package.module:factory, got {name!r}")
-    check_keys(model, ("args", *FOUND_KEYS))
+    check_keys(model, ("args", "frozen", *FOUND_KEYS, *FOUND_WHERE_THERE))
+    check_patterns(model)
     args = model.get("args", {})
     if not isinstance(args, Mapping) or not all(isinstance(key, str) and key.isidentifier() for key in args):
         raise SpecError("model.args", f"expected arguments by name, got {args!r}")
@@ -71,6 +83,15 @@ def _read_shapes(model: Mapping[str, Any], key: str) -> Shapes:
         if not isinstance(name, str) or not is_shape:
             raise SpecError(f"model.{key}", f"expected names with a list of sizes each, got {name!r}: {shape!r}")
     return {name: tuple(shape) for name, shape in value.items()}
+
+
+def _check_patterns_kept(model: Mapping[str, Any], parameters: Shapes, frozen: Shapes) -> None:
+    """Raises SpecError where something trains that `model.frozen` names."""
+    if not (patterns := check_patterns(model)):
+        return
+    for name in match_patterns(patterns, parameters | frozen):
+        if name in parameters:
+            raise SpecError("model.frozen", f"names {name!r}, which is in model.parameters: it was found without this")
 
 
 def _check_encodable(shapes: Shapes) -> None:
@@ -88,9 +109,21 @@ def _read_layers(model: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(layers)
 
 
-def _read_classifier(model: Mapping[str, Any], parameters: Shapes) -> tuple[str, ...]:
+def _read_tied(model: Mapping[str, Any], known: Shapes) -> dict[str, str]:
+    tied = model.get("tied", {})
+    if not isinstance(tied, Mapping):
+        raise SpecError("model.tied", f"expected a name for each further name, got {tied!r}")
+    for name, first in tied.items():
+        if not isinstance(name, str) or name in known or not isinstance(first, str) or first not in known:
+            raise SpecError("model.tied", f"expected further names of arrays that are known, got {name!r}: {first!r}")
+    _check_encodable({name: known[first] for name, first in tied.items()})
+    return dict(tied)
+
+
+def _read_classifier(model: Mapping[str, Any], parameters: Shapes, *, is_frozen: bool) -> tuple[str, ...]:
     names = model["classifier"]
-    if not isinstance(names, list | tuple) or not names or len(set(map(str, names))) != len(names):
+    is_list = isinstance(names, list | tuple) and (names or is_frozen)
+    if not is_list or len(set(map(str, names))) != len(names):
         raise SpecError("model.classifier", f"expected a list of names, each once, got {names!r}")
     for name in names:
         if name not in parameters:

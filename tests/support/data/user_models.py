@@ -71,15 +71,7 @@ def make_half_buffer(input_shape: tuple[int, ...], num_classes: int) -> nn.Modul
 
 
 def make_frozen(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    net = Small(input_shape[0], 4, num_classes)
-    net.conv.requires_grad_(False)
-    return net
-
-
-def make_tied(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    net = Small(input_shape[0], 4, num_classes)
-    net.again = net.conv
-    return net
+    return Small(input_shape[0], 4, num_classes).requires_grad_(False)
 
 
 def make_growing(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:

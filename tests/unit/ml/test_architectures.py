@@ -243,6 +243,8 @@ def test_fitting_an_input_hides_no_other_mistake() -> None:
 def test_defaults_that_genesis_should_not_hang_on_are_written_out() -> None:
     assert complete_model({"name": "mlp"}) == {"name": "mlp", "hidden": [64, 32]}
     assert complete_model({"name": "mlp", "hidden": [8]}) == {"name": "mlp", "hidden": [8]}
+    assert complete_model({"name": "vgg11", "frozen": []}) == {"name": "vgg11"}
+    assert complete_model({"name": "vgg11", "frozen": ["fc.*"]}) == {"name": "vgg11", "frozen": ["fc.*"]}
     assert complete_model({"name": "mine:make"}) == {"name": "mine:make", "args": {}}
 
 
@@ -253,7 +255,7 @@ def test_defaults_that_genesis_should_not_hang_on_are_written_out() -> None:
         ({"name": "unet2"}, RGB, "model.name", "unknown model 'unet2'"),
         ({"name": "cnn_mnsit"}, (1, 28, 28), "model.name", "did you mean 'cnn_mnist'"),
         ({"name": "mlp", "hiden": [4]}, (1, 8, 8), "model.hiden", "did you mean 'hidden'"),
-        ({"name": "cnn_mnist", "hidden": [4]}, (1, 28, 28), "model.hidden", "nothing is expected here"),
+        ({"name": "cnn_mnist", "hidden": [4]}, (1, 28, 28), "model.hidden", "expected one of frozen"),
         ({"name": "mlp", "hidden": []}, (1, 8, 8), "model.hidden", "list of 1 to 8 widths"),
         ({"name": "mlp", "hidden": 64}, (1, 8, 8), "model.hidden", "list of 1 to 8 widths"),
         ({"name": "mlp", "hidden": [0]}, (1, 8, 8), "model.hidden", "widths from 1"),
@@ -262,7 +264,13 @@ def test_defaults_that_genesis_should_not_hang_on_are_written_out() -> None:
         ({**VGG, "batch_norm": 1}, RGB, "model.batch_norm", "expected one of false, true, got 1"),
         ({**VGG, "classifier": "4096"}, RGB, "model.classifier", "expected one of single, 4096, got '4096'"),
         ({"name": "mlp_mnist", "normalize": None}, (1, 28, 28), "model.normalize", "one of true, false, got None"),
-        ({**RESNET, "stem": "3x3"}, RGB, "model.stem", "nothing is expected here"),
+        ({**RESNET, "stem": "3x3"}, RGB, "model.stem", "expected one of frozen"),
+        ({**MLP, "frozen": "fc1.*"}, (1, 8, 8), "model.frozen", "list of 1 to 64 patterns, got 'fc1"),
+        ({**MLP, "frozen": []}, (1, 8, 8), "model.frozen", "list of 1 to 64 patterns"),
+        ({**MLP, "frozen": ["fc[12].*"]}, (1, 8, 8), "model.frozen", r"names of parameters with \* and \?"),
+        ({**MLP, "frozen": ["conv.*"]}, (1, 8, 8), "model.frozen", "'conv.*' matches no parameter: .* fc1.weight"),
+        ({**MLP, "frozen": ["*"]}, (1, 8, 8), "model.frozen", "parameters left to train, got none"),
+        ({**MLP, "frozen": ["*", "!*"]}, (1, 8, 8), "model.frozen", "parameters to be frozen, got none"),
         (CNN, (1, 8, 8), "input.shape", "cnn_mnist expects"),
         (CNN, (3, 28, 28), "input.shape", "cnn_mnist expects"),
         (VGG, (3, 28, 28), "input.shape", r"vgg11 expects images of at least 32x32, got \[3, 28, 28\]"),
