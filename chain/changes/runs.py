@@ -54,8 +54,7 @@ class StartRun(Kind):
         if self.initial is None:
             if place.aggregate == ZERO:
                 raise InvalidChange("initial: there is no aggregate to continue from; name a model")
-            before, after = state.run.schema.get("aggregate"), run.schema.get("aggregate")
-            if before is None or before != after:
+            if not _are_nested(state.run.schema.get("aggregate"), run.schema.get("aggregate")):
                 raise InvalidChange("initial: the aggregate in force is not one this run can continue from")
         return replace(state, run=run)
 
@@ -115,6 +114,14 @@ def _check_run(state: State, number: int) -> None:
         raise InvalidChange.differs("number of the run", state.run.number, number)
     if state.run.is_ended:
         raise InvalidChange(f"run {number} has been ended")
+
+
+def _are_nested(before: Any, after: Any) -> bool:
+    """Whether one aggregate has all that the other has: a run may train more of a model, or less."""
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping) or not before or not after:
+        return False
+    fewer, more = (before, after) if len(before) <= len(after) else (after, before)
+    return all(name in more and more[name] == array for name, array in fewer.items())
 
 
 def _read_pair(top: Section, name: str) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from chain.tip import Tip
 from ml.errors import SpecError
 from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.errors import ChangeRefused
+from node.federation.continuing import check_continues
 from node.federation.join_line import read_join_line
 from node.federation.run_terms import begin_from, check_data, check_run, draft_run
 
@@ -103,6 +104,8 @@ def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] 
         get_run_spec(after.run, after.rules, after.n)
     if (after.run.classes, after.run.input) != (before.run.classes, before.run.input):
         check_data(after.run, data)
+    if isinstance(kind, StartRun) and kind.number == after.run.number:
+        check_continues(kind, before, after)
 
 
 # ---- names

@@ -22,6 +22,7 @@ from ml.specs.run_schema import describe_payloads
 from node.config.genesis_file import check_initial, get_run_spec
 from node.config.settings import apply_settings
 from node.errors import ChangeRefused, ConfigError
+from node.training.model_file import without_card
 
 SECTIONS = ("method", "model", "classes", "input", "rounds")
 LARGEST_MODEL = 1 << 40  # bytes of a file that is looked at: far above any payload limit
@@ -84,9 +85,10 @@ def read_initial(path: Path, spec: MethodSpec) -> bytes:
     except OSError as error:
         raise ChangeRefused(f"{path}: cannot be read by the node ({error.strerror})") from error
     try:
-        arrays = decode_arrays(data, LARGEST_MODEL)
-        aggregate = arrays if get_kind(arrays, "model") is not None else add_kind("model", arrays)
-        return encode_arrays(add_kind("model", check_initial(spec, aggregate)))
+        arrays = decode_arrays(without_card(data), LARGEST_MODEL)
+        model = get_kind(arrays, "model") or arrays
+        once = {name: array for name, array in model.items() if name not in spec.task.layout.tied}
+        return encode_arrays(add_kind("model", check_initial(spec, add_kind("model", once))))
     except PayloadError as error:
         raise ChangeRefused(f"{path}: not the initial parameters of {spec.task.model['name']}: {error}") from error
 

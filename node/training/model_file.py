@@ -19,7 +19,7 @@ from chain.run import Run
 from ml.errors import PayloadError
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import get_kind
-from ml.specs.architectures import frozen_shapes
+from ml.specs.architectures import frozen_shapes, tied_names
 from node.errors import NodeError, NotFound, VerificationFailed
 from node.pb import admin_pb2 as pb
 from node.training.checkpoint import (
@@ -74,7 +74,7 @@ def read_model(data_dir: Path, genesis: Genesis, run: Run, initial_model: bytes 
         raise NodeError(f"{path}: cannot be read ({error.strerror})") from error
     own = get_kind(checkpoint.arrays, "model") or {}
     frozen = {} if initial_model is None else _get_frozen(initial_model, own)
-    return make_model_file(genesis, run, checkpoint.applied_round, frozen | own)
+    return make_model_file(genesis, run, checkpoint.applied_round, _add_tied(run, frozen | own))
 
 
 def make_model_file(genesis: Genesis, run: Run, applied_round: int, arrays: dict[str, Array]) -> ModelFile:
@@ -118,6 +118,22 @@ def _encode(arrays: Arrays, card: Mapping[str, str]) -> bytes:
     return len(header).to_bytes(8, "little") + header + plain[start:]
 
 
+def without_card(data: bytes) -> bytes:
+    """A model file as the blob of its arrays; other bytes as they are."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    if start > len(data):
+        return data
+    try:
+        header = json.loads(data[8:start])
+    except (ValueError, RecursionError):
+        return data
+    if not isinstance(header, dict) or header.pop("__metadata__", None) is None:
+        return data
+    plain = json.dumps(header, separators=(",", ":")).encode()
+    plain += b" " * (-len(plain) % 8)
+    return len(plain).to_bytes(8, "little") + plain + data[start:]
+
+
 def is_initial_needed(run: Run) -> bool:
     """Whether part of the model never changes, such as a frozen encoder: what the run began from has it, a checkpoint
     does not."""
@@ -130,3 +146,9 @@ def _get_frozen(initial_model: bytes, own: Arrays) -> dict[str, Array]:
     except PayloadError as error:
         raise VerificationFailed(f"the initial model: {error}") from error
     return {name: array for name, array in initial.items() if name not in own}
+
+
+def _add_tied(run: Run, arrays: dict[str, Array]) -> dict[str, Array]:
+    """The arrays under their further names, too, as torch's `state_dict()` has them."""
+    tied = tied_names(run.model, run.input["shape"], len(run.classes))
+    return arrays | {name: arrays[first] for name, first in tied.items() if first in arrays}

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,15 @@ from safetensors.torch import load_file
 
 from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
-from ml.models import build_model, onnx_file
-from ml.payload import Array, encode_arrays
+from ml.models import build_model, initial_parameters, onnx_file, resolve_model
+from ml.payload import Array, decode_arrays, encode_arrays
+from ml.specs import get_spec
 from node.admin import client as admin_client
 from node.admin.client import AdminClient
 from node.cli import main
 from node.cli.model import write_model
 from node.errors import NotFound, VerificationFailed
+from node.federation.run_terms import read_initial
 from node.pb import admin_pb2 as pb
 from node.training.checkpoint import CHECKPOINTS, Checkpoint, Checkpoints, Phase, get_run_dir
 from node.training.model_file import CHUNK_BYTES, is_initial_needed, make_model_file, read_model
@@ -131,6 +134,19 @@ def test_what_is_frozen_comes_from_block_0(genesis: Genesis, tmp_path: Path) -> 
     own = max(arrays.values(), key=lambda array: array.size).tobytes()
     assert own in read_model(tmp_path, genesis, genesis.run, initial).data
     assert frozen.tobytes() in read_model(tmp_path, genesis, genesis.run, initial).data
+
+
+def test_an_array_with_two_names_is_written_under_both(genesis: Genesis, tmp_path: Path) -> None:
+    named = {"name": "support.data.adapter_models:make_tied"}
+    shape, num_classes = genesis.run.input["shape"], len(genesis.run.classes)
+    run = replace(genesis.run, model=resolve_model(named, shape, num_classes))
+    save_checkpoint(tmp_path, 2, initial_parameters(run.model, shape, num_classes, 1, user_models=True))
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(read_model(tmp_path, genesis, run, None).data)
+    net = build_model(run.model, shape, num_classes, user_models=True)
+    net.load_state_dict(load_file(file))
+    arrays = read_initial(file, get_spec(run.method, run.model, num_classes, shape))  # a later run may begin from it
+    assert "model/second.weight" not in decode_arrays(arrays, len(arrays))
 
 
 def test_what_is_not_as_announced_is_not_kept(genesis: Genesis, tmp_path: Path) -> None:

@@ -60,6 +60,17 @@ def test_a_run_continues_from_the_aggregate_in_force_where_it_has_the_same_shape
     assert after.run.initial_model == MODEL
 
 
+def test_a_run_may_train_more_or_less_of_the_model_that_it_continues() -> None:
+    less, more = ({"aggregate": {"w": [2], **others}, "kinds": {}} for others in ({}, {"v": [3]}))
+    for before, after in ((less, more), (more, less)):
+        ran = execute(STATE, StartRun(2, get_terms(schema=before), MODEL), 4)
+        assert execute(ran, StartRun(3, get_terms(schema=after), None), 5, aggregate=MODEL).run.schema == after
+    for wrong in ({"w": [3], "v": [3]}, {"w": [2], "u": [1]}, {}, "w"):
+        schema = {"aggregate": wrong, "kinds": {}}
+        ran = execute(STATE, StartRun(2, get_terms(schema=more), MODEL), 4)
+        refuse(ran, StartRun(3, get_terms(schema=schema), None), "not one this run can continue from")
+
+
 def test_a_run_does_not_continue_from_what_it_cannot_read() -> None:
     other = get_terms(schema={"aggregate": {"w": [3]}, "kinds": {"1": "w"}})
     refuse(WITH_WEIGHTS, StartRun(2, other, None), "not one this run can continue from")

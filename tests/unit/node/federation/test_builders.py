@@ -243,6 +243,37 @@ def test_runs_that_cannot_be_are_refused(terms: dict[str, Any], problem: str) ->
     refuse("start_run", problem, **terms)
 
 
+def freeze_first(method: dict[str, Any]) -> State:
+    """A federation whose first run freezes the first layer."""
+    model = {**MODEL, "frozen": ["fc1.*"]}
+    return Genesis.from_mapping(
+        with_schema(make_genesis_mapping(KEYS[:4], method=method, model=model, rounds=10))
+    ).state
+
+
+def test_a_run_goes_on_with_more_or_less_that_trains() -> None:
+    frozen = freeze_first({"name": "fedavg"})
+    more = build("start_run", state=frozen, set=["model.frozen=[]"], initial="continue")
+    assert more.after.run.model == MODEL
+    less = build("start_run", set=["model.frozen=[fc1.*]"], initial="continue")
+    assert less.after.run.model == {**MODEL, "frozen": ["fc1.*"]}
+    assert set(less.after.run.schema["aggregate"]) == {"model/fc2.weight", "model/fc2.bias"}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "problem"),
+    [
+        ("fednova", ["model.frozen=[]"], "fednova goes by the aggregate in force, which has no 'model/fc1."),
+        ("fedavg", ["model.hidden=[3,4]", "model.frozen=[fc1.*,fc3.*]"], "not one this run can continue from"),
+        ("dfpl", ["model.hidden=[4,3]", "model.frozen=[]"], "run 1 has no 'fc1.weight' to continue with; name a model"),
+    ],
+)
+def test_a_run_does_not_continue_with_what_nobody_has(method: str, settings: list[str], problem: str) -> None:
+    with pytest.raises(ChangeRefused) as caught:
+        build("start_run", state=freeze_first({"name": method}), set=settings, initial="continue")
+    assert problem in str(caught.value)
+
+
 def make_model(hidden: int = 3) -> dict[str, Any]:
     shapes = parameter_shapes({"name": "mlp", "hidden": [hidden]}, (1, 8, 8), 10)
     return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}

@@ -1,0 +1,43 @@
+"""The conditions under which a run can go on from the run before: the model is the same, as far as it is not trained
+otherwise.
+
+The chain sees to it that one aggregate holds the other. What a run trains and the run before did not, it takes from
+the model that the earlier one began with; what it freezes stays as the aggregate has it.
+"""
+
+from __future__ import annotations
+
+from chain.changes.runs import StartRun
+from chain.state import State
+from ml.errors import SpecError
+from ml.specs import MethodSpec
+from node.config.genesis_file import get_run_spec
+from node.errors import ChangeRefused
+
+_NAME_ONE = "name a model for it to begin with: fednode model export writes this one"
+
+
+def check_continues(start: StartRun, before: State, after: State) -> None:
+    """Raises ChangeRefused where a run continues, and what it needs is in no model that its members hold. Raises
+    SpecError."""
+    if start.initial is not None:
+        return
+    try:
+        old = get_run_spec(before.run, before.rules, before.n)
+    except SpecError:
+        return  # a method of a newer release: whoever knows it says
+    new = get_run_spec(after.run, after.rules, after.n)
+    held = old.task.initial_schema.arrays
+    for name, array in new.task.initial_schema.arrays.items():
+        if held.get(name) != array:
+            raise ChangeRefused(f"initial: run {before.run.number} has no {name!r} to continue with; {_NAME_ONE}")
+    aggregated = before.run.schema.get("aggregate", {})
+    for name in after.run.schema.get("aggregate", {}):
+        if name not in aggregated and _reads_parent(new):
+            raise ChangeRefused(
+                f"initial: {new.name} goes by the aggregate in force, which has no {name!r} to begin with; {_NAME_ONE}"
+            )
+
+
+def _reads_parent(spec: MethodSpec) -> bool:
+    return any(spec.reads_parent(number) for number in range(1, spec.sharing_heights + 2))
