@@ -178,7 +178,7 @@ class Client:
         work = self.spec.get_local_work(height) if num_iterations is None else num_iterations
         schedule = Schedule.draw(hyper, self.state.data.train.y, round_.rng("batches"), work)
         prepared = self.method.prepare(self.state, round_, schedule)
-        lr = hyper.compute_lr(max(number, 1), len(schedule.batches))
+        lr = self.spec.compute_lr(number, len(schedule.batches))
         sgd = make_optimizer(hyper, self.state.model.parameters(), lr, prepared.on_gradients)
         return Phase(round_, schedule, prepared, sgd, time.perf_counter() - start_s, hyper.class_weights == "own")
 

@@ -92,7 +92,7 @@ class CriticalFl(AveragesParts[CriticalFlSpec]):
         state.arrays = {**start.to_arrays(), "norm": np.zeros(1), "num_authors": np.zeros(1, np.int64)}
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
-        lr = self.spec.hyperparameters.compute_lr(round_.height, len(schedule.batches))
+        lr = self.spec.compute_lr(round_.number, len(schedule.batches))
         factor = lr / max(schedule.num_iterations, 1)
         state.arrays = state.arrays | {"norm": np.zeros(1)}
 

@@ -187,7 +187,7 @@ class FedEds(SharesModel[FedEdsSpec]):
         divergence = loss.item()
         if not divergence <= MAX_DIVERGENCE:
             return f"expected a divergence of {MAX_DIVERGENCE:g} at most, got {divergence:g}"
-        lr = self.spec.hyperparameters.compute_lr(max(round_.number, 1))
+        lr = self.spec.compute_lr(round_.number)
         step = lr * _compute_length(compute_gradients(loss, parameters))
         length = _compute_length(tuple(parameter.detach() for parameter in parameters))
         if not step <= length:

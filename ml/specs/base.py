@@ -23,6 +23,7 @@ from ml.aggregation import MAX_WEIGHT, PLAIN, RULES_ON_PARENT, RuleSettings
 from ml.errors import PayloadError, SpecError, suggest
 from ml.payload import Arrays, ArraySchema, validate_arrays
 from ml.specs.architectures import Layout, get_layout, initial_schema, model_schema, num_parameters
+from ml.specs.schedule import SCHEDULES, LrSchedule
 
 MAX_COUNT = 1 << 31
 MAX_ABS = 1e6  # of a payload's floats, unless genesis sets another limit: far above what trains, far below an overflow
@@ -138,7 +139,8 @@ class Hyperparameters:
 
     What is not set leaves training as the papers have it: `optimizer` (its memory, too, begins empty in each phase),
     `clip_norm` of all gradients together, `loss` with `focal_gamma`, `label_smoothing`, `class_weights` by how often a
-    client's own samples have a class, and `sampling` that draws all its classes alike.
+    client's own samples have a class, `sampling` that draws all its classes alike, and the learning rate's `schedule`
+    over the rounds, with `warmup_rounds`, `lr_min`, `step_rounds` and `step_factor` (`ml.specs.schedule`).
     """
 
     lr: float = number(0.1, "(0, inf)")
@@ -158,6 +160,11 @@ class Hyperparameters:
     label_smoothing: float | None = number(None, "[0, 1)")
     class_weights: str | None = option("none", "own")
     sampling: str | None = option("uniform", "balanced")
+    schedule: str | None = option(*SCHEDULES)
+    warmup_rounds: int | None = count(None)
+    lr_min: float | None = number(None, "(0, inf)")
+    step_rounds: int | None = count(None)
+    step_factor: float | None = number(None, "(0, 1)")
 
     def __post_init__(self) -> None:
         if (self.local_iterations is None) == (self.local_epochs is None):
@@ -169,6 +176,7 @@ class Hyperparameters:
             raise SpecError("method.momentum", f"expected 0 with {self.optimizer}, got {self.momentum:g}")
         if self.focal_gamma is not None and self.loss != "focal":
             raise SpecError("method.focal_gamma", "expected none without loss: focal")
+        self.lr_schedule.check(self.lr, self.decay)
 
     @property
     def counts_epochs(self) -> bool:
@@ -180,10 +188,16 @@ class Hyperparameters:
         """E: how many iterations or epochs a local phase has."""
         return self.local_iterations or self.local_epochs or 0
 
-    def compute_lr(self, height: int, num_steps: int = 0) -> float:
-        """The learning rate that round `height`, from 1 on, begins with: lr * decay^(height - 1), or where decay acts
-        after each of the round's `num_steps`, lr * decay^((height - 1) * num_steps)."""
-        return float(self.lr * self.decay ** ((height - 1) * (num_steps if self.decay_unit == "step" else 1)))
+    @property
+    def lr_schedule(self) -> LrSchedule:
+        return LrSchedule(self.schedule, self.warmup_rounds, self.lr_min, self.step_rounds, self.step_factor)
+
+    def compute_lr(self, height: int, num_steps: int = 0, rounds: int = 0) -> float:
+        """The learning rate that round `height`, from 1 on, of `rounds` begins with: that of the schedule times
+        decay^(height - 1), or where decay acts after each of the round's `num_steps`, decay^((height - 1) * num_steps).
+        """
+        lr = self.lr_schedule.compute_lr(self.lr, height, rounds)
+        return float(lr * self.decay ** ((height - 1) * (num_steps if self.decay_unit == "step" else 1)))
 
     @property
     def decay_by_step(self) -> float:
@@ -280,7 +294,9 @@ class MethodSpec(ABC):
     @classmethod
     def from_mapping(cls, method: Mapping[str, Any], task: Task) -> Self:
         """Read genesis' `method`. Raises SpecError."""
-        return cls(task, cls.settings.from_mapping(method))
+        spec = cls(task, cls.settings.from_mapping(method))
+        spec.hyperparameters.lr_schedule.check_rounds(max(task.rounds - spec.sharing_heights, 0))
+        return spec
 
     @abstractmethod
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
@@ -305,6 +321,11 @@ class MethodSpec(ABC):
         """Whether weights say nothing in this method and must be signed as 1."""
 
     # ---- heights and the method's own rounds
+
+    def compute_lr(self, round_number: int, num_steps: int = 0) -> float:
+        """The learning rate that the method's round of this number begins with."""
+        rounds = max(self.task.rounds - self.sharing_heights, 0)
+        return self.hyperparameters.compute_lr(max(round_number, 1), num_steps, rounds)
 
     @property
     def sharing_heights(self) -> int:

@@ -100,9 +100,10 @@ def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] 
     """Raises ChangeRefused or SpecError where the chain would take a change and the sites could not live with it."""
     if isinstance(kind, Upgrade) and not speaks(kind.protocol):
         raise ChangeRefused(f"protocol {kind.protocol}: this release speaks {describe_spoken()}; update fednode first")
-    if after.rules.limits != before.rules.limits or after.run.number != before.run.number:
+    old, new = before.run, after.run
+    if after.rules.limits != before.rules.limits or (new.number, new.rounds) != (old.number, old.rounds):
         get_run_spec(after.run, after.rules, after.n)
-    if (after.run.classes, after.run.input) != (before.run.classes, before.run.input):
+    if (new.classes, new.input) != (old.classes, old.input):
         check_data(after.run, data)
     if isinstance(kind, StartRun) and kind.number == after.run.number:
         check_continues(kind, before, after)

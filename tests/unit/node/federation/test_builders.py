@@ -23,6 +23,7 @@ from ml.specs import get_spec
 from ml.specs.architectures import parameter_shapes
 from node.errors import ChangeRefused
 from node.federation.builders import Built, Ground, Wish, build_change, find_member, list_warnings
+from node.federation.diff import compute_differences
 from support.data.chains import make_digest, make_genesis_mapping, make_keys
 from support.data.run_schemas import with_schema
 
@@ -203,6 +204,23 @@ def test_a_run_is_the_one_in_force_with_other_settings() -> None:
     assert kind.terms["method"]["momentum"] == 0.0  # defaults are written out, whatever a later version's are
     assert kind.terms["schema"] == GENESIS.run.schema
     assert (built.after.run.number, built.after.run.initial_model) == (2, GENESIS.block0.header.aggregate)
+
+
+def test_a_schedule_is_a_difference_that_an_operator_sees() -> None:
+    built = build("start_run", set=["schedule=cosine", "lr_min=0.01", "warmup_rounds=2"], rounds=20, initial="continue")
+    shown = {each.path: each.new for each in compute_differences(GENESIS.state, built.after)}
+    assert (shown["run.method.schedule"], shown["run.method.lr_min"], shown["run.method.warmup_rounds"]) == (
+        "cosine",
+        0.01,
+        2,
+    )
+
+
+def test_rounds_that_a_schedule_cannot_do_without_are_not_taken_from_it() -> None:
+    falling = build("start_run", set=["schedule=cosine"], rounds=20, initial="continue").after
+    assert build("set_rounds", state=falling, rounds=30).after.run.rounds == 30
+    with pytest.raises(ChangeRefused, match="cosine expects a number of rounds"):
+        build("set_rounds", state=falling, rounds=0)
 
 
 def test_a_file_takes_the_place_of_whole_sections() -> None:
