@@ -1,5 +1,5 @@
-"""The schedule of the learning rate over the rounds of a run. In a round it follows from the number of the round and how
-many are planned.
+"""The schedule of the learning rate over the rounds of a run. In a round it follows from the number of the round, and
+how many are planned.
 
 With r the round, from 1 on, R the number of rounds, w those of the warm-up and p = (r - w - 1) / (R - w):
 
