@@ -1,7 +1,8 @@
 """The open changes of one database, with the approvals and the readiness that have come for them.
 
 They are durable before they are sent, this node's own and others' alike: what was approved once is never asked for
-again (FEDERATION §2). What this node itself answered is kept for good: its site's training goes by that.
+again (FEDERATION §2). What this node itself answered is kept for good, through a reset too: its site's training goes by
+that.
 """
 
 from __future__ import annotations
@@ -26,6 +27,30 @@ class StoredChange:
     readiness: Readiness | None
 
 
+def read_own_answers(rows: Rows) -> list[Approval]:
+    """This node's last answer to each change that it ever answered, each checked."""
+    query = "SELECT change_id, kind, key, data, digest FROM consent WHERE kind = ? ORDER BY number"
+    answers = []
+    for *row, digest in rows.read("own answers", query, _OWN_ANSWER):
+        rows.check("an own answer", "consent", tuple(row), digest)
+        answers.append(decode_stored("own answer", decode_approval, row[3]))
+    return answers
+
+
+def write_own_answer(rows: Rows, approval: Approval) -> None:
+    """In the place of an earlier one. Runs inside a transaction."""
+    rows.connection.execute("DELETE FROM consent WHERE change_id = ? AND kind = ?", (approval.change_id, _OWN_ANSWER))
+    _write(rows, approval.change_id, _OWN_ANSWER, b"", encode_approval(approval))
+
+
+def _write(rows: Rows, change_id: Digest, kind: int, key: bytes, data: bytes) -> None:
+    """Unless there is such a row. Runs inside a transaction."""
+    digest = compute_row_digest("consent", change_id, kind, key, data)
+    rows.connection.execute(
+        "INSERT OR IGNORE INTO consent VALUES (NULL, ?, ?, ?, ?, ?)", (change_id, kind, key, data, digest)
+    )
+
+
 class ConsentRows:
     """The open changes of one database. Methods that write are durable when they return."""
 
@@ -38,35 +63,23 @@ class ConsentRows:
             self._put(change_id, _CHANGE, b"", change)
             self._put(change_id, _APPROVAL, approval.voter, encode_approval(approval))
             if is_own:
-                self._write_own_answer(approval)
+                write_own_answer(self._rows, approval)
 
     def put_approval(self, approval: Approval, *, is_own: bool = False) -> None:
         """Keep a member's answer; an earlier one of the same change stays in its place. `is_own`: it is this node's."""
         with self._rows.transaction("approval", "an approval"):
             self._put(approval.change_id, _APPROVAL, approval.voter, encode_approval(approval))
             if is_own:
-                self._write_own_answer(approval)
+                write_own_answer(self._rows, approval)
 
     def put_own_answer(self, approval: Approval) -> None:
         """Keep this node's answer to a change that is open no more."""
         with self._rows.transaction("approval", "an own answer"):
-            self._write_own_answer(approval)
-
-    def _write_own_answer(self, approval: Approval) -> None:
-        """In the place of an earlier one."""
-        self._rows.connection.execute(
-            "DELETE FROM consent WHERE change_id = ? AND kind = ?", (approval.change_id, _OWN_ANSWER)
-        )
-        self._put(approval.change_id, _OWN_ANSWER, b"", encode_approval(approval))
+            write_own_answer(self._rows, approval)
 
     def get_own_answers(self) -> dict[Digest, Answer]:
         """The last answer of this node to each change that it ever answered."""
-        query = "SELECT change_id, kind, key, data, digest FROM consent WHERE kind = ? ORDER BY number"
-        answers: dict[Digest, Answer] = {}
-        for change_id, kind, key, data, digest in self._rows.read("own answers", query, _OWN_ANSWER):
-            self._rows.check("an own answer", "consent", (change_id, kind, key, data), digest)
-            answers[change_id] = decode_stored("own answer", decode_approval, data).answer
-        return answers
+        return {approval.change_id: approval.answer for approval in read_own_answers(self._rows)}
 
     def put_readiness(self, ready: Readiness) -> None:
         """Keep a new key's word, in the place of an earlier one."""
@@ -78,10 +91,7 @@ class ConsentRows:
             self._put(ready.change_id, _READINESS, ready.key, encode_readiness(ready))
 
     def _put(self, change_id: Digest, kind: int, key: bytes, data: bytes) -> None:
-        digest = compute_row_digest("consent", change_id, kind, key, data)
-        self._rows.connection.execute(
-            "INSERT OR IGNORE INTO consent VALUES (NULL, ?, ?, ?, ?, ?)", (change_id, kind, key, data, digest)
-        )
+        _write(self._rows, change_id, kind, key, data)
 
     def drop_changes(self, change_ids: Collection[Digest]) -> None:
         """Forget changes that are open no more, with all that came for them but this node's own answers."""

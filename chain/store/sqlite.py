@@ -36,7 +36,7 @@ from chain.errors import (
 from chain.genesis import Genesis
 from chain.store.blob_files import BlobFiles, sync_directory, translated_os_errors
 from chain.store.chain_rows import ChainRows
-from chain.store.consent_rows import ConsentRows
+from chain.store.consent_rows import ConsentRows, read_own_answers, write_own_answer
 from chain.store.damage import describe_pages, find_damaged_rows
 from chain.store.interface import Damage, Faults, StoredBlock
 from chain.store.records import RecordRows
@@ -139,8 +139,9 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
 
     @classmethod
     def reset(cls, path: Path, faults: Faults | None = None) -> int:
-        """Delete chain, rounds, evidence and blobs; keep genesis, what this node signed and what its lock rests on, and
-        the blobs that both name last: it goes on bound by its word. Returns the highest height signed.
+        """Delete chain, rounds, evidence and blobs; keep genesis, what this node signed (its operator's answers to
+        changes, too) and what its lock rests on, and the blobs that both name last: it goes on bound by its word.
+        Returns the highest height signed.
 
         Only the kept rows are read, so a damaged chain can be reset. The new database takes the old one's place in one
         rename: a crash leaves one or the other.
@@ -152,7 +153,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
             with closing(connect(database, readonly=False)) as connection:
                 rows = Rows(database, connection)
                 genesis = Genesis.from_mapping(json.loads(rows.get_identity()))
-                signed = list(read_signed(rows, 0))
+                signed, answers = list(read_signed(rows, 0)), read_own_answers(rows)
                 locked, prevotes = read_justifications(rows)
             if database.with_name(f"{DATABASE}-wal").exists():
                 raise StoreCorrupted(f"{database}: its write-ahead log could not be written back, nothing was reset")
@@ -167,6 +168,8 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
                 rows.create(genesis)
                 for row in signed:
                     write_signed(rows, *row)
+                for answer in answers:
+                    write_own_answer(rows, answer)
                 connection.executemany("INSERT INTO locked VALUES (?, ?, ?, ?)", locked)
                 connection.executemany("INSERT INTO prevotes VALUES (?, ?, ?, ?, ?)", prevotes)
                 connection.execute("COMMIT")

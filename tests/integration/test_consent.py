@@ -16,6 +16,7 @@ from chain.changes.change import Change
 from chain.changes.members import AddMember
 from chain.changes.runs import EndRun, SetRounds, StartRun
 from chain.run import TERMS
+from chain.store.sqlite import SqliteStore
 from node.consensus.service import RoundService
 from node.errors import InvalidRequest, NotFound
 from node.p2p.transport.base import Message, MessageKind
@@ -120,6 +121,31 @@ def test_a_run_goes_on_without_a_site_that_did_not_approve_it_until_it_does(tmp_
             await wait_for_trained(net, "node3")
             assert get_service(net, "node3").consent.reason is None
             net.check_agreement()
+
+    run_virtual(story())
+
+
+@pytest.mark.parametrize("answer", Answer)
+def test_what_was_answered_after_a_run_began_outlives_a_reset(tmp_path: Path, answer: Answer) -> None:
+    """Nobody else holds it: the chain that comes back from the peers has what the run began with."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4, start=()) as net:
+            ask_all(net)
+            for name in ALL:
+                net.start(name)
+            await net.wait_for_height(1)
+            others = ALL if answer is Answer.YES_WITHOUT_TRAINING else BUT_THE_LAST
+            change_id = await agree(net, make_next_run(net), *others)
+            await get_service(net, "node3").proposals.approve(change_id, answer)
+            await net.crash("node3")
+            SqliteStore.reset(net["node3"].path)
+            net.start("node3")
+            if answer is Answer.YES:
+                await wait_for_trained(net, "node3")
+            else:
+                await net.wait_for_height(net["node0"].height + 1)  # it has the chain again
+                await refrain(net, "node3")
 
     run_virtual(story())
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from chain.approvals import encode_approval, sign_approval
 from chain.audit import verify_chain
-from chain.block import ZERO, Block, Certificate, PayloadRef, Phase, Vote
+from chain.block import ZERO, Answer, Block, Certificate, PayloadRef, Phase, Vote
 from chain.codec import (
     encode_block,
     encode_certificate,
@@ -40,7 +41,15 @@ from chain.errors import (
 from chain.genesis import Genesis
 from chain.store.interface import StoredBlock
 from chain.store.sqlite import SqliteStore
-from support.data.chains import make_candidate, make_certificate, make_chain, make_contribution, make_genesis, make_keys
+from support.data.chains import (
+    make_candidate,
+    make_certificate,
+    make_chain,
+    make_contribution,
+    make_digest,
+    make_genesis,
+    make_keys,
+)
 
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS, rounds=0)
@@ -685,3 +694,20 @@ def test_a_damaged_chain_can_be_reset_but_not_damaged_signed_rows(tmp_path: Path
     with pytest.raises(StoreCorrupted, match="own vote of height 1"):
         SqliteStore.reset(tmp_path)
     assert database.read_bytes() == before
+
+
+def test_a_reset_keeps_what_the_operator_has_answered(tmp_path: Path) -> None:
+    change, late = make_digest("open"), make_digest("executed")
+    with SqliteStore.open(tmp_path, GENESIS) as store:
+        store.put_change(change, b"a change", sign_approval(ME, GENESIS.chain_id, change, Answer.YES), is_own=True)
+        for answer in (Answer.YES, Answer.YES_WITHOUT_TRAINING):
+            store.put_own_answer(sign_approval(ME, GENESIS.chain_id, late, answer))
+        kept = store.get_own_answers()
+    SqliteStore.reset(tmp_path)
+    with SqliteStore.open(tmp_path, GENESIS) as store:
+        assert store.get_own_answers() == kept == {change: Answer.YES, late: Answer.YES_WITHOUT_TRAINING}
+        assert store.get_changes() == ()
+    own = encode_approval(sign_approval(ME, GENESIS.chain_id, late, Answer.YES_WITHOUT_TRAINING))
+    flip_in(tmp_path / "chain.db", own)
+    with pytest.raises(StoreCorrupted, match="an own answer"):
+        SqliteStore.reset(tmp_path)
