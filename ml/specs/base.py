@@ -364,6 +364,11 @@ class MethodSpec(ABC):
         """The last height whose local phase reads the blobs of `height`, itself where none does; None: without end."""
         return height
 
+    @property
+    def keeps_shared(self) -> bool:
+        """Whether what later heights read stays for ever, also once the run is over."""
+        return False
+
     def wanted_in_training(
         self, height: int, beacon: bytes, me: bytes, offers: Sequence[Offer], gone: Collection[bytes] = frozenset()
     ) -> Sequence[bytes]:

@@ -97,7 +97,8 @@ class FedEdsHyperparameters(ModelHyperparameters):
 
     It has `share_max` samples at most, and of each class `share_per_class`, in `share_dtype`; whoever trains on it sees
     to the latter again, by its soft labels. The sharing round is waited for `share_collect_s`, and sets are deleted
-    when no round will train on them any more, unless `keep_sets`. Without `share` there are none.
+    when no round will train on them any more, unless `keep_sets`, which keeps them for ever. Without `share` there are
+    none.
 
     The paper's own values are lr 0.01, momentum 0.9 and weight decay 1e-4 (its batch size is not given); where they are
     not written out, the defaults are those of all methods.
@@ -249,7 +250,11 @@ class FedEdsSpec(ModelSpec):
         if not self.is_sharing(height):
             return height
         last = compute_last_round(*self._clock)
-        return None if last is None or self.hyperparameters.keep_sets else last + self.sharing_heights
+        return None if last is None else last + self.sharing_heights
+
+    @property
+    def keeps_shared(self) -> bool:
+        return self.hyperparameters.share and self.hyperparameters.keep_sets
 
     def draw(
         self, beacon: bytes, me: bytes, offers: Sequence[Offer], index: int, gone: Collection[bytes] = frozenset()

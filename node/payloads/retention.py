@@ -4,7 +4,8 @@ on demand, and streamed ones.
 Small blobs are kept for ever (DESIGN §1), so that a chain can be audited from its beginning. No audit needs payloads
 on demand, whatever their size; they stay as long as a peer may still ask for them. No audit needs streamed payloads
 either: they are carried unchanged, and may show more of the samples than others should see for ever. Blobs that
-later rounds read stay until the last of those rounds is over.
+later rounds read stay until the last of those rounds is over, or their run; those that the terms of a run keep stay for
+ever.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Retention:
         # One more than is kept: its blobs may be half gone, if this node went down while they went.
         newest = store.blocks(max(1, head - self._get_keep_heights(head)), head)
         self._newest = deque(stored.block for stored in newest)
-        # Read by later rounds, or were when this node went down.
+        # Kept by the terms of their runs, read by later rounds, or were when this node went down.
         self._old = list(read_sharing_blocks(store, runs, head - len(self._newest)))
         self._initial_models = runs.initial_models
         self._left_out: dict[str, dict[str, list[str]]] = {
@@ -78,11 +79,10 @@ class Retention:
             pruned += self._drop_left_out(self._old[-1])
         for old in self._old:
             round_ = self._runs.find(old.height)
-            is_needed = False if round_ is None else self._runs.is_needed(round_, block.height)
-            if is_needed is False:
-                pruned += self._prune(old, round_)
-            elif is_needed:
+            if round_ is not None and (self._runs.is_needed(round_, block.height) or self._runs.is_kept(round_)):
                 kept.append(old)
+            else:
+                pruned += self._prune(old, round_)
         self._old = kept
         return pruned + self._drop_initial_models()
 
@@ -219,12 +219,14 @@ def _get_large(contributions: Iterable[Contribution]) -> set[Digest]:
 
 
 def read_sharing_blocks(store: SqliteStore, runs: RunSpecs, head: int) -> Iterator[Block]:
-    """The blocks up to `head` whose blobs later rounds of their run read: of the run in force, and of that before it.
-    Runs on the store's thread."""
+    """The blocks up to `head` whose blobs later rounds of their run read: of the run in force, of that before it, and
+    of all whose terms keep them. Runs on the store's thread."""
     newest = runs.calendar.newest.run.number
-    for number in (newest - 1, newest):
+    for number in range(1, newest + 1):
         first = runs.find_round(number, 1)
-        for sharing in range(1, first.spec.sharing_heights + 1 if first is not None else 1):
+        if first is None or (number < newest - 1 and not runs.is_kept(first)):
+            continue
+        for sharing in range(1, first.spec.sharing_heights + 1):
             height = runs.calendar.get_height(Place(number, sharing))
             stored = store.get_block(height) if height is not None and height <= head else None
             if stored is not None:

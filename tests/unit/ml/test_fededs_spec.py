@@ -142,7 +142,8 @@ def test_the_first_height_shares_and_the_papers_rounds_follow() -> None:
     assert [spec.get_shared_height(height) for height in (1, 2, 3, 4)] == [None, 1, 1, None]
     assert [spec.needed_until(height) for height in (0, 1, 2, 3)] == [0, 3, 2, 3]
     assert (spec.get_shared_height(0), spec.get_streamed(0)) == (None, {})
-    assert spec_of(keep_sets=True).needed_until(1) is None
+    assert [spec_of(keep_sets=keeps).keeps_shared for keeps in (False, True)] == [False, True]
+    assert not spec_of(keep_sets=True, share=False).keeps_shared
     assert [sorted(spec.schemas(height)) for height in (1, 2)] == [["chunk_digests", "encrypted_set"], ["model"]]
     assert [spec.reads_parent(height) for height in (1, 2)] == [True, False]
 
