@@ -15,6 +15,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,63 @@ def test_four_containers_agree_through_a_crash_a_kill_and_a_stop(federation: Fed
     for node in NODES:
         federation.compose("exec", "-T", node, "fednode", "health", "--ready", "--wait", "30")
     assert federation.ask("node2", "chain", "verify")["ok"]
+
+
+CONFINED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
+
+
+@pytest.fixture
+def joiner(federation: Federation) -> Iterator[str]:
+    """A container's name, and that of its volume."""
+    name = f"{federation.project}-hospital-d"
+    try:
+        yield name
+    finally:
+        engine = federation.engine.program
+        subprocess.run((engine, "rm", "--force", name), capture_output=True, check=False)
+        subprocess.run((engine, "volume", "rm", name), capture_output=True, check=False)
+
+
+def test_a_site_joins_in_a_container_of_its_own_and_leaves(federation: Federation, joiner: str, tmp_path: Path) -> None:
+    """As docs/deploy/compose.md has it."""
+
+    def ask_joiner(*command: str) -> Any:
+        return json.loads(federation.engine.run("exec", joiner, "fednode", *command, "--json"))
+
+    def is_open(change: str, node: str) -> bool:
+        return change in [each["id"] for each in federation.ask(node, "proposals")["proposals"]]
+
+    def agree(change: str, *nodes: str) -> None:
+        for node in nodes:
+            federation.wait_for(partial(is_open, change, node), f"the change at {node}")
+            federation.compose("exec", "-T", node, "fednode", "approve", change)
+        federation.wait_for(lambda: not is_open(change, nodes[0]), "the change in a block")
+
+    federation.wait_for_height(2)
+    node = NODES[0]
+    federation.compose("exec", "-T", node, "fednode", "join-file", "-o", "/data/federation.join")
+    file = tmp_path / "federation.join"
+    file.write_text(federation.compose("exec", "-T", node, "cat", "/data/federation.join"))
+    mounts = ("-v", f"{joiner}:/data", "-v", f"{file}:/federation.join:ro")
+    options = ("--join", "/federation.join", "--name", "hospital-d", "--advertise", f"{joiner}:7050")
+    request = federation.engine.run("run", "--rm", *mounts, "fednode", "init", "/data", *options).strip()
+    place = ("--network", f"{federation.project}_default", "-v", f"{joiner}:/data")
+    federation.engine.run("run", "-d", "--name", joiner, *place, *CONFINED, "fednode", "--config", "node.yaml")
+
+    agree(federation.ask(node, "propose", "add-member", request, "--yes")["id"], *NODES[1:3])
+    federation.wait_for(lambda: not ask_joiner("status").get("silence"), "hospital-d among the members")
+    federation.wait_for(
+        lambda: any("hospital-d" in each.get("contributor_names", []) for each in ask_joiner("rounds")["rounds"]),
+        "a contribution of hospital-d",
+    )
+    agree(ask_joiner("leave", "--yes")["id"], *NODES[:3])
+    federation.wait_for(
+        lambda: "removed at height" in ask_joiner("status").get("silence", ""), "word of it at hospital-d"
+    )
+    federation.engine.run("stop", joiner)
+    assert federation.engine.run("inspect", "--format", "{{.State.ExitCode}}", joiner).strip() == "0"
+    federation.wait_for_height(max(federation.get_heights()) + 2)
+    federation.assert_one_chain()
 
 
 def test_engine_finds_the_nodes_healthy(federation: Federation) -> None:

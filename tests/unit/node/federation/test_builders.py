@@ -15,6 +15,7 @@ from chain.changes.members import AddMember, AddObserver, Convict, Pardon, Remov
 from chain.changes.rules import SetRules, Upgrade
 from chain.changes.runs import EndRun, SetRounds, StartRun
 from chain.genesis import PROTOCOL_VERSION, Genesis
+from chain.join_request import JoinRequest
 from chain.signing import encode_id
 from chain.state import Observer, State
 from chain.tip import Tip
@@ -109,6 +110,21 @@ def test_a_member_is_added_by_its_request() -> None:
 )
 def test_a_request_that_is_none_is_refused(request_line: str, problem: str) -> None:
     refuse("add_member", problem, request=request_line)
+
+
+def test_a_join_request_of_this_chain_is_taken_and_of_another_or_tampered_with_refused() -> None:
+    def ask(chain: str | None = None) -> str:
+        chain_id = GENESIS.chain_id if chain is None else make_digest(chain)
+        return JoinRequest.sign(NEW, chain_id, name="d", address="d.example.org:7050", made_ms=0).encode()
+
+    assert get_kind("add_member", request=ask()) == AddMember(NEW.id, "d")
+    assert get_kind("replace_key", name="node1", request=ask()).new == NEW.id
+    line = ask()
+    tampered = line[:60] + ("A" if line[60] != "A" else "B") + line[61:]
+    for request in (ask("another chain"), tampered, line[:-4]):
+        refuse("add_member", "request", request=request)
+        refuse("replace_key", "request", name="node1", request=request)
+    refuse("add_member", "chain: expected", request=ask("another chain"))
 
 
 def test_members_are_found_by_name_id_or_the_beginning_of_one() -> None:
