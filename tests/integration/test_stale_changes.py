@@ -42,7 +42,10 @@ def test_an_expired_change_is_approved_kept_and_executed_by_nobody(tmp_path: Pat
     """Its proposer sends it again and again, with approvals of a quorum that all came too late."""
 
     async def story() -> None:
-        async with cluster(tmp_path, 4, start=HONEST, rounds=2 if idle else 0) as net, lying(net, "node3") as liar:
+        async with (
+            cluster(tmp_path, 4, start=HONEST, rounds=2 if idle else 0, train_s=0.5) as net,
+            lying(net, "node3") as liar,
+        ):
             await net.wait_for_height(1, *HONEST)
             change, message = make_proposal(liar, RULES, span=3)
             change_id = change.compute_id(net.genesis.chain_id)
@@ -98,7 +101,7 @@ def test_a_guest_that_pushes_all_it_can_stops_nothing_and_gets_no_blob(tmp_path:
     """It was approved by all, and is not ready: votes, candidates and changes of its own are left out."""
 
     async def story() -> None:
-        async with cluster(tmp_path, 4) as net:
+        async with cluster(tmp_path, 4, train_s=1.0) as net:
             await net.wait_for_height(1)
             net.nodes["newcomer"] = Node("newcomer", NEW, tmp_path / "newcomer", ScriptedTrainer(9))
             change_id = await propose(net, "node0", AddMember(NEW.id, "newcomer"))
@@ -109,7 +112,7 @@ def test_a_guest_that_pushes_all_it_can_stops_nothing_and_gets_no_blob(tmp_path:
                     await wait_s(net, 0.1)
                 blob = net["node0"].get_block(1).header.aggregate
                 with pytest.raises(PeerUnavailable):
-                    await guest.transport.get_blob(net.id("node0"), blob)
+                    _ = [chunk async for chunk in guest.transport.fetch_blob(net.id("node0"), blob)]
                 rule = await propose(net, "node1", RULES)
                 await approve(net, rule, "node2", "node3")
                 await wait_for_state(net, "the rule", lambda state: state.rules.keep_heights == 3, *ALL)
