@@ -70,7 +70,8 @@ class _Seen:
 
 
 class Consent:
-    """One node's. `asks`: its operator is asked for each run; else it trains in all but those that share samples.
+    """One node's. `asks`: its operator is asked for each run; else it trains in all but those that share samples, and
+    those that were approved without training.
     `approves_genesis` is the operator's word on samples that the run in genesis shares. `reason` is why it does not
     train on the tip it has seen; None where it may."""
 
@@ -144,8 +145,6 @@ class Consent:
         if me is None or not state.has_round(height):
             return None
         shares = self._shares_samples(state)
-        if not self._asks and not shares:
-            return None
         reason = self._describe_run(state.run, me, shares=shares)
         if reason is None and self._asks:
             reason = self._describe_rounds(state.run, height, me) or self._describe_members(state, me)
@@ -161,7 +160,7 @@ class Consent:
         if started is None:
             return f"{what} was begun by a change that is not here"
         answer = started.answers.get(me.seat) if shares else self._get_answer(started, me)
-        if answer is Answer.YES:
+        if answer is Answer.YES or (answer is None and not self._asks and not shares):
             return None
         if answer is Answer.YES_WITHOUT_TRAINING:
             return f"{what} was approved here without training in it"

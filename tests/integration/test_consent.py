@@ -198,6 +198,16 @@ def test_with_always_a_site_trains_in_what_others_have_approved(tmp_path: Path) 
     run_virtual(story())
 
 
+def test_with_always_too_a_site_may_approve_a_run_without_training(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 4) as net:
+            await net.wait_for_height(1)
+            await agree(net, make_next_run(net), *ALL, without_training=("node1",))
+            await refrain(net, "node1")
+
+    run_virtual(story())
+
+
 def test_a_site_may_approve_a_run_without_training_and_think_better_of_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path, 4, start=(), min_contributions=2) as net:
