@@ -100,6 +100,12 @@ class AsyncClient:
         """As `Client.metrics`."""
         return await self._do(lambda client: client.metrics(series, first=first, last=last))
 
+    async def member_metrics(
+        self, measure: str | None = None, *, first: int = 1, last: int | None = None
+    ) -> list[Record]:
+        """As `Client.member_metrics`."""
+        return await self._do(lambda client: client.member_metrics(measure, first=first, last=last))
+
     async def watch(self, *kinds: str, since: str = "") -> AsyncIterator[Record]:
         """As `Client.watch`. Cancelling who waits for an event ends it."""
         client = await self._do(Client.open_another)  # whose end is no other call's

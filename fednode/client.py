@@ -17,7 +17,7 @@ from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.admin.place import read_configured_place, read_place, validate_socket
 from node.errors import ConfigError, InvalidRequest, NodeError
-from node.ledger.series import DEFAULT_SERIES, KEYS, flatten, get_names
+from node.ledger.series import DEFAULT_SERIES, KEYS, choose_measure, flatten, flatten_members, get_names
 from node.pb import admin_pb2 as pb
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from fednode.prediction import Predictions
     from node.admin.address import AdminAddress
+    from node.admin.asking import Labelled
 
 Record = dict[str, Any]
 CONFIG_SUFFIXES = (".yaml", ".yml")
@@ -173,6 +174,23 @@ class Client:
         names = _choose(series, rows)
         return [{name: row.get(name) for name in (*KEYS, *names)} for row in rows]
 
+    def member_metrics(self, measure: str | None = None, *, first: int = 1, last: int | None = None) -> list[Record]:
+        """What members publish of one measure, `accuracy` by default, side by side: a row for each round of which one
+        has, as `fednode metrics --members --json` has them.
+
+            rows = node.member_metrics("auc")
+            pandas.DataFrame([row["members"] for row in rows], [row["height"] for row in rows]).plot()
+
+        It is each site's own word, and of those alone whose configuration says `training.publish_metrics`. `first` and
+        `last` are heights.
+        """
+        chosen = choose_measure(measure)
+        with self._asking() as admin:
+            rounds = _list_rounds(admin, first, newest_first=False)
+            wanted = takewhile(lambda record: last is None or record.height <= last, rounds)
+            rows = [flatten_members(record, chosen) for record in wanted]
+        return [row for row in rows if row["members"]]
+
     def watch(self, *kinds: str, since: str = "") -> Iterator[Record]:
         """What happens in the node, as it happens, until the caller stops. As `fednode chain watch --json`.
 
@@ -263,11 +281,9 @@ class Client:
         `timeout_s`; else NodeUnreachable says so.
         """
         from fednode.prediction import predict
-        from ml.data.inference_files import DEFAULT_LABEL
-        from node.admin.asking import Labelled
 
         with self._asking() as admin:
-            return predict(admin, samples, Labelled(label, self._label or DEFAULT_LABEL), timeout_s)
+            return predict(admin, samples, self._choose_label(label), timeout_s)
 
     def evaluate(
         self,
@@ -280,14 +296,19 @@ class Client:
         """Measures the node's model on labelled samples: files, or directories that hold one for each class. As
         `fednode evaluate --json`: sensitivity, specificity, AUC and the others, with intervals, of which `resamples`
         of the bootstrap find some. `label` and `timeout_s` are as `predict` has them."""
-        from ml.data.inference_files import DEFAULT_LABEL
-        from node.admin.asking import Labelled
         from node.admin.judging import evaluate_node
 
         paths = [Path(each) for each in ([inputs] if isinstance(inputs, str | PathLike) else inputs)]
-        labelled = Labelled(label, self._label or DEFAULT_LABEL)
+        labelled = self._choose_label(label)
         with self._asking() as admin:
             return evaluate_node(admin, paths, labelled, resamples=resamples, timeout_s=timeout_s).to_record()
+
+    def _choose_label(self, label: str | None) -> Labelled:
+        """The column of labels that the caller names, or else the configuration that was connected to."""
+        from ml.data.inference_files import DEFAULT_LABEL
+        from node.admin.asking import Labelled
+
+        return Labelled(label, self._label or DEFAULT_LABEL)
 
 
 # ---- what is sent and what is shown

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from chain.block import Evidence, Id
 from chain.codec import decode_evidence, encode_evidence
 from chain.layout import MAX_HEIGHT
+from chain.published import PublishedMeasures, decode_many, encode_many
 from chain.store.interface import StoredEvidence
 from chain.store.rows import Rows, compute_row_digest, decode_stored
 
+PUBLISHED_HEIGHTS = 2000  # whose published measures are kept
+
 _USER_META = b"user/"
+_PUBLISHED_META = "published/"
 
 
 class RecordRows:
@@ -72,6 +76,22 @@ class RecordRows:
             "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", (height, data, compute_row_digest("rounds", height, data))
         )
 
+    def put_published(self, height: int, published: Iterable[PublishedMeasures]) -> None:
+        """Keep all that members have published of the round at a height, in the place of what was kept of it; what is
+        far below goes."""
+        with self._rows.transaction("meta", f"published measures of height {height}") as connection:
+            self._rows.set_meta(_make_published_key(height), encode_many(published))
+            connection.execute(
+                "DELETE FROM meta WHERE key >= ? AND key < ?",
+                (_PUBLISHED_META.encode(), _make_published_key(max(0, height - PUBLISHED_HEIGHTS + 1))),
+            )
+
+    def get_published(self, height: int) -> list[PublishedMeasures]:
+        """What members have published of the round at a height, as far as that is here."""
+        data = self._rows.get_meta(_make_published_key(height))
+        what = f"published measures of height {height}"
+        return [] if data is None else decode_stored(what, lambda data: [*decode_many(data)], data)
+
     def put_meta(self, key: str, value: Any) -> None:
         """Keep a small JSON value under a name."""
         with self._rows.transaction("meta", key):
@@ -86,6 +106,11 @@ class RecordRows:
 def _make_seen_key(height: int, author: Id, kind: int) -> bytes:
     """Under which meta key it stands when evidence was seen."""
     return f"evidence/{height}/{author.hex()}/{kind}".encode()
+
+
+def _make_published_key(height: int) -> bytes:
+    """In the order of heights."""
+    return f"{_PUBLISHED_META}{height:020d}".encode()
 
 
 def _dump(value: Any) -> bytes:

@@ -83,6 +83,23 @@ def print_classes(measures: pb.Measures) -> None:
         print_table(headings, [(one.class_name, *(str(one.given[i]) for i in places)) for one in met])
 
 
+def print_published(entry: pb.Round) -> None:
+    """A row for each member that has said something of its own model."""
+    told = [name for name in TITLES if any(name in one.values for one in entry.published)]
+    if not entry.published:
+        return
+    rows = [
+        (
+            one.name,
+            str(one.num_samples),
+            *(f"{one.values[name]:.4f}" if name in one.values else "-" for name in told),
+        )
+        for one in entry.published
+    ]
+    print("\nWhat members say of their own models, on their own test samples:")
+    print_table(("MEMBER", ">SAMPLES", *(f">{TITLES[name].upper()}" for name in told)), rows)
+
+
 def _show(one: pb.ClassMeasures, name: str) -> str:
     if name not in one.values:
         return "-"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +12,10 @@ import typer
 
 from node.cli.options import MAX_HEIGHT, AsJson
 from node.cli.target import DataDir, NodeConfigFile, Socket
-from node.ledger.series import COUNTS, DEFAULT_SERIES, flatten, get_names
+from node.ledger.series import COUNTS, DEFAULT_SERIES, choose_measure, flatten, flatten_members, get_names
 
 if TYPE_CHECKING:
-    pass
+    from node.pb import admin_pb2 as pb
 
 _Row = dict[str, Any]
 
@@ -42,6 +42,12 @@ def show(
             help="At most so many rounds: lows and highs remain, and first and last.",
         ),
     ] = None,
+    members: Annotated[
+        bool,
+        typer.Option(
+            "--members", help="One measure (accuracy, or that in --series) that members publish, side by side."
+        ),
+    ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header.")] = False,
     socket: Socket = None,
     config: NodeConfigFile = None,
@@ -57,15 +63,25 @@ def show(
     --max-points a long chain is cut into equal spans, and of each the first and the last round remain, and those where
     a series is lowest or highest.
 
+    With --members there is a column for each member that publishes its measures (training.publish_metrics): its own
+    word. These are accuracy, balanced_accuracy, macro_f1, weighted_f1, auc, average_precision, brier, calibration_error
+    and loss.
+
     Examples: fednode metrics --series accuracy,loss --csv --config node.yaml > run.csv, or with --data-dir data
     """
     from node.cli.output import print_json
 
     if as_csv and as_json:
         raise typer.BadParameter("expected --csv or --json")
+    if members:
+        if max_points is not None:
+            raise typer.BadParameter("expected --members or --max-points")
+        rounds = _read(socket, config, data_dir, first, last)
+        _show_members(rounds, choose_measure(series), as_csv=as_csv, as_json=as_json)
+        return
     names: Sequence[str]
     if max_points is None:
-        rows = list(_read(socket, config, data_dir, first, last))
+        rows = [flatten(one) for one in _read(socket, config, data_dir, first, last) if one.measured]
         names = _choose(series, rows)
     else:
         names, rows = _query(socket, config, data_dir, series, first, last, max_points)
@@ -73,16 +89,14 @@ def show(
         shown = [{name: row.get(name) for name in ("round", "time", *names)} for row in rows]
         print_json({"series": list(names), "rounds": shown})
     elif as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(("round", "time", *names))
-        writer.writerows([row.get(name) for name in ("round", "time", *names)] for row in rows)
+        _write_csv(names, [(row["round"], row["time"], row) for row in rows])
     else:
-        _print_table(names, rows)
+        _print_table(names, [(row["round"], row) for row in rows])
 
 
 def _read(
     socket: str | None, config: Path | None, data_dir: Path | None, first: int, last: int | None
-) -> Iterator[_Row]:
+) -> Iterator[pb.Round]:
     from node.cli.target import open_ledger
 
     following: int | None = first
@@ -90,9 +104,26 @@ def _read(
         while following is not None and (last is None or following <= last):
             page = node.list_rounds(following, 0, reverse=True)
             for record in page.rounds:
-                if record.measured and (last is None or record.round <= last):
-                    yield flatten(record)
+                if last is None or record.round <= last:
+                    yield record
             following = page.next if page.HasField("next") else None
+
+
+def _show_members(rounds: Iterator[pb.Round], measure: str, *, as_csv: bool, as_json: bool) -> None:
+    """A column for each member that has published something, and the rounds of which one has."""
+    from node.cli.output import print_json
+
+    rows = [row for row in (flatten_members(one, measure) for one in rounds) if row["members"]]
+    names = sorted({name for row in rows for name in row["members"]})
+    if as_json:
+        shown = [{name: row[name] for name in ("round", "time", "members")} for row in rows]
+        print_json({"measure": measure, "members": names, "rounds": shown})
+    elif as_csv:
+        _write_csv(names, [(row["round"], row["time"], row["members"]) for row in rows])
+    elif rows:
+        _print_table(names, [(row["round"], row["members"]) for row in rows])
+    else:
+        print("No member has published measures of these rounds (training.publish_metrics).")
 
 
 def _query(
@@ -128,11 +159,19 @@ def _choose(asked: str | None, rows: Sequence[_Row]) -> tuple[str, ...]:
     return names
 
 
-def _print_table(names: Sequence[str], rows: Sequence[_Row]) -> None:
+def _write_csv(names: Sequence[str], rows: Iterable[tuple[int, str, _Row]]) -> None:
+    """Number and time of each round, and its values by name."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("round", "time", *names))
+    writer.writerows((number, time, *(values.get(name) for name in names)) for number, time, values in rows)
+
+
+def _print_table(names: Sequence[str], rows: Iterable[tuple[int, _Row]]) -> None:
+    """The number of each round, and its values by name."""
     from node.cli.output import print_table
 
     headings = (">ROUND", *(f">{name.upper()}" for name in names))
-    print_table(headings, [(str(row["round"]), *(_show(row.get(name)) for name in names)) for row in rows])
+    print_table(headings, [(str(number), *(_show(values.get(name)) for name in names)) for number, values in rows])
 
 
 def _show(value: float | None) -> str:

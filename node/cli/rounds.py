@@ -147,7 +147,7 @@ def show(
     Examples: fednode rounds show 13 --scores --config node.yaml, or fednode rounds show head --data-dir data
     """
     from node.admin.json_view import to_json
-    from node.cli.measures import print_classes
+    from node.cli.measures import print_classes, print_published
     from node.cli.output import print_facts, print_json
     from node.cli.target import open_ledger
 
@@ -161,6 +161,7 @@ def show(
     print_facts(_describe(entry, get_work_unit(entry)))
     if entry.HasField("measures"):
         print_classes(entry.measures)
+    print_published(entry)
     print_scores(entry)
     if entry.HasField("schedule"):
         told = entry.schedule

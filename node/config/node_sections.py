@@ -134,6 +134,9 @@ class TrainingSection(Section):
 
     With `compare_local` the worker also trains the same model without the others, for the same work, while it has
     nothing else to do.
+
+    With `publish_metrics` the node signs its measures of each round and sends them to all members and observers, with
+    the number of its test samples; never where it has fewer of these than `publish_min_samples`.
     """
 
     device: Device = "auto"
@@ -147,6 +150,8 @@ class TrainingSection(Section):
     user_models: bool = False
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
     compare_local: bool = False
+    publish_metrics: bool = False
+    publish_min_samples: Annotated[int, Field(ge=1, le=1_000_000_000)] = 50
 
 
 class PartSection(Section):

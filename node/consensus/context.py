@@ -47,6 +47,7 @@ class NodeContext:
     approves_genesis: bool = False
     book: AddressBook | None = None  # what is dialled; None: that of the store's directory
     advertise: str | None = None  # where others may dial this node
+    publish_from: int | None = None  # of so many test samples on, measures of rounds are published; None: never
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
     slowness: Slowness = USUAL_SLOWNESS
     boundary: Boundary = field(default_factory=Boundary)

@@ -18,6 +18,7 @@ from node.consensus.actions import ContributionSeen, TrainingFailed
 from node.consensus.authenticator import Authenticator
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
+from node.consensus.published import PublishedRounds
 from node.consensus.record import Records
 from node.consensus.signer import Signer
 from node.consensus.standing import Standing
@@ -44,6 +45,7 @@ class Contributor:
         authenticator: Authenticator,
         gossip: Gossip,
         records: Records,
+        published: PublishedRounds,
         *,
         on_demand: OnDemand,
         peers: Peers,
@@ -57,6 +59,7 @@ class Contributor:
         self._authenticator = authenticator
         self._gossip = gossip
         self._records = records
+        self._published = published
         self._on_demand = on_demand
         self._peers = peers
         self._events = events
@@ -120,6 +123,7 @@ class Contributor:
                 alone = replace(alone, measures=replace(alone.measures, classes=classes))
             record.alone = alone
             record.signs = find_signs(record.measures, record.train)
+            self._published.publish(record)
         self._records.on_applied(height, metrics)
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:

@@ -23,6 +23,7 @@ from node.consensus.gossip import Gossip
 from node.consensus.hints import AddressHints
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.proposals import ProposalBook
+from node.consensus.published import PublishedRounds
 from node.consensus.serving import StoreServer
 from node.consensus.sync import Sync
 from node.events import Events
@@ -58,6 +59,7 @@ class PeerHandler:
         server: StoreServer,
         proposals: ProposalBook,
         hints: AddressHints,
+        published: PublishedRounds,
         *,
         peers: Peers,
         clocks: MemberClocks,
@@ -72,6 +74,7 @@ class PeerHandler:
         self._server = server
         self._proposals = proposals
         self._hints = hints
+        self._published = published
         self._peers = peers
         self._clocks = clocks
         self._gossip = gossip
@@ -107,6 +110,7 @@ class PeerHandler:
         self._peers.on_up(peer)
         self._gossip.greet(peer)
         self._hints.greet(peer)
+        self._published.on_peer_up(peer)
         self._events.publish("peer", peer=peer.hex(), up=True)
 
     def on_peer_down(self, peer: Id) -> None:
@@ -151,6 +155,7 @@ class PeerHandler:
         self._clocks.on_status(peer, status.time_ms)
         self._gossip.on_status(peer, status)
         self._sync.on_status()
+        self._published.on_status(peer, status.head_height)
         height = self._current.tip.height + 1
         if status.height != height or not (status.contributes or status.abstains):
             return
@@ -167,6 +172,9 @@ class PeerHandler:
             return
         if message.kind is MessageKind.HINT:
             self._hints.on_message(sender, message.data)
+            return
+        if message.kind is MessageKind.MEASURES:
+            self._published.on_message(sender, message.data)
             return
         height = self._current.tip.height + 1
         opened = self._authenticator.open(message, first=height, last=height + 1, has_room=self._has_room)

@@ -35,6 +35,7 @@ from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.opening import RoundOpener
 from node.consensus.proposals import ProposalBook
+from node.consensus.published import PublishedRounds
 from node.consensus.readiness import StandsReady
 from node.consensus.record import Records
 from node.consensus.reporter import RoundReporter
@@ -85,6 +86,7 @@ class RoundParts:
     sync: Sync
     handler: PeerHandler
     hints: AddressHints
+    published: PublishedRounds
     learner: Learner
     scheduler: TrainingScheduler
     contributor: Contributor
@@ -119,6 +121,7 @@ class RoundService:
         self.gossip = parts.gossip
         self.handler = parts.handler
         self.hints = parts.hints
+        self.published = parts.published
         self.learner = parts.learner
         self._clock = parts.clock
         self._boundary = parts.boundary
@@ -185,6 +188,7 @@ class RoundService:
                 group.create_task(self.learner.run(), name="learner")
                 group.create_task(self._keep("status", self.gossip.run), name="gossip")
                 group.create_task(self._keep("hints", self.hints.run), name="hints")
+                group.create_task(self._keep("measures", self.published.run), name="published")
                 group.create_task(self._run_sync(), name="sync")
                 group.create_task(self._keep("stall", self._stall.run), name="stall")
                 group.create_task(self._keep("readiness", self._stands_ready.run), name="readiness")

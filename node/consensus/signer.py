@@ -8,7 +8,7 @@ justify it are durable (PROTOCOL §4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chain import approvals, codec
@@ -26,10 +26,12 @@ from chain.block import (
     Readiness,
     Vote,
 )
+from chain.calendar import Place
 from chain.checkpoint import Checkpoint
 from chain.errors import SlotTaken
 from chain.genesis import Genesis
 from chain.hints import AddressHint, sign_hint
+from chain.published import PublishedMeasures, sign_published
 from chain.signing import SigningKey
 from chain.state import State
 from chain.store.sqlite import SqliteStore
@@ -115,6 +117,10 @@ class Signer:
     def sign_hint(self, *, made_ms: int, address: str) -> AddressHint:
         """The word that this node can be dialled there."""
         return sign_hint(self._key, self._chain_id, made_ms=made_ms, address=address)
+
+    def sign_measures(self, place: Place, *, num_samples: int, values: Mapping[str, float]) -> PublishedMeasures:
+        """The word that this site's model answers its own test samples so well."""
+        return sign_published(self._key, self._chain_id, place, num_samples=num_samples, values=values)
 
     # ---- what was signed before
 

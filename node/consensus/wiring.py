@@ -33,6 +33,7 @@ from node.consensus.opening import RoundOpener
 from node.consensus.participation import Participation
 from node.consensus.payload_wiring import Payloads, make_payloads
 from node.consensus.proposals import ProposalBook, load_proposals
+from node.consensus.published import PublishedRounds
 from node.consensus.readiness import StandsReady
 from node.consensus.record import Records
 from node.consensus.reporter import RoundReporter
@@ -99,6 +100,7 @@ class _Talk:
     consent: Consent
     proposals: ProposalBook
     hints: AddressHints
+    published: PublishedRounds
     handler: PeerHandler
     initial_models: InitialModels
 
@@ -161,6 +163,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         sync=ledger.sync,
         handler=talk.handler,
         hints=talk.hints,
+        published=talk.published,
         learner=learner,
         scheduler=TrainingScheduler(
             current,
@@ -285,6 +288,19 @@ def _make_talk(
         clock=c.clock,
         disk=c.disk,
     )
+    published = PublishedRounds(
+        current,
+        ledger.signer,
+        c.transport,
+        c.store,
+        c.disk,
+        chain_id=c.genesis.chain_id,
+        calendar=c.runs.calendar,
+        peers=peers,
+        clock=c.clock,
+        publish_from=c.publish_from,
+    )
+    published.load()
     authenticator = Authenticator(current.tip.state, c.clock.monotonic)
     handler = PeerHandler(
         current,
@@ -293,6 +309,7 @@ def _make_talk(
         StoreServer(c.store, c.disk, c.bulk, payloads.transfers),
         proposals,
         hints,
+        published,
         peers=peers,
         clocks=clocks,
         gossip=gossip,
@@ -303,7 +320,9 @@ def _make_talk(
     reporter = RoundReporter(
         c.me, c.clock, gossip=gossip, records=ground.records, peers=peers, events=events, boundary=c.boundary
     )
-    return _Talk(clocks, gossip, reporter, evidence, authenticator, consent, proposals, hints, handler, initial_models)
+    return _Talk(
+        clocks, gossip, reporter, evidence, authenticator, consent, proposals, hints, published, handler, initial_models
+    )
 
 
 def _make_inputs(c: NodeContext, ground: _Ground, payloads: Payloads) -> BlockInputs:
@@ -330,6 +349,7 @@ def _make_contributor(c: NodeContext, ground: _Ground, payloads: Payloads, ledge
         talk.authenticator,
         talk.gossip,
         ground.records,
+        talk.published,
         on_demand=payloads.on_demand,
         peers=ground.peers,
         events=ground.events,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chain.published import PublishedMeasures
+from chain.signing import encode_id
 from ml.measures.classification import ClassMeasures, Measures
 from ml.measures.intervals import Interval
 from node.pb import admin_pb2 as pb
@@ -34,6 +36,13 @@ def show_alone(alone: TrainedAlone) -> pb.TrainedAlone:
     if alone.measures is not None:
         shown.measures.CopyFrom(show_measures(alone.measures))
     return shown
+
+
+def show_published(published: PublishedMeasures, name: str) -> pb.PublishedMeasures:
+    """What the member of this name says of its own model."""
+    return pb.PublishedMeasures(
+        author=encode_id(published.key), name=name, num_samples=published.num_samples, values=published.get_values()
+    )
 
 
 def _show_class(one: ClassMeasures) -> pb.ClassMeasures:

@@ -30,7 +30,7 @@ from ml.errors import PayloadError
 from ml.measures.classification import Measures
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import InvalidRequest, NotFound
-from node.ledger.measures_view import show_alone, show_measures
+from node.ledger.measures_view import show_alone, show_measures, show_published
 from node.ledger.names import get_name
 from node.payloads.retention import LARGE_BYTES
 from node.pb import admin_pb2 as pb
@@ -252,6 +252,10 @@ class Ledger:
             candidate.miner_name = get_name(state, decode_id(candidate.miner))
         for score in shown.scores:
             score.name = get_name(state, decode_id(score.author))
+        for published in self._store.get_published(block.height):
+            if published.place == place:  # else a change took the height that it was said of
+                name = get_name(state, published.key)
+                shown.published.append(show_published(published, name))
         for refused in shown.not_taken:
             refused.name = get_name(state, decode_id(refused.peer))
         return shown

@@ -22,7 +22,6 @@ from chain.block import EvidenceKind, Id
 from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
-from ml.measures.classification import Measures
 from ml.measures.collapse import Sign
 from node.boundary import Boundary
 from node.consensus.actions import Absence
@@ -36,6 +35,7 @@ from node.p2p.bans import Bans
 from node.p2p.peers import Peer
 from node.p2p.refusals import Reason, Refusals
 from node.p2p.transport.base import Transport
+from node.telemetry.measured import SHORT_CHARS, collect_measures, collect_published
 from node.version import get_version
 
 LAG_S = 0.25  # between two looks at how late the event loop is
@@ -43,7 +43,6 @@ SETTLED_EVERY = 10  # of heights divisible by this the block's id is told, so th
 SETTLED_KEPT = 4
 MAX_OBJECTED = 1024  # candidates remembered, so that none is counted twice
 NEWEST_ROUNDS = 100  # where the newest measurements of an earlier life are looked for
-SHORT_CHARS = 8
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -233,31 +232,10 @@ class NodeMetrics(Collector):
         yield _gauge("fednode_rounds_done", "1 once the rounds that genesis sets are over.", service.is_done)
         yield from self._collect_facts()
 
-    def _collect_measures(self, record: Mapping[str, Any]) -> Iterable[Metric]:
-        """What the newest round's model made of the test samples."""
-        measures = GaugeMetricFamily(
-            "fednode_eval_measure",
-            "A measure of the answers to this node's test samples, after the newest round was applied.",
-            labels=("measure",),
-        )
-        by_class = GaugeMetricFamily(
-            "fednode_eval_class_measure", "Likewise of one class against all others.", labels=("measure", "class")
-        )
-        if (stored := record.get("measures")) is not None:
-            read = Measures.from_mapping(stored)
-            for name, value in read.summarise().items():
-                measures.add_metric((name,), value)
-            for one in read.by_class:
-                for name, figure in (("sensitivity", one.sensitivity), ("specificity", one.specificity)):
-                    if figure is not None:
-                        by_class.add_metric((name, one.name), figure)
-        alone = GaugeMetricFamily(
-            "fednode_alone_measure", "Likewise of a model that was trained without the others.", labels=("measure",)
-        )
-        if (told := (record.get("alone") or {}).get("measures")) is not None:
-            for name, value in Measures.from_mapping(told).summarise().items():
-                alone.add_metric((name,), value)
-        yield from (measures, by_class, alone)
+    def _collect_learning(self, record: Mapping[str, Any]) -> Iterable[Metric]:
+        """What the newest round's model is worth, and those of others, as they say."""
+        yield from collect_measures(record)
+        yield collect_published(self._service.published.list_newest(), self._service.peers)
         signs = GaugeMetricFamily(
             "fednode_not_learning", "1 while a sign lasts that the model of this site does not learn.", labels=("sign",)
         )
@@ -290,7 +268,7 @@ class NodeMetrics(Collector):
             if value is not None:
                 accuracies.add_metric((split,), value)
         yield accuracies
-        yield from self._collect_measures(record)
+        yield from self._collect_learning(record)
         yield CounterMetricFamily(
             "fednode_spoiled_aggregates",
             "Aggregates that left this node without a finite loss, or that its training diverged from.",

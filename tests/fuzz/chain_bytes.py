@@ -6,7 +6,7 @@ import hashlib
 import io
 from dataclasses import replace
 
-from chain import codec
+from chain import calendar, codec
 from chain.approvals import sign_approval, sign_readiness
 from chain.audit import read_export, write_export
 from chain.block import ZERO, Approval, ApprovedChange, Block, Body, EvidenceKind, PayloadRef, Phase, Readiness
@@ -17,6 +17,8 @@ from chain.changes.members import AddMember
 from chain.errors import DecodeError, InvalidEvidence, ValidationError
 from chain.evidence import validate_evidence
 from chain.hints import MAX_ADDRESS_BYTES, encode_hint, sign_hint
+from chain.layout import MAX_HEIGHT
+from chain.published import MAX_SAMPLES, MEASURES, ONE, encode_published, sign_published
 from fuzz.claims import Seeds, attempt, passes, takes_only_its_own
 from fuzz.federation import CANDIDATE, GENESIS, KEYS, NEWCOMER, PARENT, believing, sign_vote
 from support.data.chains import make_candidate, make_certificate, make_chain, make_contribution
@@ -96,6 +98,18 @@ def make_hints() -> Seeds:
     return {
         name: encode_hint(sign_hint(KEYS[1], GENESIS.chain_id, made_ms=made_ms + i, address=address))
         for i, (name, address) in enumerate(places.items())
+    }
+
+
+def make_published() -> Seeds:
+    """Of the member that pushes: usual ones, and the longest there are."""
+    usual = {"accuracy": 0.93, "auc": 0.991, "loss": 0.2}
+    greatest = {name: high / ONE for name, (_, high) in MEASURES.items()}
+    places = {"usual": (calendar.Place(1, 1), 114, usual), "longest": (calendar.Place(1, 1), MAX_SAMPLES, greatest)}
+    places |= {"other": (calendar.Place(2**32 - 1, MAX_HEIGHT), 1, {})}
+    return {
+        name: encode_published(sign_published(KEYS[1], GENESIS.chain_id, place, num_samples=num, values=values))
+        for name, (place, num, values) in places.items()
     }
 
 

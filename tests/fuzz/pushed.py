@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError as NotProtobuf
 from chain import codec, validation
 from chain.approvals import encode_approval, encode_proposal, encode_readiness
 from chain.block import Block, Certificate, Id, Phase
+from chain.calendar import Calendar
 from chain.errors import ChainError, DecodeError
 from chain.proposals import MAX_OPEN, Proposals
 from chain.store.sqlite import SqliteStore
@@ -24,6 +25,7 @@ from fuzz.chain_bytes import (
     make_contributions,
     make_evidences,
     make_hints,
+    make_published,
     make_votes,
 )
 from fuzz.claims import Seeds, attempt, passes
@@ -39,6 +41,7 @@ from node.consensus.hints import AddressHints
 from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.proposals import ProposalBook
+from node.consensus.published import PublishedRounds
 from node.consensus.serving import StoreServer
 from node.consensus.signer import Signer
 from node.consensus.sync import Sync
@@ -108,6 +111,18 @@ class Door:
             boundary=boundary,
         )
         self.book = AddressBook(Path("nowhere"), {}, {})
+        self.published = PublishedRounds(
+            current,
+            cast(Signer, self),
+            cast(Any, None),
+            cast(SqliteStore, None),
+            cast(Offload, None),
+            chain_id=GENESIS.chain_id,
+            calendar=Calendar([(0, STATE)]),
+            peers=peers,
+            clock=clock,
+            publish_from=None,
+        )
         self.handler = PeerHandler(
             current,
             Authenticator(STATE, clock.monotonic),
@@ -124,6 +139,7 @@ class Door:
                 clock=clock,
                 disk=cast(Offload, None),
             ),
+            self.published,
             peers=peers,
             clocks=MemberClocks(current, ME, clock),
             gossip=gossip,
@@ -180,6 +196,7 @@ def make_pushes() -> Seeds:
     hints = [pb.Envelope(hint=data) for data in make_hints().values()]
     batches = {"votes": votes + more, "round": body + block[1:] + more, "lies": contributions + evidence}
     batches |= {"statuses": status + block[:1], "consent": consent, "hints": hints}
+    batches["measures"] = [pb.Envelope(measures=data) for data in make_published().values()]
     return {name: b"\1" + pb.Batch(messages=batch).SerializeToString() for name, batch in batches.items()}
 
 
@@ -204,6 +221,7 @@ def check_push(data: bytes) -> bool:
         assert len(kind) <= 2 * STATE.n
     assert len(door.proposals) <= MAX_OPEN * STATE.n
     assert len(door.book.get_hints()) <= STATE.n
+    assert len(door.published.list_newest()) <= STATE.n
     return taken
 
 

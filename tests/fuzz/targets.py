@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from chain import codec
 from chain.errors import DecodeError
 from chain.hints import MAX_HINT_BYTES, decode_hint, encode_hint
+from chain.published import MAX_PUBLISHED_BYTES, decode_published, encode_published
 from fuzz.array_bytes import check_arrays, check_checkpoint, make_arrays, make_checkpoints
 from fuzz.chain_bytes import (
     check_block,
@@ -18,6 +19,7 @@ from fuzz.chain_bytes import (
     make_evidences,
     make_exports,
     make_hints,
+    make_published,
     make_votes,
 )
 from fuzz.claims import Target, takes_only_its_own
@@ -39,6 +41,12 @@ TARGETS: Mapping[str, Target] = {
         takes_only_its_own(codec.decode_vote, codec.encode_vote, DecodeError), make_votes, codec.MAX_VOTE_BYTES + 1
     ),
     "hint": Target(takes_only_its_own(decode_hint, encode_hint, DecodeError), make_hints, MAX_HINT_BYTES + 1),
+    "measures": Target(
+        takes_only_its_own(decode_published, encode_published, DecodeError),
+        make_published,
+        MAX_PUBLISHED_BYTES + 1,
+        ('"auc":', '"n":', "-1", "0", "1e9", "{", "}", "[[[["),
+    ),
     "certificate": Target(
         takes_only_its_own(codec.decode_certificate, codec.encode_certificate, DecodeError), make_certificates, 2048
     ),

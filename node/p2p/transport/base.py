@@ -23,6 +23,7 @@ from chain.approvals import APPROVAL_BYTES, MAX_PROPOSAL_BYTES, READINESS_BYTES
 from chain.block import Digest, Id
 from chain.codec import MAX_EVIDENCE_BYTES
 from chain.hints import MAX_HINT_BYTES
+from chain.published import MAX_PUBLISHED_BYTES
 from node.p2p.admission import Admission, Role
 from node.p2p.refusals import Reason, Refusals
 
@@ -46,6 +47,7 @@ class MessageKind(IntEnum):
     APPROVAL = 7
     READINESS = 8
     HINT = 9
+    MEASURES = 10
 
 
 MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
@@ -58,6 +60,7 @@ MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
     MessageKind.APPROVAL: APPROVAL_BYTES,
     MessageKind.READINESS: READINESS_BYTES,
     MessageKind.HINT: MAX_HINT_BYTES,
+    MessageKind.MEASURES: MAX_PUBLISHED_BYTES,
 }
 
 CONSENT_KINDS = frozenset({MessageKind.PROPOSAL, MessageKind.APPROVAL, MessageKind.READINESS})

@@ -15,7 +15,7 @@ _COPIED = ("block", "miner", "view", "votes", "payload_bytes", "pulled_bytes", "
 
 def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
     """`record` is `RoundRecord.to_mapping`'s, in which None stands for numbers that are not finite."""
-    train = record.get("train", {})
+    train, (measures, alone) = record.get("train", {}), read_measures(record)
     return {
         "time": format_time(at_ms),
         "node": node,
@@ -32,24 +32,32 @@ def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
         **{key: record.get(key) for key in _COPIED},
         "train": train,
         "apply": record.get("apply", {}),
-        "measures": _list_measures(record.get("measures")),
-        "alone": _list_measures((record.get("alone") or {}).get("measures")),
+        "measures": _list_all(measures),
+        "alone": _list_all(alone),
         "not_learned": sorted(record.get("signs", {})),
     }
 
 
-def _list_measures(measures: Mapping[str, Any] | None) -> dict[str, float]:
-    """Of all classes, and sensitivity and specificity of each."""
+def read_measures(record: Mapping[str, Any]) -> tuple[Measures | None, Measures | None]:
+    """Of this site's model, and of the one that was trained without the others, as a round's record has them."""
+    told = record.get("measures"), (record.get("alone") or {}).get("measures")
+    own, alone = (None if one is None else Measures.from_mapping(one) for one in told)
+    return own, alone
+
+
+def list_by_class(measures: Measures) -> Iterator[tuple[str, str, float]]:
+    """Sensitivity and specificity of each class: name, class and value."""
+    for one in measures.by_class:
+        for name, value in (("sensitivity", one.sensitivity), ("specificity", one.specificity)):
+            if value is not None:
+                yield name, one.name, value
+
+
+def _list_all(measures: Measures | None) -> dict[str, float]:
+    """Of all classes, and of each."""
     if measures is None:
         return {}
-    read = Measures.from_mapping(measures)
-    by_class = {
-        f"{name}/{one.name}": value
-        for one in read.by_class
-        for name, value in (("sensitivity", one.sensitivity), ("specificity", one.specificity))
-        if value is not None
-    }
-    return read.summarise() | by_class
+    return measures.summarise() | {f"{name}/{label}": value for name, label, value in list_by_class(measures)}
 
 
 def list_scalars(point: Point, prefix: str = "") -> Iterator[tuple[str, float]]:
