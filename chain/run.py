@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from chain.agreed_input import AGREED, AGREED_KEYS, INHERITED, read_agreed
 from chain.block import Digest
 from chain.errors import GenesisError
 from chain.layout import MAX_HEIGHT, MAX_U32
@@ -45,6 +46,8 @@ class Run:
         check_unique("classes", self.classes)
         if len(self.initial_model) != 32:
             raise GenesisError("initial_model", f"expected 32 bytes, got {len(self.initial_model)}")
+        if self.number == 1 and self.input.get("normalize") == INHERITED:
+            raise GenesisError("input.normalize", f"expected {AGREED} in the first run, got {INHERITED}")
         check_range("rounds", self.rounds, 0, MAX_HEIGHT)
         size = len(encode_canonical(self.schema))
         check_range("size of the schema", size, 2, MAX_SCHEMA_BYTES, path="schema")
@@ -110,12 +113,15 @@ def encode_canonical(value: object) -> bytes:
 
 
 def _read_input(top: Section) -> dict[str, Any]:
-    """Shape [channels, height, width]; resize null or [height, width]; a mean and std for all channels or for each."""
-    section = top.section("input", ("shape", "resize", "mean", "std"))
+    """Shape [channels, height, width]; resize null or [height, width]; a mean and std for all channels or for each, or
+    what says that members agree on these."""
+    section = top.section("input", ("shape", "resize", "mean", "std", *AGREED_KEYS))
     shape = _read_sizes(section.path("shape"), section.items("shape"), range(1, 5))
     resize = section.value("resize", None)
     if resize is not None:
         resize = _read_sizes(section.path("resize"), section.items("resize"), range(2, 3))
+    if agreed := read_agreed(section):
+        return {"shape": shape, "resize": resize, **agreed}
     constants: dict[str, list[float]] = {}
     for key, default in (("mean", [0.0]), ("std", [1.0])):
         values, path = section.items(key, default), section.path(key)

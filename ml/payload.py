@@ -43,6 +43,7 @@ KINDS = {
     "h": 6,
     "encrypted_set": 7,
     "chunk_digests": 8,
+    "statistics": 9,
 }
 _KIND_NAMES = {code: name for name, code in KINDS.items()}
 

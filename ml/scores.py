@@ -28,6 +28,7 @@ from ml.aggregation.gathered import stack
 from ml.aggregation.means import get_lower_median
 from ml.aggregation.robust import RUNNING_STATISTICS
 from ml.aggregation.sorting import compute_median
+from ml.aggregation.sums import sum_, trimmed_sum
 from ml.payload import Array, Arrays
 from ml.specs import AuthorPayloads, MethodSpec
 
@@ -37,9 +38,10 @@ Lengths = list[float | None]  # d of each author, None where it has nothing that
 
 
 def get_compared_kinds(spec: MethodSpec, height: int) -> list[str]:
-    """The kinds that the members of a round have a centre in: not those that each keeps its own place in, nor what is
-    carried along."""
-    return [kind for kind, rule in sorted(spec.rules(height).items()) if RULES[rule] not in (carry, stack)]
+    """The kinds that the members of a round have a centre in: not those that each keeps its own place in, what is
+    carried along, or statistics, which sites differ in."""
+    no_centre = (carry, stack, sum_, trimmed_sum)
+    return [kind for kind, rule in sorted(spec.rules(height).items()) if RULES[rule] not in no_centre]
 
 
 def compute_distances(contributions: Sequence[AuthorPayloads], kinds: Sequence[str]) -> list[float | None]:

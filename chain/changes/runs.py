@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from chain.agreed_input import explain_uninherited
 from chain.block import ZERO, Digest
 from chain.changes.base import Consent, Kind, Place
 from chain.errors import GenesisError, InvalidChange
@@ -51,6 +52,9 @@ class StartRun(Kind):
         if self.number != state.run.number + 1:
             raise InvalidChange.differs("number of the run", state.run.number + 1, self.number)
         run = self._make_run(place.height + 1, place.aggregate if self.initial is None else self.initial)
+        why = explain_uninherited(state.run.input, run.input, continues=self.initial is None)
+        if why is not None:
+            raise InvalidChange(f"input: {why}")
         if self.initial is None:
             if place.aggregate == ZERO:
                 raise InvalidChange("initial: there is no aggregate to continue from; name a model")

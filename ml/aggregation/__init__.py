@@ -9,7 +9,8 @@ distances are of integers. Work goes in blocks of 64 Ki elements, with all autho
 changes no byte.
 
 Averaged entries are float32 and nothing else; the class ids, counts and whatever `pool` and `stack` copy keep their
-type. Integer buffers of a model (`num_batches_tracked`) are not part of a model payload: receivers keep their own.
+type, and sums of statistics are of integers. Integer buffers of a model (`num_batches_tracked`) are not part of a model
+payload: receivers keep their own.
 
 A rule sees the contributions, the parent block's aggregate, both without the "kind/" in front of their names (`carry`
 apart, see there), and the settings that all members share. It raises AggregationError where they do not go together.
@@ -39,6 +40,7 @@ from ml.aggregation.robust import (
     trimmed_mean,
     trimmed_pool,
 )
+from ml.aggregation.sums import sum_, trimmed_sum
 
 __all__ = [
     "MAX_WEIGHT",
@@ -73,5 +75,7 @@ RULES: dict[str, Rule] = {
     "stack": stack,
     "nova": nova,
     "carry": carry,
+    "sum": sum_,
+    "trimmed_sum": trimmed_sum,
 }
 RULES_ON_PARENT = frozenset({"nova", "carry", "clipped_mean", "multi_krum"})  # that need the parent's aggregate

@@ -41,6 +41,7 @@ class TrainingAlone:
     """Of one client, which stands as it began."""
 
     def __init__(self, client: Client) -> None:
+        self._beside = client
         spec = LocalSpec(client.spec.task, client.spec.hyperparameters)
         self._client = Client(
             make_method(spec), copy_model(client.state.model), client.state.data, seed=client.seed, engine=client.engine
@@ -63,14 +64,16 @@ class TrainingAlone:
         """The client has trained for a round: the same is to be done here. Rounds that were missed in between are owed
         with the method's own number; one that is owed already is not owed twice."""
         for missed in range(self._last_owed + 1, round_number):
-            self._owed.append((missed, self._client.spec.get_local_work(missed)))
+            if self._beside.to_method_height(missed) is not None:
+                self._owed.append((missed, self._client.spec.get_local_work(missed)))
         if round_number > self._last_owed:
-            self._owed.append((round_number, num_iterations))
+            if self._beside.to_method_height(round_number) is not None:
+                self._owed.append((round_number, num_iterations))
             self._last_owed = round_number
 
     def step(self) -> bool:
         """Does the next step. False where there is none to do."""
-        if self._failure is not None or (self._steps is None and not self._owed):
+        if self._failure is not None or (self._steps is None and not self._owed) or not self._beside.has_samples:
             return False
         start_s = time.process_time()
         if self._steps is None:
@@ -89,8 +92,9 @@ class TrainingAlone:
     def _train(self, round_number: int, num_iterations: int) -> Generator[None]:
         """A local phase, a step at a time. Raises MlError."""
         client = self._client
+        self._look_again()
         torch.default_generator.manual_seed(client.seed + round_number)
-        phase = client.begin(round_number, b"", num_iterations)
+        phase = client.begin(self._beside.to_method_height(round_number) or round_number, b"", num_iterations)
         losses: list[Tensor] = []
         for batch in client.get_batches(phase):
             client.state.model.train()
@@ -102,6 +106,11 @@ class TrainingAlone:
             yield
         self._end(phase, losses)
 
+    def _look_again(self) -> None:
+        """The samples and the loss are the client's, whose first round may have changed them."""
+        self._client.state.data = self._beside.state.data
+        self._client.state.model.criterion = self._beside.state.model.criterion
+
     def _end(self, phase: Phase, losses: list[Tensor]) -> None:
         summary = summarise_losses(losses, phase.sgd.lr)
         self._client.end(phase, Progress(summary, len(losses), 0.0))
@@ -111,6 +120,9 @@ class TrainingAlone:
     # ---- what there is to say, and to keep
 
     def describe(self) -> Alone:
+        if self._measures is None and self._rounds and self._steps is None and self._beside.has_samples:
+            self._look_again()  # it was taken up before there were samples
+            self._measures = self._client.measure()
         owed = sum(self._count_steps(iterations) for _, iterations in self._owed) - (
             self._num_done if self._steps else 0
         )

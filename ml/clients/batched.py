@@ -57,6 +57,10 @@ def train_batched(
     What is frozen in a model must be the same in all. In `seconds` the steps count as a client's share of its group's.
     Raises as `Client.train`, and then none of them has changed.
     """
+    own_height = clients[0].to_method_height(height)
+    if own_height is None:
+        return [client.train(height, beacon) for client in clients]
+    height = own_height
     with ExitStack() as undo:
         phases = []
         for i, client in enumerate(clients):

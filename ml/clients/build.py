@@ -8,13 +8,15 @@ simulation and node i of a test network with the same seed are the same client.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
 
 from ml.aggregation import MAX_WEIGHT
+from ml.clients.agreed import AgreedClient, Unplaced
 from ml.clients.client import Client
 from ml.clients.feature_cache import place_samples
 from ml.data import get_augment, open_dataset
@@ -30,8 +32,9 @@ from ml.models import Model, Pretrained, build_model, initial_parameters, load_p
 from ml.models.base import copy_model
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed, get_partition_seed
-from ml.specs import MethodSpec, add_kind, get_kind, get_spec
+from ml.specs import MethodSpec, StatisticsSpec, add_kind, get_kind, get_spec
 from ml.specs.base import MAX_ABS
+from ml.specs.statistics import STATISTICS, Constants
 from ml.training.loop import Engine
 
 _Part = Literal["train", "test"]
@@ -62,6 +65,7 @@ class Federation:
             max_abs=self.max_abs,
             rounds=self.rounds,
             num_members=self.num_members,
+            input_=self.input,
         )
 
 
@@ -96,13 +100,13 @@ def make_client(
     source, num_classes = _Source(*opened, net, engine), len(federation.classes)
     partition = data.get("partition")
     if partition is None:
-        everyone = source.take_all("test")
-        client_data = ClientData(source.take_all("train"), everyone, everyone, num_classes)
+        own = None
+        splits: Sequence[ClientSplit] = ()
     else:
         splits, index = splits_from_mapping(partition, source.train.y, source.test.y, source.domains)
-        everyone = source.take_everyone(splits, partition["seed"])
-        client_data = source.take(splits[index], partition["seed"], everyone, num_classes)
-    return Client(make_method(spec), net, client_data, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
+        own = splits[index]
+    deal = _Deal(source, splits, 0 if partition is None else partition["seed"], num_classes)
+    return _make_client(spec, net, deal, own, initial, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
 
 
 def make_clients(
@@ -129,20 +133,48 @@ def make_clients(
     source = _Source(*opened, nets[0], engine)
     seed = get_partition_seed(run_seed)
     splits = make_partition(partition, source.train.y, source.test.y, len(nets), seed, shots, source.domains)
-    everyone = source.take_everyone(splits, seed)
-    clients = []
-    for i, (net, split) in enumerate(zip(nets, splits, strict=True)):
-        client_data = source.take(split, seed, everyone, num_classes)
-        client = Client(
-            make_method(spec),
+    deal = _Deal(source, splits, seed, num_classes)
+    return [
+        _make_client(
+            spec,
             net,
-            client_data,
+            deal,
+            split,
+            initial,
             seed=get_client_seed(run_seed, i),
             engine=engine,
             max_loss_ratio=max_loss_ratio,
         )
-        clients.append(client)
-    return clients
+        for i, (net, split) in enumerate(zip(nets, splits, strict=True))
+    ]
+
+
+def _make_client(
+    spec: MethodSpec,
+    net: Model,
+    deal: _Deal,
+    own: ClientSplit | None,
+    initial: Arrays,
+    *,
+    seed: int,
+    engine: Engine,
+    max_loss_ratio: float | None,
+) -> Client:
+    """The client whose part of the samples is `own`, or all of them. Where the run agrees on what normalises them, it
+    gets them later."""
+    if not isinstance(spec, StatisticsSpec):
+        method, dealt = make_method(spec), deal.take(own)
+        return Client(method, net, dealt, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
+    unplaced = deal.leave(own)
+    client = AgreedClient(
+        make_method(spec.inner), net, unplaced, spec, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio
+    )
+    if spec.agreement.is_inherited:
+        inherited = get_kind(initial, STATISTICS)
+        if inherited is None:
+            raise PayloadError("the initial model: expected statistics that the run inherits, got none")
+        client.agree(inherited)
+    return client
 
 
 def make_initial_aggregate(
@@ -220,9 +252,12 @@ class _Source:
         """Those that the data set has of its own."""
         return SampleDomains.of(self.train, self.test)
 
+    def normalised_by(self, constants: Constants) -> _Source:
+        return replace(self, input=self.input.with_constants(constants.mean, constants.std))
+
     def take(self, split: ClientSplit, seed: int, everyone: Samples, num_classes: int) -> ClientData:
         """The samples that one client trains and is tested on. `seed` is the one that the samples were dealt by."""
-        train = self._place("train", self._show("train", split.train, split.transform, seed), self.train.y[split.train])
+        train = self._place("train", self.show_train(split, seed), self.train.y[split.train])
         return ClientData(train, everyone.take(split.test), everyone, num_classes)
 
     def take_everyone(self, splits: Sequence[ClientSplit], seed: int) -> Samples:
@@ -239,6 +274,12 @@ class _Source:
         dataset: ArrayDataset = getattr(self, name)
         return self._place(name, fit(dataset.x, self.input.shape), dataset.y)
 
+    def show_train(self, split: ClientSplit | None, seed: int) -> Images:
+        """The samples that one client trains on, fitted and not normalised; all where they are not split."""
+        if split is None:
+            return fit(self.train.x, self.input.shape)
+        return self._show("train", split.train, split.transform, seed)
+
     def _show(self, name: _Part, rows: Indices, domain: str | None, seed: int) -> Images:
         dataset: ArrayDataset = getattr(self, name)
         x_NCHW = fit(dataset.x[rows], self.input.shape)
@@ -246,6 +287,34 @@ class _Source:
 
     def _place(self, name: _Part, x: Images, y: Labels) -> Samples:
         return place_samples(self.input.normalise(x), y, self.model, self.engine, augmented=name == "train")
+
+
+class _Deal:
+    """The dealing of a source's samples to clients: by `splits`, which were made with `seed`; without any, all samples
+    are one client's. The test set is placed once for all who see it alike."""
+
+    def __init__(self, source: _Source, splits: Sequence[ClientSplit], seed: int, num_classes: int) -> None:
+        self._source, self._splits, self._seed, self._num_classes = source, splits, seed, num_classes
+        self._placed: tuple[Constants | None, _Source, Samples] | None = None
+
+    def take(self, own: ClientSplit | None, constants: Constants | None = None) -> ClientData:
+        """One client's samples, normalised by the run's input or by `constants`."""
+        if self._placed is None or self._placed[0] != constants:
+            source = self._source if constants is None else self._source.normalised_by(constants)
+            everyone = source.take_everyone(self._splits, self._seed) if self._splits else source.take_all("test")
+            self._placed = constants, source, everyone
+        _, source, everyone = self._placed
+        if own is None:
+            return ClientData(source.take_all("train"), everyone, everyone, self._num_classes)
+        return source.take(own, self._seed, everyone, self._num_classes)
+
+    def leave(self, own: ClientSplit | None) -> Unplaced:
+        """One client's samples, to be taken when it is known what normalises them."""
+        source = self._source
+        labels = source.train.y if own is None else source.train.y[own.train]
+        num_test = len(source.test) if own is None else len(own.test)
+        read, place = partial(source.show_train, own, self._seed), partial(self.take, own)
+        return Unplaced(labels, num_test, self._num_classes, read, place)
 
 
 def _make_models(

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
+from ml.data.base import InputFormat
 from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
 from ml.measures.classification import Measures, measure
@@ -98,7 +99,21 @@ class Client:
 
     @property
     def spec(self) -> MethodSpec:
+        """That of the run, which others judge payloads by; inside, heights are the method's own."""
         return self.method.spec
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether they are as the model takes them; until then there are labels alone."""
+        return True
+
+    def to_method_height(self, height: int) -> int | None:
+        """The method's own height; None where the round is none of the method's."""
+        return height
+
+    def complete_input(self, input_format: InputFormat) -> InputFormat:
+        """The input of the run with all that has been agreed on since. Raises MlError where that is not known yet."""
+        return input_format
 
     @property
     def device(self) -> torch.device:
@@ -172,10 +187,11 @@ class Client:
         """Draw the samples of a local phase and let the method prepare for them."""
         start_s = time.perf_counter()
         self._judged = None
-        number = self.spec.get_round_number(height)
+        spec = self.method.spec
+        number = spec.get_round_number(height)
         round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset(gone), blobs or {})
-        hyper = self.spec.hyperparameters
-        work = self.spec.get_local_work(height) if num_iterations is None else num_iterations
+        hyper = spec.hyperparameters
+        work = spec.get_local_work(height) if num_iterations is None else num_iterations
         schedule = Schedule.draw(hyper, self.state.data.train.y, round_.rng("batches"), work)
         prepared = self.method.prepare(self.state, round_, schedule)
         lr = self.spec.compute_lr(number, len(schedule.batches))
@@ -218,7 +234,7 @@ class Client:
             raise Diverged(f"{last} a model that gives no numbers; expected finite ones")
         try:
             for kind, arrays in payloads.items():
-                self.spec.validate_payload(kind, arrays, phase.round.height)
+                self.method.spec.validate_payload(kind, arrays, phase.round.height)
         except PayloadError as error:
             raise Diverged(f"{last} what others would refuse: {error}") from error
         self._before = None
@@ -257,7 +273,7 @@ class Client:
         client nothing is taken, and `on_refused` hears of each. Raises Spoiled where the round would leave the client
         without a finite loss all the same, on its test samples or to train on. On failure nothing has changed.
         """
-        blobs, number = blobs or {}, self.spec.get_round_number(height)
+        blobs, number = blobs or {}, self.method.spec.get_round_number(height)
 
         def take(out: Collection[bytes]) -> Outcome:
             if peers:
@@ -294,7 +310,7 @@ class Client:
         may turn to others."""
         offers = round_.offers
         while True:
-            wanted = self.spec.wanted(round_.height, round_.beacon, round_.me, offers, aggregate, round_.gone)
+            wanted = self.method.spec.wanted(round_.height, round_.beacon, round_.me, offers, aggregate, round_.gone)
             missing = set(wanted) - blobs.keys()
             absent = {offer.author for offer in offers if not missing.isdisjoint(offer.digests.values())} - round_.gone
             if not absent:
@@ -308,7 +324,7 @@ class Client:
         stands; it may be no finite number. Whatever happens, all is as before then. Raises Stopped where `should_stop`
         says so between two chunks of samples.
         """
-        round_ = Round(height, self.spec.get_round_number(height), b"", self.seed)
+        round_ = Round(height, self.method.spec.get_round_number(height), b"", self.seed)
         before, samples = self.state_arrays(), self.state.data.matched
 
         def predict(x: Tensor) -> Prediction:
@@ -405,7 +421,7 @@ class Client:
     @contextmanager
     def seeded(self, height: int) -> Iterator[None]:
         """Dropout draws from torch's own generator: seeded for this round, and given back as it was."""
-        seed, device = derive_seed(self.seed, "dropout", self.spec.get_round_number(height)), self.device
+        seed, device = derive_seed(self.seed, "dropout", self.method.spec.get_round_number(height)), self.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a step: it also notes the
             if device.type == "cuda":  # seed, with the stack it came from, for every kind of device there is not

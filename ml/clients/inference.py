@@ -35,6 +35,7 @@ def answer(
     MlError for a model that gives no numbers, and Stopped where `should_stop` says so between two chunks.
     """
     validate_samples(x_NCHW, input_format.shape)
+    input_format = client.complete_input(input_format)
     parts: dict[str, list[Tensor]] = {}
     for start in range(0, len(x_NCHW), CHUNK):
         if should_stop():

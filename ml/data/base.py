@@ -21,7 +21,8 @@ Labels = NDArray[np.int64]
 Samples = NDArray[np.uint8] | NDArray[np.float32]
 Shape = tuple[int, int, int]  # channels, height, width
 
-_INPUT_KEYS = ("shape", "resize", "mean", "std")
+_AGREED_KEYS = ("normalize", "min_count", "class_counts")  # of constants that members agree on in the first round
+_INPUT_KEYS = ("shape", "resize", "mean", "std", *_AGREED_KEYS)
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
 
 
@@ -136,7 +137,7 @@ class InputFormat:
         """Read `{shape: [1, 28, 28], resize: [28, 28] | null, mean: [0.0], std: [1.0]}`. Raises DataError.
 
         `shape` alone decides the size. `resize` says the same to a reader, and must not contradict it. One mean or
-        deviation stands for all channels.
+        deviation stands for all channels. Where members agree on them first, they are 0 and 1 until then.
         """
         for key in mapping:
             if key not in _INPUT_KEYS:
@@ -153,6 +154,10 @@ class InputFormat:
         if not all(s > 0 for s in std):
             raise DataError(f"input.std: expected positive numbers, got {list(std)}")
         return cls((channels, height, width), mean, std)
+
+    def with_constants(self, mean: tuple[float, ...], std: tuple[float, ...]) -> InputFormat:
+        """The same input by these constants, one for each channel."""
+        return InputFormat(self.shape, mean, std)
 
     def normalise(self, x_NCHW: Images) -> Images:
         """(x - mean) / std by channel; the same array when there is nothing to do."""

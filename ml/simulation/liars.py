@@ -46,7 +46,7 @@ class Liars:
     def make(cls, mapping: Mapping[str, Any], clients: Sequence[Client], seed: int) -> Self:
         """Those of a run before its first round; from here on their samples have the labels that the attack gives them.
         Raises SpecError."""
-        attack = make_attack(mapping, clients[0].spec, len(clients))
+        attack = make_attack(mapping, clients[0].method.spec, len(clients))
         places = choose_liars(len(clients), attack.liars, seed)
         for i in places:
             state = clients[i].state
@@ -75,16 +75,19 @@ class Liars:
     def _lie(
         self, i: int, height: int, made: Trained, honest: Sequence[Mapping[str, Arrays]], common: Arrays | None
     ) -> Trained | None:
-        attack, spec = self.attack, self.clients[i].spec
+        attack, client = self.attack, self.clients[i]
+        spec, own_height = client.method.spec, client.to_method_height(height)
+        if own_height is None:  # of statistics, which attacks on what is trained leave alone
+            return made
         rng = numpy_rng(self.seed, "attack", attack.name, i, height)
-        scene = Scene(spec, height, made.payloads, honest, self.starts[i], common, len(self.clients), rng)
+        scene = Scene(spec, own_height, made.payloads, honest, self.starts[i], common, len(self.clients), rng)
         payloads = attack.lie(scene)
         if payloads is None:
             return None
         weight = made.weight if attack.weight is None or spec.max_weight_is_one else attack.weight
         lie = replace(made, weight=weight, payloads=attack.claim(scene, payloads))
         try:
-            validate_contribution(spec, height, lie)
+            validate_contribution(spec, own_height, lie)
         except PayloadError as error:
             _log.info("refused the contribution of client %d at height %d: %s", i, height, error)
             return None

@@ -293,7 +293,7 @@ def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundR
         round=played.height,
         taa=compute_mean(metrics["accuracy"] for metrics in after),
         tal=compute_mean(metrics["loss"] for metrics in after),
-        taa_local=compute_mean(metrics["accuracy"] for metrics in before),
+        taa_local=compute_mean(metrics.get("accuracy", math.nan) for metrics in before),  # none is trained in all
         global_=compute_mean(metrics["accuracy"] for metrics in on_all),
         tal_global=compute_mean(metrics["loss"] for metrics in on_all),
         sent_params=played.sent.params,
@@ -315,7 +315,7 @@ def _compute_known_mean(told: Sequence[Metrics], name: str) -> float | None:
 
 def _describe(i: int, client: Client, made: Trained | None) -> ClientResult:
     accuracy, global_accuracy = client.evaluate()["accuracy"], client.evaluate("global")["accuracy"]
-    local_accuracy = None if made is None else made.metrics["accuracy"]
+    local_accuracy = None if made is None else made.metrics.get("accuracy")
     return ClientResult(i, accuracy, global_accuracy, local_accuracy, client.num_train, client.num_test)
 
 

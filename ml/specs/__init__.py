@@ -31,6 +31,7 @@ from ml.specs.moon import MoonHyperparameters, MoonSpec
 from ml.specs.mpfedcl import MpFedClHyperparameters, MpFedClSpec
 from ml.specs.peers import PeerHyperparameters, PeerSpec
 from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
+from ml.specs.statistics import StatisticsSpec, agree, count_own_rounds
 from ml.specs.swim import SwimHyperparameters, SwimSpec
 from ml.specs.uapdfl import UaPdflHyperparameters, UaPdflSpec
 
@@ -44,6 +45,7 @@ __all__ = [
     "PrototypeHyperparameters",
     "PrototypeSpec",
     "FedAvgSpec",
+    "StatisticsSpec",
     "DfplHyperparameters",
     "DfplSpec",
     "BladeFlHyperparameters",
@@ -117,10 +119,12 @@ def get_spec(
     rounds: int = 0,
     num_members: int = 0,
     max_abs: float = MAX_ABS,
+    input_: Mapping[str, Any] | None = None,
 ) -> MethodSpec:
     """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1,
     `max_abs` another of its limits; `rounds` is how many are planned, 0 if there is no end; `num_members` how many
-    members there are, which may be left out where nothing will be aggregated.
+    members there are, which may be left out where nothing will be aggregated. `input_` is genesis' `input`, which says
+    whether members agree on statistics.
 
     Raises SpecError with the dotted place of an unknown method, model or key, or of a value out of range.
     """
@@ -129,8 +133,9 @@ def get_spec(
         raise SpecError("method.name", f"expected one of {', '.join(METHODS)}, got {name!r}")
     if name not in METHODS:
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
-    task = Task(model, tuple(input_shape), num_classes, max_weight, rounds, num_members, max_abs)
-    return METHODS[name].from_mapping(method, task)
+    own_rounds = count_own_rounds(rounds, input_ or {})
+    task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs)
+    return agree(METHODS[name].from_mapping(method, task), input_ or {})
 
 
 def compute_aggregate(
@@ -141,10 +146,14 @@ def compute_aggregate(
     `parent` is the decoded aggregate of the block before, with its kinds in front of the names. None where the method
     votes on nothing: its aggregate is the zero digest. Raises AggregationError.
     """
-    rules = spec.rules(height)
-    if not rules:
+    rules, kept = spec.rules(height), spec.get_kept(height)
+    if not rules and not kept:
         return None
+    if kept and parent is None:
+        raise AggregationError(f"expected the parent's aggregate, which {', '.join(sorted(kept))} is of, got none")
     aggregate: dict[str, Array] = {}
+    for kind in kept:
+        aggregate |= add_kind(kind, get_kind(parent, kind) or {})
     for kind, rule in sorted(rules.items()):
         if RULES[rule] is carry:
             aggregate |= carry((), parent)

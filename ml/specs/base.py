@@ -139,8 +139,9 @@ class Hyperparameters:
 
     What is not set leaves training as the papers have it: `optimizer` (its memory, too, begins empty in each phase),
     `clip_norm` of all gradients together, `loss` with `focal_gamma`, `label_smoothing`, `class_weights` by how often a
-    client's own samples have a class, `sampling` that draws all its classes alike, and the learning rate's `schedule`
-    over the rounds, with `warmup_rounds`, `lr_min`, `step_rounds` and `step_factor` (`ml.specs.schedule`).
+    client's own samples have a class, or all members' samples, where they have agreed on that (`agreed`), `sampling`
+    that draws all its classes alike, and the learning rate's `schedule` over the rounds, with `warmup_rounds`,
+    `lr_min`, `step_rounds` and `step_factor` (`ml.specs.schedule`).
     """
 
     lr: float = number(0.1, "(0, inf)")
@@ -158,7 +159,7 @@ class Hyperparameters:
     loss: str | None = option("cross_entropy", "focal")
     focal_gamma: float | None = number(None, "(0, inf)")
     label_smoothing: float | None = number(None, "[0, 1)")
-    class_weights: str | None = option("none", "own")
+    class_weights: str | None = option("none", "own", "agreed")
     sampling: str | None = option("uniform", "balanced")
     schedule: str | None = option(*SCHEDULES)
     warmup_rounds: int | None = count(None)
@@ -308,7 +309,11 @@ class MethodSpec(ABC):
 
     def reads_parent(self, height: int) -> bool:
         """Whether the aggregate of this height needs the one before it, as `nova` and `carry` do."""
-        return not RULES_ON_PARENT.isdisjoint(self.rules(height).values())
+        return bool(self.get_kept(height)) or not RULES_ON_PARENT.isdisjoint(self.rules(height).values())
+
+    def get_kept(self, height: int) -> Collection[str]:
+        """The kinds that the aggregate of this height takes over from the one before it, as far as that has them."""
+        return ()
 
     @property
     def rule_settings(self) -> RuleSettings:

@@ -22,6 +22,7 @@ from typing import Any
 from ml.aggregation.nova import NOVA_NUMBERS
 from ml.payload import ArraySchema, ArraySpec
 from ml.specs.base import MethodSpec
+from ml.specs.statistics import StatisticsSpec
 
 SAME = "aggregate"  # in the place of arrays that the aggregate has under the same names
 
@@ -29,11 +30,9 @@ SAME = "aggregate"  # in the place of arrays that the aggregate has under the sa
 def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
     """The schema of a run by this method."""
     last = spec.sharing_heights + 1  # what is sent is the same in all rounds from here on
-    aggregate = {
-        f"{kind}/{name}": _describe_array(array)
-        for kind, rule in spec.rules(last).items()
-        for name, array in _get_result(rule, spec.schemas(last)[kind]).items()
-    }
+    aggregate = _describe_results(spec.rules(last), spec.schemas(last))
+    if isinstance(spec, StatisticsSpec):  # which stay in every aggregate
+        aggregate |= _describe_results(spec.rules_of_statistics, spec.statistics_schemas)
     spans: list[tuple[int, dict[str, Any]]] = []
     for number in range(1, last + 1):
         payloads = _describe_round(spec, number, aggregate)
@@ -44,6 +43,14 @@ def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
         end = spans[i + 1][0] - 1 if i + 1 < len(spans) else None
         rounds[str(first) if first == end else f"{first}..{'' if end is None else end}"] = payloads
     return {"aggregate": aggregate, "rounds": rounds}
+
+
+def _describe_results(rules: Mapping[str, str], schemas: Mapping[str, ArraySchema]) -> dict[str, str]:
+    return {
+        f"{kind}/{name}": _describe_array(array)
+        for kind, rule in rules.items()
+        for name, array in _get_result(rule, schemas[kind]).items()
+    }
 
 
 def _describe_round(spec: MethodSpec, number: int, aggregate: Mapping[str, str]) -> dict[str, Any]:
@@ -77,6 +84,11 @@ def _get_result(rule: str, schema: ArraySchema) -> Mapping[str, ArraySpec]:
         return {**arrays, "authors": ArraySpec("int64", arrays["classes"].shape)}
     if rule == "stack":
         return {name: replace(array, shape=("authors", *array.shape)) for name, array in arrays.items()}
+    if rule in ("sum", "trimmed_sum"):
+        channels = arrays["sums"].shape[:1]
+        shapes = {"sites": (), "samples": (), "counts": channels}
+        summed = {name: array for name, array in arrays.items() if name != "count"}
+        return {**summed, **{name: ArraySpec("int64", shape) for name, shape in shapes.items()}}
     if rule == "nova":
         return {name: array for name, array in arrays.items() if name not in NOVA_NUMBERS}
     return arrays

@@ -6,6 +6,7 @@ are King and Zeng's (2001): N / (C n_c) for a class with n_c of N samples, C bei
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,17 +38,30 @@ class Criterion:
         return focused_B.mean() if self.weights is None else focused_B.sum() / self.weights[y_B].sum()
 
 
-def make_criterion(hyper: Hyperparameters, y_N: Tensor, num_classes: int) -> Criterion:
-    """The criterion of a client whose training samples have these classes."""
+def make_criterion(
+    hyper: Hyperparameters, y_N: Tensor, num_classes: int, agreed: Sequence[int] | None = None
+) -> Criterion:
+    """The criterion of a client whose training samples have these classes; `agreed` is how many samples of each class
+    all members have, once that is known."""
+    weights = None
+    if hyper.class_weights == "own":
+        weights = compute_class_weights(y_N, num_classes)
+    elif hyper.class_weights == "agreed" and agreed is not None:
+        weights = weigh_classes(torch.tensor(agreed, device=y_N.device))
     return Criterion(
         smoothing=hyper.label_smoothing or 0.0,
-        weights=compute_class_weights(y_N, num_classes) if hyper.class_weights == "own" else None,
+        weights=weights,
         gamma=(hyper.focal_gamma or GAMMA) if hyper.loss == "focal" else None,
     )
 
 
 def compute_class_weights(y_N: Tensor, num_classes: int) -> Tensor:
+    """The weights by the classes of these samples."""
+    return weigh_classes(torch.bincount(y_N, minlength=num_classes))
+
+
+def weigh_classes(counts_C: Tensor) -> Tensor:
     """[C], by which each class that occurs weighs as much in all as any other; 1 for one that does not."""
-    counts_C = torch.bincount(y_N, minlength=num_classes).float()
-    num_present = (counts_C > 0).sum()
-    return torch.where(counts_C > 0, len(y_N) / (num_present * counts_C.clamp(min=1)), torch.ones_like(counts_C))
+    counts_C = counts_C.float()
+    total, num_present = counts_C.sum(), (counts_C > 0).sum()
+    return torch.where(counts_C > 0, total / (num_present * counts_C.clamp(min=1)), torch.ones_like(counts_C))

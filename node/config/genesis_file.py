@@ -113,6 +113,7 @@ def make_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
         rounds=run.rounds,
         max_abs=rules.limits.max_abs,
         num_members=num_members,
+        input_=run.input,
     )
 
 

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from chain.agreed_input import AGREED, INHERITED
 from chain.block import ZERO, Digest
 from chain.codec import encode_certificate
 from chain.errors import BlobMissing, ChainError, StoreCorrupted, StoreLocked
 from chain.genesis import PROTOCOL_VERSION, ForkPoint, Founder, Genesis
+from chain.run import Run
 from chain.signing import decode_id
 from chain.state import State
 from chain.store.interface import SEEN
@@ -24,6 +26,7 @@ from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays
 from ml.specs import add_kind
+from ml.specs.run_schema import describe_payloads
 from node.config.genesis_file import check_initial, get_genesis_spec, refuse_existing, write_genesis
 from node.config.genesis_members import parse_member
 from node.errors import ConfigError, NodeError, NotFound, VerificationFailed
@@ -127,18 +130,26 @@ def _make_fork(store: SqliteStore, old: Genesis, founders: Sequence[Founder]) ->
         chain_name=old.chain_name,
         created_at_ms=head.block.header.time_ms,
         founders=tuple(founders),
-        run=replace(state.run, number=1, first_height=1, is_ended=False),
+        run=_begin_anew(state.run),
         rules=replace(state.rules, min_contributions=num_min),
         profile=old.profile,
         observers=tuple(observer for observer in state.observers if observer.key not in keys),
         forked_from=point,
     )
+    if draft.run.input != state.run.input:
+        draft = replace(draft, run=replace(draft.run, schema=describe_payloads(get_genesis_spec(draft))))
     for digest in (head.block.header.aggregate, state.run.initial_model):
         model = _find_model(store, draft, digest)
         if model is not None:
             final = replace(draft, run=replace(draft.run, initial_model=hashlib.sha256(model).digest()))
             return final, model, digest == head.block.header.aggregate
     raise NotFound("neither the model of the head nor that which its run began with is in this data directory")
+
+
+def _begin_anew(run: Run) -> Run:
+    """The run as a chain's first. Statistics that it inherited are agreed on anew, by those who are there."""
+    input_ = {**run.input, "normalize": AGREED} if run.input.get("normalize") == INHERITED else run.input
+    return replace(run, number=1, first_height=1, is_ended=False, input=input_)
 
 
 def _find_model(store: SqliteStore, genesis: Genesis, digest: Digest) -> bytes | None:

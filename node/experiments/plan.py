@@ -262,7 +262,7 @@ def _make_spec(
         given["local_iterations"] = (plan.local_iterations if plan else 1, ("budget",))
     try:
         mapping = {key: value for key, (value, _) in given.items()}
-        return get_spec(mapping, *_TASK, rounds=settings.values["rounds"])
+        return get_spec(mapping, *_TASK, rounds=settings.values["rounds"], input_=settings.values["input"])
     except SpecError as error:
         key = error.path.removeprefix("method.")
         place = given[key][1] if key in given else keys

@@ -131,7 +131,14 @@ def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
             if config is not None:
                 looked_at[place] = (len(get_classes(config.data)), config.input or {})
             num_classes, input_ = looked_at[place]
-            get_spec(run.config["method"], run.config["model"], num_classes, input_["shape"], rounds=run.num_heights)
+            get_spec(
+                run.config["method"],
+                run.config["model"],
+                num_classes,
+                input_["shape"],
+                rounds=run.num_heights,
+                input_=input_,
+            )
         except (DataError, SpecError) as error:
             raise ConfigError(f"{run.label}: {error}") from error
 

@@ -173,8 +173,9 @@ def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
     machine."""
     top = Section("", terms, ("run", "set", "rounds", "initial"))
     given, rounds = top.tree("run", {}), top.optional_integer("rounds")
-    start = draft_run(ground.state, given, top.texts("set") if top.has("set") else (), rounds)
     initial = top.text("initial")
+    settings = top.texts("set") if top.has("set") else ()
+    start = draft_run(ground.state, given, settings, rounds, continues=initial == CONTINUE)
     if Path(initial).is_absolute():
         return begin_from(start, ground.state, Path(initial))
     if initial == CONTINUE:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chain.agreed_input import AGREED, INHERITED, explain_uninherited
 from chain.changes.runs import StartRun
 from chain.run import Run
 from chain.schema import Section
@@ -42,9 +43,12 @@ def check_run(state: State) -> None:
         )
 
 
-def draft_run(state: State, given: Mapping[str, Any], settings: Sequence[str], rounds: int | None) -> StartRun:
+def draft_run(
+    state: State, given: Mapping[str, Any], settings: Sequence[str], rounds: int | None, *, continues: bool = True
+) -> StartRun:
     """The next run: `given` sections in the place of those in force, under `settings` KEY=VALUE. It continues from the
-    aggregate in force. Raises ChangeRefused, or GenesisError and SpecError naming the place."""
+    aggregate in force, or is to begin from a model that the caller names. Raises ChangeRefused, or GenesisError and
+    SpecError naming the place."""
     in_force = {key: value for key, value in state.run.to_terms().items() if key in SECTIONS}
     Section("", given, SECTIONS)  # which complains of keys that are none
     terms = in_force | dict(given) | ({} if rounds is None else {"rounds": rounds})
@@ -52,6 +56,8 @@ def draft_run(state: State, given: Mapping[str, Any], settings: Sequence[str], r
         terms = dict(apply_settings(terms, settings, SECTIONS).value)
     except ConfigError as error:
         raise ChangeRefused(str(error)) from error
+    if not any(setting.startswith("input.normalize=") for setting in settings):
+        terms = _settle_statistics(state, terms, continues=continues)
     if isinstance(terms["model"], Mapping):
         terms["model"] = complete_model(terms["model"])
     number = state.run.number + 1
@@ -61,6 +67,16 @@ def draft_run(state: State, given: Mapping[str, Any], settings: Sequence[str], r
     made = _make_run(terms, number)
     agreed = {key: value for key, value in made.to_terms().items() if key != "initial_model"}
     return StartRun(number, agreed, None)
+
+
+def _settle_statistics(state: State, terms: Mapping[str, Any], *, continues: bool) -> dict[str, Any]:
+    """`terms` whose agreed statistics are those in force where the run can take them over, and made anew elsewhere."""
+    input_ = terms["input"]
+    if not isinstance(input_, Mapping) or input_.get("normalize") not in (AGREED, INHERITED):
+        return dict(terms)
+    inherited = {**state.run.input, **input_, "normalize": INHERITED}
+    can_inherit = explain_uninherited(state.run.input, inherited, continues=continues) is None
+    return {**terms, "input": {**input_, "normalize": INHERITED if can_inherit else AGREED}}
 
 
 def _make_run(terms: Mapping[str, Any], number: int) -> Run:

@@ -14,8 +14,10 @@ import numpy as np
 
 from ml.aggregation import RULES, Contributed, RuleSettings
 from ml.aggregation.nova import NOVA_NUMBERS, compute_norm
+from ml.data.statistics import compute_statistics
 from ml.payload import Array, Arrays, encode_arrays
 from ml.seeding import numpy_rng
+from ml.specs.statistics import Agreement
 
 SETTINGS = RuleSettings(max_liars=2, weight_cap=4, momentum=0.9)
 
@@ -108,8 +110,22 @@ def make_near_rows() -> list[Contributed]:
     return made
 
 
+def make_statistics(num_authors: int = 7) -> list[Contributed]:
+    """What sites of unlike sizes tell of samples with three features of unlike scales; the last tells nothing."""
+    made = []
+    for index in range(num_authors):
+        rng = numpy_rng("statistics of sites", index)
+        size = 3 if index == num_authors - 1 else int(rng.integers(5, 400))
+        x_NCHW = (rng.standard_normal((size, 3, 1, 1)) * [[[1e-6]], [[1]], [[1e6]]]).astype(np.float32)
+        told = compute_statistics(x_NCHW, rng.integers(0, 4, size), 4, Agreement(class_counts=True))
+        made.append(Contributed(author(index), 1, told))
+    return made
+
+
 def make_given(rule: str) -> tuple[list[Contributed], Arrays, RuleSettings]:
     """Contributions that suit a rule, a parent's aggregate, and settings."""
+    if rule in ("sum", "trimmed_sum"):
+        return make_statistics(), {}, SETTINGS
     if rule == "nova":
         return *make_near_models(), SETTINGS
     if rule in ("clipped_mean", "multi_krum"):

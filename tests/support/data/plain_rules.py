@@ -129,6 +129,8 @@ def compute(rule: str, given: Sequence[Contributed], parent: Arrays | None, sett
         return _compute_pool(ordered, settings.max_liars if rule == "trimmed_pool" else 0)
     if rule == "nova":
         return _compute_nova(ordered, parent or {}, settings)
+    if rule in ("sum", "trimmed_sum"):
+        return _compute_sum(ordered, settings, settings.max_liars if rule == "trimmed_sum" else 0)
     return _compute_whole(rule, ordered, parent or {}, settings)
 
 
@@ -244,6 +246,51 @@ def _compute_nova(ordered: Sequence[Contributed], parent: Arrays, settings: Rule
                 numbers.append(round_to_float32(max(-LARGEST, min(LARGEST, p - acc * tau_eff / sum(weights)))))
         out[name] = to_array(numbers, ordered[0].arrays[name].shape)
     return out
+
+
+def read_digits(array: Array) -> list[int]:
+    return [sum(digit * 2 ** (40 * i) for i, digit in enumerate(row)) for row in array.tolist()]
+
+
+def write_digits(totals: Sequence[int], num: int) -> Array:
+    rows = []
+    for total in totals:
+        row, rest = [], abs(total)
+        for _ in range(num):
+            row.append(rest % 2**40 if total >= 0 else -(rest % 2**40))
+            rest //= 2**40
+        rows.append(row)
+    return np.array(rows, np.int64)
+
+
+def _compute_sum(ordered: Sequence[Contributed], settings: RuleSettings, trim: int) -> dict[str, Array]:
+    told = [c.arrays for c in ordered if int(c.arrays["count"])]
+    counts = [int(arrays["count"]) for arrays in told]
+    capped = cap(counts, settings.weight_cap)
+
+    def shrink(values: Sequence[int], i: int) -> list[int]:
+        shares = [Fraction(value * capped[i], counts[i]) for value in values]
+        return [math.floor(share) if share >= 0 else math.ceil(share) for share in shares]
+
+    sums = [shrink(read_digits(arrays["sums"]), i) for i, arrays in enumerate(told)]
+    squares = [shrink(read_digits(arrays["squares"]), i) for i, arrays in enumerate(told)]
+    classes = [shrink(arrays["classes"].tolist(), i) for i, arrays in enumerate(told)]
+    out_counts, out_sums, out_squares = [], [], []
+    for channel in range(len(sums[0])):
+        away = min(trim, (len(told) - 1) // 2)
+        by_size = sorted(range(len(told)), key=lambda i: (Fraction(squares[i][channel], capped[i]), i))
+        kept = by_size[away : len(told) - away]
+        out_counts.append(sum(capped[i] for i in kept))
+        out_sums.append(sum(sums[i][channel] for i in kept))
+        out_squares.append(sum(squares[i][channel] for i in kept))
+    return {
+        "sites": np.array(len(told), np.int64),
+        "samples": np.array(sum(counts), np.int64),
+        "counts": np.array(out_counts, np.int64),
+        "sums": write_digits(out_sums, 5),
+        "squares": write_digits(out_squares, 7),
+        "classes": np.array([sum(column) for column in zip(*classes, strict=True)], np.int64),
+    }
 
 
 def flatten(array: Array) -> Numbers:

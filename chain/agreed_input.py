@@ -1,0 +1,51 @@
+"""The part of a run's `input` that says members agree on what normalises it, in place of constants.
+
+`normalize: agreed` has a round of statistics before all others; `inherited` takes those of the run before, which only a
+run that continues can. `min_count` is the fewest samples that a site tells of; with `class_counts` sites tell how many
+samples of each class they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chain.errors import GenesisError
+from chain.layout import MAX_U32
+from chain.schema import Section, check_choice, check_range
+
+AGREED, INHERITED = "agreed", "inherited"
+AGREED_KEYS = ("normalize", "min_count", "class_counts")
+MIN_COUNT = 5
+
+
+def read_agreed(section: Section) -> dict[str, Any]:
+    """The settings, written out; {} where the input has constants. Raises GenesisError."""
+    word = section.value("normalize", None)
+    if word is None:
+        for key in AGREED_KEYS[1:]:
+            if section.has(key):
+                raise GenesisError(section.path(key), "expected none without normalize: agreed")
+        return {}
+    check_choice(section.path("normalize"), section.text("normalize"), (AGREED, INHERITED))
+    for key in ("mean", "std"):
+        if section.has(key):
+            raise GenesisError(section.path(key), f"expected none with normalize: {word}")
+    min_count = section.integer("min_count", MIN_COUNT)
+    check_range(section.path("min_count"), min_count, 1, MAX_U32 >> 1)
+    agreed = {"normalize": word, "min_count": min_count}
+    return agreed | ({"class_counts": True} if section.flag("class_counts", False) else {})
+
+
+def explain_uninherited(before: Mapping[str, Any], after: Mapping[str, Any], *, continues: bool) -> str | None:
+    """Why a run with the input `after` cannot have the statistics of the run before, whose input was `before`. None
+    where it can, or asks for none of them."""
+    if after.get("normalize") != INHERITED:
+        return None
+    if not continues:
+        return "normalize: inherited goes with a run that continues; agreed begins anew"
+    if before.get("normalize") is None:
+        return "normalize: the run before has no agreed statistics to inherit"
+    if any(before[key] != after[key] for key in ("shape", "resize")):
+        return "normalize: statistics are inherited by the same shape and resize only"
+    return None

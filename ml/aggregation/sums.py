@@ -1,0 +1,126 @@
+"""Sums of what sites tell of their samples: how many there are, their values and the squares of these.
+
+Integers alone, so that a sum is exact whatever the order, and the same however the samples are dealt out. A value is
+counted in units of 2^-44, a square in units of 2^-88. Such sums have more digits than an int64: each stands as a row of
+digits to the base 2^40, lowest first, all of the sum's own sign.
+
+A site that tells nothing has `count` 0, and is left out. Where the run caps weights, no site counts more samples than
+that; its sums shrink alike. The trimmed sum leaves out, channel by channel, the f sites with the smallest and the f
+with the largest mean square: what is left is no larger than some honest site's, and its mean cannot be either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from ml.aggregation.contributed import PLAIN, Contributed, RuleSettings, check_alike, get_common_names, order_by_author
+from ml.aggregation.means import get_lower_median
+from ml.errors import AggregationError
+from ml.payload import Array, Arrays
+
+UNIT_BITS = 44  # a value of 1 is 2^44 units
+LIMIT_BITS = 40  # values are below 2^40 either way
+DIGIT_BITS = 40
+BASE = 1 << DIGIT_BITS
+SUM_DIGITS = 5  # 2^200: of values below 2^84 units, and 2^112 of them
+SQUARE_DIGITS = 7  # 2^280, of squares below 2^168
+PER_CLASS = "classes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """One site's word, as integers: samples, and for each channel the sums of values and of squares."""
+
+    count: int
+    sums: list[int]
+    squares: list[int]
+    classes: list[int] | None
+
+
+def to_digits(totals: Iterable[int], num_digits: int) -> Array:
+    """int64[C, num_digits] of C integers, which fit."""
+    rows = [
+        [(abs(total) >> (DIGIT_BITS * i)) % BASE * (-1 if total < 0 else 1) for i in range(num_digits)]
+        for total in totals
+    ]
+    return np.array(rows, np.int64).reshape(len(rows), num_digits)
+
+
+def from_digits(digits_CD: Array) -> list[int]:
+    """The C integers whose digits these are."""
+    return [sum(digit << (DIGIT_BITS * i) for i, digit in enumerate(row)) for row in digits_CD.tolist()]
+
+
+def sum_(
+    contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
+) -> dict[str, Array]:
+    """The sums over all sites that tell something: `sums` and `squares` as the authors have them, `classes` where they
+    have them, `counts` int64[C] samples in these sums by channel, and what the sites have told: how many `sites` there
+    are int64[], and how many `samples` they have int64[]."""
+    return _combine(contributions, settings, num_dropped=0)
+
+
+def trimmed_sum(
+    contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
+) -> dict[str, Array]:
+    """As `sum_`, without the sites of each channel that are farthest out on both sides."""
+    return _combine(contributions, settings, num_dropped=settings.max_liars)
+
+
+def _combine(contributions: Sequence[Contributed], settings: RuleSettings, num_dropped: int) -> dict[str, Array]:
+    ordered = order_by_author(contributions)
+    names = get_common_names(ordered)
+    for name in names:
+        check_alike([contribution.arrays[name] for contribution in ordered], name)
+    if not {"count", "sums", "squares"} <= set(names):
+        raise AggregationError(f"sum: expected arrays count, sums and squares, got {', '.join(names)}")
+    num_channels = len(ordered[0].arrays["sums"])
+    told = [_read(contribution.arrays) for contribution in ordered if contribution.arrays["count"] > 0]
+    capped = _cap(told, settings.weight_cap)
+    kept = [_trim(capped, channel, num_dropped) for channel in range(num_channels)]
+    combined = {
+        "sites": np.array(len(told), np.int64),
+        "samples": np.array(sum(site.count for site in told), np.int64),
+        "counts": np.array([sum(site.count for site in sites) for sites in kept], np.int64),
+        "sums": to_digits((sum(site.sums[c] for site in sites) for c, sites in enumerate(kept)), SUM_DIGITS),
+        "squares": to_digits((sum(site.squares[c] for site in sites) for c, sites in enumerate(kept)), SQUARE_DIGITS),
+    }
+    if PER_CLASS in names:
+        zeros = [0] * len(ordered[0].arrays[PER_CLASS])
+        by_class = zip(zeros, *(site.classes for site in capped if site.classes is not None), strict=True)
+        combined[PER_CLASS] = np.array([sum(counts) for counts in by_class], np.int64)
+    return combined
+
+
+def _read(arrays: Arrays) -> _Site:
+    classes = arrays[PER_CLASS].tolist() if PER_CLASS in arrays else None
+    return _Site(int(arrays["count"]), from_digits(arrays["sums"]), from_digits(arrays["squares"]), classes)
+
+
+def _cap(told: Sequence[_Site], cap: int | None) -> list[_Site]:
+    """No site with more samples than `cap` times the lower median of all: what is more shrinks to that, toward 0."""
+    if cap is None or not told:
+        return list(told)
+    most = cap * get_lower_median([site.count for site in told])
+    return [site if site.count <= most else _shrink(site, most) for site in told]
+
+
+def _shrink(site: _Site, most: int) -> _Site:
+    def scale(total: int) -> int:
+        return abs(total) * most // site.count * (-1 if total < 0 else 1)
+
+    classes = None if site.classes is None else [scale(count) for count in site.classes]
+    return _Site(most, [scale(total) for total in site.sums], [scale(total) for total in site.squares], classes)
+
+
+def _trim(sites: Sequence[_Site], channel: int, num_dropped: int) -> Sequence[_Site]:
+    """The sites left of one channel: at least one, where there is one."""
+    dropped = min(num_dropped, (len(sites) - 1) // 2) if sites else 0
+    if not dropped:
+        return sites
+    ranked = sorted(sites, key=lambda site: Fraction(site.squares[channel], site.count))  # stable: in author order
+    return ranked[dropped:-dropped]

@@ -1,0 +1,158 @@
+"""The client of a run that agrees on statistics: it tells its sums in the first round, and from then on its samples are
+normalised by what all have told.
+
+Until the constants are known there are no samples to train on or to answer, only labels. They come with any aggregate
+of the run, from a checkpoint, or where a run inherits them with the model it begins from; and they stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ml.clients.client import Client
+from ml.data.base import Images, InputFormat, Labels
+from ml.data.statistics import compute_statistics
+from ml.errors import MlError
+from ml.methods.base import ClientData, Method, Metrics, Samples, Trained
+from ml.models.base import Model
+from ml.payload import Array, Arrays
+from ml.specs import StatisticsSpec, add_kind, get_kind
+from ml.specs.statistics import STATISTICS, Constants, drop_statistics, get_num_values
+from ml.training.criterion import make_criterion
+from ml.training.loop import Engine
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unplaced:
+    """A site's samples before they are normalised: the labels it trains on, the number of its test samples, `read`,
+    which gives the training samples as they are, and `place`, which puts all where the model is by some constants."""
+
+    labels: Labels
+    num_test: int
+    num_classes: int
+    read: Callable[[], Images]
+    place: Callable[[Constants], ClientData]
+
+    def hold_labels(self, device: torch.device) -> ClientData:
+        """The labels alone."""
+        y = torch.tensor(self.labels).to(device)
+        nothing = Samples(torch.empty((0, 0), device=device), y[:0])
+        return ClientData(Samples(torch.empty((len(y), 0), device=device), y), nothing, nothing, self.num_classes)
+
+
+class AgreedClient(Client):
+    """A client whose rounds are the run's: the method's own come one later where the first is that of statistics."""
+
+    def __init__(
+        self,
+        method: Method,
+        model: Model,
+        unplaced: Unplaced,
+        spec: StatisticsSpec,
+        *,
+        seed: int,
+        engine: Engine | None = None,
+        max_loss_ratio: float | None = None,
+    ) -> None:
+        self._spec = spec
+        self._unplaced: Unplaced | None = unplaced
+        self._num_test = unplaced.num_test
+        self._statistics: dict[str, Array] = {}  # those agreed on, as an aggregate has them
+        self.constants: Constants | None = None
+        labels = unplaced.hold_labels(next(model.parameters()).device)
+        super().__init__(method, model, labels, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
+
+    @property
+    def spec(self) -> StatisticsSpec:
+        return self._spec
+
+    @property
+    def num_test(self) -> int:
+        return self._num_test
+
+    @property
+    def has_samples(self) -> bool:
+        return self.constants is not None
+
+    def to_method_height(self, height: int) -> int | None:
+        return None if self._spec.is_statistics(height) else self._spec.to_inner(height)
+
+    def complete_input(self, input_format: InputFormat) -> InputFormat:
+        constants = self._get_constants()
+        return input_format.with_constants(constants.mean, constants.std)
+
+    # ---- rounds
+
+    def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
+        own = self.to_method_height(height)
+        if own is None:
+            return self._tell(height)
+        self._get_constants()
+        return super().train(own, beacon, **options)
+
+    def _tell(self, height: int) -> Trained:
+        """What this site says in the round of statistics. Nothing is trained."""
+        start_s, unplaced, most = time.perf_counter(), self._unplaced, self._spec.task.max_weight
+        if unplaced is None:
+            raise MlError("this site's samples are normalised already, by statistics that members have agreed on")
+        labels = unplaced.labels[:most]
+        told = compute_statistics(unplaced.read()[:most], labels, unplaced.num_classes, self._spec.agreement)
+        self._spec.validate_payload(STATISTICS, told, height)
+        metrics = {"iterations": 0, "steps": 0, "samples": int(told["count"]), "seconds": time.perf_counter() - start_s}
+        return Trained(1, {STATISTICS: told}, metrics)
+
+    def apply(self, height: int, aggregate: Arrays | None, **options: Any) -> Metrics:
+        if self.constants is None and (arrays := get_kind(aggregate, STATISTICS)) is not None:
+            self.agree(arrays)
+        own = self.to_method_height(height)
+        constants = self._get_constants()
+        if own is None:
+            return self.evaluate() | {"sites": constants.sites, "samples": constants.samples}
+        return super().apply(own, drop_statistics(aggregate), **options)
+
+    def score(self, height: int, aggregates: Iterable[Arrays], **options: Any) -> list[float]:
+        own = self.to_method_height(height)
+        if own is None:  # which changes no model
+            return [self.evaluate()["loss"] for _ in aggregates]
+        return super().score(own, (drop_statistics(aggregate) or {} for aggregate in aggregates), **options)
+
+    # ---- what is agreed
+
+    def agree(self, statistics: Arrays) -> None:
+        """From here on samples are normalised by these, which an aggregate has under "statistics/"."""
+        if self._unplaced is None:
+            return
+        task = self._spec.task
+        constants = Constants.from_arrays(statistics, get_num_values(task.input_shape))
+        labels = self.state.data.train.y  # not read anew, for a liar's may have been changed
+        placed = self._unplaced.place(constants)
+        self.state.data = replace(placed, train=Samples(placed.train.x, labels))
+        self._statistics = {name: np.array(array) for name, array in statistics.items()}
+        self.constants, self._unplaced, self._judged = constants, None, None
+        hyper = self._spec.hyperparameters
+        self.state.model.criterion = make_criterion(hyper, labels, task.num_classes, constants.classes)
+        _log.info("Samples are normalised as %d sites with %d agreed", constants.sites, constants.samples)
+
+    def _get_constants(self) -> Constants:
+        if self.constants is None:
+            raise MlError(
+                "what normalises this run's samples is not known yet: it comes with the run's first aggregate"
+            )
+        return self.constants
+
+    def state_arrays(self) -> dict[str, Array]:
+        return super().state_arrays() | add_kind(STATISTICS, self._statistics)
+
+    def _load(self, arrays: Arrays) -> None:
+        if (statistics := get_kind(arrays, STATISTICS)) is not None:
+            self.agree(statistics)
+        super()._load(arrays)

@@ -1,0 +1,301 @@
+"""Agreed statistics: a run's first round, in which members add up what normalises everyone's samples.
+
+Each site tells how many training samples it has and, for each channel of an image or feature of a table, the sum of the
+values and of their squares; where the run asks for class counts, how many samples each class has, too. The mean and the
+deviation of all follow from the sums, for anyone who has them. They stay in every later aggregate of the run, so that
+whoever has one, a late joiner too, has the constants. A run that continues with `normalize: inherited` takes over those
+of the run before, and has no such round.
+
+Any method has it without knowing: here is a spec around the method's own, whose rounds come one later. In that round
+nothing is trained, weights are 1, and the aggregate keeps the initial model beside the statistics.
+
+What a site may tell of few samples is bounded: `count` is 0, and all else is too, or at least `min_count`; so is each
+class, and what of the samples is in no class told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from ml.aggregation import RuleSettings
+from ml.aggregation.sums import (
+    BASE,
+    LIMIT_BITS,
+    PER_CLASS,
+    SQUARE_DIGITS,
+    SUM_DIGITS,
+    UNIT_BITS,
+    from_digits,
+    to_digits,
+)
+from ml.errors import PayloadError, SpecError
+from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec
+from ml.specs.base import MAX_COUNT, MethodSpec, Offer
+from ml.specs.sharing import AggregationHyperparameters
+
+STATISTICS = "statistics"  # the kind
+AGREED, INHERITED = "agreed", "inherited"
+MIN_COUNT = 5
+MAX_UNITS = 1 << (LIMIT_BITS + UNIT_BITS)  # of a value
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the run's `input` says of statistics: the fewest samples that a site tells of, whether it tells of classes,
+    and whether the sums are those of the run before."""
+
+    min_count: int = MIN_COUNT
+    class_counts: bool = False
+    is_inherited: bool = False
+
+    @classmethod
+    def from_input(cls, input_: Mapping[str, Any]) -> Self | None:
+        """None where the run's input has constants. Raises SpecError."""
+        match input_.get("normalize"):
+            case None:
+                return None
+            case "agreed" | "inherited" as word:
+                min_count = input_.get("min_count", MIN_COUNT)
+                if type(min_count) is not int or not 1 <= min_count < MAX_COUNT:
+                    raise SpecError("input.min_count", f"expected a whole number from 1, got {min_count!r}")
+                return cls(min_count, bool(input_.get("class_counts", False)), word == INHERITED)
+            case other:
+                raise SpecError("input.normalize", f"expected {AGREED} or {INHERITED}, got {other!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """The agreed mean and deviation of each channel; of one without spread the deviation is 1. `classes` is how many
+    samples each class has, None where nobody was asked. `sites` have told of `samples`."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    sites: int
+    samples: int
+    classes: tuple[int, ...] | None = None
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, num_values: int) -> Self:
+        """Of the statistics in an aggregate, `num_values` being what each sample has of a channel. Quotients of
+        integers are rounded once, and so are the same on every machine."""
+        told = zip(arrays["counts"].tolist(), *map(from_digits, (arrays["sums"], arrays["squares"])), strict=True)
+        pairs = [_divide(count * num_values, total, squares) for count, total, squares in told]
+        classes = tuple(arrays[PER_CLASS].tolist()) if PER_CLASS in arrays else None
+        mean, std = tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs)
+        return cls(mean, std, int(arrays["sites"]), int(arrays["samples"]), classes)
+
+
+def _divide(count: int, total: int, squares: int) -> tuple[float, float]:
+    """The mean and the deviation of `count` values by their sums in units."""
+    if not count:
+        return 0.0, 1.0
+    variance = max(count * squares - total * total, 0)  # of units, times count^2; rounding of a cap may leave it below
+    std = math.ldexp(math.sqrt(variance / count**2), -UNIT_BITS)
+    return math.ldexp(total / count, -UNIT_BITS), std or 1.0
+
+
+def get_num_values(input_shape: Sequence[int]) -> int:
+    """How many values a sample has of each channel."""
+    return math.prod(input_shape[1:])
+
+
+def count_own_rounds(rounds: int, input_: Mapping[str, Any]) -> int:
+    """How many of a run's rounds are the method's; 0 where there is no end to them."""
+    return max(rounds - 1, 1) if rounds and input_.get("normalize") == AGREED else rounds
+
+
+def agree(spec: MethodSpec, input_: Mapping[str, Any]) -> MethodSpec:
+    """`spec`, in a run whose `input` this is. Raises SpecError."""
+    agreement = Agreement.from_input(input_)
+    if spec.hyperparameters.class_weights == "agreed" and not (agreement and agreement.class_counts):
+        raise SpecError(
+            "method.class_weights",
+            "expected none or own without class counts: agreed goes with input.normalize: agreed and "
+            "input.class_counts: true",
+        )
+    return spec if agreement is None else StatisticsSpec(spec.task, spec.hyperparameters, spec, agreement)
+
+
+@dataclass(frozen=True)
+class StatisticsSpec(MethodSpec):
+    """A method in a run that agrees on statistics. One voted kind in the first round, `statistics`: `count` int64[],
+    `sums` int64[C, 5] and `squares` int64[C, 7] as `ml.aggregation.sums` has them, and with class counts `classes`
+    int64[K]."""
+
+    inner: MethodSpec
+    agreement: Agreement
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # of the method, whichever it is
+        return self.inner.name
+
+    def to_mapping(self) -> dict[str, Any]:
+        return self.inner.to_mapping()
+
+    # ---- rounds
+
+    @property
+    def num_before(self) -> int:
+        """The number of rounds before the method's first."""
+        return 0 if self.agreement.is_inherited else 1
+
+    def is_statistics(self, height: int) -> bool:
+        """Whether contributions of this height carry statistics."""
+        return height == self.num_before == 1
+
+    def to_inner(self, height: int) -> int:
+        """The method's own height."""
+        return height - self.num_before
+
+    @property
+    def sharing_heights(self) -> int:
+        return self.inner.sharing_heights + self.num_before
+
+    def get_local_work(self, height: int) -> int:
+        return 0 if self.is_statistics(height) else self.inner.get_local_work(self.to_inner(height))
+
+    def get_collect_s(self, height: int, default: float) -> float:
+        return default if self.is_statistics(height) else self.inner.get_collect_s(self.to_inner(height), default)
+
+    # ---- payloads
+
+    @cached_property
+    def statistics_schemas(self) -> Mapping[str, ArraySchema]:
+        channels, most = self.task.input_shape[0], self.task.max_weight
+        arrays = {
+            "count": ArraySpec("int64", (), (0, most)),
+            "sums": ArraySpec("int64", (channels, SUM_DIGITS), (1 - BASE, BASE - 1)),
+            "squares": ArraySpec("int64", (channels, SQUARE_DIGITS), (0, BASE - 1)),
+        }
+        if self.agreement.class_counts:
+            arrays[PER_CLASS] = ArraySpec("int64", (self.task.num_classes,), (0, most))
+        return {STATISTICS: ArraySchema(arrays)}
+
+    def schemas(self, height: int) -> Mapping[str, ArraySchema]:
+        return self.statistics_schemas if self.is_statistics(height) else self.inner.schemas(self.to_inner(height))
+
+    def rules(self, height: int) -> Mapping[str, str]:
+        return self.rules_of_statistics if self.is_statistics(height) else self.inner.rules(self.to_inner(height))
+
+    @property
+    def rules_of_statistics(self) -> Mapping[str, str]:
+        is_robust = isinstance(self.hyperparameters, AggregationHyperparameters) and self.hyperparameters.is_robust
+        return {STATISTICS: "trimmed_sum" if is_robust else "sum"}
+
+    def get_kept(self, height: int) -> Collection[str]:
+        if self.is_statistics(height):
+            return tuple(kind for kind in KINDS if kind != STATISTICS)
+        return (*self.inner.get_kept(self.to_inner(height)), STATISTICS)
+
+    @property
+    def rule_settings(self) -> RuleSettings:
+        return self.inner.rule_settings
+
+    @property
+    def max_weight_is_one(self) -> bool:
+        return self.inner.max_weight_is_one
+
+    def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
+        if not self.is_statistics(height):
+            self.inner.validate_payload(kind, arrays, self.to_inner(height))
+            return
+        super().validate_payload(kind, arrays, height)
+        try:
+            validate_statistics(arrays, self.agreement.min_count, get_num_values(self.task.input_shape))
+        except PayloadError as error:
+            raise PayloadError(f"payload {kind!r}: {error}") from error
+
+    # ---- what is the method's own
+
+    @property
+    def shares_samples(self) -> bool:
+        return self.inner.shares_samples
+
+    def get_streamed(self, height: int) -> Mapping[str, str]:
+        return {} if self.is_statistics(height) else self.inner.get_streamed(self.to_inner(height))
+
+    def get_shared_height(self, height: int) -> int | None:
+        if self.is_statistics(height):
+            return None
+        shared = self.inner.get_shared_height(self.to_inner(height))
+        return None if shared is None else shared + self.num_before
+
+    def needed_until(self, height: int) -> int | None:
+        if self.is_statistics(height):
+            return height
+        last = self.inner.needed_until(self.to_inner(height))
+        return None if last is None else last + self.num_before
+
+    def wanted_in_training(
+        self, height: int, beacon: bytes, me: bytes, offers: Sequence[Offer], gone: Collection[bytes] = frozenset()
+    ) -> Sequence[bytes]:
+        if self.is_statistics(height):
+            return ()
+        return self.inner.wanted_in_training(self.to_inner(height), beacon, me, offers, gone)
+
+    def wanted(
+        self,
+        height: int,
+        beacon: bytes,
+        me: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None,
+        gone: Collection[bytes] = frozenset(),
+    ) -> Sequence[bytes]:
+        if self.is_statistics(height):
+            return ()
+        return self.inner.wanted(self.to_inner(height), beacon, me, offers, drop_statistics(aggregate), gone)
+
+    def explain(
+        self,
+        height: int,
+        beacon: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None,
+        *,
+        shared: Sequence[Offer] = (),
+    ) -> Mapping[str, Any] | None:
+        if self.is_statistics(height):
+            return None
+        own = drop_statistics(aggregate)
+        return self.inner.explain(self.to_inner(height), beacon, offers, own, shared=shared)
+
+
+def drop_statistics(aggregate: Arrays | None) -> Arrays | None:
+    """An aggregate as the method knows it; None where it votes on nothing."""
+    own = {name: array for name, array in (aggregate or {}).items() if not name.startswith(f"{STATISTICS}/")}
+    return own or None
+
+
+def validate_statistics(arrays: Arrays, min_count: int, num_values: int) -> None:
+    """Raise PayloadError unless some samples, all of them values below the limit, can have these sums."""
+    count = int(arrays["count"])
+    sums, squares = from_digits(arrays["sums"]), from_digits(arrays["squares"])
+    if 0 < count < min_count:
+        raise PayloadError(f"array 'count': expected 0 or at least {min_count}, got {count}")
+    for name, totals in (("sums", sums), ("squares", squares)):
+        if (to_digits(totals, arrays[name].shape[1]) != arrays[name]).any():
+            raise PayloadError(f"array {name!r}: expected the digits of a number, all of one sign")
+    most = count * num_values
+    for channel, (total, square) in enumerate(zip(sums, squares, strict=True)):
+        if abs(total) > most * MAX_UNITS or square > most * MAX_UNITS**2:
+            raise PayloadError(f"channel {channel}: expected sums of {count} samples below 2^{LIMIT_BITS} either way")
+        if square < abs(total) or square * most < total * total:
+            raise PayloadError(f"channel {channel}: expected a sum of squares that values with this sum can have")
+    if PER_CLASS in arrays:
+        _validate_classes(arrays[PER_CLASS].tolist(), count, min_count)
+
+
+def _validate_classes(classes: Sequence[int], count: int, min_count: int) -> None:
+    if any(0 < number < min_count for number in classes):
+        raise PayloadError(f"array 'classes': expected 0 or at least {min_count} of each, got {list(classes)}")
+    rest = count - sum(classes)
+    if rest < 0 or (0 < rest < min_count):
+        raise PayloadError(
+            f"array 'classes': expected all {count} samples, or at least {min_count} of them in no class told, "
+            f"got {sum(classes)}"
+        )
