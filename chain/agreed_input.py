@@ -37,9 +37,11 @@ def read_agreed(section: Section) -> dict[str, Any]:
     return agreed | ({"class_counts": True} if section.flag("class_counts", False) else {})
 
 
-def explain_uninherited(before: Mapping[str, Any], after: Mapping[str, Any], *, continues: bool) -> str | None:
-    """Why a run with the input `after` cannot have the statistics of the run before, whose input was `before`. None
-    where it can, or asks for none of them."""
+def explain_uninherited(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, continues: bool, num_rounds: int = 1
+) -> str | None:
+    """Why a run with the input `after` cannot have the statistics of the run before, whose input was `before`, and
+    which has made `num_rounds`. None where it can, or asks for none of them."""
     if after.get("normalize") != INHERITED:
         return None
     if not continues:
@@ -48,4 +50,6 @@ def explain_uninherited(before: Mapping[str, Any], after: Mapping[str, Any], *, 
         return "normalize: the run before has no agreed statistics to inherit"
     if any(before[key] != after[key] for key in ("shape", "resize")):
         return "normalize: statistics are inherited by the same shape and resize only"
+    if before["normalize"] == AGREED and num_rounds < 1:
+        return "normalize: the run before has not agreed on its statistics yet"
     return None

@@ -33,7 +33,7 @@ from ml.aggregation.sums import (
     to_digits,
 )
 from ml.errors import PayloadError, SpecError
-from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec
+from ml.payload import KINDS, Array, Arrays, ArraySchema, ArraySpec
 from ml.specs.base import MAX_COUNT, MethodSpec, Offer
 from ml.specs.sharing import AggregationHyperparameters
 
@@ -259,10 +259,27 @@ class StatisticsSpec(MethodSpec):
         *,
         shared: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
+        """`statistics` says how many sites have told, "" where the aggregate is not at hand."""
         if self.is_statistics(height):
-            return None
+            return {"statistics": describe_statistics(aggregate) or ""}
         own = drop_statistics(aggregate)
         return self.inner.explain(self.to_inner(height), beacon, offers, own, shared=shared)
+
+
+def describe_statistics(aggregate: Arrays | None) -> str | None:
+    """For people, how many have told of how much; None where an aggregate has no statistics."""
+    statistics = get_statistics(aggregate)
+    if not statistics:
+        return None
+    sites, samples = int(statistics["sites"]), int(statistics["samples"])
+    return f"agreed from {sites} site{'' if sites == 1 else 's'}, {samples} samples"
+
+
+def get_statistics(aggregate: Arrays | None) -> dict[str, Array]:
+    """Those in an aggregate, without the kind in front; {} where it has none."""
+    prefix = f"{STATISTICS}/"
+    found = (aggregate or {}).items()
+    return {name.removeprefix(prefix): array for name, array in found if name.startswith(prefix)}
 
 
 def drop_statistics(aggregate: Arrays | None) -> Arrays | None:

@@ -60,6 +60,8 @@ class StatusView:
         self._add_federation(status)
         measured, status.database_bytes, status.disk_free_bytes = await self._disk.run(self._read_disk)
         self._add_measured(status, measured)
+        if (statistics := await self._disk.run(self._ledger.describe_statistics, self._runs)) is not None:
+            status.statistics = statistics
         return status
 
     def _show_round(self) -> pb.NodeStatus:

@@ -163,6 +163,8 @@ def show(
         print_classes(entry.measures)
     print_published(entry)
     print_scores(entry)
+    if entry.HasField("statistics"):
+        print(f"statistics {entry.statistics}\n")
     if entry.HasField("schedule"):
         told = entry.schedule
         print(f"\nepochs {told.epochs}, lambda_c {told.lambda_c:.6g}, lambda_dis {told.lambda_dis:.6g}")

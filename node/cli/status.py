@@ -116,6 +116,9 @@ def describe(status: pb.NodeStatus) -> _Facts:
     if status.HasField("alone"):
         at = next(i for i, (name, _) in enumerate(facts) if name == "pace")
         facts.insert(at, ("alone", describe_alone(status.alone)))
+    if status.HasField("statistics"):
+        at = next(i for i, (name, _) in enumerate(facts) if name == "worker")
+        facts.insert(at, ("statistics", status.statistics))
     if status.HasField("budget_s"):
         facts.insert(5, ("budget", _describe_budget(status)))
     if status.not_awaited:

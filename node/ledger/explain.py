@@ -35,8 +35,8 @@ def add_work_unit(shown: pb.Round, runs: RunSpecs) -> None:
 def explain_round(
     state: State, round_: RunRound, block: Block, aggregate: bytes | None, shared: Block | None = None
 ) -> pb.Round:
-    """A round with nothing but its `peering` and `schedule`, each where there is one. `state` judged its block;
-    `aggregate` is the block's, None when it is not held or there is none; `shared` is the block of
+    """A round with nothing but its `peering`, `schedule` and `statistics`, each where there is one. `state` judged its
+    block; `aggregate` is the block's, None when it is not held or there is none; `shared` is the block of
     `RunSpecs.find_shared`."""
     spec, number = round_.spec, round_.number
     if aggregate is None and get_kinds(round_) and spec.rules(number):
@@ -45,6 +45,8 @@ def explain_round(
     read = () if shared is None else get_offers(shared)
     told = spec.explain(number, block.header.prev, get_offers(block), arrays, shared=read) or {"nodes": ()}
     shown = pb.Round()
+    if told.get("statistics"):
+        shown.statistics = told["statistics"]
     if "epochs" in told:
         shown.schedule.CopyFrom(pb.Schedule(**{key: told[key] for key in ("epochs", "lambda_c", "lambda_dis")}))
     if "nodes" in told:

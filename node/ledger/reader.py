@@ -32,8 +32,10 @@ from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import InvalidRequest, NotFound
 from node.ledger.measures_view import show_alone, show_measures, show_published
 from node.ledger.names import get_name
+from node.ledger.statistics import describe_agreed
 from node.payloads.retention import LARGE_BYTES
 from node.pb import admin_pb2 as pb
+from node.runs.specs import RunSpecs
 from node.training.beside import TrainedAlone
 
 DEFAULT_LIMIT = 20
@@ -208,6 +210,10 @@ class Ledger:
         head = self._store.head_height
         records = list(self._store.rounds(max(1, head - NEWEST_ROUNDS + 1), head))
         return _show_record(records[-1][1]) if records else None
+
+    def describe_statistics(self, runs: RunSpecs) -> str | None:
+        """What normalises samples in the run in force, where its members agree on that."""
+        return describe_agreed(runs, self._store)
 
     def read_rounds(self, first: int, last: int) -> list[pb.Round]:
         """Every one that made a block of these heights, which are there; a change is none."""

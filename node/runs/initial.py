@@ -14,6 +14,7 @@ from ml.errors import PayloadError, SpecError
 from ml.payload import Array, encode_arrays, map_arrays
 from ml.specs import add_kind, get_kind
 from ml.specs.architectures import initial_schema
+from ml.specs.statistics import STATISTICS, get_statistics
 
 
 def holds_whole_model(run: Run, path: Path) -> bool:
@@ -33,11 +34,13 @@ def read_initial(run: Run, paths: Sequence[Path]) -> bytes:
 
 def combine(run: Run, paths: Sequence[Path]) -> bytes:
     """The encoded model of a run from the blobs that it and the runs before it began from, newest first: each array is
-    the newest that fits the run's model. Raises PayloadError, SpecError and OSError."""
+    the newest that fits the run's model. The newest's statistics come along. Raises PayloadError, SpecError and
+    OSError."""
     model: dict[str, Array] = {}
     for path in reversed(paths):
         model |= _pick(run, path)
-    return encode_arrays(add_kind("model", model))
+    newest = map_arrays(paths[0], paths[0].stat().st_size)
+    return encode_arrays(add_kind("model", model) | add_kind(STATISTICS, get_statistics(newest)))
 
 
 def _pick(run: Run, path: Path) -> dict[str, Array]:

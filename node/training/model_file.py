@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chain.calendar import Calendar
 from chain.genesis import Genesis
@@ -20,6 +21,7 @@ from ml.errors import PayloadError
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import get_kind
 from ml.specs.architectures import frozen_shapes, tied_names
+from ml.specs.statistics import Constants, get_num_values, get_statistics
 from node.errors import NodeError, NotFound, VerificationFailed
 from node.pb import admin_pb2 as pb
 from node.training.checkpoint import (
@@ -74,11 +76,34 @@ def read_model(data_dir: Path, genesis: Genesis, run: Run, initial_model: bytes 
         raise NodeError(f"{path}: cannot be read ({error.strerror})") from error
     own = get_kind(checkpoint.arrays, "model") or {}
     frozen = {} if initial_model is None else _get_frozen(initial_model, own)
-    return make_model_file(genesis, run, checkpoint.applied_round, _add_tied(run, frozen | own))
+    input_ = write_out_input(run, get_statistics(checkpoint.arrays))
+    return make_model_file(genesis, run, checkpoint.applied_round, _add_tied(run, frozen | own), input_)
 
 
-def make_model_file(genesis: Genesis, run: Run, applied_round: int, arrays: dict[str, Array]) -> ModelFile:
-    """The file of these arrays, the same bytes whenever it is made of the same."""
+def write_out_input(run: Run, statistics: Arrays) -> Mapping[str, Any]:
+    """The `input` of a run with the mean and the deviation that its members have agreed on, if they have."""
+    if not statistics:
+        return run.input
+    shape = run.input["shape"]
+    constants = Constants.from_arrays(statistics, get_num_values(shape))
+    return {
+        "shape": shape,
+        "resize": run.input["resize"],
+        "mean": list(constants.mean),
+        "std": list(constants.std),
+    }
+
+
+def make_model_file(
+    genesis: Genesis,
+    run: Run,
+    applied_round: int,
+    arrays: dict[str, Array],
+    input_: Mapping[str, Any] | None = None,
+) -> ModelFile:
+    """The file of these arrays, the same bytes whenever it is made of the same; `input_` is what normalises samples,
+    by default as the run has it."""
+    input_text = json.dumps(run.input if input_ is None else input_, sort_keys=True)
     card = {
         "format": "pt",  # what readers of safetensors call the layout of torch's own arrays
         "fednode.chain_id": genesis.chain_id.hex(),
@@ -87,7 +112,7 @@ def make_model_file(genesis: Genesis, run: Run, applied_round: int, arrays: dict
         "fednode.method": run.method["name"],
         "fednode.model": json.dumps(run.model, sort_keys=True),
         "fednode.classes": json.dumps(list(run.classes)),
-        "fednode.input": json.dumps(run.input, sort_keys=True),
+        "fednode.input": input_text,
     }
     data = _encode(arrays, card)
     info = pb.ModelInfo(
@@ -98,7 +123,7 @@ def make_model_file(genesis: Genesis, run: Run, applied_round: int, arrays: dict
         method=run.method["name"],
         model=json.dumps(run.model, sort_keys=True),
         classes=run.classes,
-        input=json.dumps(run.input, sort_keys=True),
+        input=input_text,
         numbers=sum(array.size for array in arrays.values()),
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),

@@ -1,0 +1,29 @@
+"""The statistics that a run's members have agreed on, as the chain has them: one line for people."""
+
+from __future__ import annotations
+
+from chain.block import ZERO
+from chain.store.sqlite import SqliteStore
+from ml.errors import PayloadError
+from ml.payload import map_arrays
+from ml.specs import StatisticsSpec
+from ml.specs.statistics import describe_statistics
+from node.runs.specs import RunSpecs
+
+
+def describe_agreed(runs: RunSpecs, store: SqliteStore) -> str | None:
+    """What normalises samples in the run in force; None where nothing is agreed on in it. Runs on the store's thread:
+    of the newest aggregate, however large, little is read."""
+    head, spec = store.head().block, runs.find_newest(store.head_height)
+    if not isinstance(spec, StatisticsSpec):
+        return None
+    digest, run = head.header.aggregate, runs.calendar.get_span(head.height + 1).run
+    if spec.num_before and not runs.calendar.count_rounds(run.number, head.height):
+        return "to be agreed on in round 1"
+    if digest == ZERO or not store.has_blob(digest):
+        return "agreed; the newest aggregate is not here"
+    path = store.blob_path(digest)
+    try:
+        return describe_statistics(map_arrays(path, path.stat().st_size)) or "not in the newest aggregate"
+    except (OSError, PayloadError):  # let go since, or damaged: the store finds that out
+        return "agreed; the newest aggregate is not here"
