@@ -131,13 +131,14 @@ class InputFormat:
     shape: Shape
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    is_agreed: bool = False  # the constants are to be those that members agree on, and are 0 and 1 until then
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> InputFormat:
         """Read `{shape: [1, 28, 28], resize: [28, 28] | null, mean: [0.0], std: [1.0]}`. Raises DataError.
 
         `shape` alone decides the size. `resize` says the same to a reader, and must not contradict it. One mean or
-        deviation stands for all channels. Where members agree on them first, they are 0 and 1 until then.
+        deviation stands for all channels. In place of constants there may be what says that members agree on them.
         """
         for key in mapping:
             if key not in _INPUT_KEYS:
@@ -153,7 +154,7 @@ class InputFormat:
         std = _read_channels(mapping, "std", channels, 1.0)
         if not all(s > 0 for s in std):
             raise DataError(f"input.std: expected positive numbers, got {list(std)}")
-        return cls((channels, height, width), mean, std)
+        return cls((channels, height, width), mean, std, mapping.get("normalize") is not None)
 
     def with_constants(self, mean: tuple[float, ...], std: tuple[float, ...]) -> InputFormat:
         """The same input by these constants, one for each channel."""

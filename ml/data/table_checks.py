@@ -64,7 +64,8 @@ def check_features(train: ArrayDataset, input_: InputFormat | None) -> Iterable[
         yield Finding(
             "warning", f"{len(constant)} of {len(stats)} features {has} one value in all rows: {_list(constant)}"
         )
-    yield from _check_scales(stats, input_)
+    if input_ is None or not input_.is_agreed:
+        yield from _check_scales(stats, input_)
     if input_ is not None and _normalises(input_):
         yield from _check_units(stats, input_)
 
@@ -93,7 +94,7 @@ def _check_scales(stats: Sequence[FeatureStats], input_: InputFormat | None) -> 
         return
     shown = f"scales are far apart: {wide[1].describe_range()} beside {narrow[1].describe_range()}"
     if input_ is None:
-        advice = "as they are, the wide ones drown the others; genesis new --data normalises unless told otherwise"
+        advice = "as they are, the wide ones drown the others; genesis new normalises unless told otherwise"
     elif _normalises(input_):
         advice = "also after genesis' input.mean and input.std, which may be of other units: the wide ones drown others"
     else:

@@ -14,7 +14,7 @@ from ml.models.base import Model, dump_parameters, load_parameters
 from ml.models.cnn import CnnCifar, CnnMnist
 from ml.models.head import Head256, MlpMnist
 from ml.models.mlp import Mlp
-from ml.models.pretrained import Pretrained, load_pretrained
+from ml.models.pretrained import Pretrained, load_pretrained, read_constants
 from ml.models.resnet import ResNet18
 from ml.models.user import build_user_model, resolve_model
 from ml.models.vgg import Vgg11
@@ -34,6 +34,7 @@ __all__ = [
     "load_parameters",
     "Pretrained",
     "load_pretrained",
+    "read_constants",
 ]
 
 Shape = tuple[int, ...]

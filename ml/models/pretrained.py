@@ -8,6 +8,8 @@ the file is its encoder's. `num_batches_tracked` is passed over.
 
 from __future__ import annotations
 
+import json
+import math
 import pickle
 import struct
 import warnings
@@ -24,6 +26,7 @@ from ml.payload import Arrays
 from ml.specs.architectures import Layout, Shape, get_layout
 
 _COUNTER = "num_batches_tracked"
+_CONSTANTS = ("mean", "std")  # of each channel, which a file may name beside its weights
 _UNREADABLE = (
     *(pickle.UnpicklingError, struct.error, OSError, EOFError, RuntimeError, MemoryError),
     *(LookupError, ValueError, TypeError, AttributeError, AssertionError, ArithmeticError),
@@ -57,11 +60,55 @@ def load_pretrained(path: Path, model: Mapping[str, Any], input_shape: Sequence[
     return match_pretrained(path, _read_file(path), str(model["name"]), layout)
 
 
+def read_constants(path: Path) -> dict[str, list[float]] | None:
+    """The `mean` and the `std` of each channel that `path` says its weights were trained with; None where it says none.
+    Raises SpecError.
+
+    A model file of fednode names them in its metadata, as "fednode.input". Any .safetensors may have `mean` and `std`
+    there as JSON, and any file arrays of these names.
+    """
+    tensors = _read_file(path)
+    told: dict[str, Any] = {name: tensors[name].tolist() for name in _CONSTANTS if name in tensors}
+    if not told and path.suffix == ".safetensors":
+        told = _read_card(path)
+    if not told:
+        return None
+    for name in _CONSTANTS:
+        values = told.get(name)
+        if not isinstance(values, list) or not values or not all(_is_constant(value, name) for value in values):
+            raise _fail(path, f"expected a {name} for each channel, got {values!r}")
+    return {name: [float(value) for value in told[name]] for name in _CONSTANTS}
+
+
+def _is_constant(value: object, name: str) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number and (name == "mean" or float(value) > 0)  # type: ignore[arg-type]
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        card = file.metadata() or {}
+    try:
+        if "fednode.input" in card:
+            told = json.loads(card["fednode.input"])
+        else:
+            told = {name: json.loads(card[name]) for name in _CONSTANTS if name in card}
+    except ValueError as error:
+        raise _fail(path, f"its metadata is no JSON: {error}") from error
+    return {name: told[name] for name in _CONSTANTS if name in told} if isinstance(told, dict) else {}
+
+
 def match_pretrained(path: Path, tensors: Mapping[str, Tensor], model_name: str, layout: Layout) -> Pretrained:
     """The match of a file's tensors to a model's arrays. Raises SpecError."""
     known = {**layout.parameters, **layout.buffers, **layout.frozen}
     prefix = "" if not layout.features or any(name in known for name in tensors) else "encoder."
-    given = {prefix + name: tensor for name, tensor in tensors.items() if name.rpartition(".")[2] != _COUNTER}
+    given = {
+        prefix + name: tensor
+        for name, tensor in tensors.items()
+        if name.rpartition(".")[2] != _COUNTER and (name not in _CONSTANTS or name in known)
+    }
     targets = {name: shape for name, shape in known.items() if name.startswith(prefix)}
     if not any(name in targets for name in given):
         names = ", ".join(sorted(given)[:4]) or "none"

@@ -99,8 +99,9 @@ def make(
     For four members and more, and where the method takes them, it sets aggregation to trimmed_mean and weight_cap to 4:
     one member that lies then moves nobody out of the others' range. --set aggregation=mean is the papers' rule.
 
-    Inputs are normalised: by the mean and deviation of --data, which all members then see in genesis, or without data
-    pixels from 0..1 to -1..1. --set input.mean and input.std say others, --set input.normalize=none leaves them. The
+    Inputs are normalised by the mean and deviation of all members' training samples: in round 1 each tells its sums, and
+    nothing is trained. --set input.normalize=auto takes those of --data instead, --set input.mean and input.std say
+    others, --set input.normalize=none leaves samples as they are. With --pretrained they are those that FILE names. The
     method's settings are those that learn on images and tables; fednode simulate keeps the papers'.
 
     Example: fednode genesis new a=k5ry…@a.example:7050 b=m7xw…@b.example:7050 c=b2hs…@c.example:7050 --method dfpl
@@ -157,23 +158,18 @@ def _warn_of_no_loss(genesis: Genesis) -> None:
 
 
 def _explain_input(genesis: Genesis, spec: GenesisSpec) -> None:
-    """Says whose mean and deviation stand in genesis, or that features have none."""
-    from node.config.recommended import is_normalised
-
-    input_ = genesis.run.input
-    if is_normalised(input_):
-        if spec.data is not None:
-            print(
-                f"fednode: input.mean and input.std are of {spec.data}, and all members see them; --set "
-                "input.normalize=none leaves samples as they are",
-                file=sys.stderr,
-            )
-    elif input_["shape"][1:] == [1, 1] and "input.normalize=none" not in spec.settings:
+    """Says what normalises samples, or that nothing does."""
+    input_, is_told = genesis.run.input, any(text.startswith("input.") for text in spec.settings)
+    if "normalize" in input_:
         print(
-            f"fednode: {input_['shape'][0]} features are taken as they are: where their scales are apart, nothing is "
-            "learned. --set input.mean=[…] and input.std=[…] say what fednode data stats prints; --data measures it",
+            f"fednode: in round 1 members tell sums of their training samples, of {input_['min_count']} at least, and "
+            "agree on what normalises them; training begins in round 2. --set input.normalize=none does without",
             file=sys.stderr,
         )
+    elif "input.normalize=auto" in spec.settings:
+        print(f"fednode: input.mean and input.std are of {spec.data}, and all members see them", file=sys.stderr)
+    elif spec.pretrained is not None and not is_told:
+        print(f"fednode: input.mean and input.std are those that {spec.pretrained} names", file=sys.stderr)
 
 
 def _explain_left_out(left_out: Mapping[str, object], num_members: int) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from chain.pow import USUAL_DIFFICULTY
 from ml.clients.build import make_initial_aggregate
 from ml.data import get_classes, open_once
 from ml.errors import DataError, PayloadError, SpecError
-from ml.models import Pretrained, load_pretrained, resolve_model
+from ml.models import Pretrained, load_pretrained, read_constants, resolve_model
 from ml.payload import encode_arrays
 from ml.specs import METHODS
 from ml.specs.run_schema import describe_payloads
+from ml.specs.statistics import AGREED
 from node.config.genesis_file import (
     WHAT_LEAVES,
     check_initial,
@@ -30,8 +31,8 @@ from node.config.genesis_file import (
     write_genesis,
 )
 from node.config.genesis_members import parse_observers
-from node.config.recommended import find_recommended, recommend_input, recommend_stated_input
-from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model
+from node.config.recommended import find_recommended, is_told, recommend_input
+from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model, state_agreed
 from node.config.yaml_source import YamlSource
 from node.errors import ConfigError
 
@@ -52,8 +53,10 @@ class GenesisSpec:
     read from; without data `classes` and `input_shape` [channels, height, width] say them. `settings` are `KEY=VALUE`
     of the method (`lr=0.05`) or of a section (`waits.collect_s=1`), `observers` are `[NAME=]ID`.
 
-    Proof of work begins at `difficulty`, and stays there unless `adaptive`. `pretrained` is a file that the initial
-    model is taken from. Only with `i_understand` is there a genesis whose method shares samples in a transformed form.
+    `normalize` is how samples of `data` are normalised where no setting says it: `auto` by what these data measure, as
+    in a rehearsal, `agreed` by what members agree on. Proof of work begins at `difficulty`, and stays there unless
+    `adaptive`. `pretrained` is a file that the initial model is taken from. Only with `i_understand` is there a genesis
+    whose method shares samples in a transformed form.
     """
 
     method: str = "dfpl"
@@ -72,6 +75,7 @@ class GenesisSpec:
     observers: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     input_shape: tuple[int, int, int] | None = None
+    normalize: str = "auto"
 
 
 def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
@@ -104,17 +108,33 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     data = asked.pop("data")
     if recommended := find_recommended(asked["method"]):
         asked["method"] = {**asked["method"], **recommended}
+    if spec.pretrained is not None and not is_told(asked["input"]):
+        asked["input"] = {**asked["input"], **_read_constants(spec.pretrained)}
     if spec.data is None:
         if data is not None:
             raise ConfigError("--set data: expected --data as well, since this is about what is read from data")
         asked["input"] = _state_input(spec, asked["input"])
     else:
         data = complete_data(data)
-        wanted = recommend_input(asked["input"])
+        wanted = recommend_input(asked["input"], spec.normalize)
         asked["input"] = make_input(data, asked["model"], spec.size, wanted, asked["classes"])
     if asked["classes"] is None:
         asked["classes"] = _get_classes(spec, data)
     return YamlSource(source.path, asked, source.origins), data or {}
+
+
+def _read_constants(pretrained: Path) -> Mapping[str, list[float]]:
+    """The mean and the deviation that weights were trained with, as their file names them. Raises ConfigError."""
+    try:
+        constants = read_constants(pretrained)
+    except SpecError as error:
+        raise ConfigError(f"--{error}") from error
+    if constants is None:
+        raise ConfigError(
+            f"--pretrained: {pretrained} does not say what its weights saw: expected a mean and a std in it, or "
+            "--set input.mean=[…] --set input.std=[…] beside it; --set input.normalize=agreed goes by the members' data"
+        )
+    return constants
 
 
 def _state_input(spec: GenesisSpec, settings: Any) -> dict[str, Any]:
@@ -124,13 +144,18 @@ def _state_input(spec: GenesisSpec, settings: Any) -> dict[str, Any]:
             "--input: expected CHANNELSxHEIGHTxWIDTH, or of tables the number of features, where there is no --data to "
             "read it from"
         )
-    told = dict(settings) if isinstance(settings, Mapping) else settings
-    if told is not None and (not isinstance(told, dict) or told.get("normalize", "none") != "none"):
-        raise ConfigError("--set input: expected mean and std, as in --set input.mean=[0.5], without --data")
-    usual = recommend_stated_input(spec.input_shape, told)
-    shape, told = list(spec.input_shape), {key: value for key, value in (told or {}).items() if key != "normalize"}
-    resize = None if shape[1:] == [1, 1] else shape[1:]
-    return {"shape": shape, "resize": resize, **usual, **told}
+    shape = list(spec.input_shape)
+    made = {"shape": shape, "resize": None if shape[1:] == [1, 1] else shape[1:]}
+    told = recommend_input(settings, AGREED)
+    if not isinstance(told, Mapping):
+        raise ConfigError(f"--set input: expected {{mean: …, std: …}} (got {told!r})")
+    match told.get("normalize", "none"):
+        case "agreed":
+            return state_agreed(made, told)
+        case "none":
+            return {**made, "mean": [0.0], "std": [1.0]} | {k: v for k, v in told.items() if k != "normalize"}
+        case other:
+            raise ConfigError(f"--set input.normalize: expected agreed or none without --data (got {other!r})")
 
 
 def _get_classes(spec: GenesisSpec, data: Mapping[str, Any] | None) -> list[str]:
@@ -195,6 +220,7 @@ def make_genesis(
     """Writes genesis into `path`, and its initial model beside it; and says which of GUARDS were left out because the
     members are too few. Raises ConfigError, also where either file is there."""
     refuse_existing(path)
+    spec = replace(spec, normalize=AGREED)
     with open_once():
         asked, _ = draft_genesis(spec)
     guards = find_guards(asked.value["method"])

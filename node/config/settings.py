@@ -19,6 +19,7 @@ from ml.data.source import DataSource, get_augment
 from ml.errors import DataError, SpecError
 from ml.errors import suggest as suggest_word
 from ml.specs.architectures import complete_model, validate_model
+from ml.specs.statistics import AGREED, Agreement
 from node.config.yaml_source import Keys, YamlSource, parse_value, suggest
 from node.errors import ConfigError
 
@@ -131,7 +132,8 @@ def make_input(
     """Genesis' `input`: what suits data and model, or `size` x `size` pixels, under `settings` of single keys.
 
     `normalize: auto` among those measures mean and deviation of each channel on the training samples, unless they are
-    given, too; `classes` are genesis' own where they are listed. Raises ConfigError.
+    given, too; `normalize: agreed` leaves them to the members. `classes` are genesis' own where they are listed. Raises
+    ConfigError.
     """
     try:
         if not isinstance(model, Mapping):
@@ -148,6 +150,8 @@ def make_input(
         if settings is None:
             return made
         made |= {"resize": None} if "shape" in settings else {}
+        if settings.get("normalize") == AGREED:
+            return state_agreed(made, settings)
         made |= {key: value for key, value in settings.items() if key != "normalize"}
         try:
             InputFormat.from_mapping(made)
@@ -159,9 +163,25 @@ def make_input(
             case "none":
                 return made
             case other:
-                raise ConfigError(f"--set input.normalize: expected auto or none (got {other!r})")
+                raise ConfigError(f"--set input.normalize: expected {AGREED}, auto or none (got {other!r})")
     except DataError as error:
         raise ConfigError(f"--data: {error}") from error
+
+
+def state_agreed(made: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Genesis' `input` of this shape, normalised by what members agree on. Raises ConfigError."""
+    for key in ("mean", "std"):
+        if key in settings:
+            raise ConfigError(f"--set input.{key}: expected none with input.normalize={AGREED}")
+    input_ = {key: value for key, value in {**made, **settings}.items() if key not in ("mean", "std")}
+    try:
+        InputFormat.from_mapping(input_)
+        Agreement.from_input(input_)
+    except DataError as error:
+        raise ConfigError(f"--set {error}") from error
+    except SpecError as error:
+        raise ConfigError(f"--set {error}") from error
+    return input_
 
 
 def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | None) -> None:

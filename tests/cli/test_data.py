@@ -190,7 +190,7 @@ def test_a_test_network_takes_any_data_and_names_them_whole(
         (["data.test_split=val"], "data.test_split: "),
         (["classes=5"], "--set classes: expected a list of names (got 5)"),
         (["classes=[cat, dog]"], "class 'eel' is not one of genesis' classes: cat, dog"),
-        (["input.normalize=all"], "--set input.normalize: expected auto or none (got 'all')"),
+        (["input.normalize=all"], "--set input.normalize: expected agreed, auto or none (got 'all')"),
         (["input.shape=[4, 6, 6]"], "input.shape: the data's images come in 1 or 3 channels, got 4"),
         (["input.mean=[0.5, 0.5]"], "input.mean: expected 1 numbers"),
     ],

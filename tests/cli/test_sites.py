@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
+from chain.run import Run
 from chain.store.sqlite import SqliteStore
 from ml.data import get_classes
+from ml.models import initial_parameters
 from node.cli import main
 from node.cli.predict import get_default_label
 from node.config.genesis_draft import find_guards
@@ -151,17 +156,21 @@ def test_four_sites_begin_with_what_bounds_each_of_them_and_three_are_told_why_n
     assert "stand no loss" not in err
 
 
+AGREED = {"normalize": "agreed", "min_count": 5}
+
+
 @pytest.mark.parametrize(
-    ("shape", "settings", "mean", "std"),
+    ("shape", "settings", "expected"),
     [
-        ("1x8x8", (), [0.5], [0.5]),
-        ("1x8x8", ("input.normalize=none",), [0.0], [1.0]),
-        ("1x8x8", ("input.std=[0.25]",), [0.0], [0.25]),
-        ("2x1x1", (), [0.0], [1.0]),
+        ("1x8x8", (), AGREED),
+        ("2x1x1", (), AGREED),
+        ("2x1x1", ("input.min_count=20", "input.class_counts=true"), {**AGREED, "min_count": 20, "class_counts": True}),
+        ("1x8x8", ("input.normalize=none",), {"mean": [0.0], "std": [1.0]}),
+        ("1x8x8", ("input.std=[0.25]",), {"mean": [0.0], "std": [0.25]}),
     ],
 )
-def test_inputs_that_nobody_has_measured_are_centred_unless_they_are_features(
-    capsys: Captured, tmp_path: Path, shape: str, settings: tuple[str, ...], mean: list[float], std: list[float]
+def test_members_agree_on_what_normalises_their_samples_unless_somebody_says_it(
+    capsys: Captured, tmp_path: Path, shape: str, settings: tuple[str, ...], expected: dict[str, Any]
 ) -> None:
     peer = init(capsys, tmp_path / "alice", "--advertise", "a:1")
     out = tmp_path / "genesis.yaml"
@@ -169,29 +178,78 @@ def test_inputs_that_nobody_has_measured_are_centred_unless_they_are_features(
     code, _, err = run(capsys, "genesis", "new", peer, "-o", str(out), *stated)
     assert code == 0, err
     genesis = load_genesis(out).genesis
-    assert (genesis.run.input["mean"], genesis.run.input["std"]) == (mean, std)
-    assert ("2 features are taken as they are" in err) == (shape == "2x1x1")
+    assert {key: value for key, value in genesis.run.input.items() if key not in ("shape", "resize")} == expected
+    assert ("in round 1 members tell sums of their training samples" in err) == ("normalize" in expected)
+    assert ("statistics" in genesis.run.schema["rounds"].get("1", {})) == ("normalize" in expected)
 
 
-def test_a_genesis_of_data_has_what_is_recommended_and_says_whose_means_it_names(
-    capsys: Captured, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("input.normalize=auto", "--set input.normalize: expected agreed or none without --data (got 'auto')"),
+        ("input.normalize=inherited", "expected agreed or none without --data"),
+        ("input.min_count=0", "input.min_count: expected a whole number from 1, got 0"),
+    ],
+)
+def test_an_agreement_that_cannot_be_is_one_line(capsys: Captured, tmp_path: Path, setting: str, problem: str) -> None:
+    peer = init(capsys, tmp_path / "alice", "--advertise", "a:1")
+    made = ("genesis", "new", peer, "-o", str(tmp_path / "genesis.yaml"), "--classes", "x,y", "--input", "2")
+    code, _, err = run(capsys, *made, "--set", setting)
+    assert code == 78
+    assert problem in err
+
+
+def test_a_genesis_of_data_has_what_is_recommended_and_says_what_normalises(capsys: Captured, tmp_path: Path) -> None:
     peer, out = init(capsys, tmp_path / "alice", "--advertise", "a:1"), tmp_path / "genesis.yaml"
     (tmp_path / "a.csv").write_text("small,large,label\n" + "0.001,100,x\n0.003,300,y\n" * 5)
     made = ("genesis", "new", peer, "-o", str(out), "--data", f"csv:{tmp_path / 'a.csv'}")
-    code, _, err = run(capsys, *made)
-    assert code == 0, err
-    assert f"input.mean and input.std are of csv:{tmp_path / 'a.csv'}, and all members see them" in err
-    own = load_genesis(out).genesis.run
+
+    def make(*options: str) -> tuple[Run, str]:
+        for path in (out, tmp_path / "initial_model.safetensors"):
+            path.unlink(missing_ok=True)
+        code, _, err = run(capsys, *made, *options)
+        assert code == 0, err
+        return load_genesis(out).genesis.run, err
+
+    own, err = make()
+    assert own.input == {"shape": [2, 1, 1], "resize": None, **AGREED}
     assert own.method["lambda"] == 0.1
+    own, err = make("--set", "input.normalize=auto")
+    assert f"input.mean and input.std are of csv:{tmp_path / 'a.csv'}, and all members see them" in err
     assert own.input["mean"] == pytest.approx([0.002, 200])
     assert own.input["std"] == pytest.approx([0.001, 100])
-    for path in (out, tmp_path / "initial_model.safetensors"):
-        path.unlink()
-    code, _, err = run(capsys, *made, "--set", "input.normalize=none", "--set", "lambda=1")
-    assert (code, "input.mean" in err) == (0, False)
-    own = load_genesis(out).genesis.run
+    own, err = make("--set", "input.normalize=none", "--set", "lambda=1")
+    assert "input.mean" not in err
     assert (own.method["lambda"], own.input["mean"], own.input["std"]) == (1.0, [0.0], [1.0])
+
+
+def test_pretrained_weights_bring_their_constants_or_are_refused(capsys: Captured, tmp_path: Path) -> None:
+    peer, out = init(capsys, tmp_path / "alice", "--advertise", "a:1"), tmp_path / "genesis.yaml"
+    stated = ("genesis", "new", peer, "-o", str(out), "--classes", "x,y", "--input", "2", "--set", "model.hidden=[3]")
+    arrays = initial_parameters({"name": "mlp", "hidden": [3]}, (2, 1, 1), 2, 1)
+    weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    named = {"mean": [1.5, 2000.0], "std": [0.5, 300.0]}
+    silent, card, keys, own, broken = (tmp_path / f"{name}.safetensors" for name in ("a", "b", "c", "d", "e"))
+    save_file(weights, silent)
+    save_file(weights, card, {name: json.dumps(values) for name, values in named.items()})
+    save_file(weights | {name: torch.tensor(values) for name, values in named.items()}, keys)
+    save_file(weights, own, {"fednode.input": json.dumps({"shape": [2, 1, 1], "resize": None, **named})})
+    save_file(weights, broken, {"mean": "[1.5, 2000.0]", "std": "[0, 1]"})
+    code, _, err = run(capsys, *stated, "--pretrained", str(silent))
+    assert code == 78
+    assert "does not say what its weights saw" in err
+    code, _, err = run(capsys, *stated, "--pretrained", str(broken))
+    assert (code, "expected a std for each channel, got [0, 1]" in err) == (78, True)
+    for file in (card, keys, own):
+        code, _, err = run(capsys, *stated, "--pretrained", str(file))
+        assert code == 0, err
+        assert {key: load_genesis(out).genesis.run.input[key] for key in named} == named
+        assert f"those that {file} names" in err
+        for path in (out, tmp_path / "initial_model.safetensors"):
+            path.unlink()
+    code, _, err = run(capsys, *stated, "--pretrained", str(silent), "--set", "input.normalize=agreed")
+    assert code == 0, err
+    assert load_genesis(out).genesis.run.input["normalize"] == "agreed"
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,18 @@ def test_a_table_of_one_scale_is_good() -> None:
     assert say(make_table(draw(0, 1), draw(0, 90))) == []
 
 
+def test_scales_are_nothing_to_warn_of_where_members_agree_on_constants() -> None:
+    table = make_table(draw(0, 0.05), draw(0, 2398))
+    assert any("scales are far apart" in text for text in say(table))
+    agreed = InputFormat.from_mapping({"shape": [2, 1, 1], "normalize": "agreed"})
+    assert not any("scales are far apart" in finding.text for finding in check_features(table, agreed))
+
+
 def test_scales_that_are_far_apart_are_named_by_the_widest_and_the_narrowest_column() -> None:
     table = make_table(draw(0, 0.05), draw(0, 1), draw(0, 2398), names=("smoothness", "ratio", "area"))
     [text] = say(table)
     assert text.startswith("scales are far apart: 'area' from 0 to 2398 beside 'smoothness' from 0 to 0.05; ")
-    assert "genesis new --data normalises unless told otherwise" in text
+    assert "genesis new normalises unless told otherwise" in text
     assert "beside 'feature 0' from" in say(make_table(draw(0, 0.05), draw(0, 2398)))[0]
 
 

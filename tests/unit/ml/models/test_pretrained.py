@@ -224,7 +224,9 @@ def test_a_testnet_starts_from_the_file_and_says_what_it_took(tmp_path: Path) ->
     state = make_state({"name": "mlp", "hidden": [8]}, 10)  # of 3 x 32 x 32 inputs
     state["fc1.weight"] = torch.full((8, 64), 0.25)
     path = save(tmp_path / "mlp.safetensors", state)
-    made = make_testnet(tmp_path / "cluster", replace(SPEC, settings=("model.hidden=[8]",), pretrained=path))
+    made = make_testnet(
+        tmp_path / "cluster", replace(SPEC, settings=("model.hidden=[8]", "input.normalize=auto"), pretrained=path)
+    )
     assert made.pretrained == f"{path}: took 4 arrays"
     initial = load_genesis(tmp_path / "cluster/genesis.yaml").initial_model.read_bytes()
     assert np.all(decode_arrays(initial, len(initial))["model/fc1.weight"] == 0.25)
@@ -233,5 +235,5 @@ def test_a_testnet_starts_from_the_file_and_says_what_it_took(tmp_path: Path) ->
 def test_a_testnet_is_not_made_from_a_file_that_does_not_fit(tmp_path: Path) -> None:
     path = save(tmp_path / "mlp.pt", make_state({"name": "mlp"}, 10))
     with pytest.raises(ConfigError, match=r"--pretrained: .*mlp.pt: 'fc1.weight': expected shape \[64, 64\]"):
-        make_testnet(tmp_path / "cluster", replace(SPEC, pretrained=path))
+        make_testnet(tmp_path / "cluster", replace(SPEC, settings=("input.normalize=none",), pretrained=path))
     assert not (tmp_path / "cluster").exists()
