@@ -99,8 +99,8 @@ def make(
     For four members and more, and where the method takes them, it sets aggregation to trimmed_mean and weight_cap to 4:
     one member that lies then moves nobody out of the others' range. --set aggregation=mean is the papers' rule.
 
-    Inputs are normalised by the mean and deviation of all members' training samples: in round 1 each tells its sums, and
-    nothing is trained. --set input.normalize=auto takes those of --data instead, --set input.mean and input.std say
+    Inputs are normalised by the mean and deviation of all members' training samples: in round 1 each tells its sums,
+    and nothing is trained. --set input.normalize=auto takes those of --data instead, --set input.mean and input.std say
     others, --set input.normalize=none leaves samples as they are. With --pretrained they are those that FILE names. The
     method's settings are those that learn on images and tables; fednode simulate keeps the papers'.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +79,62 @@ def test_a_run_does_not_continue_from_what_it_cannot_read() -> None:
     refuse(STATE, StartRun(2, get_terms(schema={}), None), "not one this run can continue from")
     refuse(WITH_WEIGHTS, StartRun(2, get_terms(), None), "no aggregate to continue from", aggregate=ZERO)
     assert execute(WITH_WEIGHTS, StartRun(2, other, MODEL), 4, aggregate=ZERO).run.initial_model == MODEL
+
+
+# ---- agreed statistics
+
+AGREED = {"shape": [1, 8, 8], "resize": None, "normalize": "agreed", "min_count": 5}
+INHERITED = {**AGREED, "normalize": "inherited"}
+WITH_STATISTICS = replace(WITH_WEIGHTS, run=replace(WITH_WEIGHTS.run, input=AGREED))
+
+
+def test_a_run_that_continues_may_inherit_what_the_one_before_has_agreed_on() -> None:
+    second = execute(WITH_STATISTICS, StartRun(2, get_terms(input=INHERITED), None), 4)
+    assert second.run.input == INHERITED
+    third = execute(second, StartRun(3, get_terms(input=INHERITED), None), 5)  # before its first round, which is there
+    assert third.run.input["normalize"] == "inherited"
+    anew = execute(WITH_STATISTICS, StartRun(2, get_terms(input=AGREED), None), 4)
+    assert anew.run.input == AGREED
+
+
+@pytest.mark.parametrize(
+    ("state", "input_", "initial", "height", "problem"),
+    [
+        (WITH_STATISTICS, INHERITED, MODEL, 4, "goes with a run that continues"),
+        (WITH_WEIGHTS, INHERITED, None, 4, "has no agreed statistics to inherit"),
+        (WITH_STATISTICS, {**INHERITED, "shape": [1, 4, 16]}, None, 4, "by the same shape and resize only"),
+        (WITH_STATISTICS, INHERITED, None, 1, "has not agreed on its statistics yet"),
+    ],
+)
+def test_what_a_run_cannot_inherit_is_refused(
+    state: State, input_: dict[str, Any], initial: bytes | None, height: int, problem: str
+) -> None:
+    refuse(state, StartRun(2, get_terms(input=input_), initial), problem, height)
+
+
+@pytest.mark.parametrize(
+    ("input_", "problem"),
+    [
+        ({**AGREED, "mean": [0.0]}, "input.mean: expected none with normalize: agreed"),
+        ({**AGREED, "normalize": "auto"}, "input.normalize: expected one of agreed, inherited"),
+        ({**AGREED, "min_count": 0}, "input.min_count: expected 1 to"),
+        ({**AGREED, "min_count": 2.5}, "input.min_count: expected a whole number"),
+        ({**AGREED, "class_counts": 1}, "input.class_counts: expected true or false"),
+        ({"shape": [1, 8, 8], "min_count": 5}, "input.min_count: expected none without normalize: agreed"),
+    ],
+)
+def test_an_input_that_says_two_things_is_refused(input_: dict[str, Any], problem: str) -> None:
+    with pytest.raises(GenesisError, match=re.escape(problem)):
+        make_genesis(KEYS, input=input_)
+
+
+def test_what_is_not_said_of_statistics_is_written_out_or_left_out() -> None:
+    shape = {"shape": [1, 8, 8]}
+    assert make_genesis(KEYS, input={**shape, "normalize": "agreed", "class_counts": False}).run.input == AGREED
+    plain = {"shape": [1, 8, 8], "resize": None, "mean": [0.0], "std": [1.0]}
+    assert make_genesis(KEYS, input=shape).run.input == plain
+    with pytest.raises(GenesisError, match=r"input.normalize: expected agreed in the first run"):
+        make_genesis(KEYS, input=INHERITED)
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, -1])

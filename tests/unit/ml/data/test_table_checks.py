@@ -14,7 +14,7 @@ import pytest
 from ml.data import get_classes, open_dataset, open_labels
 from ml.data.base import ArrayDataset, InputFormat
 from ml.data.checks import check_data
-from ml.data.table_checks import compute_feature_stats
+from ml.data.table_checks import check_features, compute_feature_stats
 from ml.errors import DataError
 
 RNG = np.random.default_rng(7)
