@@ -352,7 +352,7 @@ class Client:
     def measure(self) -> Measures | None:
         """All that the answers to the matched test set show, as the client stands; None where it has no samples, or the
         answers are no numbers."""
-        if not self.num_test:
+        if not len(self.state.data.matched):
             return None
         if self._judged is None:
             self.evaluate()
