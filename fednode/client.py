@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from fednode.prediction import Predictions
     from node.admin.address import AdminAddress
-    from node.admin.asking import Labelled
 
 Record = dict[str, Any]
 CONFIG_SUFFIXES = (".yaml", ".yml")
@@ -45,7 +44,7 @@ def connect(place: str | PathLike[str], token_file: str | PathLike[str] | None =
     Raises ConfigError for what is no place, PermissionRefused where it may not be asked, NodeUnreachable where nobody
     answers in time.
     """
-    client = Client(*find_node(place, token_file))
+    client = Client(find_node(place, token_file))
     try:
         client.check()
     except BaseException:
@@ -54,17 +53,17 @@ def connect(place: str | PathLike[str], token_file: str | PathLike[str] | None =
     return client
 
 
-def find_node(place: str | PathLike[str], token_file: str | PathLike[str] | None) -> tuple[AdminAddress, str | None]:
-    """Where the node of this configuration or address is asked, and the column of labels that a configuration names."""
+def find_node(place: str | PathLike[str], token_file: str | PathLike[str] | None) -> AdminAddress:
+    """Where the node of this configuration or address is asked."""
     env: Mapping[str, str] = os.environ
     if token_file is not None:
         from node.admin.address import TOKEN_FILE_VARIABLE
 
         env = {**os.environ, TOKEN_FILE_VARIABLE: os.fspath(token_file)}
-    path, label = Path(place), None
+    path = Path(place)
     if path.suffix in CONFIG_SUFFIXES or path.is_file():
         try:
-            found, _, label = read_configured_place(path, env)
+            found, _ = read_configured_place(path, env)
         except ConfigError as error:
             raise ConfigError("\n".join([str(error), *error.problems])) from error
     else:
@@ -74,7 +73,7 @@ def find_node(place: str | PathLike[str], token_file: str | PathLike[str] | None
             raise ConfigError(str(error)) from error
     if isinstance(found, Path):
         validate_socket(found)
-    return found, label
+    return found
 
 
 class Client:
@@ -87,9 +86,8 @@ class Client:
     Each call raises NodeUnreachable where the node does not answer in time, and another NodeError where it refuses.
     """
 
-    def __init__(self, place: AdminAddress, label: str | None = None) -> None:
+    def __init__(self, place: AdminAddress) -> None:
         self._place = place
-        self._label = label
         self._admin = AdminClient(place)
         self._is_closed = False
 
@@ -112,7 +110,7 @@ class Client:
     def open_another(self) -> Client:
         """A client of the same node, which is closed by itself."""
         self._check_open()
-        return Client(self._place, self._label)
+        return Client(self._place)
 
     @contextmanager
     def _asking(self) -> Iterator[AdminClient]:
@@ -276,14 +274,15 @@ class Client:
             said = node.predict(images)         # [N, H, W], [N, H, W, C], [N, C, H, W] or, for features, [N, F]
             said.labels, said.probabilities     # [N], and [N, K] for K classes
 
-        `label` names the column of labels in a table: by default that of the configuration that was connected to, or
+        `label` names the column of labels in a table: by default the one that the node's configuration names, or
         `label`, if the table has it. The node's worker answers when it is free of a round, within
         `timeout_s`; else NodeUnreachable says so.
         """
         from fednode.prediction import predict
+        from node.admin.asking import Labelled
 
         with self._asking() as admin:
-            return predict(admin, samples, self._choose_label(label), timeout_s)
+            return predict(admin, samples, Labelled.fetch(admin, label), timeout_s)
 
     def evaluate(
         self,
@@ -296,19 +295,13 @@ class Client:
         """Measures the node's model on labelled samples: files, or directories that hold one for each class. As
         `fednode evaluate --json`: sensitivity, specificity, AUC and the others, with intervals, of which `resamples`
         of the bootstrap find some. `label` and `timeout_s` are as `predict` has them."""
+        from node.admin.asking import Labelled
         from node.admin.judging import evaluate_node
 
         paths = [Path(each) for each in ([inputs] if isinstance(inputs, str | PathLike) else inputs)]
-        labelled = self._choose_label(label)
         with self._asking() as admin:
+            labelled = Labelled.fetch(admin, label)
             return evaluate_node(admin, paths, labelled, resamples=resamples, timeout_s=timeout_s).to_record()
-
-    def _choose_label(self, label: str | None) -> Labelled:
-        """The column of labels that the caller names, or else the configuration that was connected to."""
-        from ml.data.inference_files import DEFAULT_LABEL
-        from node.admin.asking import Labelled
-
-        return Labelled(label, self._label or DEFAULT_LABEL)
 
 
 # ---- what is sent and what is shown

@@ -10,31 +10,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ml.clients.client import Client, Phase
 from ml.errors import MlError
+from ml.measures.alone import TrainedAlone
 from ml.measures.classification import Measures
 from ml.methods import make_method
 from ml.models.base import copy_model
 from ml.payload import Array, Arrays
 from ml.specs import LocalSpec
 from ml.training.loop import Progress, summarise_losses
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """Where training alone stands: `rounds` are done whole, `owed_steps` are still to do, `seconds` it has computed;
-    `measures` are those of its answers to the test samples then. `failure` says why it goes on no more."""
-
-    rounds: int
-    owed_steps: int
-    seconds: float
-    measures: Measures | None = None
-    failure: str | None = None
 
 
 class TrainingAlone:
@@ -119,14 +107,14 @@ class TrainingAlone:
 
     # ---- what there is to say, and to keep
 
-    def describe(self) -> Alone:
+    def describe(self) -> TrainedAlone:
         if self._measures is None and self._rounds and self._steps is None and self._beside.has_samples:
             self._look_again()  # it was taken up before there were samples
             self._measures = self._client.measure()
         owed = sum(self._count_steps(iterations) for _, iterations in self._owed) - (
             self._num_done if self._steps else 0
         )
-        return Alone(self._rounds, owed, self._seconds, self._measures, self._failure)
+        return TrainedAlone(self._rounds, owed, self._seconds, self._measures, self._failure)
 
     def _count_steps(self, iterations: int) -> int:
         hyper, num = self._client.spec.hyperparameters, self._client.num_train

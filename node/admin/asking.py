@@ -35,6 +35,12 @@ class Labelled(NamedTuple):
     column: str | None = None
     default: str = DEFAULT_LABEL
 
+    @classmethod
+    def fetch(cls, node: AdminClient, column: str | None) -> Self:
+        """With the column that the node's own configuration names, where none is asked for."""
+        named = node.get_config()["data"]["columns"]["label"] if column is None else None
+        return cls(column, named or DEFAULT_LABEL)
+
 
 class Answered(NamedTuple):
     """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so."""

@@ -36,6 +36,13 @@ MODEL_S = 60.0  # for a file to be made of a large one
 PROPOSE_S = 60.0  # for this site's labels, or a run's blocks, to be read through
 METRICS_S = 300.0  # for a long chain to be read through
 COMPARE_S = 120.0  # a peer answers four requests for blocks a second
+# A watch may hear nothing for hours: whether the node is still there is asked by pings, which its server allows.
+KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # else a ping's own minute counts
+    ("grpc.http2.max_pings_without_data", 0),
+)
 REFUSED = "fednode-refused"  # beside a refusal that is the node's own words, and not gRPC's about the connection
 
 _CODES: dict[grpc.StatusCode, type[NodeError]] = {
@@ -103,6 +110,13 @@ class AdminClient:
     def get_version(self) -> pb.Version:
         with self._translated():
             return self._admin.GetVersion(pb.GetVersionRequest(), timeout=CALL_S)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration in effect, without its secrets."""
+        with self._translated():
+            reply = self._admin.GetConfig(pb.GetConfigRequest(), timeout=CALL_S)
+        config: dict[str, Any] = json.loads(reply.json)
+        return config
 
     def list_peers(self) -> Sequence[pb.PeerView]:
         with self._translated():
@@ -376,7 +390,7 @@ class _WithToken(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterce
 def _open_channel(place: AdminAddress) -> grpc.Channel:
     if isinstance(place, Path):
         return grpc.insecure_channel(f"unix:{place.absolute()}")
-    options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
+    options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0), *KEEPALIVE]
     if place.id is None:
         channel = grpc.insecure_channel(place.host_port, options=options)
     else:

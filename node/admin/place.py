@@ -36,11 +36,10 @@ def read_place(text: str, env: Mapping[str, str]) -> AdminAddress:
 
 
 class Configured(NamedTuple):
-    """The node of a configuration: where it is asked, its data directory, and the column that its labels are in."""
+    """The node of a configuration: where it is asked, and its data directory."""
 
     place: AdminAddress
     data_dir: Path
-    label: str | None
 
 
 def read_configured_place(path: Path, env: Mapping[str, str]) -> Configured:
@@ -53,7 +52,7 @@ def read_configured_place(path: Path, env: Mapping[str, str]) -> Configured:
         place = _read_own_address(config, config.admin.address, env)
     if place is None:
         raise ConfigError(f"{path}: admin.socket: expected a socket, as nothing can be asked of a node without one")
-    return Configured(place, config.node.data_dir, config.data.columns.label)
+    return Configured(place, config.node.data_dir)
 
 
 def _read_own_address(config: NodeConfig, address: str, env: Mapping[str, str]) -> AdminAddress:

@@ -55,6 +55,14 @@ HEALTH_ADMIN = "fednode.admin.v1"
 HEALTH_READINESS = "readiness"
 READINESS_S = 0.25  # how often readiness is looked at
 STOP_GRACE_S = 0.2
+# A caller that watches may ask by pings whether this node is still there; one that has gone is noticed.
+KEEPALIVE = (
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
 MAX_REQUEST_BYTES = MAX_BYTES + 64 * 1024
 MAX_REASON_CHARS = 600  # it goes percent-encoded into a trailer, of which a caller takes 8 KiB
 
@@ -130,6 +138,7 @@ class AdminServer:
                 ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
                 ("grpc.max_concurrent_streams", 64),
                 ("grpc.so_reuseport", 0),
+                *KEEPALIVE,
             ],
         )
         admin_pb2_grpc.add_AdminServicer_to_server(self._servicer, server)

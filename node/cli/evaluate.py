@@ -23,7 +23,11 @@ def evaluate(
     ],
     label: Annotated[
         str | None,
-        typer.Option("--label", metavar="COLUMN", help="The labels in a .csv. Default: as --config says, or label."),
+        typer.Option(
+            "--label",
+            metavar="COLUMN",
+            help="The labels in a .csv. Default: as the node is configured, or label.",
+        ),
     ] = None,
     resamples: Annotated[
         int,
@@ -49,12 +53,12 @@ def evaluate(
     from node.admin.judging import evaluate_node
     from node.cli.measures import describe_measures, print_classes
     from node.cli.output import print_facts, print_json
-    from node.cli.predict import get_default_label, name_model
+    from node.cli.predict import name_model
     from node.cli.target import open_node
 
-    labelled = Labelled(label, get_default_label(config))
     try:
         with open_node(socket, config) as node:
+            labelled = Labelled.fetch(node, label)
             found = evaluate_node(node, inputs, labelled, resamples=resamples, timeout_s=timeout_s)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

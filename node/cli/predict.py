@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +29,11 @@ def predict(
     top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many classes to show of each.")] = 3,
     label: Annotated[
         str | None,
-        typer.Option("--label", metavar="COLUMN", help="The labels in a .csv. Default: as --config says, or label."),
+        typer.Option(
+            "--label",
+            metavar="COLUMN",
+            help="The labels in a .csv. Default: as the node is configured, or label.",
+        ),
     ] = None,
     timeout_s: Annotated[
         float,
@@ -45,7 +48,7 @@ def predict(
     An .npz has an array x: [N, C, H, W], [N, H, W], [N, H, W, C] or, for a model of features, [N, F]; an array of
     exactly one sample's shape is that sample. A .csv has a header and a column of numbers for each feature. Where a
     file has labels, y or a column, each answer is compared with them: in the column that --label names, or else in that
-    of data.columns.label in --config, or label, if the table has it.
+    that the node's own configuration names (data.columns.label), or label, if the table has it.
 
     A sample is named by its file, and by its place in the archive or its line in the table. PROBABILITY is the
     classifier's. Where a method's prototypes answer, DISTANCE is that of the nearest, and NEAREST the member it is of.
@@ -58,7 +61,7 @@ def predict(
 
     try:
         with open_node(socket, config) as node:
-            labelled = Labelled(label, get_default_label(config))
+            labelled = Labelled.fetch(node, label)
             answers = list(ask(node, Terms.fetch(node), inputs, top, labelled, timeout_s))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -67,15 +70,6 @@ def predict(
         return
     print_table(*make_table(answers))
     print(f"fednode: {summarise(answers)}", file=sys.stderr)
-
-
-def get_default_label(config: Path | None) -> str:
-    """The column that a node's labels are in, by its configuration. Raises ConfigError."""
-    from ml.data.inference_files import DEFAULT_LABEL
-    from node.config.node_config import load_config
-
-    named = None if config is None else load_config(config, (), os.environ).data.columns.label
-    return named or DEFAULT_LABEL
 
 
 def describe(answered: Answered) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from chain.block import Block, Certificate, EvidenceKind, Id
 from chain.calendar import Place
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
+from ml.measures.alone import TrainedAlone
 from ml.measures.classification import Measures
 from ml.measures.collapse import Sign
 from node.boundary import Boundary
@@ -26,7 +27,6 @@ from node.offload import Offload
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason, Refusals
 from node.p2p.transport.base import Transport
-from node.training.beside import TrainedAlone
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from chain.published import PublishedMeasures
 from chain.signing import encode_id
+from ml.measures.alone import TrainedAlone
 from ml.measures.classification import ClassMeasures, Measures
 from ml.measures.intervals import Interval
 from node.pb import admin_pb2 as pb
-from node.training.beside import TrainedAlone
 
 
 def show_measures(measures: Measures, intervals: Mapping[str, Interval] | None = None) -> pb.Measures:

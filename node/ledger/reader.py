@@ -27,6 +27,7 @@ from chain.store.blob_files import reading_blob
 from chain.store.interface import StoredEvidence
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
+from ml.measures.alone import TrainedAlone
 from ml.measures.classification import Measures
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import InvalidRequest, NotFound
@@ -36,7 +37,6 @@ from node.ledger.statistics import describe_agreed
 from node.payloads.retention import LARGE_BYTES
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunSpecs
-from node.training.beside import TrainedAlone
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 500  # of one page

@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol
 
-from ml.measures.classification import Measures
+from ml.measures.alone import TrainedAlone
 from ml.payload import Arrays
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, read_checkpoint
 
 _log = logging.getLogger(__name__)
 
 DIRECTORY = "alone"  # below a run's checkpoints
-
-
-class Alone(Protocol):
-    """The part of `ml.clients.alone.Alone` that is told."""
-
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def owed_steps(self) -> int: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def measures(self) -> Measures | None: ...
-    @property
-    def failure(self) -> str | None: ...
 
 
 class TrainingAlone(Protocol):
@@ -40,38 +24,9 @@ class TrainingAlone(Protocol):
     def is_between_rounds(self) -> bool: ...
     def owe(self, round_number: int, num_iterations: int) -> None: ...
     def step(self) -> bool: ...
-    def describe(self) -> Alone: ...
+    def describe(self) -> TrainedAlone: ...
     def state_arrays(self) -> Arrays: ...
     def load_state_arrays(self, rounds: int, arrays: Arrays) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedAlone:
-    """What a site's model is worth without the others: after the work of so many `rounds`, with `owed_steps` still to
-    do, which took `seconds` of CPU."""
-
-    rounds: int
-    owed_steps: int
-    seconds: float
-    measures: Measures | None
-    failure: str | None = None
-
-    def to_mapping(self) -> dict[str, Any]:
-        """JSON-able."""
-        measures = None if self.measures is None else self.measures.to_mapping()
-        return {
-            "rounds": self.rounds,
-            "owed_steps": self.owed_steps,
-            "seconds": self.seconds,
-            "measures": measures,
-            "failure": self.failure,
-        }
-
-    @classmethod
-    def from_mapping(cls, told: dict[str, Any]) -> Self:
-        """Of what `to_mapping` gave. Raises TypeError for anything else."""
-        measures = None if told["measures"] is None else Measures.from_mapping(told["measures"])
-        return cls(**{**told, "measures": measures})
 
 
 class Beside:
@@ -108,8 +63,7 @@ class Beside:
             _log.error("Checkpoint of training alone could not be written: %s", error)
 
     def describe(self) -> TrainedAlone:
-        told = self._alone.describe()
-        return TrainedAlone(told.rounds, told.owed_steps, told.seconds, told.measures, told.failure)
+        return self._alone.describe()
 
     def close(self) -> None:
         try:

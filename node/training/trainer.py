@@ -18,11 +18,11 @@ from chain.run import Run
 from ml.data.base import Samples
 from ml.errors import MlError, Spoiled
 from ml.guard import OnRefused
+from ml.measures.alone import TrainedAlone
 from ml.measures.classification import Measures
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer
 from node.errors import NodeError
-from node.training.beside import TrainedAlone
 from node.training.checkpoint import Checkpoint
 from node.training.exchange import Exchange, FileUnusable
 

@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from ml.guard import OnRefused
+from ml.measures.alone import TrainedAlone
 from ml.measures.classification import Measures
-from node.training.beside import TrainedAlone
 from node.training.checkpoint import Position
 from node.training.child_process import Call, ChildProcess
 from node.training.exchange import AGGREGATE, Exchange

@@ -17,7 +17,6 @@ from chain.store.sqlite import SqliteStore
 from ml.data import get_classes
 from ml.models import initial_parameters
 from node.cli import main
-from node.cli.predict import get_default_label
 from node.config.genesis_draft import find_guards
 from node.config.genesis_file import INITIAL_MODEL, load_genesis
 from node.config.identity import load_identity
@@ -119,10 +118,6 @@ def test_init_names_the_column_of_labels_in_a_table(capsys: Captured, tmp_path: 
     data = load_config(tmp_path / "a" / "node.yaml").data
     assert (data.format, data.columns.label) == ("csv", "diagnosis")
     assert get_classes(data.model_dump(mode="json")) == ("ill", "well")
-    assert get_default_label(tmp_path / "a" / "node.yaml") == "diagnosis"  # predict follows it
-    init(capsys, tmp_path / "b", "--advertise", "a:1", "--data", f"csv:{table}")
-    assert get_default_label(tmp_path / "b" / "node.yaml") == "label"
-    assert get_default_label(None) == "label"
 
 
 def test_init_takes_a_key_there_is_and_its_passphrase(capsys: Captured, tmp_path: Path) -> None:

@@ -15,17 +15,20 @@ from grpc import aio
 
 from chain.signing import SigningKey, encode_id
 from ml import payload
+from ml.data.inference_files import DEFAULT_LABEL
 from node.admin import client as admin_client
 from node.admin import predictor
+from node.admin.asking import Labelled
 from node.admin.client import AdminClient
 from node.admin.samples import MAX_BYTES
 from node.admin.wiring import make_predictor
 from node.cli import main
+from node.config.node_sections import ColumnsSection
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 from node.training.trainer import AnswerRefused, Predicted, RunTask, TrainerInfo, WorkerDied, WorkerFailed
-from support.federation.asked import Running, running
+from support.federation.asked import Running, make_config, running
 from support.federation.cluster import NUM_CLASSES, ScriptedTrainer
 from support.federation.recording import PATIENCE_S
 
@@ -338,3 +341,13 @@ async def test_a_directory_of_classes_is_evaluated_and_one_answer_to_all_is_told
         (tmp_path / "scans" / "ten").mkdir()
         code, _, err = await evaluate(capsys, tmp_path / "scans", *where)
         assert (code, "expected the name of a class" in err) == (1, True)
+
+
+async def test_labels_are_looked_for_where_the_nodes_own_configuration_says(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
+        assert await one.ask(lambda node: Labelled.fetch(node, None)) == Labelled(None, DEFAULT_LABEL)
+        config = make_config(tmp_path)
+        columns = ColumnsSection(label="diagnosis")
+        one.view.on_config(config.model_copy(update={"data": config.data.model_copy(update={"columns": columns})}))
+        assert await one.ask(lambda node: Labelled.fetch(node, None)) == Labelled(None, "diagnosis")
+        assert await one.ask(lambda node: Labelled.fetch(node, "outcome")) == Labelled("outcome")

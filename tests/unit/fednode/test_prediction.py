@@ -93,14 +93,14 @@ def test_a_model_of_a_run_with_other_classes_is_not_mixed_up_with_the_newest() -
             predict(Node(classes), [[3.0, 1.0]])
 
 
-def test_a_configuration_names_socket_and_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_names_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fednode.client.validate_socket", lambda path: None)
     config = tmp_path / "hospital.yaml"
     config.write_text(CONFIG)
-    assert find_node(config, None) == (tmp_path / "run" / "node.sock", "diagnosis")
+    assert find_node(config, None) == tmp_path / "run" / "node.sock"
     (tmp_path / "without-suffix").write_text(CONFIG)
-    assert find_node(str(tmp_path / "without-suffix"), None) == (tmp_path / "run" / "node.sock", "diagnosis")
-    assert find_node("unix:///run/fednode/node.sock", None) == (Path("/run/fednode/node.sock"), None)
+    assert find_node(str(tmp_path / "without-suffix"), None) == tmp_path / "run" / "node.sock"
+    assert find_node("unix:///run/fednode/node.sock", None) == Path("/run/fednode/node.sock")
     config.write_text(CONFIG.replace("hospital-a", "hospital a!"))
     with pytest.raises(fednode.ConfigError, match=r"1 problem in .*hospital\.yaml; .*\n.*node\.name"):
         find_node(config, None)
