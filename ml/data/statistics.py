@@ -23,7 +23,7 @@ _CHUNK_VALUES = 1 << 20
 
 def compute_statistics(x_NCHW: Images, y_N: Labels, num_classes: int, agreement: Agreement) -> dict[str, Array]:
     """The payload of samples as they are before any normalisation: all zeros of too few. Raises DataError for a value
-    that is too large."""
+    that is too large, or no number."""
     told = len(y_N) >= agreement.min_count
     sums, squares = _sum(x_NCHW if told else x_NCHW[:0])
     payload: dict[str, Array] = {
@@ -61,7 +61,7 @@ def _sum(x_NCHW: Images) -> tuple[list[int], list[int]]:
 def _check_size(units: NDArray[np.float64]) -> None:
     largest_C = np.abs(units).max(axis=(0, 2, 3), initial=0)
     channel = int(largest_C.argmax())
-    if largest_C[channel] >= 2.0 ** (LIMIT_BITS + UNIT_BITS):
+    if not largest_C[channel] < 2.0 ** (LIMIT_BITS + UNIT_BITS):  # nor is what is no number
         raise DataError(
             f"feature {channel}: expected values below 2^{LIMIT_BITS} either way for agreed statistics, "
             f"got {np.ldexp(largest_C[channel], -UNIT_BITS):g}"

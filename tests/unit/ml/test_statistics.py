@@ -116,6 +116,8 @@ def test_too_few_samples_tell_nothing_and_too_large_values_are_an_error_by_name(
     assert (nobody.mean, nobody.std, nobody.sites) == ((0.0, 0.0), (1.0, 1.0), 0)
     with pytest.raises(DataError, match=r"feature 1: expected values below 2\^40"):
         tell([[0, 2e12]] * 5)
+    with pytest.raises(DataError, match=r"feature 1: expected values below 2\^40"):
+        tell([[0, float("nan")]] * 5)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +204,30 @@ def test_a_payload_that_no_samples_can_have_is_refused(name: str) -> None:
     with pytest.raises(PayloadError) as caught:
         make_spec().validate_payload("statistics", payload, 1)
     assert problem in str(caught.value)
+
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 20)
+
+
+@given(
+    INT64, st.lists(INT64, min_size=10, max_size=10), st.lists(INT64, min_size=14, max_size=14), st.tuples(INT64, INT64)
+)
+def test_whatever_integers_come_are_refused_or_give_constants(
+    count: int, sums: list[int], squares: list[int], classes: tuple[int, int]
+) -> None:
+    payload = {
+        "count": np.array(count, np.int64),
+        "sums": np.array(sums, np.int64).reshape(2, 5),
+        "squares": np.array(squares, np.int64).reshape(2, 7),
+        "classes": np.array(classes, np.int64),
+    }
+    try:
+        make_spec().validate_payload("statistics", payload, 1)
+    except PayloadError:
+        return
+    agreed = pool([payload, HONEST])
+    assert np.isfinite([*agreed.mean, *agreed.std]).all()
+    assert min(agreed.std) > 0
 
 
 def test_nothing_a_validator_lets_through_overflows() -> None:

@@ -18,7 +18,7 @@ from chain.store.sqlite import SqliteStore
 from ml.payload import decode_arrays, encode_arrays
 from node.cli import main
 from node.config.genesis_file import INITIAL_MODEL, load_genesis
-from node.config.genesis_fork import HOUR_MS, fork_chain
+from node.config.genesis_fork import HOUR_MS, _begin_anew, fork_chain
 from node.config.identity import open_identity
 from node.config.node_config import load_config
 from node.errors import ConfigError, NodeError, NotFound
@@ -70,6 +70,14 @@ class Old:
 @pytest.fixture
 def old(tmp_path: Path) -> Old:
     return Old(tmp_path)
+
+
+def test_statistics_that_a_run_has_inherited_are_agreed_on_anew(old: Old) -> None:
+    run = old.chain.genesis.run
+    agreed = {"shape": [1, 8, 8], "resize": None, "normalize": "agreed", "min_count": 7}
+    second = replace(run, number=2, first_height=9, input={**agreed, "normalize": "inherited"})
+    assert _begin_anew(second) == replace(run, input=agreed)
+    assert _begin_anew(replace(run, number=2)) == run
 
 
 def test_it_names_the_old_chain_and_begins_with_its_run_and_its_model(old: Old) -> None:
