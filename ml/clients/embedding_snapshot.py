@@ -1,8 +1,8 @@
-"""The snapshot of a client's embeddings: those of some test samples, with the prototypes, kept to be drawn. It shows
-which classes the model can tell apart.
+"""The snapshot of a client's answers and embeddings: those of some test samples, with the prototypes, kept to be drawn.
+It shows which classes the model can tell apart.
 
-Legend: N samples, D length of a representation, n prototypes. The embeddings are the vectors that the method compares
-with its prototypes.
+Legend: N samples, C classes, D length of a representation, n prototypes. The embeddings are the vectors that the method
+compares with its prototypes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from ml.seeding import numpy_rng
 from ml.training.loop import Diverged
 
 MAX_SAMPLES = 600
+_MAX_CLASSES = 1 << 16
 _MAX_DIM = 1 << 16
 _MAX_PROTOTYPES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """embeddings float32[N, D] with labels and predicted int64[N]; prototypes float32[n, D] with classes int64[n].
+    """embeddings float32[N, D] with labels and predicted int64[N], and the classifier's probabilities float32[N, C];
+    prototypes float32[n, D] with classes int64[n].
 
     authors int64[n] are places among the clients, None where prototypes are nobody's own. n is 0 where the client
     holds no prototypes.
@@ -34,6 +36,7 @@ class Snapshot:
     embeddings: Array
     labels: Array
     predicted: Array
+    probabilities: Array
     prototypes: Array
     classes: Array
     authors: Array | None = None
@@ -66,10 +69,11 @@ _PLAIN = {
     "embeddings": ArraySpec("float32", ("N", "D")),
     "labels": ArraySpec("int64", ("N",)),
     "predicted": ArraySpec("int64", ("N",)),
+    "probabilities": ArraySpec("float32", ("N", "C")),
     "prototypes": ArraySpec("float32", ("n", "D")),
     "classes": ArraySpec("int64", ("n",)),
 }
-_BOUNDS = {"N": (1, MAX_SAMPLES), "D": (1, _MAX_DIM), "n": (0, _MAX_PROTOTYPES)}
+_BOUNDS = {"N": (1, MAX_SAMPLES), "C": (1, _MAX_CLASSES), "D": (1, _MAX_DIM), "n": (0, _MAX_PROTOTYPES)}
 _SCHEMA = ArraySchema(_PLAIN, _BOUNDS)
 _AUTHORED = ArraySchema({**_PLAIN, "authors": ArraySpec("int64", ("n",))}, _BOUNDS)
 
@@ -83,16 +87,18 @@ def take_snapshot(client: Client, seed: int) -> Snapshot:
     method, state = client.method, client.state
     everyone = state.data.everyone
     samples = everyone.take(choose_samples(everyone.y.cpu().numpy(), seed))
-    predicted = client.predict(samples.x).labels  # which puts the model into eval mode
+    predicted = client.predict(samples.x)  # which puts the model into eval mode
+    probabilities_NC = predicted.logits.double().softmax(1).float()
     embeddings_ND = method.represent(state, samples.x).float()
-    if not bool(torch.isfinite(embeddings_ND).all()):
+    if not bool(torch.isfinite(embeddings_ND).all() and torch.isfinite(probabilities_NC).all()):
         raise Diverged("the model after the last round gives no numbers; expected finite embeddings")
     held = method.list_prototypes(state)
     dim = embeddings_ND.shape[1]
     return Snapshot(
         embeddings=embeddings_ND.cpu().numpy(),
         labels=samples.y.cpu().numpy(),
-        predicted=predicted.cpu().numpy(),
+        predicted=predicted.labels.cpu().numpy(),
+        probabilities=probabilities_NC.cpu().numpy(),
         prototypes=np.zeros((0, dim), np.float32) if held is None else held.prototypes.astype(np.float32),
         classes=np.zeros(0, np.int64) if held is None else held.classes.astype(np.int64),
         authors=None if held is None or held.authors is None else held.authors.astype(np.int64),

@@ -172,7 +172,7 @@ def measure(y_N: Ints, labels_N: Ints, probabilities_NC: Floats, loss: float) ->
     )
     if num_classes > MAX_CLASSES:
         return whole
-    counts = np.bincount(y_N * num_classes + labels_N, minlength=num_classes**2).reshape(num_classes, num_classes)
+    counts = count_confusion(y_N, labels_N, num_classes)
     areas = [compute_areas(one_hot_NC[:, c], probabilities_NC[:, c]) for c in range(num_classes)]
     return Measures(
         whole.num_samples,
@@ -184,6 +184,12 @@ def measure(y_N: Ints, labels_N: Ints, probabilities_NC: Floats, loss: float) ->
         auc=[auc for auc, _ in areas],
         average_precision=[precision for _, precision in areas],
     )
+
+
+def count_confusion(y_N: Ints, labels_N: Ints, num_classes: int) -> Ints:
+    """int64[C, C]: samples by their class and by the class they were given."""
+    counts = np.bincount(y_N * num_classes + labels_N, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes).astype(np.int64)
 
 
 def compute_areas(is_of_N: NDArray[np.bool_], scores_N: Floats) -> tuple[float | None, float | None]:

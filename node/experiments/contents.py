@@ -10,7 +10,7 @@ from node.config.yaml_source import suggest
 from node.experiments.axes import Key, get_key, select
 from node.experiments.per_client import CLIENT, is_by_client
 from node.experiments.plan import Experiment, Found, show_fact
-from node.experiments.sections import AnyFigureSection, EmbeddingSection, FigureSection, ReportSection, TableSection
+from node.experiments.sections import AnyFigureSection, FigureSection, ReportSection, SnapshotSection, TableSection
 from node.experiments.tables import find_baselines
 from node.experiments.values import SERIES, VALUES
 
@@ -112,7 +112,7 @@ def find_report_problems(experiment: Experiment) -> Found:
         found += _check_against(experiment, table, keys)
     for i, figure in enumerate(given.figures or ()):
         keys = ("report", "figures", i)
-        if isinstance(figure, EmbeddingSection):
+        if isinstance(figure, SnapshotSection):
             axes = {name: getattr(figure, name) for name in ("panels", "each")} | {"where": tuple(figure.where)}
             found += _check_axes(experiment, keys, axes, figure.where, (*figure.panels, *figure.each), set())
             continue

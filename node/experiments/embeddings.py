@@ -10,7 +10,7 @@ from node.experiments.axes import Key, get_key, list_keys, name_fact, select
 from node.experiments.plan import Experiment, Point, show_fact
 from node.experiments.projection import project_pca, project_tsne
 from node.experiments.results import Kept
-from node.experiments.sections import EmbeddingSection
+from node.experiments.sections import EmbeddingSection, SnapshotSection
 
 NAMES = {"tsne": "t-SNE", "pca": "PCA"}
 
@@ -51,7 +51,7 @@ class EmbeddingFigure:
         return longest if alike else tuple(map(str, range(len(longest))))
 
 
-def list_shown(experiment: Experiment, section: EmbeddingSection) -> Iterator[tuple[Key, Key, Point]]:
+def list_shown(experiment: Experiment, section: SnapshotSection) -> Iterator[tuple[Key, Key, Point]]:
     """The key of the figure, that of the panel, and the point that stands there: of the first seed asked for."""
     points = [point for point in select(experiment.points, section.where) if point.run is not None]
     for key in list_keys(points, section.each):
@@ -61,8 +61,8 @@ def list_shown(experiment: Experiment, section: EmbeddingSection) -> Iterator[tu
 
 
 def list_snapshot_runs(experiment: Experiment) -> frozenset[str]:
-    """The runs that some figure shows the embeddings of."""
-    sections = [one for one in experiment.file.report.figures or () if isinstance(one, EmbeddingSection)]
+    """The runs that some figure shows the embeddings or the answers of."""
+    sections = [one for one in experiment.file.report.figures or () if isinstance(one, SnapshotSection)]
     shown = (point.run for section in sections for _, _, point in list_shown(experiment, section))
     return frozenset(run.id for run in shown if run is not None)
 

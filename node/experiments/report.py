@@ -2,7 +2,7 @@
 
 report.html      everything
 runs.csv         one line for each combination of the sweep
-tables/, figures/     made anew each time
+tables/, figures/     made anew each time; figures of answers have their numbers as CSV beside them
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 
 from ml.training.metrics import compute_mean
 from node.errors import NodeError, NotFound
-from node.experiments import charts, map_charts, page
+from node.experiments import answer_charts, charts, map_charts, page
+from node.experiments.answers import AnswersFigure, format_answers_csv, make_answers_figures, say_figures
 from node.experiments.axes import name_axis
 from node.experiments.contents import get_report
 from node.experiments.embeddings import EmbeddingFigure, make_embedding_figures
@@ -26,11 +27,11 @@ from node.experiments.loading import load_experiment
 from node.experiments.plan import VERSION, Experiment, Point, show_fact
 from node.experiments.results import Result
 from node.experiments.runner import EXPERIMENT, Stock, take_stock
-from node.experiments.sections import AnyFigureSection, EmbeddingSection
+from node.experiments.sections import AnswersSection, AnyFigureSection, EmbeddingSection
 from node.experiments.tables import Reading, Table, format_table_csv, list_readings, make_table
 from node.experiments.values import VALUES, Limits, show_number
 
-AnyFigure = Figure | EmbeddingFigure
+AnyFigure = Figure | EmbeddingFigure | AnswersFigure
 
 PAGE = "report.html"
 RUNS_CSV = "runs.csv"
@@ -74,6 +75,8 @@ def write_report(directory: Path) -> Written:
 def _make_figures(experiment: Experiment, section: AnyFigureSection, stock: Stock) -> Sequence[AnyFigure]:
     if isinstance(section, EmbeddingSection):
         return make_embedding_figures(experiment, section, stock.snapshots)
+    if isinstance(section, AnswersSection):
+        return make_answers_figures(experiment, section, stock.snapshots)
     return make_figures(experiment, section, stock.finished)
 
 
@@ -90,12 +93,16 @@ def _write_tables(directory: Path, tables: Sequence[Table]) -> list[Path]:
 
 
 def _write_figures(directory: Path, figures: Sequence[AnyFigure], colours: Mapping[str, int]) -> list[Path]:
-    _empty(directory, ("svg", "png"))
+    _empty(directory, ("svg", "png", "csv"))
     paths = []
     for i, figure in enumerate(figures, start=1):
         stem = directory / f"{i:02}-{_make_slug(figure.title)}"
         if isinstance(figure, EmbeddingFigure):
             paths += map_charts.write_files(figure, stem)
+        elif isinstance(figure, AnswersFigure):
+            paths += answer_charts.write_files(figure, stem)
+            paths.append(stem.with_name(f"{stem.name}.csv"))
+            paths[-1].write_text(format_answers_csv(figure), encoding="utf-8")
         else:
             paths += charts.write_files(figure, colours, stem)
     return paths
@@ -175,6 +182,8 @@ def _render(
 def _render_figure(figure: AnyFigure, colours: Mapping[str, int], prefix: str) -> str:
     if isinstance(figure, EmbeddingFigure):
         return _render_maps(figure, prefix)
+    if isinstance(figure, AnswersFigure):
+        return _render_answers(figure, prefix)
     seeds = sorted({line.seeds for panel in figure.panels for line in panel.lines})
     note = "One seed." if seeds == [1] else f"Mean over {seeds[-1]} seeds; the band is one standard deviation."
     if any(line.flat for panel in figure.panels for line in panel.lines):
@@ -207,6 +216,18 @@ def _render_maps(figure: EmbeddingFigure, prefix: str) -> str:
     table = page.render_plain_table(figure.title, ("panel", "counted"), rows)
     more = page.render_details("The same in numbers", table)
     return page.render_figure(map_charts.render_inline(figure, prefix), figure.title + ".", note, more)
+
+
+def _render_answers(figure: AnswersFigure, prefix: str) -> str:
+    seeds = list(dict.fromkeys(panel.seed for panel in figure.panels))
+    note = (
+        "Answers of client 0 after the last round to samples of the global test set. Each panel is of one run: seed "
+        f"{', '.join(seeds)}. The CSV of the same name has every number."
+    )
+    rows = [(panel.label, "; ".join(say_figures(figure.kind, panel))) for panel in figure.panels]
+    table = page.render_plain_table(figure.title, ("panel", "counted"), rows)
+    more = page.render_details("The same in numbers", table)
+    return page.render_figure(answer_charts.render_inline(figure, prefix), figure.title + ".", note, more)
 
 
 def _show_x(figure: Figure, x: float) -> str:

@@ -220,4 +220,6 @@ def read_snapshot(directory: Path, run: Run, result: Result) -> Kept | None:
         largest = int(getattr(snapshot, what).max(initial=0))
         if largest >= len(names):
             raise BrokenResult(f"{path}: {what}: expected less than {len(names)}, got {largest}")
+    if snapshot.probabilities.shape[1] != len(names):
+        raise BrokenResult(f"{path}: expected probabilities of {len(names)}, got {snapshot.probabilities.shape[1]}")
     return Kept(snapshot, names)

@@ -218,24 +218,43 @@ class FigureSection(Section):
     over: Many[str] = ()
 
 
-class EmbeddingSection(Section):
-    """One figure for each value of `each`, a map of embeddings and prototypes for each of `panels`, each of one run."""
+class SnapshotSection(Section):
+    """One figure for each value of `each`, a panel for each of `panels`, each of one run's model after its last
+    round."""
 
-    embedding: Literal["tsne", "pca"]
     title: Label | None = None
     panels: Many[str] = ("method",)
     each: Many[str] = ()
     where: dict[str, Any] = Field(default_factory=dict)
 
 
+class EmbeddingSection(SnapshotSection):
+    """Maps of embeddings and prototypes."""
+
+    embedding: Literal["tsne", "pca"]
+
+
+class AnswersSection(SnapshotSection):
+    """Pictures of the answers to test samples: how classes are confused, the ROC curve of each class against all
+    others, or how often answers of some confidence are right."""
+
+    answers: Literal["confusion", "roc", "calibration"]
+
+
+_BY_KEY: Mapping[str, type[Section]] = {"embedding": EmbeddingSection, "answers": AnswersSection}
+
+
 def _choose_figure(value: Any) -> str:
     """The section that a figure is written as, by its key."""
-    found = "embedding" in value if isinstance(value, dict) else isinstance(value, EmbeddingSection)
-    return (EmbeddingSection if found else FigureSection).__name__
+    if isinstance(value, dict):
+        return next((section.__name__ for key, section in _BY_KEY.items() if key in value), FigureSection.__name__)
+    return type(value).__name__
 
 
 AnyFigureSection = Annotated[
-    Annotated[FigureSection, Tag(FigureSection.__name__)] | Annotated[EmbeddingSection, Tag(EmbeddingSection.__name__)],
+    Annotated[FigureSection, Tag(FigureSection.__name__)]
+    | Annotated[EmbeddingSection, Tag(EmbeddingSection.__name__)]
+    | Annotated[AnswersSection, Tag(AnswersSection.__name__)],
     Discriminator(_choose_figure),
 ]
 

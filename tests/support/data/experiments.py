@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml.clients.embedding_snapshot import Snapshot
 from node.experiments.loading import load_experiment
@@ -82,11 +83,19 @@ def make_kept(
         embeddings=corners[labels] + noise,
         labels=labels,
         predicted=np.zeros_like(labels),
+        probabilities=_make_probabilities(noise, labels),
         prototypes=corners[classes],
         classes=classes,
         authors=None if authors is None else np.tile(np.array(authors), len(names)),
     )
     return Kept(snapshot, tuple(names))
+
+
+def _make_probabilities(noise: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Somewhat in favour of the class that it is."""
+    odds = np.exp(noise + np.eye(noise.shape[1], dtype=np.float32)[labels])
+    scaled: NDArray[np.float32] = (odds / odds.sum(axis=1, keepdims=True)).astype(np.float32)
+    return scaled
 
 
 def get_run(experiment: Experiment, label: str) -> Run:

@@ -25,6 +25,7 @@ def make_snapshot(**changes: Any) -> Snapshot:
         "embeddings": np.array([[0.0], [4.0], [9.0]], np.float32),
         "labels": np.array([0, 1, 1]),
         "predicted": np.array([0, 0, 1]),
+        "probabilities": np.array([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]], np.float32),
         "prototypes": np.array([[1.0], [3.5], [10.0]], np.float32),
         "classes": np.array([0, 0, 1]),
         "authors": np.array([0, 1, 1]),

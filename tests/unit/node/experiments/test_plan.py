@@ -334,7 +334,7 @@ REPORT = "name: x\nsweep: {method: [local, dfpl], partition: [iid, 'classes:3,1'
         ("  figures: [{embedding: umap}]\n", "4:14: report.figures.0.embedding: expected 'tsne' or 'pca' (got 'umap')"),
         (
             "  figures: [{embedding: pca, lines: method}]\n",
-            "4:30: report.figures.0.lines: unknown key. Known: embedding, title, panels, each, where",
+            "4:30: report.figures.0.lines: unknown key. Known: title, panels, each, where, embedding",
         ),
         ("  figures: [{pannels: method}]\n", "4:14: report.figures.0.pannels: unknown key. Did you mean 'panels'?"),
         (

@@ -1,0 +1,67 @@
+"""Curves of a classifier's answers: ROC and reliability. Tests hold every point to scikit-learn's.
+
+Legend: N samples, C classes, K points of a curve.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.classification import NUM_BINS, Floats, Ints
+
+
+class Roc(NamedTuple):
+    """Points from (0, 0) to (1, 1), [K] each: false and true positive rate of those scored `thresholds` or more."""
+
+    false_rate: Floats
+    true_rate: Floats
+    thresholds: Floats
+
+
+class Reliability(NamedTuple):
+    """Bins of confidence that have samples, [K] each: their borders, how many they have, and of these the mean
+    confidence and the fraction that is right."""
+
+    low: Floats
+    high: Floats
+    counts: Ints
+    confidence: Floats
+    accuracy: Floats
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error, over these bins."""
+        return float(np.sum(self.counts * np.abs(self.accuracy - self.confidence)) / self.counts.sum())
+
+
+def compute_roc(is_of_N: NDArray[np.bool_], scores_N: Floats) -> Roc | None:
+    """Of scores that are to be high where `is_of_N`; samples of one score come together. None where there is no
+    curve, as all samples are of one kind."""
+    num_of = int(is_of_N.sum())
+    num_others = len(is_of_N) - num_of
+    if not num_of or not num_others:
+        return None
+    negated_K, at_N = np.unique(-scores_N, return_inverse=True)
+    true_K = np.cumsum(np.bincount(at_N, weights=is_of_N))
+    false_K = np.cumsum(np.bincount(at_N)) - true_K
+    return Roc(
+        np.concatenate([[0.0], false_K / num_others]),
+        np.concatenate([[0.0], true_K / num_of]),
+        np.concatenate([[np.inf], -negated_K]),
+    )
+
+
+def compute_reliability(y_N: Ints, probabilities_NC: Floats, num_bins: int = NUM_BINS) -> Reliability:
+    """How often the most probable class is right, by how probable it is said to be (Guo et al. 2017)."""
+    confidence_N = probabilities_NC.max(axis=1)
+    bins_N = np.clip(np.ceil(confidence_N * num_bins).astype(np.int64) - 1, 0, num_bins - 1)
+    counts = np.bincount(bins_N, minlength=num_bins)
+    right = np.bincount(bins_N, weights=probabilities_NC.argmax(axis=1) == y_N, minlength=num_bins)
+    confidence = np.bincount(bins_N, weights=confidence_N, minlength=num_bins)
+    (met,) = np.nonzero(counts)
+    return Reliability(
+        met / num_bins, (met + 1) / num_bins, counts[met], confidence[met] / counts[met], right[met] / counts[met]
+    )

@@ -1,0 +1,133 @@
+"""Figures of answers as numbers: how the models of some runs confuse classes, their ROC curves, and their calibration.
+
+They are drawn of the snapshots that `node.experiments.embeddings` is drawn of, too.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ml.measures.classification import Ints, compute_areas, count_confusion
+from ml.measures.curves import Reliability, Roc, compute_reliability, compute_roc
+from node.experiments.axes import Key, name_fact
+from node.experiments.embeddings import list_shown
+from node.experiments.plan import Experiment, show_fact
+from node.experiments.results import Kept
+from node.experiments.sections import AnswersSection
+
+Kind = Literal["confusion", "roc", "calibration"]
+
+TITLES: Mapping[Kind, str] = {
+    "confusion": "Confusion of classes",
+    "roc": "ROC, each class against all others",
+    "calibration": "Calibration",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """Those of one run: `confusion` int64[C, C] by the class of samples and the class they were given, the ROC curve of
+    each class that has one, with the area under it, and how reliable the confidence is."""
+
+    label: str
+    seed: str
+    names: tuple[str, ...]  # of the classes
+    confusion: Ints
+    rocs: Mapping[str, tuple[Roc, float]]
+    reliability: Reliability
+
+    @property
+    def num_samples(self) -> int:
+        return int(self.confusion.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnswersFigure:
+    """A panel for each run, all of one kind."""
+
+    title: str
+    kind: Kind
+    panels: tuple[Answers, ...]
+
+
+def make_answers_figures(
+    experiment: Experiment, section: AnswersSection, snapshots: Mapping[str, Kept]
+) -> list[AnswersFigure]:
+    """One figure for each value of `each`; panels and figures whose runs have no snapshot yet are left out."""
+    figures: dict[Key, list[Answers]] = {}
+    for key, panel_key, point in list_shown(experiment, section):
+        kept = snapshots.get(point.run.id) if point.run is not None else None
+        if kept is not None:
+            label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, panel_key, strict=True))
+            figures.setdefault(key, []).append(compute_answers(label, show_fact(point.facts["seed"]), kept))
+    made = []
+    for key, panels in figures.items():
+        ending = "".join(f", {name_fact(axis, text)}" for axis, text in zip(section.each, key, strict=True))
+        title = (section.title or TITLES[section.answers]) + ending
+        made.append(AnswersFigure(title, section.answers, tuple(panels)))
+    return made
+
+
+def compute_answers(label: str, seed: str, kept: Kept) -> Answers:
+    """All that is drawn of one run's model. Of two classes the second has a curve: the first's is its mirror."""
+    snapshot, names = kept.snapshot, kept.names
+    probabilities = snapshot.probabilities.astype("float64")
+    rocs = {}
+    for c in range(1 if len(names) == 2 else 0, len(names)):
+        is_of, scores = snapshot.labels == c, probabilities[:, c]
+        area, _ = compute_areas(is_of, scores)
+        if (roc := compute_roc(is_of, scores)) is not None and area is not None:
+            rocs[names[c]] = roc, area
+    return Answers(
+        label=label,
+        seed=seed,
+        names=names,
+        confusion=count_confusion(snapshot.labels, snapshot.predicted, len(names)),
+        rocs=rocs,
+        reliability=compute_reliability(snapshot.labels, probabilities),
+    )
+
+
+def say_figures(kind: Kind, panel: Answers) -> list[str]:
+    """The figures of a panel, in words."""
+    said = [f"{panel.num_samples} samples"]
+    if kind == "confusion":
+        right = int(panel.confusion.trace())
+        return [*said, f"{100 * right / panel.num_samples:.1f} % classified rightly"]
+    if kind == "calibration":
+        return [*said, f"expected calibration error {panel.reliability.error:.3f}"]
+    return [*said, *(f"AUC of {name} {area:.3f}" for name, (_, area) in panel.rocs.items())]
+
+
+HEADINGS: Mapping[Kind, tuple[str, ...]] = {
+    "confusion": ("panel", "class", "given", "samples"),
+    "roc": ("panel", "class", "false_positive_rate", "true_positive_rate", "threshold"),
+    "calibration": ("panel", "from", "to", "samples", "confidence", "accuracy"),
+}
+
+
+def list_rows(figure: AnswersFigure) -> Iterator[tuple[str | float, ...]]:
+    """Every number that is drawn, as `HEADINGS` names them."""
+    for panel in figure.panels:
+        if figure.kind == "confusion":
+            for c, row in enumerate(panel.confusion.tolist()):
+                yield from ((panel.label, panel.names[c], panel.names[k], count) for k, count in enumerate(row))
+        elif figure.kind == "roc":
+            for name, (roc, _) in panel.rocs.items():
+                points = zip(*(values.tolist() for values in roc), strict=True)
+                yield from ((panel.label, name, *point) for point in points)
+        else:
+            bins = zip(*(values.tolist() for values in panel.reliability), strict=True)
+            yield from ((panel.label, *each) for each in bins)
+
+
+def format_answers_csv(figure: AnswersFigure) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(HEADINGS[figure.kind])
+    writer.writerows(list_rows(figure))
+    return out.getvalue()
