@@ -14,6 +14,7 @@ import pytest
 from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
 from ml.clients.build import make_initial_aggregate
+from ml.models import resolve_model
 from ml.payload import CHUNK_BYTES, encode_arrays
 from node.addresses import parse_address
 from node.config.yaml_source import dump_yaml, read_yaml
@@ -155,4 +156,30 @@ async def test_a_run_begins_from_a_large_model_once_a_quorum_has_it(tmp_path: Pa
         await wait_until_done(net)
         assert await net.check_agreement() == 3
         assert len(await net.read_contributors("node0", 3)) >= 3
+        await stop_and_verify(net)
+
+
+async def test_a_second_run_trains_a_model_of_the_users_own(tmp_path: Path) -> None:
+    """Whose configuration does not allow it is not trained by it, and votes."""
+    directory = make_federation(tmp_path / "net", method="fedavg", rounds=1, difficulty=DIFFICULTY, partition="iid")
+    async with Federation(directory) as net:
+        for name in ("node0", "node1", "node2"):
+            change_config(net, name, "training", user_models=True)
+        run = net.genesis.run
+        named = {"name": "support.data.user_models:make_small"}  # and with its parameters, as genesis new writes it
+        model = resolve_model(named, run.input["shape"], len(run.classes))
+        initial = tmp_path / "small.safetensors"
+        initial.write_bytes(encode_arrays(make_initial_aggregate(model, run.input["shape"], len(run.classes), 2)))
+        terms = tmp_path / "run.yaml"
+        terms.write_text(dump_yaml({"model": model}))
+        await net.start()
+        await wait_until_done(net)
+        change = await propose_run(net, "node0", terms, "--initial", initial, "--rounds", 2)
+        for name in ("node1", "node2"):
+            await approve(net, name, change)
+        await wait_until_over(net, change)
+        await net.wait_for_height(4)
+        for height in (3, 4):
+            assert sorted(await net.read_contributors("node0", height)) == ["node0", "node1", "node2"]
+        assert await net.check_agreement() == 4
         await stop_and_verify(net)
