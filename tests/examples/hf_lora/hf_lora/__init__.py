@@ -1,0 +1,1 @@
+"""Text classification for fednode: LoRA adapters of a frozen transformer."""
