@@ -132,7 +132,7 @@ async def test_three_sites_send_adapters_and_classify_text(sites: list[Site], tm
 
     unseen = first.texts / "unseen.csv"
     measured = first.ask("evaluate", unseen)
-    assert measured["summary"]["balanced_accuracy"] > 0.8, measured["summary"]
+    assert measured["measures"]["summary"]["balanced_accuracy"] > 0.8, measured
     predicted = first.ask("predict", unseen)
     assert predicted
 
