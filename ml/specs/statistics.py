@@ -230,6 +230,10 @@ class StatisticsSpec(MethodSpec):
         last = self.inner.needed_until(self.to_inner(height))
         return None if last is None else last + self.num_before
 
+    @property
+    def keeps_shared(self) -> bool:
+        return self.inner.keeps_shared
+
     def wanted_in_training(
         self, height: int, beacon: bytes, me: bytes, offers: Sequence[Offer], gone: Collection[bytes] = frozenset()
     ) -> Sequence[bytes]:

@@ -318,6 +318,13 @@ def test_a_method_counts_its_own_rounds_alone() -> None:
     assert make_spec("fedavg", {"normalize": "inherited"}).task.rounds == 10
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_method_that_shares_sets_keeps_them_as_it_does_without_statistics(keeps: bool) -> None:
+    plain, spec = (make_spec("fededs", input_, (1, 4, 4), keep_sets=keeps) for input_ in ({}, AGREED))
+    assert spec.keeps_shared is plain.keeps_shared is keeps
+    assert spec.needed_until(2) == (plain.needed_until(1) or 0) + 1
+
+
 def test_agreed_class_weights_need_class_counts() -> None:
     assert make_spec(class_weights="agreed").hyperparameters.class_weights == "agreed"
     for input_ in ({}, {"normalize": "agreed"}):
