@@ -24,6 +24,7 @@ from support.federation.real_nodes import Federation, make_federation, run_comma
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
+TESTS = Path(__file__).parents[1]
 DIFFICULTY = 4096
 SHARING = {"name": "fededs", "unet_width": 4, "warmup_epochs": 1, "encryptor_epochs": 1, "share_max": 100}
 HIDDEN = [2500, 2500]  # an MLP of 26 MB: more than a gRPC message and than a chunk
@@ -159,8 +160,9 @@ async def test_a_run_begins_from_a_large_model_once_a_quorum_has_it(tmp_path: Pa
         await stop_and_verify(net)
 
 
-async def test_a_second_run_trains_a_model_of_the_users_own(tmp_path: Path) -> None:
-    """Whose configuration does not allow it is not trained by it, and votes."""
+async def test_a_second_run_trains_a_model_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site whose configuration does not allow it votes, and does not train."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))  # as a user has it: the module is no part of fednode
     directory = make_federation(tmp_path / "net", method="fedavg", rounds=1, difficulty=DIFFICULTY, partition="iid")
     async with Federation(directory) as net:
         for name in ("node0", "node1", "node2"):
