@@ -12,6 +12,8 @@ from ml.errors import Abandoned
 from node.training.frames import Frame, FrameError, receive_frame, send_frame
 from node.training.trainer import Progress
 
+IDLE_MS = 20  # calls often follow each other at once: only then is there time for something else
+
 
 class Calls:
     """The calls of a daemon over `sock`."""
@@ -23,11 +25,12 @@ class Calls:
         self._waiting.register(sock, select.POLLIN)
 
     def receive(self, use_time: Callable[[], bool] = lambda: False) -> Frame | None:
-        """The next call, None at the end. What was to end a call whose answer had left is dropped. Until it comes
-        `use_time` is called as long as it has something to do, a little at a time."""
+        """The next call, None at the end. What was to end a call whose answer had left is dropped. Where it does not
+        come at once, `use_time` is called as long as it has something to do, a little at a time."""
         while not self._has_ended:
-            while not self._waiting.poll(0) and use_time():
-                pass
+            wait_ms = IDLE_MS
+            while not self._waiting.poll(wait_ms) and use_time():
+                wait_ms = 0
             frame = receive_frame(self._socket)
             if frame is None or frame.header["call"] not in ("cancel", "abandon"):
                 return frame

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import typer
 
 from bench.commands.aggregation import bench_aggregation
+from bench.commands.beside import bench_beside
 from bench.commands.catch_up import bench_catch_up
 from bench.commands.flood import bench_flood
 from bench.commands.join import bench_join
@@ -21,6 +22,7 @@ from node.cli.options import make_group
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "aggregation": bench_aggregation,
+    "beside": bench_beside,
     "catch-up": bench_catch_up,
     "flood": bench_flood,
     "join": bench_join,
