@@ -15,10 +15,15 @@ from node.training.frames import Frame, send_frame
 def receive_late(late_s: float, used: list[int]) -> Frame | None:
     """A call that comes so late, to a worker that counts what it does meanwhile."""
     ours, theirs = socket.socketpair()
+
+    def use_time() -> bool:
+        used.append(1)
+        return True
+
     with ours, theirs:
         timer = threading.Timer(late_s, send_frame, (theirs, Frame({"call": "apply", "number": 1})))
         timer.start()
-        frame = Calls(ours).receive(lambda: used.append(1) is None)
+        frame = Calls(ours).receive(use_time)
         timer.join()
     return frame
 
