@@ -37,7 +37,6 @@ from node.admin.view import NodeView
 from node.admin.wiring import make_control, make_predictor, make_reloading, make_view
 from node.clock import SystemClock
 from node.config.federation import Federation, load_federation
-from node.config.genesis_file import validate_user_model
 from node.config.genesis_members import read_head_state, validate_membership
 from node.config.identity import open_identity, open_spare
 from node.config.node_config import NodeConfig
@@ -119,7 +118,6 @@ def run_daemon(
     federation = load_federation(config)
     genesis = federation.genesis
     validate_membership(config, genesis, identity.id)
-    validate_user_model(config.federation_file, genesis, is_allowed=config.training.user_models)
     validate_sinks(config.sinks)
     try:
         with logging_values(lambda: {"node": config.node.name}):

@@ -94,7 +94,7 @@ def _group(phases: Sequence[Phase]) -> Iterable[list[int]]:
             tuple((name, context[name].shape, context[name].dtype) for name in sorted(context)),
             tuple((name, by_sample[name].shape[1:], by_sample[name].dtype) for name in sorted(by_sample)),
             None if by_step is None else by_step.layout,
-            i if prepared.then or not phase.sgd.is_plain or phase.is_weighted else None,
+            i if prepared.then or prepared.instead or not phase.sgd.is_plain or phase.is_weighted else None,
         )
         groups.setdefault(key, []).append(i)
     return groups.values()

@@ -31,6 +31,7 @@ from ml.methods.base import ClientData, Samples
 from ml.models import Model, Pretrained, build_model, initial_parameters, load_parameters
 from ml.models.base import copy_model
 from ml.payload import Array, Arrays
+from ml.plugins import ANY_PLUGIN, NO_PLUGINS, Plugins
 from ml.seeding import derive_seed, get_partition_seed
 from ml.specs import MethodSpec, StatisticsSpec, add_kind, get_kind, get_spec
 from ml.specs.base import MAX_ABS
@@ -43,7 +44,7 @@ _Part = Literal["train", "test"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Federation:
     """What all clients of a run have in common, in genesis's words. `rounds` is 0 where no end is planned; without
-    `num_members` nothing can be aggregated by a robust rule."""
+    `num_members` nothing can be aggregated by a robust rule. Code of `plugins` may be imported, and no one else's."""
 
     method: Mapping[str, Any]
     model: Mapping[str, Any]
@@ -53,6 +54,7 @@ class Federation:
     num_members: int = 0
     max_weight: int = MAX_WEIGHT
     max_abs: float = MAX_ABS
+    plugins: Plugins = NO_PLUGINS
 
     def get_spec(self) -> MethodSpec:
         """Raises SpecError."""
@@ -66,6 +68,7 @@ class Federation:
             rounds=self.rounds,
             num_members=self.num_members,
             input_=self.input,
+            plugins=self.plugins,
         )
 
 
@@ -85,18 +88,17 @@ def make_client(
     seed: int,
     initial: Arrays,
     compute: Compute = Compute(),
-    user_models: bool = False,
     max_loss_ratio: float | None = None,
 ) -> Client:
     """The client of one node: the federation's, and `initial`, block 0's aggregate, from genesis, the rest its own.
 
     `data` is `{format: digits, partition: null}`, or with a partition `{scheme: classes, avg: 3, std: 1, index: 0,
-    of: 4, seed: 7}` the part of it that this node plays. A user's own model is imported only with `user_models`.
-    `max_loss_ratio` is as `Client` has it. Raises SpecError, DataError, or MlError for a device that is not there.
+    of: 4, seed: 7}` the part of it that this node plays. `max_loss_ratio` is as `Client` has it.
+    Raises SpecError, DataError, or MlError for a device that is not there.
     """
     device, engine = get_device(compute.device), make_engine(data, compute.engine)
     opened, spec = _Opened.load(data, federation), federation.get_spec()
-    (net,) = _make_models(1, spec, initial, engine, device, user_models=user_models)
+    (net,) = _make_models(1, spec, initial, engine, device, federation.plugins)
     source, num_classes = _Source(*opened, net, engine), len(federation.classes)
     partition = data.get("partition")
     if partition is None:
@@ -121,15 +123,17 @@ def make_clients(
     max_loss_ratio: float | None = None,
 ) -> list[Client]:
     """All clients of a run, one for each of the federation's members: the test set and what is frozen in the model on
-    the device once. A user's model is imported: the run is its caller's.
+    the device once.
 
     Raises as `make_client`.
     """
     device, engine = get_device(compute.device), make_engine(data, compute.engine)
     opened, spec, num_classes = _Opened.load(data, federation), federation.get_spec(), len(federation.classes)
     if initial is None:
-        initial = make_initial_aggregate(federation.model, federation.input["shape"], num_classes, run_seed)
-    nets = _make_models(federation.num_members, spec, initial, engine, device, user_models=True)
+        initial = make_initial_aggregate(
+            federation.model, federation.input["shape"], num_classes, run_seed, plugins=federation.plugins
+        )
+    nets = _make_models(federation.num_members, spec, initial, engine, device, federation.plugins)
     source = _Source(*opened, nets[0], engine)
     seed = get_partition_seed(run_seed)
     splits = make_partition(partition, source.train.y, source.test.y, len(nets), seed, shots, source.domains)
@@ -184,10 +188,12 @@ def make_initial_aggregate(
     run_seed: int,
     *,
     pretrained: Path | Pretrained | None = None,
+    plugins: Plugins = ANY_PLUGIN,
 ) -> dict[str, Array]:
-    """Block 0's aggregate of a run: the initial parameters under "model/", from `pretrained` as far as it has them."""
+    """Block 0's aggregate of a run: the initial parameters under "model/", from `pretrained` as far as it has them. Its
+    caller asks for the model, and so for the code of a plugin that has it."""
     seed = derive_seed(run_seed, "model")
-    parameters = initial_parameters(model, input_shape, num_classes, seed, pretrained=pretrained, user_models=True)
+    parameters = initial_parameters(model, input_shape, num_classes, seed, pretrained=pretrained, plugins=plugins)
     return add_kind("model", parameters)
 
 
@@ -318,7 +324,7 @@ class _Deal:
 
 
 def _make_models(
-    num: int, spec: MethodSpec, initial: Arrays, engine: Engine, device: torch.device, *, user_models: bool
+    num: int, spec: MethodSpec, initial: Arrays, engine: Engine, device: torch.device, plugins: Plugins
 ) -> list[Model]:
     """So many models as block 0 has them, on the device. What is frozen in them is the same object in all."""
     models: list[Model] = []
@@ -326,7 +332,7 @@ def _make_models(
         if models and models[0].has_frozen:
             models.append(copy_model(models[0]))
         else:
-            model = build_model(spec.task.model, spec.task.input_shape, spec.task.num_classes, user_models=user_models)
+            model = build_model(spec.task.model, spec.task.input_shape, spec.task.num_classes, plugins=plugins)
             arrays = get_kind(initial, "model") or {}
             if missing := sorted(spec.task.layout.frozen.keys() - arrays.keys()):
                 raise PayloadError(f"the initial model: expected what is frozen, {missing[0]!r} first; got none of it")

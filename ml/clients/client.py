@@ -203,6 +203,8 @@ class Client:
         somewhere on its way."""
         compute_loss, prepared = self.method.compute_loss, phase.prepared
         stepping = Stepping(self.engine.autocast(self.device), should_stop, on_step)
+        if prepared.instead is not None:
+            return prepared.instead(stepping)
         progress = train(
             self.state.model,
             self.get_batches(phase),
@@ -251,6 +253,7 @@ class Client:
             "accuracy": before_exchange["accuracy"],
             "test_loss": before_exchange["loss"],
             **phase.prepared.metrics,
+            **progress.metrics,
         }
         return Trained(weight, payloads, metrics)
 

@@ -1,10 +1,13 @@
-"""The formats by name, and the two splits of a source that a configuration asks for."""
+"""The formats by name, and the two splits of a source that a configuration asks for. A format that is none of fednode's
+own is a plugin's reader (`ml.plugins`), where the source says that it may be imported."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 
 import numpy as np
 
@@ -12,6 +15,7 @@ from ml.data.labels import number_labels
 from ml.data.source import ALL, HELD_OUT, DataSource, Part, Parts
 from ml.data.source_cache import open_part, open_parts
 from ml.errors import DataError, suggest
+from ml.plugins import PluginRefused, Plugins, list_offered
 
 _NAMES = ("digits", "npz", "imagefolder", "parquet", "hf", "idx", "cifar", "svhn", "medmnist")
 _MODULES = {name: f"ml.data.readers.{name}" for name in _NAMES}
@@ -40,10 +44,9 @@ class Splits:
 
 def open_source(source: DataSource) -> Parts:
     """The parts of a source, as its format opens it. Raises DataError."""
-    if source.format not in _MODULES:
-        raise DataError(f"data.format: unknown format {source.format!r}: {suggest(source.format, _MODULES)}")
+    opener = partial(_open_own, source) if source.format in _MODULES else partial(_open_plugins, source)
     with translated(source.path):
-        return open_parts(source, _MODULES[source.format])
+        return open_parts(source, opener)
 
 
 def open_splits(source: DataSource, *, with_test: bool = True) -> Splits:
@@ -63,6 +66,29 @@ def open_splits(source: DataSource, *, with_test: bool = True) -> Splits:
         train_name = ALL
     splits = Splits(train, test, parts.classes, parts.domains, train_name, test_name or HELD_OUT, others)
     return splits if source.classes is None else _keep_classes(splits, source.classes)
+
+
+def _open_own(source: DataSource) -> Parts:
+    parts: Parts = import_module(_MODULES[source.format]).open_parts(source)
+    return parts
+
+
+def _open_plugins(source: DataSource) -> Parts:
+    """As a plugin's reader opens it. Raises DataError, also for whatever its code raises."""
+    plugins = Plugins.of(source.plugins)
+    if not any(offered.name == source.format for offered in list_offered("data")):
+        raise DataError(f"data.format: unknown format {source.format!r}: {suggest(source.format, _MODULES)}")
+    try:
+        parts = plugins.load(plugins.find("data", source.format))(source)
+    except (DataError, OSError, MemoryError):
+        raise
+    except PluginRefused as error:
+        raise DataError(f"data.format: {error}") from error
+    except (Exception, SystemExit) as error:  # a plugin's code may raise anything
+        raise DataError(f"data.format {source.format}: {type(error).__name__}: {error}") from error
+    if not isinstance(parts, Parts):
+        raise DataError(f"data.format {source.format}: expected its reader to return Parts, got {type(parts).__name__}")
+    return parts
 
 
 @contextmanager

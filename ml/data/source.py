@@ -29,7 +29,18 @@ Locate = Callable[[int], str]
 ALL = "all"  # the one split of a source that has none
 HELD_OUT = "held out"  # the split of test samples that were taken from the training ones
 AUGMENTS = ("none", "flip", "crop", "flip_crop")
-_KEYS = ("format", "path", "train_split", "test_split", "columns", "domains", "classes", "transform", "partition")
+_KEYS = (
+    "format",
+    "path",
+    "train_split",
+    "test_split",
+    "columns",
+    "domains",
+    "classes",
+    "transform",
+    "partition",
+    "plugins",
+)
 _COLUMNS = ("image", "label")
 
 
@@ -38,7 +49,8 @@ class DataSource:
     """`data` of a configuration. No `test_split` means the one called test, or else a fifth of each class held out.
 
     `domains` are those that are used of format domains, in this order; all of them, by name, if it is None. `classes`
-    are those whose samples are used, in this order; all of them if it is None.
+    are those whose samples are used, in this order; all of them if it is None. `plugins` are those that a format of
+    another name may be of.
     """
 
     format: str = "digits"
@@ -49,6 +61,7 @@ class DataSource:
     label: str | None = None
     domains: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
+    plugins: tuple[str, ...] = ()
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> DataSource:
@@ -81,6 +94,7 @@ class DataSource:
             label=_get_text(columns, "data.columns", "label"),
             domains=domains,
             classes=_get_names(data, "classes"),
+            plugins=_get_names(data, "plugins") or (),
         )
 
     def get_path(self) -> Path:

@@ -6,8 +6,7 @@ call looks at the files as they are now.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -38,12 +37,12 @@ def forget_sources() -> None:
         opened.clear()
 
 
-def open_parts(source: DataSource, module: str) -> Parts:
-    """As the format's module opens it, or as it was opened before. Raises DataError, OSError, MemoryError."""
+def open_parts(source: DataSource, opener: Callable[[], Parts]) -> Parts:
+    """As `opener` opens it, or as it was opened before. Raises DataError, OSError, MemoryError."""
     opened = _opened.get()
     if opened is not None and source in opened:
         return opened[source][0]
-    parts: Parts = importlib.import_module(module).open_parts(source)
+    parts = opener()
     if opened is not None:
         opened[source] = parts, {}
     return parts

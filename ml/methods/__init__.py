@@ -35,8 +35,14 @@ METHODS = {
 
 def make_method(spec: MethodSpec) -> Method:
     """The method of this spec. Raises SpecError for one that has no training here."""
-    if spec.name not in METHODS:
+    place = spec.training or METHODS.get(spec.name)
+    if place is None:
         raise SpecError("method.name", f"unknown method {spec.name!r}: {suggest(spec.name, METHODS)}")
-    module, _, name = METHODS[spec.name].partition(":")
-    method: Method = getattr(import_module(module), name)(spec)
+    module, _, name = place.partition(":")
+    try:
+        method: Method = getattr(import_module(module), name)(spec)
+    except (ImportError, AttributeError) as error:
+        if not spec.training:
+            raise
+        raise SpecError("method.name", f"importing {place}: {type(error).__name__}: {error}") from error
     return method

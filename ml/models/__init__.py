@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ml.errors import SpecError
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.models.cnn import CnnCifar, CnnMnist
 from ml.models.head import Head256, MlpMnist
@@ -19,6 +18,7 @@ from ml.models.resnet import ResNet18
 from ml.models.user import build_user_model, resolve_model
 from ml.models.vgg import Vgg11
 from ml.payload import Array
+from ml.plugins import NO_PLUGINS, Plugins
 from ml.specs.architectures import frozen_shapes, get_mlp_hidden, is_user_model, validate_model
 from ml.specs.architectures.cnn import get_cnn_cifar_width
 from ml.specs.architectures.mlp import get_normalize
@@ -41,11 +41,11 @@ Shape = tuple[int, ...]
 
 
 def build_model(
-    model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int, *, user_models: bool = False
+    model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int, *, plugins: Plugins = NO_PLUGINS
 ) -> Model:
     """The module of genesis's `model`, its parameters drawn from torch's generator.
 
-    A user's own module is imported, which runs its code, only where `user_models` allows it. Raises SpecError.
+    A user's own module is imported, which runs its code, only where it is one of `plugins`. Raises SpecError.
     """
     shape = tuple(input_shape)
     validate_model(model, shape)
@@ -54,12 +54,7 @@ def build_model(
         if "frozen" in model:
             net.freeze(frozen_shapes(model, shape, num_classes).keys())
         return net
-    if not user_models:
-        raise SpecError(
-            "model.name",
-            f"{model['name']} is a user's module: expected training.user_models: true where its code may run here",
-        )
-    return build_user_model(model, shape, num_classes)
+    return build_user_model(model, shape, num_classes, plugins)
 
 
 def initial_parameters(
@@ -69,7 +64,7 @@ def initial_parameters(
     seed: int,
     *,
     pretrained: Path | Pretrained | None = None,
-    user_models: bool = False,
+    plugins: Plugins = NO_PLUGINS,
 ) -> dict[str, Array]:
     """The arrays that training starts from, by name, float32: parameters, buffers and frozen ones.
 
@@ -81,7 +76,7 @@ def initial_parameters(
         pretrained = load_pretrained(pretrained, model, input_shape, num_classes)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        net = build_model(model, input_shape, num_classes, user_models=user_models)
+        net = build_model(model, input_shape, num_classes, plugins=plugins)
     drawn = dump_parameters(net, with_frozen=True)
     return drawn if pretrained is None else drawn | dict(pretrained.arrays)
 

@@ -35,18 +35,18 @@ example, in `nets.py`, as `--model nets:make --set model.args.width=32`:
 
 What the module's own code raises is told with the user's file and line.
 
-Whoever makes a federation builds it once, here, and finds out what validators need: `resolve_model`. A node builds it
-to train, only where its own configuration allows that, since it runs the module's code: `build_user_model`.
+Whoever makes a federation builds it once, here, and finds out what validators need: `resolve_model`. That writes down,
+too, which plugin the module is of (`ml.plugins`). A node builds it to train, only where its own configuration allows
+that plugin, since it runs its code, and only with the same files: `build_user_model`. A plugin may offer a factory
+under a short name, as an entry point in `fednode.models`; what genesis has is the module that this names.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -57,6 +57,15 @@ from torch import Tensor, nn
 
 from ml.errors import SpecError
 from ml.models.base import Model, find_tied
+from ml.plugins import (
+    PluginRecord,
+    PluginRefused,
+    Plugins,
+    check_record,
+    find_plugin,
+    make_record,
+    search_working_directory,
+)
 from ml.specs.architectures import complete_model, get_layout, is_user_model
 from ml.specs.architectures.frozen import check_patterns, list_resting, match_patterns
 from ml.specs.architectures.user import FOUND_WHERE_THERE
@@ -82,14 +91,25 @@ def resolve_model(model: Mapping[str, Any], input_shape: Sequence[int], num_clas
         found = _examine(net, complete["name"], shape, num_classes)
         again = _make_model(complete, shape, num_classes)
     _check_same(complete["name"], found, _get_shapes(again))
+    with _translated("reading the module's files"):
+        package = _get_package(complete["name"])
+        record = make_record(find_plugin(package), package)
     resolved: dict[str, Any] = {key: complete[key] for key in ("name", "args", "frozen") if key in complete}
-    resolved |= found
+    resolved |= {**found, "plugin": record.to_mapping()}
     get_layout(resolved, shape, num_classes)
     return resolved
 
 
-def build_user_model(model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int) -> Model:
-    """The module that genesis' `model` names. Raises SpecError, also where its shapes are not those of genesis."""
+def build_user_model(model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int, plugins: Plugins) -> Model:
+    """The module that genesis' `model` names, of one of `plugins`. Raises SpecError, also where it is not installed as
+    genesis says, or its shapes are not those of genesis."""
+    package = _get_package(model["name"])
+    recorded = PluginRecord.from_mapping("model.plugin", model["plugin"])
+    try:
+        plugins.require(model["name"], find_plugin(package), package)
+        check_record(recorded, package)
+    except PluginRefused as error:
+        raise _fail(str(error)) from error
     net = _make_model(model, tuple(input_shape), num_classes)
     _check_same(model["name"], model, _get_shapes(net))
     return net
@@ -131,9 +151,7 @@ def _freeze(net: Model, patterns: Sequence[str]) -> None:
 
 def _import(package: str) -> ModuleType:
     """The user's module. Only who asks for one has the working directory on the search path, and has it last."""
-    with suppress(FileNotFoundError):  # a directory that was removed
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
+    search_working_directory()
     with _translated(f"importing {package!r}"):
         try:
             return import_module(package)
@@ -145,6 +163,11 @@ def _import(package: str) -> ModuleType:
             if first in OUR_PACKAGES:
                 raise _fail(f"{told}: {first!r} is fednode's own package; expected another name for yours") from error
             raise _fail(f"{told}; expected it installed, on PYTHONPATH, or in the working directory") from error
+
+
+def _get_package(name: str) -> str:
+    """The top-level package of package.module:factory."""
+    return name.partition(":")[0].partition(".")[0]
 
 
 def _as_model(user_class: type[nn.Module]) -> type[Model]:
@@ -297,6 +320,8 @@ def _translated(doing: str) -> Iterator[None]:
         yield
     except SpecError:
         raise
+    except PluginRefused as error:
+        raise _fail(f"{doing}: {error}") from error
     except SyntaxError as error:  # of the user's file, or one that it imports
         raise _fail(f"{doing}: {type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})") from error
     except (Exception, SystemExit) as error:  # a user's code may raise anything

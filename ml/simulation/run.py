@@ -32,6 +32,7 @@ from ml.errors import DataError
 from ml.methods.base import Metrics, Trained
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import Array
+from ml.plugins import ANY_PLUGIN
 from ml.simulation.liars import Liars
 from ml.simulation.rounds import Played, Rounds
 from ml.specs.architectures import MLP_HIDDEN
@@ -239,7 +240,8 @@ def simulate(
 
 
 def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, Array], Pretrained | None]:
-    """The clients of a run before its first round, block 0's aggregate, and what that was taken from.
+    """The clients of a run before its first round, block 0's aggregate, and what that was taken from. Whoever asks for
+    the run asks for the code of plugins that it names.
 
     Raises SpecError, DataError, or MlError for a device that is not there.
     """
@@ -259,6 +261,7 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
             input=config.input,
             rounds=config.rounds,
             num_members=config.clients,
+            plugins=ANY_PLUGIN,
         )
         clients = make_clients(
             federation,

@@ -12,8 +12,10 @@ from typing import Any
 from ml.aggregation import MAX_WEIGHT, RULES, Contributed, carry
 from ml.errors import AggregationError, SpecError, suggest
 from ml.payload import Array, Arrays, encode_arrays
+from ml.plugins import NO_PLUGINS, Plugins
 from ml.specs.base import MAX_ABS, AuthorPayloads, Hyperparameters, MethodSpec, Offer, Task
 from ml.specs.blade_fl import BladeFlHyperparameters, BladeFlSpec
+from ml.specs.by_schema import SchemaSpec, read_judge
 from ml.specs.criticalfl import CriticalFlHyperparameters, CriticalFlSpec
 from ml.specs.dfedavgm import DFedAvgMHyperparameters, DFedAvgMSpec
 from ml.specs.dfpl import DfplHyperparameters, DfplSpec
@@ -29,6 +31,7 @@ from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
 from ml.specs.local import LocalSpec
 from ml.specs.moon import MoonHyperparameters, MoonSpec
 from ml.specs.mpfedcl import MpFedClHyperparameters, MpFedClSpec
+from ml.specs.own import load_spec
 from ml.specs.peers import PeerHyperparameters, PeerSpec
 from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
 from ml.specs.statistics import StatisticsSpec, agree, count_own_rounds
@@ -82,6 +85,8 @@ __all__ = [
     "AuthorPayloads",
     "Offer",
     "get_spec",
+    "get_judge",
+    "SchemaSpec",
     "compute_aggregate",
     "add_kind",
     "get_kind",
@@ -120,22 +125,47 @@ def get_spec(
     num_members: int = 0,
     max_abs: float = MAX_ABS,
     input_: Mapping[str, Any] | None = None,
+    plugins: Plugins = NO_PLUGINS,
 ) -> MethodSpec:
     """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1,
     `max_abs` another of its limits; `rounds` is how many are planned, 0 if there is no end; `num_members` how many
     members there are, which may be left out where nothing will be aggregated. `input_` is genesis' `input`, which says
-    whether members agree on statistics.
+    whether members agree on statistics. Code of `plugins` may be imported.
 
     Raises SpecError with the dotted place of an unknown method, model or key, or of a value out of range.
     """
     name = method.get("name")
     if not isinstance(name, str):
         raise SpecError("method.name", f"expected one of {', '.join(METHODS)}, got {name!r}")
-    if name not in METHODS:
+    if name in METHODS and "plugin" in method:
+        raise SpecError("method.plugin", f"expected none: {name} is fednode's own")
+    if name not in METHODS and plugins == NO_PLUGINS and "plugin" not in method:
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
     own_rounds = count_own_rounds(rounds, input_ or {})
     task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs)
-    return agree(METHODS[name].from_mapping(method, task), input_ or {})
+    own = METHODS[name].from_mapping(method, task) if name in METHODS else load_spec(method, task, plugins)
+    return agree(own, input_ or {})
+
+
+def get_judge(
+    method: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    model: Mapping[str, Any],
+    num_classes: int,
+    input_shape: Sequence[int],
+    *,
+    rounds: int = 0,
+    input_: Mapping[str, Any] | None = None,
+    **limits: Any,
+) -> MethodSpec:
+    """The spec that every member judges a run by: fednode's own, or of a plugin's method what the run's schema says.
+    Imports no plugin. Takes and raises what `get_spec` does."""
+    if "plugin" not in method or method.get("name") in METHODS:
+        return get_spec(method, model, num_classes, input_shape, rounds=rounds, input_=input_, **limits)
+    if not isinstance(method.get("name"), str):
+        raise SpecError("method.name", f"expected a name, got {method.get('name')!r}")
+    task = Task(model, tuple(input_shape), num_classes, rounds=count_own_rounds(rounds, input_ or {}), **limits)
+    return read_judge(method, schema, task, input_ or {})
 
 
 def compute_aggregate(

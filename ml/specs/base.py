@@ -22,7 +22,9 @@ from typing import Any, ClassVar, Self
 from ml.aggregation import MAX_WEIGHT, PLAIN, RULES_ON_PARENT, RuleSettings
 from ml.errors import PayloadError, SpecError, suggest
 from ml.payload import Arrays, ArraySchema, validate_arrays
+from ml.plugins import PluginRecord
 from ml.specs.architectures import Layout, get_layout, initial_schema, model_schema, num_parameters
+from ml.specs.judging import Judging
 from ml.specs.schedule import SCHEDULES, LrSchedule
 
 MAX_COUNT = 1 << 31
@@ -216,7 +218,7 @@ class Hyperparameters:
         keys = cls.keys()
         values: dict[str, Any] = {}
         for key, value in method.items():
-            if key == "name":
+            if key in ("name", "plugin"):
                 continue
             if key not in keys:
                 raise SpecError(f"method.{key}", f"unknown key: {suggest(key, keys)}")
@@ -288,6 +290,8 @@ class MethodSpec(ABC):
 
     name: ClassVar[str]
     settings: ClassVar[type[Hyperparameters]] = Hyperparameters
+    training: ClassVar[str] = ""  # of a plugin's method: package.module:Class of what trains
+    record: ClassVar[PluginRecord | None] = None  # of the plugin that the method is of
 
     task: Task
     hyperparameters: Hyperparameters
@@ -324,6 +328,17 @@ class MethodSpec(ABC):
     @abstractmethod
     def max_weight_is_one(self) -> bool:
         """Whether weights say nothing in this method and must be signed as 1."""
+
+    def describe_judging(self) -> Judging:
+        """What members without the method's code judge by, besides the run's schema. Raises AggregationError where
+        rules need the number of members, and nobody said what that is."""
+        settings = self.rule_settings
+        return Judging(
+            weights="1" if self.max_weight_is_one else "samples",
+            weight_cap=settings.weight_cap,
+            clip=settings.clip,
+            momentum=settings.momentum,
+        )
 
     # ---- heights and the method's own rounds
 
@@ -446,4 +461,5 @@ class MethodSpec(ABC):
 
     def to_mapping(self) -> dict[str, Any]:
         """Genesis' `method` with every default written out."""
-        return {"name": self.name, **self.hyperparameters.to_mapping()}
+        plugin = {} if self.record is None else {"plugin": self.record.to_mapping()}
+        return {"name": self.name, **plugin, **self.hyperparameters.to_mapping()}

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 from ml.errors import SpecError
 from ml.payload import Arrays, ArraySchema
 from ml.specs.base import Hyperparameters, MethodSpec, Offer, count
+from ml.specs.judging import Judging
 from ml.specs.sharing import SentHyperparameters
 
 DRAW = b"fednode.peers"
@@ -80,6 +81,9 @@ class PeerSpec(MethodSpec):
     @property
     def max_weight_is_one(self) -> bool:
         return self.hyperparameters.weights == "uniform"
+
+    def describe_judging(self) -> Judging:
+        return replace(super().describe_judging(), draw=self.hyperparameters.num_peers)
 
     def get_num_peers(self, me: bytes, offers: Sequence[Offer], aggregate: Arrays | None) -> int:
         """N_com of one author in this round."""

@@ -10,7 +10,7 @@ where both hold the same arrays, and whoever reads the chain learns what was sen
 A change holds few levels of values, so that bounds and ranges are text, as in "0..10". A dimension is a number or the
 name of one that `bounds` limit; `authors` in an aggregate is how many there are of them. `rule` is null for what is
 taken on demand and not voted on. Arrays that are the aggregate's of that kind are not written twice. `bounds` and
-`ranges` are left out where there are none.
+`ranges` are left out where there are none. Of a plugin's method there is `judging`, too (`ml.specs.by_schema`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
     for i, (first, payloads) in enumerate(spans):
         end = spans[i + 1][0] - 1 if i + 1 < len(spans) else None
         rounds[str(first) if first == end else f"{first}..{'' if end is None else end}"] = payloads
-    return {"aggregate": aggregate, "rounds": rounds}
+    judging = {} if spec.record is None else {"judging": spec.describe_judging().to_mapping()}
+    return {"aggregate": aggregate, "rounds": rounds, **judging}
 
 
 def _describe_results(rules: Mapping[str, str], schemas: Mapping[str, ArraySchema]) -> dict[str, str]:

@@ -34,7 +34,9 @@ from ml.aggregation.sums import (
 )
 from ml.errors import PayloadError, SpecError
 from ml.payload import KINDS, Array, Arrays, ArraySchema, ArraySpec
+from ml.plugins import PluginRecord
 from ml.specs.base import MAX_COUNT, MethodSpec, Offer
+from ml.specs.judging import Judging
 from ml.specs.sharing import AggregationHyperparameters
 
 STATISTICS = "statistics"  # the kind
@@ -132,6 +134,13 @@ class StatisticsSpec(MethodSpec):
     @property
     def name(self) -> str:  # type: ignore[override]  # of the method, whichever it is
         return self.inner.name
+
+    @property
+    def record(self) -> PluginRecord | None:  # type: ignore[override]  # likewise
+        return self.inner.record
+
+    def describe_judging(self) -> Judging:
+        return self.inner.describe_judging()
 
     def to_mapping(self) -> dict[str, Any]:
         return self.inner.to_mapping()

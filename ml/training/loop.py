@@ -71,6 +71,7 @@ class Stepping:
 
 
 Then = Callable[[Stepping], Mapping[str, Arrays]]
+Instead = Callable[[Stepping], "Progress"]
 
 
 class Batch(NamedTuple):
@@ -100,7 +101,8 @@ class Prepared:
 
     A method that has to see each step's gradients, or to change them before they are used, gives `on_gradients`, and
     one that has more to train when the steps are made gives `then`, which makes `then_steps` of its own; what that
-    returns are payloads beside those of `finish`. Either trains alone. `metrics` are the phase's besides those of all.
+    returns are payloads beside those of `finish`. Either trains alone. `instead` makes the phase's steps in place of
+    this module's loop. `metrics` are the phase's besides those of all.
     """
 
     context: Tensors = field(default_factory=dict)
@@ -109,6 +111,7 @@ class Prepared:
     by_step: ByStep | None = None
     then: Then | None = None
     then_steps: int = 0
+    instead: Instead | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -123,12 +126,13 @@ class Losses(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The outcome of a local phase's steps: their losses, their number, the seconds they took; and the payloads of what
-    came `then`, whose steps and seconds count too."""
+    came `then`, whose steps and seconds count too. `metrics` are what a loop that made them `instead` has measured."""
 
     losses: Losses
     steps: int
     seconds: float
     payloads: Mapping[str, Arrays] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from chain.schema import describe, quote
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
+from ml.plugins import NO_PLUGINS, Plugins
 from node.admin.change_view import show_draft, show_executed, show_proposal
 from node.consensus.consent import ExecutedChange
 from node.consensus.service import RoundService
@@ -39,8 +40,8 @@ OF_TRAINING = (StartRun, SetRounds, AddMember)  # to these a site may agree and 
 
 
 class ChangeControl:
-    """One node's. `get_data` gives the configuration's `data` of now, None without any; `disk` is the store's
-    thread."""
+    """One node's. `get_data` gives the configuration's `data` of now, None without any, `get_plugins` the plugins that
+    it allows; `disk` is the store's thread."""
 
     def __init__(
         self,
@@ -49,12 +50,14 @@ class ChangeControl:
         disk: Offload,
         *,
         get_data: Callable[[], Mapping[str, Any] | None],
+        get_plugins: Callable[[], Plugins] = lambda: NO_PLUGINS,
     ) -> None:
         self._service = service
         self._book = service.proposals
         self._store = store
         self._disk = disk
         self._get_data = get_data
+        self._get_plugins = get_plugins
 
     @property
     def _me(self) -> Id:
@@ -90,7 +93,9 @@ class ChangeControl:
             request.heights if request.HasField("heights") else None,
         )
         tip = self._service.tip
-        built = await asyncio.to_thread(build_change, wish, Ground(tip, self._me, self._get_data()))
+        built = await asyncio.to_thread(
+            build_change, wish, Ground(tip, self._me, self._get_data(), self._get_plugins())
+        )
         try:
             self._book.check(built.change)
             if request.dry_run:

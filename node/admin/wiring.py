@@ -59,10 +59,9 @@ def make_predictor(service: RoundService, c: NodeContext) -> Predictor:
 
 def make_control(service: RoundService, c: NodeContext, shutdown: Shutdown, reloading: Reloading, name: str) -> Control:
     def get_data() -> dict[str, Any] | None:
-        data = reloading.config.data
-        return None if data is None else data.model_dump(mode="json")
+        return None if reloading.config.data is None else reloading.config.get_data()
 
-    changes = ChangeControl(service, c.store, c.disk, get_data=get_data)
+    changes = ChangeControl(service, c.store, c.disk, get_data=get_data, get_plugins=lambda: reloading.config.plugins)
     return Control(service, shutdown, reloading, changes, me=c.me, name=name, disk=c.disk, clock=c.clock)
 
 

@@ -80,7 +80,7 @@ def export(
 
     ONNX needs pip install 'fednode[onnx]'. It has the whole way from samples in 0..1, or features as they are, to the
     classifier's probabilities, and onnxruntime has to give those that torch gives. A model that is a user's own module
-    is imported here for it, where --config names a node whose training.user_models is true.
+    is imported here for it, where --config names a node whose training.plugins allow it.
 
     Examples: fednode model export model.safetensors --config node.yaml, model.onnx instead, or with --data-dir data of
     a stopped node
@@ -107,6 +107,7 @@ def export(
 
 
 def _export_onnx(out: Path, socket: str | None, config: Path | None, data_dir: Path | None, as_json: bool) -> None:
+    from ml.plugins import NO_PLUGINS
     from node.admin.json_view import to_json
     from node.cli.model_onnx import require_onnx, write_onnx
     from node.cli.output import print_json, show_bytes
@@ -114,9 +115,9 @@ def _export_onnx(out: Path, socket: str | None, config: Path | None, data_dir: P
     from node.config.node_config import load_config
 
     require_onnx()
-    user_models = config is not None and load_config(config, (), os.environ).training.user_models
+    plugins = NO_PLUGINS if config is None else load_config(config, (), os.environ).plugins
     with open_ledger(socket, config, data_dir) as node:
-        made = write_onnx(out, node.export_model(), user_models=user_models)
+        made = write_onnx(out, node.export_model(), plugins=plugins)
     if as_json:
         written = {"bytes": made.num_bytes, "sha256": made.sha256, "max_difference": made.difference}
         print_json({"file": str(out), **to_json(made.info), "onnx": written})

@@ -14,6 +14,7 @@ from node.errors import NodeError
 if TYPE_CHECKING:
     from ml.data.base import InputFormat
     from ml.models import Model
+    from ml.plugins import Plugins
     from node.pb import admin_pb2 as pb
 
 
@@ -37,9 +38,9 @@ def require_onnx() -> None:
         raise NodeError(str(error)) from error
 
 
-def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, user_models: bool) -> OnnxExport:
-    """The model of these chunks in `out`, whole or not at all. A user's module is imported only where `user_models`
-    says so. Raises NodeError, and VerificationFailed where the chunks are not what was announced."""
+def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, plugins: Plugins) -> OnnxExport:
+    """The model of these chunks in `out`, whole or not at all. A user's module is imported only where it is one
+    of `plugins`. Raises NodeError, and VerificationFailed where the chunks are not what was announced."""
     import hashlib
 
     from ml.errors import MlError
@@ -50,7 +51,7 @@ def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, user_models: bool)
         plain = Path(directory) / "model.safetensors"
         info = write_model(plain, chunks)
         try:
-            model, input_, card = _rebuild(info, plain, user_models=user_models)
+            model, input_, card = _rebuild(info, plain, plugins=plugins)
             data, difference = encode_onnx(model, input_.shape, input_.mean, input_.std, card)
         except (MlError, ValueError) as error:
             raise NodeError(f"{out}: {error}") from error
@@ -65,7 +66,7 @@ def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, user_models: bool)
     return OnnxExport(info, len(data), hashlib.sha256(data).hexdigest(), difference)
 
 
-def _rebuild(info: pb.ModelInfo, file: Path, *, user_models: bool) -> tuple[Model, InputFormat, dict[str, str]]:
+def _rebuild(info: pb.ModelInfo, file: Path, *, plugins: Plugins) -> tuple[Model, InputFormat, dict[str, str]]:
     """The model, what it takes, and the metadata of the file. Raises MlError and ValueError."""
     from safetensors import safe_open
 
@@ -73,7 +74,7 @@ def _rebuild(info: pb.ModelInfo, file: Path, *, user_models: bool) -> tuple[Mode
     from ml.models import build_model, load_parameters
 
     input_ = InputFormat.from_mapping(json.loads(info.input))
-    model = build_model(json.loads(info.model), input_.shape, len(info.classes), user_models=user_models)
+    model = build_model(json.loads(info.model), input_.shape, len(info.classes), plugins=plugins)
     with safe_open(file, framework="np") as opened:
         load_parameters(model, {name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118 (no mapping)
         card = {key: value for key, value in opened.metadata().items() if key.startswith("fednode.")}

@@ -108,9 +108,10 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.errors import DataError
     from ml.specs.architectures import is_user_model
     from node.config.federation import load_federation
-    from node.config.genesis_file import describe_sharing, validate_user_model
+    from node.config.genesis_file import describe_sharing
     from node.config.genesis_members import read_head_state, validate_membership
     from node.config.identity import open_identity
+    from node.config.plugins import explain_refusal
     from node.telemetry.sinks.opening import validate_sinks
 
     identity = open_identity(config)
@@ -118,13 +119,14 @@ def check_node(config: NodeConfig, path: Path) -> None:
     state = read_head_state(config, genesis) or genesis.state
     index = state.index_of(identity.id)
     validate_membership(config, genesis, identity.id, f"{path}: network.peers", state)
-    validate_user_model(config.federation_file, genesis, is_allowed=config.training.user_models)
+    refusal = explain_refusal(state.run, config.plugins)
     note = describe_sharing(config.federation_file, genesis, is_approved=config.consensus.approves_genesis)
-    if note is not None:
-        print(f"note: {note}", file=sys.stderr)
+    for text in (note, refusal and f"{config.federation_file}: {refusal}; this node votes and does not train"):
+        if text:
+            print(f"note: {text}", file=sys.stderr)
     validate_sinks(config.sinks)
-    if config.training.user_models and is_user_model(genesis.run.model):
-        _build_user_model(genesis, config.federation_file)
+    if refusal is None and is_user_model(genesis.run.model):
+        _build_user_model(genesis, config)
     try:
         stored = SqliteStore.stored_genesis(config.node.data_dir)
         if stored is not None and Genesis.from_mapping(stored) != genesis:
@@ -142,7 +144,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
         print(f"ok: {config.node.name} ({encode_id(identity.id)}) observes the {state.n} members {on_chain}")
         return
     try:
-        data = config.data.model_dump(mode="json")
+        data = config.get_data()
         wanted = InputFormat.from_mapping(genesis.run.input)
         train, test = open_dataset(data, shape=wanted.shape, classes=genesis.run.classes)
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
@@ -160,12 +162,12 @@ def check_node(config: NodeConfig, path: Path) -> None:
     print(f"ok: {who} {on_chain}, with {samples}")
 
 
-def _build_user_model(genesis: Genesis, path: Path) -> None:
+def _build_user_model(genesis: Genesis, config: NodeConfig) -> None:
     """The model that the worker would build. Raises ConfigError if it cannot, or comes out as another one."""
     from ml.errors import SpecError
     from ml.models import build_model
 
     try:
-        build_model(genesis.run.model, genesis.run.input["shape"], len(genesis.run.classes), user_models=True)
+        build_model(genesis.run.model, genesis.run.input["shape"], len(genesis.run.classes), plugins=config.plugins)
     except SpecError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{config.federation_file}: {error}") from error

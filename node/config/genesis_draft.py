@@ -19,13 +19,14 @@ from ml.data import get_classes, open_once
 from ml.errors import DataError, PayloadError, SpecError
 from ml.models import Pretrained, load_pretrained, read_constants, resolve_model
 from ml.payload import encode_arrays
+from ml.plugins import ANY_PLUGIN
 from ml.specs import METHODS
 from ml.specs.run_schema import describe_payloads
 from ml.specs.statistics import AGREED
 from node.config.genesis_file import (
     WHAT_LEAVES,
     check_initial,
-    get_genesis_spec,
+    draft_spec,
     place_error,
     refuse_existing,
     write_genesis,
@@ -178,7 +179,8 @@ def complete_genesis(
         draft = Genesis.from_mapping(source.value)
         shape, num_classes = draft.run.input["shape"], len(draft.run.classes)
         model = resolve_model(draft.run.model, shape, num_classes)
-        method = get_genesis_spec(Genesis.from_mapping(source.value | {"model": model}))
+        drafted = Genesis.from_mapping(source.value | {"model": model})
+        method = draft_spec(drafted.run, drafted.rules, drafted.state.n, ANY_PLUGIN)  # who makes it asks for it
         if method.shares_samples and not spec.i_understand:
             raise ConfigError(f"--method: {method.name} {WHAT_LEAVES}. Say --i-understand if that may be")
         pretrained = None

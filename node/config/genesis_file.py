@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chain.errors import GenesisError
 from chain.genesis import Genesis
@@ -20,8 +20,8 @@ from chain.rules import MIB, Rules
 from chain.run import Run
 from ml.errors import DataError, MlError, PayloadError, SpecError
 from ml.payload import Arrays, decode_arrays, encode_arrays, validate_arrays
-from ml.specs import MethodSpec, add_kind, get_kind, get_spec
-from ml.specs.architectures import is_user_model
+from ml.plugins import Plugins
+from ml.specs import MethodSpec, add_kind, get_judge, get_kind, get_spec
 from ml.specs.run_schema import describe_payloads
 from node.config.problems import Problem, report
 from node.config.yaml_source import YamlSource, dump_yaml, read_sections
@@ -103,30 +103,47 @@ def get_genesis_spec(genesis: Genesis) -> MethodSpec:
 
 
 def make_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
-    """The method of a run, as far as a validator needs it. Raises SpecError."""
-    return get_spec(
-        run.method,
-        run.model,
-        len(run.classes),
-        run.input["shape"],
-        max_weight=rules.limits.max_weight,
-        rounds=run.rounds,
-        max_abs=rules.limits.max_abs,
-        num_members=num_members,
-        input_=run.input,
-    )
+    """The method of a run, as far as a validator needs it. Imports no plugin. Raises SpecError."""
+    return get_judge(run.method, run.schema, *_get_task(run), **_get_limits(run, rules, num_members))
+
+
+def draft_spec(run: Run, rules: Rules, num_members: int, plugins: Plugins) -> MethodSpec:
+    """The method of a run whose schema is not written yet: of a plugin's method what its own code says, as it is
+    installed here. Raises SpecError as `get_run_spec`."""
+    method = {key: value for key, value in run.method.items() if key != "plugin"}
+    limits = _get_limits(run, rules, num_members)
+    return _check_sizes(get_spec(method, *_get_task(run), **limits, plugins=plugins), rules)
+
+
+def _get_task(run: Run) -> tuple[Mapping[str, Any], int, Sequence[int]]:
+    return run.model, len(run.classes), run.input["shape"]
+
+
+def _get_limits(run: Run, rules: Rules, num_members: int) -> dict[str, Any]:
+    limits = rules.limits
+    return {
+        "max_weight": limits.max_weight,
+        "rounds": run.rounds,
+        "max_abs": limits.max_abs,
+        "num_members": num_members,
+        "input_": run.input,
+    }
 
 
 def get_run_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
     """As `make_spec`; a SpecError also where `limits` would refuse the payloads."""
-    spec = make_spec(run, rules, num_members)
+    return _check_sizes(make_spec(run, rules, num_members), rules)
+
+
+def _check_sizes(spec: MethodSpec, rules: Rules) -> MethodSpec:
+    """Raises SpecError where a payload may be longer than `limits` allow."""
     for number in range(1, spec.sharing_heights + 2):
         for kind, schema in spec.schemas(number).items():
             if schema.max_bytes > rules.limits.payload_bytes:
                 raise SpecError(
                     "limits.payload_mib",
                     f"expected at least {math.ceil(schema.max_bytes / MIB)}, for a {kind} of "
-                    f"{run.method['name']} may have {schema.max_bytes} bytes; "
+                    f"{spec.name} may have {schema.max_bytes} bytes; "
                     f"got {rules.limits.payload_bytes / MIB:g}",
                 )
     return spec
@@ -149,15 +166,6 @@ def check_initial(spec: MethodSpec, aggregate: Arrays) -> Arrays:
         raise PayloadError("expected arrays named model/…, got none")
     validate_arrays(arrays, spec.task.initial_schema, max_abs=spec.task.max_abs)
     return arrays
-
-
-def validate_user_model(path: Path, genesis: Genesis, *, is_allowed: bool) -> None:
-    """Raises ConfigError where the model is a user's module and this node may not import one."""
-    if is_user_model(genesis.run.model) and not is_allowed:
-        raise ConfigError(
-            f"{path}: model.name: {genesis.run.model['name']} is a Python module, whose code this node runs only with "
-            "training.user_models: true in its own configuration (got false)"
-        )
 
 
 def describe_sharing(path: Path, genesis: Genesis, *, is_approved: bool) -> str | None:

@@ -24,6 +24,7 @@ from node.config.federation import read_join_file
 from node.config.genesis_file import load_genesis
 from node.config.identity import create_identity, open_key, read_passphrase
 from node.config.node_config import NodeConfig
+from node.config.plugins import split_data
 from node.config.problems import describe_error
 from node.config.schema import SCHEMA_HINT, make_schema
 from node.config.settings import complete_data, make_data, set_label
@@ -139,6 +140,7 @@ def _write(path: Path, text: str) -> None:
 def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, Any]:
     data = make_data(spec.data)
     data = complete_data(data if spec.label is None else set_label(data, spec.label))
+    data, plugins = split_data(data)
     federation = {"join_file": JOIN_FILE}
     if spec.join_file is None:
         if spec.genesis_file is not None:
@@ -153,7 +155,8 @@ def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, A
         "node": {**node, "data_dir": "data"},
         **federation,
         "network": {"listen": spec.listen, "advertise": spec.advertise, "tls": "mutual", "peers": []},
-        "training": {"device": "auto", "seed": secrets.randbelow(1 << 31), "compare_local": True},
+        "training": {"device": "auto", "seed": secrets.randbelow(1 << 31), "compare_local": True}
+        | ({"plugins": plugins} if plugins else {}),
         "data": data,
         "consensus": {"join_runs": "ask"},
         "admin": {"socket": "run/node.sock"},

@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
+from ml.errors import suggest
+from ml.plugins import Plugins, list_offered
 from node.addresses import ANY_HOSTS, is_on_loopback, parse_address
 from node.config.node_sections import (
     AdminSection,
@@ -30,8 +32,9 @@ from node.config.node_sections import (
     SinksSection,
     TrainingSection,
 )
+from node.config.plugins import add_plugins
 from node.config.problems import Problem, describe_error, report
-from node.config.value_types import FilePath
+from node.config.value_types import DataFormat, FilePath
 from node.config.yaml_source import Keys, YamlSource, parse_value, read_sections, show_value
 from node.errors import ConfigError
 
@@ -61,6 +64,15 @@ class NodeConfig(Section):
         if path is None:
             raise ConfigError("genesis_file: expected a genesis or a join_file (got neither)")
         return path
+
+    @property
+    def plugins(self) -> Plugins:
+        """Those whose code this node may import."""
+        return Plugins.of(self.training.plugins)
+
+    def get_data(self) -> dict[str, Any]:
+        """`data` as plain values, with the plugins that may be imported for it."""
+        return add_plugins(self.data.model_dump(mode="json"), self.training.plugins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +145,26 @@ def _are_the_same(one: tuple[str, int], other: tuple[str, int]) -> bool:
     return one[1] == other[1] != 0 and (len(hosts) == 1 or not hosts.isdisjoint(ANY_HOSTS))
 
 
+def _find_unknown_format(config: NodeConfig) -> list[tuple[Keys, str]]:
+    """A format that is neither fednode's own nor one of a plugin that may be imported."""
+    name, own = config.data.format, get_args(DataFormat)
+    offered = [entry.plugin for entry in list_offered("data") if entry.name == name] if name not in own else []
+    if name in own or config.plugins.allows(*offered):
+        return []
+    if offered:
+        expected = f"training.plugins to name {' or '.join(offered)}, whose code reads it"
+        return [(("data", "format"), f"expected {expected} (got {list(config.training.plugins)})")]
+    return [(("data", "format"), f"unknown format {name!r}: {suggest(name, own)}")]
+
+
 def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
     """What is wrong between keys that are each right."""
-    found: list[tuple[Keys, str]] = []
+    found: list[tuple[Keys, str]] = _find_unknown_format(config)
     if (config.genesis_file is None) == (config.join_file is None):
         got = "neither" if config.genesis_file is None else "both"
         found.append((("genesis_file",), f"expected a genesis_file or a join_file (got {got})"))
     data = config.data
-    if (data.path is None) != (data.format == "digits"):
+    if data.format in get_args(DataFormat) and (data.path is None) != (data.format == "digits"):
         needs = "no path, which digits have not" if data.path is not None else f"a path, which {data.format} needs"
         found.append((("data", "path"), f"expected {needs} (got {show_value(data.path and str(data.path))})"))
     if data.train_split == data.test_split:

@@ -126,8 +126,9 @@ class TrainingSection(Section):
     one kind. `precision: auto` is bf16 on a GPU made for it, else fp32, and concerns forward passes in training.
     `deterministic` has a GPU train to the same bytes each time; `channels_last` and `compile` may make convolutions
     faster. Checkpoints are written every so many rounds, and on stopping; a node that was killed trains again from the
-    last one. With one a round, a worker that dies alone is replaced by one in the same state. Only with `user_models`
-    does the node import a Python module that genesis names as its model, and so run its code.
+    last one. With one a round, a worker that dies alone is replaced by one in the same state. Code of
+    others is imported only of `plugins`: distributions by name, or modules that were never installed. It runs with the
+    rights of the node.
 
     Where models are drawn of single peers, one that makes the loss on the own test samples more than `max_loss_ratio`
     times as large is not taken, and its sender is not drawn again for `keep_heights` rounds.
@@ -147,7 +148,7 @@ class TrainingSection(Section):
     channels_last: bool = False
     compile: bool = False
     checkpoint_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    user_models: bool = False
+    plugins: tuple[Name, ...] = ()
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
     compare_local: bool = False
     publish_metrics: bool = False
@@ -231,12 +232,13 @@ class TransformSection(Section):
 
 
 class DataSection(Section):
-    """The site's samples. Without a `test_split` the source's own is taken, or else a fifth of each class held out.
+    """The site's samples. A format besides fednode's own is a reader that one of `training.plugins` offers. Without a
+    `test_split` the source's own is taken, or else a fifth of each class held out.
 
     `domains` chooses and orders those of format domains, `classes` the classes whose samples are used; all by default.
     """
 
-    format: DataFormat = "digits"
+    format: DataFormat | Name = "digits"
     path: FilePath | None = None
     train_split: Name = "train"
     test_split: Name | None = None

@@ -18,7 +18,8 @@ from ml.data.detect_format import guess_format
 from ml.data.source import DataSource, get_augment
 from ml.errors import DataError, SpecError
 from ml.errors import suggest as suggest_word
-from ml.specs.architectures import complete_model, validate_model
+from ml.plugins import list_offered
+from ml.specs.architectures import complete_model, find_model, validate_model
 from ml.specs.statistics import AGREED, Agreement
 from node.config.yaml_source import Keys, YamlSource, parse_value, suggest
 from node.errors import ConfigError
@@ -60,7 +61,7 @@ def apply_settings(mapping: Mapping[str, Any], settings: Sequence[str], sections
 def make_model(name: str) -> dict[str, Any]:
     """Genesis' `model`, defaults written out. Raises ConfigError."""
     try:
-        return complete_model({"name": name})
+        return complete_model({"name": find_model(name)})
     except SpecError as error:
         raise ConfigError(f"--model: {error}") from error
 
@@ -94,6 +95,9 @@ def make_data(text: str) -> dict[str, Any]:
     if not name or (colon and not path):
         raise ConfigError(f"--data: expected digits or FORMAT:PATH (got {text!r})")
     is_path = os.sep in name or Path(name).suffix or Path(text).is_symlink()
+    offered = [] if name in FORMATS else [entry.plugin for entry in list_offered("data") if entry.name == name]
+    if offered:  # who types its name asks for its code
+        return {"format": name, "plugins": offered} | ({"path": path} if path else {})
     if name not in FORMATS and is_path:
         raise ConfigError(f"--data: {text}: no such file or directory")
     if name not in FORMATS:

@@ -26,6 +26,7 @@ from chain.signing import encode_id
 from chain.state import Member, State
 from chain.tip import Tip
 from ml.errors import SpecError
+from ml.plugins import NO_PLUGINS, Plugins
 from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.errors import ChangeRefused
 from node.federation.continuing import check_continues
@@ -59,11 +60,13 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What a change is built on: the tip, this node's key, and the configuration's `data`, None without any."""
+    """What a change is built on: the tip, this node's key, and of the configuration its `data`, None without any,
+    and the plugins that it allows."""
 
     tip: Tip
     me: Id
     data: Mapping[str, Any] | None = None
+    plugins: Plugins = NO_PLUGINS
 
     @property
     def state(self) -> State:
@@ -175,7 +178,7 @@ def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
     given, rounds = top.tree("run", {}), top.optional_integer("rounds")
     initial = top.text("initial")
     settings = top.texts("set") if top.has("set") else ()
-    start = draft_run(ground.state, given, settings, rounds, continues=initial == CONTINUE)
+    start = draft_run(ground.state, given, settings, rounds, ground.plugins, continues=initial == CONTINUE)
     if Path(initial).is_absolute():
         return begin_from(start, ground.state, Path(initial))
     if initial == CONTINUE:

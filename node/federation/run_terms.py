@@ -17,10 +17,11 @@ from chain.state import State
 from ml.data import open_labels
 from ml.errors import DataError, PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays
+from ml.plugins import Plugins
 from ml.specs import MethodSpec, add_kind, get_kind
 from ml.specs.architectures import complete_model
 from ml.specs.run_schema import describe_payloads
-from node.config.genesis_file import check_initial, get_run_spec
+from node.config.genesis_file import check_initial, draft_spec, get_run_spec
 from node.config.settings import apply_settings
 from node.errors import ChangeRefused, ConfigError
 from node.training.model_file import without_card
@@ -44,11 +45,17 @@ def check_run(state: State) -> None:
 
 
 def draft_run(
-    state: State, given: Mapping[str, Any], settings: Sequence[str], rounds: int | None, *, continues: bool = True
+    state: State,
+    given: Mapping[str, Any],
+    settings: Sequence[str],
+    rounds: int | None,
+    plugins: Plugins,
+    *,
+    continues: bool = True,
 ) -> StartRun:
     """The next run: `given` sections in the place of those in force, under `settings` KEY=VALUE. It continues from the
-    aggregate in force, or is to begin from a model that the caller names. Raises ChangeRefused, or GenesisError and
-    SpecError naming the place."""
+    aggregate in force, or is to begin from a model that the caller names. A plugin's method says itself what it sends,
+    if it is one of `plugins`. Raises ChangeRefused, or GenesisError and SpecError naming the place."""
     in_force = {key: value for key, value in state.run.to_terms().items() if key in SECTIONS}
     Section("", given, SECTIONS)  # which complains of keys that are none
     terms = in_force | dict(given) | ({} if rounds is None else {"rounds": rounds})
@@ -62,7 +69,7 @@ def draft_run(
         terms["model"] = complete_model(terms["model"])
     number = state.run.number + 1
     draft = _make_run(terms, number)
-    spec = get_run_spec(draft, state.rules, state.n)
+    spec = draft_spec(draft, state.rules, state.n, plugins)
     terms |= {"method": spec.to_mapping(), "schema": describe_payloads(spec)}
     made = _make_run(terms, number)
     agreed = {key: value for key, value in made.to_terms().items() if key != "initial_model"}

@@ -157,7 +157,7 @@ def write_samples(testnet: Testnet) -> Path:
 
     config = load_config(testnet.nodes[0].config_file)
     shape = InputFormat.from_mapping(testnet.genesis.run.input).shape
-    _, test = open_dataset(config.data.model_dump(mode="json"), shape=shape, classes=testnet.genesis.run.classes)
+    _, test = open_dataset(config.get_data(), shape=shape, classes=testnet.genesis.run.classes)
     path = testnet.directory / "samples.npz"
     few = slice(NUM_SAMPLES)
     np.savez(path, x=np.asarray(test.x[few]), y=np.asarray(test.y[few]))

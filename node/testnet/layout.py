@@ -28,12 +28,12 @@ from ml.data.partition import ClientSplit, hash_splits, make_partition, parse_pa
 from ml.data.partition.domain_shift import validate_shape
 from ml.errors import DataError
 from ml.seeding import get_partition_seed
-from ml.specs.architectures import is_user_model
 from node.addresses import is_on_loopback, parse_address
 from node.config.genesis_draft import GenesisSpec, complete_genesis, draft_genesis
 from node.config.genesis_file import get_genesis_spec, write_genesis
 from node.config.identity import create_identity
 from node.config.node_config import load_config
+from node.config.plugins import list_names, split_data
 from node.config.value_types import MAX_SOCKET_PATH_BYTES
 from node.config.yaml_source import YamlSource, dump_yaml
 from node.errors import ConfigError
@@ -295,6 +295,7 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
         key_file, data_dir = KEY_FILE, DATA_DIR
     part: dict[str, Any] = {"index": i, "of": spec.num_nodes, "seed": get_partition_seed(spec.seed)}
     part |= {"shots": spec.shots, "sha256": hash_splits(plan.splits)}
+    plugins, (data, _) = list_names(genesis.run, plan.data), split_data(plan.data)
     return {
         "version": 1,
         "node": {"name": name, "identity_key_file": key_file, "data_dir": data_dir},
@@ -310,9 +311,9 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
             "precision": "auto",
             "seed": get_client_seed(spec.seed, i),
             "threads": 1,
-            **({"user_models": True} if is_user_model(genesis.run.model) else {}),  # who made the network asked for it
+            **({"plugins": plugins} if plugins else {}),  # who made the network asked for them
         },
-        "data": {**plan.data, "partition": parse_partition(spec.partition).to_mapping() | part},
+        "data": {**data, "partition": parse_partition(spec.partition).to_mapping() | part},
         "consensus": {
             "mine": True,
             "join_runs": "always",

@@ -28,8 +28,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chain.store.interface import Faults
-from ml.errors import Abandoned, MlError, Spoiled, Stopped
+from ml.errors import Abandoned, MlError, SpecError, Spoiled, Stopped
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
+from ml.plugins import Plugins
+from ml.specs.run_schema import describe_payloads
 from node.host.allocator import give_freed_memory_back
 from node.training.beside import Beside, TrainingAlone
 from node.training.calls import Calls
@@ -371,11 +373,15 @@ def build_client(config: Config, initial: Arrays) -> Built:
     torch.set_num_interop_threads(1)
     genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
     client = make_client(
-        Federation(**{name: config[name] for name in genesis}),
+        Federation(**{name: config[name] for name in genesis}, plugins=Plugins.of(config["plugins"])),
         initial=initial,
         compute=Compute(config["device"], config["engine"]),
-        **{name: config[name] for name in ("data", "seed", "user_models", "max_loss_ratio")},
+        **{name: config[name] for name in ("data", "seed", "max_loss_ratio")},
     )
+    if config["schema"] is not None and describe_payloads(client.spec) != config["schema"]:
+        raise SpecError(
+            "schema", f"expected what {client.spec.name} sends as its plugin here describes it, got another"
+        )
     return Built(
         client,
         partial(answer, client, InputFormat.from_mapping(config["input"])),

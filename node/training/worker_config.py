@@ -28,7 +28,8 @@ class WorkerConfig:
 
     `engine` has the fields of `ml.training.loop.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on
     the store's filesystem and nobody else's, is for payloads too large to pass. `before_dir` has the checkpoints of the
-    run that this one continues, if its last round was `before_round`. `python` and `arguments` say which
+    run that this one continues, if its last round was `before_round`. `plugins` are those
+    that may be imported; `schema` is the run's where its method is a plugin's. `python` and `arguments` say which
     program is the worker.
     """
 
@@ -52,7 +53,8 @@ class WorkerConfig:
     run: int = 1
     before_dir: Path | None = None
     before_round: int | None = None
-    user_models: bool = False
+    plugins: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
     max_loss_ratio: float | None = None
     compare_local: bool = False
     niceness: int = 0
@@ -69,7 +71,8 @@ class WorkerConfig:
             "threads",
             "engine",
             "checkpoint_every",
-            "user_models",
+            "plugins",
+            "schema",
             "max_loss_ratio",
             "compare_local",
             "niceness",
@@ -93,7 +96,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         model=run.model,
         classes=run.classes,
         input=run.input,
-        data=config.data.model_dump(mode="json"),
+        data=config.get_data(),
         seed=training.seed if run.number == 1 else derive_seed(training.seed, "run", run.number),
         initial_model=task.initial_model,
         checkpoint_dir=get_run_dir(checkpoints, run.number),
@@ -114,7 +117,8 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         before_dir=None if task.goes_on_after is None else get_run_dir(checkpoints, run.number - 1),
         before_round=task.goes_on_after,
         checkpoint_every=training.checkpoint_every,
-        user_models=training.user_models,
+        plugins=training.plugins,
+        schema=run.schema if "plugin" in run.method else None,
         max_loss_ratio=training.max_loss_ratio,
         compare_local=training.compare_local,
     )

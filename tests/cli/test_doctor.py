@@ -276,8 +276,8 @@ def test_a_model_of_the_users_own_is_imported(
         assert get_failed(found) == ["model"]
         assert what in found["model"][1]
         assert "PYTHONPATH" in str(found["model"][2])
-    found = examine(capsys, net, "--set", "training.user_models=false", code=6)
-    assert get_failed(found) == ["members"]
+    found = examine(capsys, net, "--set", "training.plugins=[]", code=6)
+    assert get_failed(found) == ["plugins"]
 
 
 def test_whoever_holds_the_data_directory_or_the_port_is_named(capsys: Captured, single: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ml.errors import SpecError, suggest
 from ml.payload import ArraySchema, ArraySpec
+from ml.plugins import list_offered
 from ml.specs.architectures.cnn import describe_cnn_cifar, describe_cnn_mnist
 from ml.specs.architectures.frozen import check_patterns, freeze_layout
 from ml.specs.architectures.layout import MAX_WIDTH, Architecture, Layout, Shape, Shapes, check_keys
@@ -36,6 +37,7 @@ __all__ = [
     "validate_model",
     "fit_input_shape",
     "complete_model",
+    "find_model",
     "parameter_shapes",
     "buffer_shapes",
     "frozen_shapes",
@@ -107,6 +109,14 @@ def fit_input_shape(model: Mapping[str, Any], shape: Shape) -> Shape:
         else:
             return candidate
     raise refused
+
+
+def find_model(name: str) -> str:
+    """package.module:factory where an installed plugin offers a factory of this name, and `name` itself elsewhere."""
+    if name in ARCHITECTURES or is_user_model({"name": name}):
+        return name
+    found = [offered.value for offered in list_offered("models") if offered.name == name]
+    return found[0] if len(found) == 1 else name
 
 
 def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:

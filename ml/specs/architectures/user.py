@@ -2,7 +2,7 @@
 it.
 
     {name: "package.module:factory", args: {width: 32}, parameters: {conv.weight: [32, 3, 3, 3], …}, buffers: {},
-     embedding: 64, layers: [32, 64], classifier: [fc.weight, fc.bias],
+     embedding: 64, layers: [32, 64], classifier: [fc.weight, fc.bias], plugin: {name: nets, version: "", sha256: …},
      frozen: ["conv.*"], frozen_arrays: {conv.weight: …}, tied: {decoder.weight: encoder.weight}}
 
 `ml.models.user` fills in all but the name, the arguments and `frozen`; only a node that trains imports the module.
@@ -17,12 +17,13 @@ from typing import Any
 
 from ml.errors import PayloadError, SpecError
 from ml.payload import ArraySchema, ArraySpec
+from ml.plugins import PluginRecord
 from ml.specs.architectures.frozen import check_patterns, match_patterns
 from ml.specs.architectures.layout import Layout, Shape, Shapes, check_keys
 
 MAX_LAYERS = 256
 MAX_SIZE = 1 << 31  # of one dimension
-FOUND_KEYS = ("parameters", "buffers", "embedding", "layers", "classifier")
+FOUND_KEYS = ("parameters", "buffers", "embedding", "layers", "classifier", "plugin")
 FOUND_WHERE_THERE = ("frozen_arrays", "tied")
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -40,6 +41,7 @@ def describe_user_model(model: Mapping[str, Any], input_shape: Shape, num_classe
     for key in FOUND_KEYS:
         if key not in model:
             raise SpecError(f"model.{key}", "is missing: it is found, and written down, when a federation is made")
+    PluginRecord.from_mapping("model.plugin", model["plugin"])
     parameters, buffers = _read_shapes(model, "parameters"), _read_shapes(model, "buffers")
     frozen = _read_shapes(model, "frozen_arrays") if "frozen_arrays" in model else {}
     if not parameters:

@@ -278,7 +278,7 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
 
-    data = config.data.model_dump(mode="json")
+    data = config.get_data()
     try:
         wanted = InputFormat.from_mapping(genesis.run.input)
         train, test = open_dataset(data, shape=wanted.shape, classes=genesis.run.classes)

@@ -17,10 +17,9 @@ from chain.signing import SigningKey, decode_id, encode_id
 from chain.state import State
 from chain.store.rows import DATABASE
 from node.cli.doctor.findings import Finding, fail, ok, warn
-from node.config.genesis_file import validate_user_model
 from node.config.genesis_members import read_head_state
 from node.config.node_config import NodeConfig
-from node.errors import ConfigError, NodeError
+from node.errors import NodeError
 from node.p2p.address_book import AddressBook
 
 if TYPE_CHECKING:
@@ -85,10 +84,6 @@ def check_membership(
                 f"take the entry out; besides its observers {genesis.chain_name} has "
                 + ", ".join(roster.members.values()),
             )
-    try:
-        validate_user_model(config.federation_file, genesis, is_allowed=config.training.user_models)
-    except ConfigError as error:
-        yield fail("members", str(error), "read that module, and then allow it or stay out")
     addresses = read_addresses(config, genesis)
     me = None if key is None else key.id
     missing = [name for member, name in roster.members.items() if member not in addresses and member != me]

@@ -17,6 +17,7 @@ from ml.clients.build import Federation, make_client
 from ml.errors import SpecError
 from ml.models import build_model, dump_parameters, initial_parameters, load_parameters, resolve_model
 from ml.payload import decode_arrays
+from ml.plugins import ANY_PLUGIN, NO_PLUGINS, Plugins, make_record
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs.architectures import (
     buffer_shapes,
@@ -28,8 +29,9 @@ from ml.specs.architectures import (
     validate_model,
 )
 from node.cli.start import check_node
-from node.config.genesis_file import load_genesis, validate_user_model
+from node.config.genesis_file import load_genesis
 from node.config.node_config import load_config
+from node.config.plugins import explain_refusal
 from node.errors import ConfigError
 from node.testnet.layout import TestnetSpec, make_testnet
 
@@ -54,6 +56,7 @@ def test_what_validators_need_is_found_by_building_once() -> None:
         "embedding": 4,
         "layers": [4],
         "classifier": ["fc.weight", "fc.bias"],
+        "plugin": make_record("support").to_mapping(),
     }
     assert resolve_model(model, SHAPE, 10) == model
     assert embedding_dim(model, SHAPE) == 4
@@ -74,7 +77,7 @@ def test_one_of_our_models_has_its_defaults_written_out() -> None:
 
 def test_it_is_built_with_the_names_the_user_gave_and_every_part_of_a_model() -> None:
     model = resolve_model(SMALL, SHAPE, 10)
-    net = build_model(model, SHAPE, 10, user_models=True).eval()
+    net = build_model(model, SHAPE, 10, plugins=ANY_PLUGIN).eval()
     x = torch.rand(3, *SHAPE)
     assert {name: tuple(p.shape) for name, p in net.named_parameters()} == parameter_shapes(model, SHAPE, 10)
     assert torch.equal(net(x), net.classify(net.embed(x)))
@@ -91,13 +94,13 @@ def test_it_is_built_with_the_names_the_user_gave_and_every_part_of_a_model() ->
 def test_layers_are_shown_and_a_forward_of_its_own_is_not_used() -> None:
     model = resolve_model({"name": "support.data.user_models:make_layered"}, SHAPE, 10)
     assert layer_dims(model, SHAPE) == (4, 4)
-    net = build_model(model, SHAPE, 10, user_models=True)
+    net = build_model(model, SHAPE, 10, plugins=ANY_PLUGIN)
     assert net(torch.rand(2, *SHAPE)).shape == (2, 10)
 
 
 def test_initial_parameters_come_from_the_seed() -> None:
     model = resolve_model(SMALL, SHAPE, 10)
-    first, again, other = (initial_parameters(model, SHAPE, 10, seed, user_models=True) for seed in (1, 1, 2))
+    first, again, other = (initial_parameters(model, SHAPE, 10, seed, plugins=ANY_PLUGIN) for seed in (1, 1, 2))
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert not np.array_equal(first["fc.weight"], other["fc.weight"])
 
@@ -182,7 +185,7 @@ def test_a_validator_refuses_what_genesis_says_wrongly(change: dict[str, Any], p
 def test_a_node_imports_a_users_module_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     model = resolve_model(SMALL, SHAPE, 10)
     monkeypatch.delitem(sys.modules, "support.data.user_models")
-    with pytest.raises(SpecError, match=r"expected training\.user_models: true"):
+    with pytest.raises(SpecError, match=r"expected training\.plugins to name it"):
         build_model(model, SHAPE, 10)
     validate_model(model, SHAPE)
     assert "support.data.user_models" not in sys.modules
@@ -191,7 +194,7 @@ def test_a_node_imports_a_users_module_only_where_it_may(monkeypatch: pytest.Mon
 def test_a_module_that_has_changed_since_genesis_is_refused() -> None:
     model = resolve_model(SMALL, SHAPE, 10)
     with pytest.raises(SpecError, match=r"other parameters: '\S+' was \(.*4.*\), now is \(.*5.*\)"):
-        build_model({**model, "args": {"width": 5}}, SHAPE, 10, user_models=True)
+        build_model({**model, "args": {"width": 5}}, SHAPE, 10, plugins=ANY_PLUGIN)
 
 
 # ---- in a federation
@@ -217,7 +220,7 @@ def test_genesis_holds_all_of_it_and_the_nodes_that_were_made_for_it_may_import_
     assert genesis.run.model["parameters"]["conv.weight"] == [3, 1, 3, 3]
     assert Genesis.from_mapping(genesis.to_mapping()) == genesis
     config = load_config(made.nodes[0].config_file)
-    assert config.training.user_models
+    assert config.training.plugins == ("support",)
     federation = Federation(
         method=genesis.run.method, model=genesis.run.model, classes=genesis.run.classes, input=genesis.run.input
     )
@@ -226,23 +229,33 @@ def test_genesis_holds_all_of_it_and_the_nodes_that_were_made_for_it_may_import_
         "seed": config.training.seed,
         "initial": decode_arrays(initial.read_bytes(), 1 << 20),
     }
-    client = make_client(federation, **own, user_models=True)
+    client = make_client(replace(federation, plugins=config.plugins), **own)
     trained = client.train(1, b"beacon")
     client.spec.validate_payload("model", trained.payloads["model"], 1)
-    with pytest.raises(SpecError, match=r"training\.user_models"):
+    with pytest.raises(SpecError, match=r"training\.plugins"):
         make_client(federation, **own)
 
 
-def test_a_node_that_may_not_import_it_says_so_and_does_not_start(tmp_path: Path, spec: TestnetSpec) -> None:
-    genesis = make_testnet(tmp_path / "cluster", spec).genesis
-    file = tmp_path / "cluster/genesis.yaml"
-    validate_user_model(file, genesis, is_allowed=True)
-    with pytest.raises(
-        ConfigError, match=r"support.data.user_models:make_small is a Python module.*training.user_models"
-    ):
-        validate_user_model(file, genesis, is_allowed=False)
+def test_a_node_that_may_not_import_it_votes_and_says_so(
+    tmp_path: Path, spec: TestnetSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_testnet(tmp_path / "cluster", spec)
+    run, path = made.genesis.run, made.nodes[0].config_file
+    assert explain_refusal(run, Plugins.of(["support"])) is None
+    why = explain_refusal(run, NO_PLUGINS)
+    assert why is not None
+    assert "support.data.user_models:make_small is code of the plugin support" in why
+    check_node(load_config(path, ["training.plugins=[]"]), path)
+    assert f"{why}; this node votes and does not train" in capsys.readouterr().err
     plain = make_testnet(tmp_path / "plain", replace(spec, model="mlp", settings=())).genesis
-    validate_user_model(file, plain, is_allowed=False)
+    assert explain_refusal(plain.run, NO_PLUGINS) is None
+
+
+def test_a_module_whose_files_have_changed_is_not_trained_with() -> None:
+    model = resolve_model(SMALL, SHAPE, 10)
+    other = {**model, "plugin": {**model["plugin"], "sha256": "0" * 64}}
+    with pytest.raises(SpecError, match=r"installed here is support .*expected the same"):
+        build_model(other, SHAPE, 10, plugins=ANY_PLUGIN)
 
 
 def test_checking_a_node_builds_the_model_it_would_train(

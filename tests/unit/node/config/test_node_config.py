@@ -166,7 +166,7 @@ genesis_file: g
         "bad.yaml:4:3: network.listen: expected host:port (got '7053')",
         "bad.yaml:6:3: training.seed: must be at least 0 (got -1)",
         "bad.yaml:7:3: training.batch_size: unknown key. Known: device, seed, threads, precision, deterministic, "
-        "channels_last, compile, checkpoint_every, user_models, max_loss_ratio, compare_local, publish_metrics, "
+        "channels_last, compile, checkpoint_every, plugins, max_loss_ratio, compare_local, publish_metrics, "
         "publish_min_samples",
     ]
 
@@ -199,7 +199,7 @@ genesis_file: g
         ("network.tls=on", "expected 'mutual' or 'off' (got 'on')"),
         ("consensus=5", "expected a section of keys (got 5)"),
         ("consensus.mine=yes", "expected true or false (got 'yes')"),
-        ("data.format=mnist", "'hf', 'idx', 'cifar', 'svhn', 'medmnist' or 'domains' (got 'mnist')"),
+        ("data.format=mnist", "data.format: unknown format 'mnist': did you mean 'medmnist'?"),
         ("data.transform={size: 28}", "unknown key. Known: augment"),
         ("data.transform={augment: cut}", "expected 'none', 'flip', 'crop' or 'flip_crop' (got 'cut')"),
         ("data.columns={lable: x}", "unknown key. Did you mean 'label'?"),

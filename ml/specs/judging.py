@@ -1,0 +1,30 @@
+"""What a member needs besides a run's schema to judge a method whose code it does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ml.aggregation import RuleSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """`weights`: "1" where every contribution is signed as 1, "samples" where a weight says something. The settings of
+    rules are as in `RuleSettings`. `draw` is how many others a member takes on-demand kinds of, None where there are
+    none."""
+
+    weights: str
+    weight_cap: int | None = None
+    clip: float | None = None
+    momentum: float = 0.0
+    draw: int | None = None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As a schema has it: what is not set is left out."""
+        values = {"weights": self.weights, "weight_cap": self.weight_cap, "clip": self.clip, "draw": self.draw}
+        values["momentum"] = self.momentum or None
+        return {key: value for key, value in values.items() if value is not None}
+
+    def make_settings(self, max_liars: int) -> RuleSettings:
+        return RuleSettings(max_liars, self.weight_cap, self.clip, self.momentum)
