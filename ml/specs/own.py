@@ -11,7 +11,7 @@ from typing import Any
 
 from ml.aggregation import compute_max_liars
 from ml.errors import AggregationError, PayloadError, SpecError
-from ml.plugins import Offered, PluginRecord, PluginRefused, Plugins, make_record
+from ml.plugins import Offered, PluginRecord, PluginRefused, Plugins, list_offered, make_record
 from ml.specs.base import MethodSpec, Task
 from ml.specs.by_schema import SchemaSpec
 from ml.specs.loops import LoopSpec
@@ -103,13 +103,9 @@ def _get_record(spec: MethodSpec) -> Mapping[str, str]:
 
 def _find(name: str, plugins: Plugins, plugin: str | None) -> Offered:
     """The entry point of a method or a loop. Raises PluginRefused."""
-    try:
-        return plugins.find("methods", name, plugin)
-    except PluginRefused as error:
-        try:
-            return plugins.find("loops", name, plugin)
-        except PluginRefused as other:
-            raise (error if "code of the plugin" in str(error) else other) from None
+    is_loop = any(offered.name == name and plugin in (None, offered.plugin) for offered in list_offered("loops"))
+    is_method = any(offered.name == name for offered in list_offered("methods"))
+    return plugins.find("loops" if is_loop and not is_method else "methods", name, plugin)
 
 
 def _named(base: type[MethodSpec], name: str, record: PluginRecord, **more: Any) -> type[MethodSpec]:

@@ -1,0 +1,31 @@
+"""An example of loops of one's own: whatever trains the model in place, and says how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from fednode.plugin import LightningLoop, LoopData, LoopRound
+from torch import nn
+
+
+class Loop:
+    """AdamW with warm-up and label smoothing, in plain PyTorch."""
+
+    def train(self, model: nn.Module, data: LoopData, round: LoopRound) -> Mapping[str, float]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=round.lr / 10)
+        warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
+        total = 0.0
+        for x, y in data.batches(round):
+            loss = nn.functional.cross_entropy(model(x), y, label_smoothing=0.05)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            warm_up.step()
+            total += loss.item()
+            round.on_step()
+        return {"loss": total / max(round.steps, 1), "last_lr": warm_up.get_last_lr()[0]}
+
+
+class LightningTraining(LightningLoop):
+    """For models that are Lightning modules."""
