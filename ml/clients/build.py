@@ -23,6 +23,7 @@ from ml.data import get_augment, open_dataset
 from ml.data.base import ArrayDataset, Images, InputFormat, Labels, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.fit_input import fit
+from ml.data.own_transform import Transform, load_transform
 from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
 from ml.data.partition.domain_shift import apply_domain
 from ml.errors import DataError, MlError, PayloadError
@@ -99,7 +100,7 @@ def make_client(
     device, engine = get_device(compute.device), make_engine(data, compute.engine)
     opened, spec = _Opened.load(data, federation), federation.get_spec()
     (net,) = _make_models(1, spec, initial, engine, device, federation.plugins)
-    source, num_classes = _Source(*opened, net, engine), len(federation.classes)
+    source, num_classes = _Source(*opened, net, engine, load_transform(data)), len(federation.classes)
     partition = data.get("partition")
     if partition is None:
         own = None
@@ -134,7 +135,7 @@ def make_clients(
             federation.model, federation.input["shape"], num_classes, run_seed, plugins=federation.plugins
         )
     nets = _make_models(federation.num_members, spec, initial, engine, device, federation.plugins)
-    source = _Source(*opened, nets[0], engine)
+    source = _Source(*opened, nets[0], engine, load_transform(data))
     seed = get_partition_seed(run_seed)
     splits = make_partition(partition, source.train.y, source.test.y, len(nets), seed, shots, source.domains)
     deal = _Deal(source, splits, seed, num_classes)
@@ -244,14 +245,15 @@ class _Opened(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Source:
     """Where the samples of a data set go: fitted to genesis's input, with pixels in 0..1, then through a client's
-    domain, if it has one, then through genesis's normalisation, onto the model's device, and there through what is
-    frozen in the model."""
+    domain, if it has one, through the site's own transform and genesis's normalisation, onto the model's device, and
+    there through what is frozen in the model."""
 
     train: ArrayDataset
     test: ArrayDataset
     input: InputFormat
     model: Model
     engine: Engine
+    transform: Transform
 
     @property
     def domains(self) -> SampleDomains | None:
@@ -292,7 +294,9 @@ class _Source:
         return x_NCHW if domain is None else apply_domain(domain, x_NCHW, rows, seed=seed, split=name)
 
     def _place(self, name: _Part, x: Images, y: Labels) -> Samples:
-        return place_samples(self.input.normalise(x), y, self.model, self.engine, augmented=name == "train")
+        return place_samples(
+            self.input.normalise(self.transform(x)), y, self.model, self.engine, augmented=name == "train"
+        )
 
 
 class _Deal:

@@ -1,8 +1,8 @@
 """Inference by a client: classifies samples that it is asked about, pixels or features as they lie in a file.
 
-They go the way of the client's own samples: fitted to genesis' input, normalised, then through its method's
-inference. Nothing of the client changes except that its model is in eval mode afterwards, as after any measurement;
-training sets the mode it needs, and draws from seeds of its own.
+They go the way of the client's own samples: fitted to genesis' input, through the site's own transform, normalised,
+then through its method's inference. Nothing of the client changes except that its model is in eval mode afterwards, as
+after any measurement; training sets the mode it needs, and draws from seeds of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ml.clients.client import Client
 from ml.data.base import InputFormat, Samples
 from ml.data.fit_input import fit
 from ml.data.inference_files import validate_samples
+from ml.data.own_transform import Transform
 from ml.errors import MlError, Stopped
 from ml.payload import Array
 from ml.training.metrics import Prediction
@@ -25,7 +26,12 @@ CHUNK = 128  # samples in one forward pass, between two looks at whether the ans
 
 
 def answer(
-    client: Client, input_format: InputFormat, x_NCHW: Samples, should_stop: Callable[[], bool] = lambda: False
+    client: Client,
+    input_format: InputFormat,
+    x_NCHW: Samples,
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    transform: Transform = lambda x: x,
 ) -> dict[str, Array]:
     """Of N samples, `labels` int64[N] and `probabilities` float32[N, C], the softmax of the classifier's logits, which
     a method whose prototypes answer need not follow.
@@ -41,7 +47,7 @@ def answer(
         if should_stop():
             raise Stopped(f"the answer was not wanted any more after {start} of {len(x_NCHW)} samples")
         with np.errstate(over="ignore", invalid="ignore"):  # what is too large shows in the answer
-            fitted = input_format.normalise(fit(x_NCHW[start : start + CHUNK], input_format.shape))
+            fitted = input_format.normalise(transform(fit(x_NCHW[start : start + CHUNK], input_format.shape)))
         chunk = client.engine.lay_out_samples(torch.tensor(fitted).to(client.device))
         prediction = client.predict(chunk)
         for name, tensor in _describe(prediction).items():

@@ -192,10 +192,12 @@ def get_augment(data: Mapping[str, Any]) -> str:
     """`data.transform.augment`: what training does to a batch. Raises DataError."""
     transform = data.get("transform") or {}
     if not isinstance(transform, Mapping):
-        raise DataError(f"data.transform: expected {{augment: NAME}}, got {transform!r}")
+        raise DataError(f"data.transform: expected {{augment: NAME, own: NAME}}, got {transform!r}")
     for key in transform:
-        if key != "augment":
-            raise DataError(f"data.transform.{key}: unknown key: {suggest(key, ('augment',))}")
+        if key not in ("augment", "own"):
+            raise DataError(f"data.transform.{key}: unknown key: {suggest(key, ('augment', 'own'))}")
+    if not isinstance(transform.get("own") or "", str):
+        raise DataError(f"data.transform.own: expected the name of a plugin's transform, got {transform['own']!r}")
     kind = transform.get("augment", "none")
     if kind not in AUGMENTS:
         raise DataError(f"data.transform.augment: expected one of {', '.join(AUGMENTS)}, got {kind!r}")

@@ -226,9 +226,11 @@ class ColumnsSection(Section):
 
 
 class TransformSection(Section):
-    """What training does to each batch. Size, channels and normalisation are genesis' `input`, the same for all."""
+    """What training does to each batch, and the plugin's transform that every sample goes through, on this node alone.
+    Size, channels and normalisation are genesis' `input`, the same for all."""
 
     augment: Literal["none", "flip", "crop", "flip_crop"] = "none"
+    own: Name | None = None
 
 
 class DataSection(Section):

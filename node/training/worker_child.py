@@ -365,6 +365,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
     from ml.clients.build import Compute, Federation, make_client
     from ml.clients.inference import answer
     from ml.data.base import InputFormat
+    from ml.data.own_transform import load_transform
     from node.host.allocator import keep_freed_memory
 
     keep_freed_memory()
@@ -384,7 +385,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
         )
     return Built(
         client,
-        partial(answer, client, InputFormat.from_mapping(config["input"])),
+        partial(answer, client, InputFormat.from_mapping(config["input"]), transform=load_transform(config["data"])),
         str(client.device),
         client.engine.get_precision(client.device),
         Alone(client) if config["compare_local"] else None,

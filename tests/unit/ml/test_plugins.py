@@ -190,6 +190,43 @@ def test_a_reader_is_asked_where_it_may_be(target: Path) -> None:
         open_dataset({**data, "format": "pixel"}, shape=(1, 2, 2), classes=("a", "b"))
 
 
+def test_a_transform_of_a_sites_own_changes_values_and_nothing_else(target: Path) -> None:
+    from ml.data.own_transform import load_transform
+
+    place = put_plugin(target, READER)
+    data: dict[str, Any] = {"transform": {"own": "stretched"}}
+    with pytest.raises(DataError, match=r"training\.plugins"):
+        load_transform(data)
+    assert "example_reader" not in sys.modules
+    x = np.arange(8, dtype=np.uint8).reshape(2, 1, 2, 2)
+    assert load_transform({})(x) is x
+    made = load_transform({**data, "plugins": [READER]})(x)
+    assert made.reshape(2, 4).tolist() == [[0, 85, 170, 255]] * 2
+    del sys.modules["example_reader"]
+    source = (place / "__init__.py").read_text()
+    (place / "__init__.py").write_text(source.replace(".astype(x.dtype)", ""))
+    with pytest.raises(DataError, match=r"stretched: expected uint8 \[2, 1, 2, 2\], got float32"):
+        load_transform({**data, "plugins": [READER]})(x)
+
+
+def test_training_and_prediction_go_through_the_same_transform(target: Path) -> None:
+    from ml.clients.build import Federation, make_client, make_initial_aggregate
+
+    put_plugin(target, READER)
+    input_ = {"shape": [1, 8, 8], "resize": None, "mean": [0.0], "std": [1.0]}
+    model = {"name": "mlp", "hidden": [4]}
+    classes = [str(i) for i in range(10)]
+    federation = Federation(method={"name": "local"}, model=model, classes=classes, input=input_)
+    initial = make_initial_aggregate(model, input_["shape"], 10, 1)
+    own = {"format": "digits", "transform": {"own": "stretched"}, "plugins": [READER]}
+    plain, changed = (
+        make_client(federation, data=data, seed=1, initial=initial) for data in ({"format": "digits"}, own)
+    )
+    assert plain.state.data.train.x.shape == changed.state.data.train.x.shape
+    assert not plain.state.data.train.x.equal(changed.state.data.train.x)
+    assert not plain.state.data.matched.x.equal(changed.state.data.matched.x)
+
+
 # ---- judging by the schema alone
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from fednode.plugin import LightningLoop, LoopData, LoopRound
 from torch import nn
+
+from fednode.plugin import LightningLoop, LoopData, LoopRound
 
 
 class Loop:
     """AdamW with warm-up and label smoothing, in plain PyTorch."""
 
-    def train(self, model: nn.Module, data: LoopData, round: LoopRound) -> Mapping[str, float]:
+    def train(self, model: nn.Module, data: LoopData, round: LoopRound) -> Mapping[str, float]:  # noqa: A002
         optimizer = torch.optim.AdamW(model.parameters(), lr=round.lr / 10)
         warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
         total = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from example_method.spec import AnchoredSpec
 from fednode.plugin import Batch, Prepared, Round, Schedule, SharesModel, State, Tensors, compute_cross_entropy
 

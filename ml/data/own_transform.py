@@ -1,0 +1,55 @@
+"""A transform of a site's own: a plugin's function that every sample goes through, in training, in tests and where the
+model is asked.
+
+    def transform(x):      # uint8 or float32 [N, C, H, W], as genesis' input has it, before it is normalised
+        ...
+        return x           # of the same type and shape
+
+`data: {transform: {own: NAME}}` names an entry point in `fednode.transforms`. It is this site's own: no other node runs
+it, and none knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ml.data.base import Samples
+from ml.errors import DataError
+from ml.plugins import PluginRefused, Plugins
+
+Transform = Callable[[Samples], Samples]
+
+
+def load_transform(data: Mapping[str, Any]) -> Transform:
+    """The transform that `data` names, of one of its `plugins`; none is one that changes nothing. Raises DataError."""
+    name = (data.get("transform") or {}).get("own")
+    if name is None:
+        return _keep
+    plugins = Plugins.of(data.get("plugins") or ())
+    try:
+        function = plugins.load(plugins.find("transforms", str(name)))
+    except PluginRefused as error:
+        raise DataError(f"data.transform.own: {error}") from error
+    except (Exception, SystemExit) as error:  # a plugin's code may raise anything
+        raise DataError(f"data.transform.own: {name}: {type(error).__name__}: {error}") from error
+    if not callable(function):
+        raise DataError(f"data.transform.own: {name}: expected a function, got {function!r}")
+
+    def transform(x: Samples) -> Samples:
+        try:
+            made = function(x.copy())
+        except (Exception, SystemExit) as error:  # likewise
+            raise DataError(f"data.transform.own: {name}: {type(error).__name__}: {error}") from error
+        if not isinstance(made, np.ndarray) or (made.dtype, made.shape) != (x.dtype, x.shape):
+            got = f"{made.dtype} {list(made.shape)}" if isinstance(made, np.ndarray) else type(made).__name__
+            raise DataError(f"data.transform.own: {name}: expected {x.dtype} {list(x.shape)}, got {got}")
+        return made
+
+    return transform
+
+
+def _keep(x: Samples) -> Samples:
+    return x
