@@ -1,4 +1,4 @@
-"""What `fednode.testing` checks, one claim a function."""
+"""The claims that `fednode.testing` checks, a function each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plugin is made of: the names that code outside fednode builds on (docs: Your own code).
+"""The names that plugins build on, gathered in one place (docs: Your own code).
 
     from fednode.plugin import ModelSpec, ModelHyperparameters, number     # in the module of the spec: numpy alone
     from fednode.plugin import SharesModel, Batch, Prepared                # in the module that trains: loads torch

@@ -1,4 +1,4 @@
-"""What a member needs besides a run's schema to judge a method whose code it does not have."""
+"""The settings that a member needs besides schemas and rules to judge a method whose code it does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What validators need of the method. It must not import torch."""
+"""The method as validators know it. It must not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients do: loss = cross-entropy + mu / 2 * ||w - w_G||^2, as in FedProx."""
+"""The training of clients: loss = cross-entropy + mu / 2 * ||w - w_G||^2, as in FedProx."""
 
 from __future__ import annotations
 
