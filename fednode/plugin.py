@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ml.methods.common.mixing import AveragesParts
     from ml.methods.common.sharing import RemembersModel, SharesModel, SharesPrototypes
     from ml.methods.own_loop import LightningLoop, LoopData, LoopRound
+    from ml.models.base import Model
     from ml.payload import ArraySchema, ArraySpec
     from ml.specs.base import Hyperparameters, MethodSpec, Task, choice, count, flag, number
     from ml.specs.peers import PeerHyperparameters, PeerSpec
@@ -58,6 +59,7 @@ __all__ = [
     "LightningLoop",
     "LoopData",
     "LoopRound",
+    "Model",
     "Batch",
     "Prepared",
     "Schedule",
@@ -76,6 +78,7 @@ _PLACES = {
     "ml.methods.common.mixing": ("AveragesParts",),
     "ml.methods.common.sharing": ("RemembersModel", "SharesModel", "SharesPrototypes"),
     "ml.methods.own_loop": ("LightningLoop", "LoopData", "LoopRound"),
+    "ml.models.base": ("Model",),
     "ml.training.loop": ("Batch", "Prepared", "Schedule", "Tensors", "compute_cross_entropy"),
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}

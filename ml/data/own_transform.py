@@ -1,8 +1,8 @@
 """A transform of a site's own: a plugin's function that every sample goes through, in training, in tests and where the
 model is asked.
 
-    def transform(x):      # uint8 or float32 [N, C, H, W], as genesis' input has it, before it is normalised
-        ...
+    def transform(x):      # float32 [N, C, H, W] as genesis' input has it, yet to be normalised: pixels in 0..1,
+        ...                # or features as they are
         return x           # of the same type and shape
 
 `data: {transform: {own: NAME}}` names an entry point in `fednode.transforms`. It is this site's own: no other node runs
@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ml.data.base import Samples
+from ml.data.base import Images
 from ml.errors import DataError
 from ml.plugins import PluginRefused, Plugins
 
-Transform = Callable[[Samples], Samples]
+Transform = Callable[[Images], Images]
 
 
 def load_transform(data: Mapping[str, Any]) -> Transform:
@@ -38,7 +38,7 @@ def load_transform(data: Mapping[str, Any]) -> Transform:
     if not callable(function):
         raise DataError(f"data.transform.own: {name}: expected a function, got {function!r}")
 
-    def transform(x: Samples) -> Samples:
+    def transform(x: Images) -> Images:
         try:
             made = function(x.copy())
         except (Exception, SystemExit) as error:  # likewise
@@ -51,5 +51,5 @@ def load_transform(data: Mapping[str, Any]) -> Transform:
     return transform
 
 
-def _keep(x: Samples) -> Samples:
+def _keep(x: Images) -> Images:
     return x

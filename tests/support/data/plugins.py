@@ -16,7 +16,7 @@ METHOD, MODEL, READER, LOOP = (f"fednode-example-{what}" for what in ("method", 
 def put_plugin(target: Path, name: str, *, as_name: str | None = None, version: str = "1.0") -> Path:
     """An example's package in `target`, of a distribution that may be called otherwise; the directory of its code."""
     project = tomllib.loads((EXAMPLES / name / "pyproject.toml").read_text())
-    (package,) = project["tool"]["setuptools"]["packages"]
+    package: str = project["tool"]["setuptools"]["packages"][0]
     shutil.copytree(
         EXAMPLES / name / package, target / package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
     )

@@ -20,12 +20,12 @@ class Loop:
         for x, y in data.batches(round):
             loss = nn.functional.cross_entropy(model(x), y, label_smoothing=0.05)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             warm_up.step()
             total += loss.item()
             round.on_step()
-        return {"loss": total / max(round.steps, 1), "last_lr": warm_up.get_last_lr()[0]}
+        return {"loss": total / max(round.steps, 1), "last_lr": float(warm_up.get_last_lr()[0])}
 
 
 class LightningTraining(LightningLoop):

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 try:
-    from lightning import LightningModule
+    from lightning import LightningModule as Base
 except ImportError:
-    LightningModule = nn.Module
+    Base = nn.Module
 
 
-class Lit(LightningModule):
+class Lit(Base):  # type: ignore[misc]  # of a package that need not be there
     """One hidden layer; `embed` and `classify` are what fednode needs besides."""
 
     def __init__(self, num_inputs: int, num_classes: int) -> None:
@@ -26,7 +26,8 @@ class Lit(LightningModule):
         return torch.relu(self.body(x.flatten(1)))
 
     def classify(self, z: Tensor) -> Tensor:
-        return self.head(z)
+        logits: Tensor = self.head(z)
+        return logits
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x, y = batch

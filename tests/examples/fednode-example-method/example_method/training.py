@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from example_method.spec import AnchoredSpec
-from fednode.plugin import Batch, Prepared, Round, Schedule, SharesModel, State, Tensors, compute_cross_entropy
+from fednode.plugin import Batch, Model, Prepared, Round, Schedule, SharesModel, State, Tensors, compute_cross_entropy
 
 
 class Anchored(SharesModel[AnchoredSpec]):
@@ -16,6 +16,6 @@ class Anchored(SharesModel[AnchoredSpec]):
         anchors = {f"anchor/{name}": p.detach().clone() for name, p in state.model.named_parameters()}
         return Prepared({"mu": mu, **anchors})
 
-    def compute_loss(self, model: torch.nn.Module, batch: Batch, context: Tensors) -> torch.Tensor:
+    def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> torch.Tensor:
         squares = [(p - context[f"anchor/{name}"]).square().sum() for name, p in model.named_parameters()]
         return compute_cross_entropy(model, batch, context) + context["mu"] / 2 * torch.stack(squares).sum()

@@ -20,7 +20,8 @@ class Tiny(nn.Module):
         return torch.relu(self.body(x.flatten(1)))
 
     def classify(self, z: Tensor) -> Tensor:
-        return self.head(z)
+        logits: Tensor = self.head(z)
+        return logits
 
 
 def make(input_shape: tuple[int, ...], num_classes: int, width: int = 24) -> nn.Module:

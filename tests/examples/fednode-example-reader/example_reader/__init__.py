@@ -3,7 +3,7 @@
     seven: 0 0 5 13 9 1 0 0 ...
 
 Pixels are from 0 to 255. `data: {format: pixels, path: images.txt}` has it read, and with `transform: {own: stretched}`
-each image uses all of the range from 0 to 255.
+each image uses all of the range from 0 to 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from fednode.plugin import ALL, DataError, DataSource, Part, Parts
 
 def open_parts(source: DataSource) -> Parts:
     path = source.get_path()
-    labels, rows = [], []
+    labels: list[str] = []
+    rows: list[np.ndarray] = []
     for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         label, colon, pixels = line.partition(":")
         try:
@@ -36,7 +37,8 @@ def open_parts(source: DataSource) -> Parts:
 
 
 def stretch(x: np.ndarray) -> np.ndarray:
-    """Each image [C, H, W] of x, from its darkest pixel to its brightest."""
-    low = x.min((1, 2, 3), keepdims=True).astype(np.float32)
-    high = x.max((1, 2, 3), keepdims=True).astype(np.float32)
-    return ((x - low) * (255 / np.maximum(high - low, 1))).astype(x.dtype)
+    """Each image of x, float32 [N, C, H, W], from its darkest pixel to its brightest."""
+    low = x.min((1, 2, 3), keepdims=True)
+    high = x.max((1, 2, 3), keepdims=True)
+    stretched: np.ndarray = (x - low) / np.maximum(high - low, np.float32(1 / 255))
+    return stretched

@@ -199,8 +199,8 @@ genesis_file: g
         ("network.tls=on", "expected 'mutual' or 'off' (got 'on')"),
         ("consensus=5", "expected a section of keys (got 5)"),
         ("consensus.mine=yes", "expected true or false (got 'yes')"),
-        ("data.format=mnist", "data.format: unknown format 'mnist': did you mean 'medmnist'?"),
-        ("data.transform={size: 28}", "unknown key. Known: augment"),
+        ("data.format=mnist", "unknown format 'mnist': did you mean 'medmnist'?"),
+        ("data.transform={size: 28}", "unknown key. Known: augment, own"),
         ("data.transform={augment: cut}", "expected 'none', 'flip', 'crop' or 'flip_crop' (got 'cut')"),
         ("data.columns={lable: x}", "unknown key. Did you mean 'label'?"),
         (
@@ -224,7 +224,7 @@ def test_data_other_than_digits_have_a_path_relative_to_the_file(tmp_path: Path)
     path = write(tmp_path, SMALL)
     own = load_config(path, ["data.format=npz", "data.path=scans/a.npz", "data.test_split=val"]).data
     assert (own.path, own.train_split, own.test_split) == (tmp_path / "scans/a.npz", "train", "val")
-    assert own.model_dump(mode="json")["transform"] == {"augment": "none"}
+    assert own.model_dump(mode="json")["transform"] == {"augment": "none", "own": None}
     for overrides, message in (
         (["data.format=npz"], "expected a path, which npz needs (got nothing)"),
         (["data.path=a.npz"], "expected no path, which digits have not (got "),
