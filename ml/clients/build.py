@@ -285,8 +285,8 @@ class _Source:
     def show_train(self, split: ClientSplit | None, seed: int) -> Images:
         """The samples that one client trains on, fitted and not normalised; all where they are not split."""
         if split is None:
-            return fit(self.train.x, self.input.shape)
-        return self._show("train", split.train, split.transform, seed)
+            return self.transform(fit(self.train.x, self.input.shape))
+        return self.transform(self._show("train", split.train, split.transform, seed))
 
     def _show(self, name: _Part, rows: Indices, domain: str | None, seed: int) -> Images:
         dataset: ArrayDataset = getattr(self, name)

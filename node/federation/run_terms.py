@@ -17,7 +17,7 @@ from chain.state import State
 from ml.data import open_labels
 from ml.errors import DataError, PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays
-from ml.plugins import Plugins
+from ml.plugins import NO_PLUGINS, Plugins
 from ml.specs import MethodSpec, add_kind, get_kind
 from ml.specs.architectures import complete_model
 from ml.specs.run_schema import describe_payloads
@@ -49,7 +49,7 @@ def draft_run(
     given: Mapping[str, Any],
     settings: Sequence[str],
     rounds: int | None,
-    plugins: Plugins,
+    plugins: Plugins = NO_PLUGINS,
     *,
     continues: bool = True,
 ) -> StartRun:

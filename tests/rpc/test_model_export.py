@@ -19,6 +19,7 @@ from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
 from ml.models import build_model, initial_parameters, onnx_file, resolve_model
 from ml.payload import Array, decode_arrays, encode_arrays
+from ml.plugins import ANY_PLUGIN
 from ml.specs import get_spec
 from node.admin import client as admin_client
 from node.admin.client import AdminClient
@@ -140,10 +141,10 @@ def test_an_array_with_two_names_is_written_under_both(genesis: Genesis, tmp_pat
     named = {"name": "support.data.adapter_models:make_tied"}
     shape, num_classes = genesis.run.input["shape"], len(genesis.run.classes)
     run = replace(genesis.run, model=resolve_model(named, shape, num_classes))
-    save_checkpoint(tmp_path, 2, initial_parameters(run.model, shape, num_classes, 1, user_models=True))
+    save_checkpoint(tmp_path, 2, initial_parameters(run.model, shape, num_classes, 1, plugins=ANY_PLUGIN))
     file = tmp_path / "model.safetensors"
     file.write_bytes(read_model(tmp_path, genesis, run, None).data)
-    net = build_model(run.model, shape, num_classes, user_models=True)
+    net = build_model(run.model, shape, num_classes, plugins=ANY_PLUGIN)
     net.load_state_dict(load_file(file))
     arrays = read_initial(file, get_spec(run.method, run.model, num_classes, shape))  # a later run may begin from it
     assert "model/second.weight" not in decode_arrays(arrays, len(arrays))

@@ -390,6 +390,26 @@ def test_a_judge_of_a_run_imports_no_plugin(target: Path) -> None:
         get_judge(method, {}, MLP, 2, (1, 4, 4))
 
 
+@pytest.mark.parametrize(
+    "input_", [{"normalize": "agreed"}, {"normalize": "agreed", "class_counts": True}, {"normalize": "inherited"}]
+)
+def test_a_judge_knows_the_round_of_agreed_statistics(target: Path, input_: dict[str, Any]) -> None:
+    put_plugin(target, METHOD)
+    terms: dict[str, Any] = {"rounds": 5, "num_members": 4, "input_": input_}
+    spec = get_spec({"name": "anchored"}, MLP, 2, (1, 4, 4), plugins=ANY_PLUGIN, **terms)
+    schema, method = describe_payloads(spec), spec.to_mapping()
+    told = get_judge(method, schema, MLP, 2, (1, 4, 4), **terms)
+    assert describe_payloads(told) == schema
+    for height in (1, 2, 3):
+        assert dict(told.schemas(height)) == dict(spec.schemas(height))
+        assert dict(told.rules(height)) == dict(spec.rules(height))
+        assert set(told.get_kept(height)) == set(spec.get_kept(height))
+    for wrong in ({**schema, "rounds": {"1..": schema["rounds"]["1.." if "1.." in schema["rounds"] else "2.."]}}, {}):
+        if wrong != schema:
+            with pytest.raises(SpecError, match="schema"):
+                get_judge(method, wrong, MLP, 2, (1, 4, 4), **terms)
+
+
 def test_the_task_of_a_judge_is_the_runs() -> None:
     spec = ask(NO_PLUGINS, "fedavg")
     other = Task({"name": "mlp", "hidden": [5]}, (1, 4, 4), 2, num_members=4)

@@ -16,6 +16,7 @@ from ml.errors import PayloadError, SpecError
 from ml.models import build_model, dump_parameters, initial_parameters, load_parameters, resolve_model
 from ml.models.base import copy_model, find_tied
 from ml.payload import Array, encode_arrays
+from ml.plugins import ANY_PLUGIN
 from ml.simulation.rounds import Rounds
 from ml.simulation.run import SimulationConfig, begin_simulation
 from ml.specs import METHODS, get_spec
@@ -84,7 +85,7 @@ def test_what_has_no_gradient_in_a_users_model_is_frozen() -> None:
         *("first.base.weight", "first.base.bias", "second.base.weight", "second.base.bias"),
     }
     assert resolve_model(model, SHAPE, 10) == model
-    net = build_model(model, SHAPE, 10, user_models=True)
+    net = build_model(model, SHAPE, 10, plugins=ANY_PLUGIN)
     assert dump_parameters(net).keys() == model["parameters"].keys()
     net.train()(torch.rand(4, *SHAPE))
     assert torch.equal(net.get_buffer("norm.running_mean"), torch.zeros(64))
@@ -94,7 +95,7 @@ def test_patterns_freeze_more_of_a_users_model() -> None:
     model = resolve_model({**ADAPTERS, "frozen": ["first.*"]}, SHAPE, 10)
     assert list(model["parameters"]) == ["second.down.weight", "second.up.weight", "head.weight", "head.bias"]
     assert model["frozen"] == ["first.*"]
-    net = build_model(model, SHAPE, 10, user_models=True)
+    net = build_model(model, SHAPE, 10, plugins=ANY_PLUGIN)
     assert not net.get_parameter("first.up.weight").requires_grad
 
 
@@ -132,9 +133,9 @@ def test_a_parameter_with_two_names_has_the_first() -> None:
     assert model["tied"] == {"second.weight": "first.weight"}
     assert "second.weight" not in model["parameters"]
     assert tied_names(model, SHAPE, 10) == model["tied"]
-    net = build_model(model, SHAPE, 10, user_models=True)
+    net = build_model(model, SHAPE, 10, plugins=ANY_PLUGIN)
     assert find_tied(net) == model["tied"]
-    arrays = initial_parameters(model, SHAPE, 10, 1, user_models=True)
+    arrays = initial_parameters(model, SHAPE, 10, 1, plugins=ANY_PLUGIN)
     assert arrays.keys() == model["parameters"].keys()
     load_parameters(net, arrays | {"first.weight": np.ones((16, 16), np.float32)})
     assert float(net.state_dict()["second.weight"].sum()) == 256.0
