@@ -63,7 +63,7 @@ class Site:
         line = self.run("init", ".", "--name", self.home.name, "--listen", address, "--advertise", address, *data)
         file = self.home / "node.yaml"
         mapping = dict(read_yaml(file).value)
-        mapping["training"] = {**mapping["training"], "user_models": True, "device": "cpu", "threads": 1}
+        mapping["training"] = {**mapping["training"], "plugins": ["fednode-example-hf-lora"], "device": "cpu", "threads": 1}
         file.write_text(dump_yaml(mapping))
         return line
 
@@ -108,7 +108,7 @@ async def test_three_sites_send_adapters_and_classify_text(sites: list[Site], tm
     settings = ("input.normalize=none", "optimizer=adam", "lr=0.01", "quorum=majority")
     first.run(
         *("genesis", "new", *members, "--data", f"csv:{first.texts / 'train.csv'}"),
-        *("--method", "fedavg", "--model", "hf_lora.model:make", "--profile", "local", "--rounds", ROUNDS),
+        *("--method", "fedavg", "--model", "lora_text", "--profile", "local", "--rounds", ROUNDS),
         *(word for setting in settings for word in ("--set", setting)),
     )
     for site in sites[1:]:

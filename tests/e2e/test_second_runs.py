@@ -166,7 +166,7 @@ async def test_a_second_run_trains_a_model_of_the_users_own(tmp_path: Path, monk
     directory = make_federation(tmp_path / "net", method="fedavg", rounds=1, difficulty=DIFFICULTY, partition="iid")
     async with Federation(directory) as net:
         for name in ("node0", "node1", "node2"):
-            change_config(net, name, "training", user_models=True)
+            change_config(net, name, "training", plugins=["support"])
         run = net.genesis.run
         named = {"name": "support.data.user_models:make_small"}  # and with its parameters, as genesis new writes it
         model = resolve_model(named, run.input["shape"], len(run.classes))
