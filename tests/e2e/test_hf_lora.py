@@ -63,7 +63,12 @@ class Site:
         line = self.run("init", ".", "--name", self.home.name, "--listen", address, "--advertise", address, *data)
         file = self.home / "node.yaml"
         mapping = dict(read_yaml(file).value)
-        mapping["training"] = {**mapping["training"], "plugins": ["fednode-example-hf-lora"], "device": "cpu", "threads": 1}
+        mapping["training"] = {
+            **mapping["training"],
+            "plugins": ["fednode-example-hf-lora"],
+            "device": "cpu",
+            "threads": 1,
+        }
         file.write_text(dump_yaml(mapping))
         return line
 
