@@ -35,8 +35,12 @@ MEASURES: Mapping[str, tuple[int, int]] = {
     "balanced_accuracy": (0, ONE),
     "brier": (0, 2 * ONE),
     "calibration_error": (0, ONE),
+    "exact_match": (0, ONE),
+    "hamming_loss": (0, ONE),
     "loss": (0, MAX_LOSS),
     "macro_f1": (0, ONE),
+    "micro_f1": (0, ONE),
+    "r2": (-MAX_LOSS, ONE),
     "weighted_f1": (0, ONE),
 }
 

@@ -11,9 +11,11 @@ from chain.agreed_input import AGREED, AGREED_KEYS, INHERITED, read_agreed
 from chain.block import Digest
 from chain.errors import GenesisError
 from chain.layout import MAX_HEIGHT, MAX_U32
-from chain.schema import Section, check_range, check_unique, copy_tree, quote, read_digest, read_number
+from chain.schema import Section, check_choice, check_range, check_unique, copy_tree, quote, read_digest, read_number
 
 MAX_SCHEMA_BYTES = 64 * 1024
+CLASSIFICATION, REGRESSION = "classification", "regression"
+TASKS = (CLASSIFICATION, "multilabel", REGRESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Run:
     Round r makes the block at `first_height` + r - 1; each change block in a run moves `first_height` by one.
     `rounds` is how many are planned, 0 for no end. `schema` says what its contributions carry and what its aggregate
     holds. `initial_model` is the digest of the aggregate that it begins from. `is_ended`: a change has ended it.
+    `classes` name the model's outputs, which by `task` are classes, labels or targets; `target` has the mean and the
+    deviation of each target.
     """
 
     number: int
@@ -35,6 +39,8 @@ class Run:
     initial_model: Digest
     schema: Mapping[str, Any]
     is_ended: bool = False
+    task: str = CLASSIFICATION
+    target: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         check_range("number", self.number, 1, MAX_U32)
@@ -44,6 +50,7 @@ class Run:
             if not isinstance(value.get("name"), str) or not value["name"]:
                 raise GenesisError(f"{path}.name", f"expected a name, got {quote(value.get('name'))}")
         check_unique("classes", self.classes)
+        check_choice("task", self.task, TASKS)
         if len(self.initial_model) != 32:
             raise GenesisError("initial_model", f"expected 32 bytes, got {len(self.initial_model)}")
         if self.number == 1 and self.input.get("normalize") == INHERITED:
@@ -65,8 +72,9 @@ class Run:
         return {"number": self.number, "first_height": self.first_height, "is_ended": self.is_ended} | self.to_terms()
 
     def to_terms(self) -> dict[str, Any]:
-        """What members agree on when they start it: all but where it stands on the chain."""
-        return {
+        """What members agree on when they start it: all but where it stands on the chain. What is rarely set is left
+        out where it is not."""
+        terms = {
             "method": copy_tree("method", self.method),
             "model": copy_tree("model", self.model),
             "classes": list(self.classes),
@@ -75,6 +83,11 @@ class Run:
             "initial_model": self.initial_model.hex(),
             "schema": copy_tree("schema", self.schema),
         }
+        if self.task != CLASSIFICATION:
+            terms["task"] = self.task
+        if self.target is not None:
+            terms["target"] = copy_tree("target", self.target)
+        return terms
 
     @classmethod
     def from_mapping(cls, obj: object) -> Self:
@@ -90,21 +103,26 @@ class Run:
     @classmethod
     def from_terms(cls, top: Section, *, number: int, first_height: int, is_ended: bool = False) -> Self:
         """From what members agree on, where genesis or a change says it. Raises GenesisError."""
+        classes, task = top.texts("classes"), top.text("task", CLASSIFICATION)
         return cls(
             number=number,
             first_height=first_height,
             method=top.tree("method"),
             model=top.tree("model"),
-            classes=top.texts("classes"),
+            classes=classes,
             input=_read_input(top),
             rounds=top.integer("rounds"),
             initial_model=read_digest(top.path("initial_model"), top.text("initial_model")),
             schema=top.tree("schema", {}),
             is_ended=is_ended,
+            task=task,
+            target=_read_target(top, task, len(classes)),
         )
 
 
-TERMS = ("method", "model", "classes", "input", "rounds", "initial_model", "schema")
+TERMS = ("method", "model", "classes", "input", "rounds", "initial_model", "schema", "task", "target")
+OF_TABLES = {"columns": (), "missing": ("mean", "zero"), "unknown": ("other",)}  # of `input`: each may be refuse
+OPTIONAL_TERMS = ("task", "target")  # which are not written where they are not set
 
 
 def encode_canonical(value: object) -> bytes:
@@ -115,23 +133,77 @@ def encode_canonical(value: object) -> bytes:
 def _read_input(top: Section) -> dict[str, Any]:
     """Shape [channels, height, width]; resize null or [height, width]; a mean and std for all channels or for each, or
     what says that members agree on these."""
-    section = top.section("input", ("shape", "resize", "mean", "std", *AGREED_KEYS))
+    section = top.section("input", ("shape", "resize", "mean", "std", *AGREED_KEYS, *OF_TABLES))
     shape = _read_sizes(section.path("shape"), section.items("shape"), range(1, 5))
     resize = section.value("resize", None)
     if resize is not None:
         resize = _read_sizes(section.path("resize"), section.items("resize"), range(2, 3))
     if agreed := read_agreed(section):
-        return {"shape": shape, "resize": resize, **agreed}
+        table = _read_table(section, shape)
+        if table.get("missing") == "mean":
+            raise GenesisError(section.path("missing"), "expected refuse or zero where members agree on the mean")
+        return {"shape": shape, "resize": resize, **agreed, **table}
     constants: dict[str, list[float]] = {}
     for key, default in (("mean", [0.0]), ("std", [1.0])):
         values, path = section.items(key, default), section.path(key)
         if len(values) not in (1, shape[0]):
             raise GenesisError(path, f"expected 1 value or {shape[0]}, got {len(values)}")
         constants[key] = [read_number(f"{path}[{i}]", value) for i, value in enumerate(values)]
-    for i, value in enumerate(constants["std"]):
+    check_deviations(section.path("std"), constants["std"])
+    return {"shape": shape, "resize": resize, **constants, **_read_table(section, shape)}
+
+
+def _read_table(section: Section, shape: Sequence[int]) -> dict[str, Any]:
+    """What becomes of a table's columns, each a number or a category: what is not set is not there."""
+    told: dict[str, Any] = {}
+    for key, choice in OF_TABLES.items():
+        if section.has(key) and choice and (value := section.text(key)) != "refuse":
+            check_choice(section.path(key), value, choice)
+            told[key] = value
+    if told and len(shape) == 3 and list(shape[1:]) != [1, 1]:
+        raise GenesisError(section.path(next(iter(told))), "expected none for images")
+    if section.value("columns", None) is None:
+        return told
+    columns: list[dict[str, Any]] = []
+    num_features = 0
+    for i, item in enumerate(section.items("columns")):
+        column = Section(f"{section.path('columns')}[{i}]", item, ("name", "values"))
+        columns.append({"name": column.text("name")})
+        if column.has("values"):
+            values = column.texts("values")
+            check_unique(column.path("values"), values)
+            columns[-1]["values"] = list(values)
+            num_features += len(values) + int("unknown" in told)
+        else:
+            num_features += 1
+    check_unique(section.path("columns"), [column["name"] for column in columns], "name")
+    if list(shape) != [num_features, 1, 1]:
+        raise GenesisError(section.path("columns"), f"expected {shape[0]} features, as in shape, got {num_features}")
+    return {"columns": columns, **told}
+
+
+def _read_target(top: Section, task: str, num_targets: int) -> dict[str, Any] | None:
+    """The mean and the deviation of each target of a regression; None where they stay as they are."""
+    if top.value("target", None) is None:
+        return None
+    section = top.section("target", ("mean", "std"))
+    if task != REGRESSION:
+        raise GenesisError(top.path("target"), f"expected none for task {quote(task)}, which has no targets")
+    target: dict[str, list[float]] = {}
+    for key in ("mean", "std"):
+        values, path = section.items(key), section.path(key)
+        if len(values) != num_targets:
+            raise GenesisError(path, f"expected {num_targets}, one for each target, got {len(values)}")
+        target[key] = [read_number(f"{path}[{i}]", value) for i, value in enumerate(values)]
+    check_deviations(section.path("std"), target["std"])
+    return target
+
+
+def check_deviations(path: str, values: Sequence[float]) -> None:
+    """Raise GenesisError unless all are above 0."""
+    for i, value in enumerate(values):
         if value <= 0:
-            raise GenesisError(f"{section.path('std')}[{i}]", f"expected more than 0, got {value:g}")
-    return {"shape": shape, "resize": resize, **constants}
+            raise GenesisError(f"{path}[{i}]", f"expected more than 0, got {value:g}")
 
 
 def _read_sizes(path: str, values: Sequence[object], counts: range) -> list[int]:

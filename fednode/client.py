@@ -266,7 +266,7 @@ class Client:
         self,
         samples: ArrayLike | str | PathLike[str] | Sequence[PathLike[str]],
         *,
-        label: str | None = None,
+        label: str | tuple[str, ...] | None = None,
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
         """Classifies samples with the node's model: an array of them, or files as `fednode predict` reads them.
@@ -288,7 +288,7 @@ class Client:
         self,
         inputs: str | PathLike[str] | Sequence[str | PathLike[str]],
         *,
-        label: str | None = None,
+        label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
         timeout_s: float = PREDICT_S,
     ) -> Record:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from ml.methods.own_loop import LightningLoop, LoopData, LoopRound
     from ml.models.base import Model
     from ml.payload import ArraySchema, ArraySpec
-    from ml.specs.base import Hyperparameters, MethodSpec, Task, choice, count, flag, number
+    from ml.specs.base import Hyperparameters, MethodSpec, choice, count, flag, number
     from ml.specs.peers import PeerHyperparameters, PeerSpec
     from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
+    from ml.specs.task import Task
     from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 __all__ = [
@@ -71,9 +72,10 @@ _PLACES = {
     "ml.data.source": ("ALL", "DataSource", "Part", "Parts"),
     "ml.errors": ("DataError", "PayloadError", "SpecError"),
     "ml.payload": ("ArraySchema", "ArraySpec"),
-    "ml.specs.base": ("Hyperparameters", "MethodSpec", "Task", "choice", "count", "flag", "number"),
+    "ml.specs.base": ("Hyperparameters", "MethodSpec", "choice", "count", "flag", "number"),
     "ml.specs.peers": ("PeerHyperparameters", "PeerSpec"),
     "ml.specs.sharing": ("ModelHyperparameters", "ModelSpec", "PrototypeHyperparameters", "PrototypeSpec"),
+    "ml.specs.task": ("Task",),
     "ml.methods.base": ("ClientData", "Method", "Round", "State"),
     "ml.methods.common.mixing": ("AveragesParts",),
     "ml.methods.common.sharing": ("RemembersModel", "SharesModel", "SharesPrototypes"),

@@ -17,8 +17,19 @@ from numpy.typing import ArrayLike, NDArray
 from ml.data.array_layout import to_samples
 from ml.data.inference_files import InferenceFile, lay_out, validate_samples
 from ml.errors import DataError
-from node.admin.asking import Answered, Labelled, Terms, ask, ask_about, get_probabilities
-from node.admin.json_view import to_json
+from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
+from node.admin.answer_record import make_record
+from node.admin.asking import (
+    Answered,
+    Expected,
+    Labelled,
+    Terms,
+    ask,
+    ask_about,
+    get_labels,
+    get_probabilities,
+    get_values,
+)
 from node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -36,27 +47,37 @@ class Predictions:
     chose the class. `expected` [N] are the labels in the files, None where a sample has none. `applied_round` is the
     newest round whose aggregate the model has taken in. `records` are what `fednode predict --json` prints of each
     sample.
+
+    In a run whose `task` is multilabel `labels` and `expected` are [N, K], 0 or 1 each; in a regression there are
+    `values` [N, K] instead of labels and probabilities, K targets in their own units, and `expected` is as they are.
     """
 
     classes: tuple[str, ...]
     labels: NDArray[np.int64] = field(repr=False)
     probabilities: NDArray[np.float64] = field(repr=False)
-    expected: NDArray[np.int64] | None = field(repr=False)
+    expected: NDArray[Any] | None = field(repr=False)
     applied_round: int
     records: tuple[dict[str, Any], ...] = field(repr=False)
+    task: str = CLASSIFICATION
+    values: NDArray[np.float64] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The classes that were chosen, by name."""
+    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+        """The classes that were chosen, by name; of a multilabel task all labels that were given to a sample."""
+        if self.labels.ndim == 2:
+            return tuple(tuple(self.classes[label] for label in np.flatnonzero(row)) for row in self.labels)
         return tuple(self.classes[label] for label in self.labels)
 
     @property
     def accuracy(self) -> float | None:
-        """The share of samples that are as labelled; None where there are no labels."""
-        return None if self.expected is None else float(np.mean(self.labels == self.expected))
+        """The share of samples that are as labelled, with all of their labels; None where there are no labels."""
+        if self.expected is None or self.task == REGRESSION:
+            return None
+        is_right = self.labels == self.expected
+        return float(np.mean(is_right if is_right.ndim == 1 else is_right.all(1)))
 
 
 def predict(admin: AdminClient, given: Given, labelled: Labelled, timeout_s: float) -> Predictions:
@@ -65,10 +86,10 @@ def predict(admin: AdminClient, given: Given, labelled: Labelled, timeout_s: flo
     top = len(terms.classes)
     paths = _get_paths(given)
     if paths is not None:
-        return _gather([*ask(admin, terms, paths, top, labelled, timeout_s)], terms.classes)
+        return _gather([*ask(admin, terms, paths, top, labelled, timeout_s)], terms)
     try:
         file = _read_array(given, terms)
-        return _gather([*ask_about(admin, terms, [file], top, timeout_s)], terms.classes)
+        return _gather([*ask_about(admin, terms, [file], top, timeout_s)], terms)
     except DataError as error:
         raise NodeError(str(error)) from error
 
@@ -93,29 +114,41 @@ def _read_array(given: Any, terms: Terms) -> InferenceFile:
     return InferenceFile(ARRAY, x, tuple(range(len(x))))
 
 
-def _gather(answers: Sequence[Answered], classes: tuple[str, ...]) -> Predictions:
+def _gather(answers: Sequence[Answered], terms: Terms) -> Predictions:
     said = [answered.prediction for answered in answers]
     if not said:
         raise NodeError("expected samples, got none")
-    expected = [answered.expected for answered in answers]
-    known = [classes.index(name) for name in expected if name is not None]
+    classes = terms.classes
+    known = [_number(answered.expected, terms) for answered in answers if answered.expected is not None]
+    if terms.task == REGRESSION:
+        values = get_values(answers, classes)
+        labels, probabilities = np.zeros((len(said), 0), np.int64), np.zeros((len(said), 0))
+    else:
+        values, probabilities = None, get_probabilities(answers, classes)
+        labels = np.array([prediction.label for prediction in said], np.int64)
+        if terms.task == MULTILABEL:
+            labels = get_labels(answers, classes)
     return Predictions(
         classes=classes,
-        labels=np.array([prediction.label for prediction in said], np.int64),
-        probabilities=get_probabilities(answers, classes),
-        expected=np.array(known, np.int64) if len(known) == len(expected) else None,
+        labels=labels,
+        probabilities=probabilities,
+        expected=np.array(known) if len(known) == len(answers) else None,
         applied_round=max(answered.applied_round for answered in answers),
         records=tuple(_describe(answers)),
+        task=terms.task,
+        values=values,
     )
+
+
+def _number(expected: Expected, terms: Terms) -> Any:
+    """A label as a number, labels as 0 and 1, values as they are."""
+    if terms.task == REGRESSION:
+        return expected
+    if terms.task == MULTILABEL:
+        return [int(name in expected) for name in terms.classes]
+    return terms.classes.index(str(expected))
 
 
 def _describe(answers: Sequence[Answered]) -> Iterator[dict[str, Any]]:
     for answered in answers:
-        yield {
-            "file": None if answered.file is ARRAY else str(answered.file),
-            "row": answered.row,
-            **to_json(answered.prediction),
-            "expected": answered.expected,
-            "correct": answered.is_correct,
-            "applied_round": answered.applied_round,
-        }
+        yield make_record(answered, None if answered.file is ARRAY else str(answered.file))

@@ -110,6 +110,7 @@ def simulate(
     max_loss_ratio: float | None = None,
     device: str = "cpu",
     batched: str = "auto",
+    task: str = "classification",
     on_round: Callable[[Round], None] | None = None,
 ) -> Simulation:
     """Runs `method` for `rounds` rounds, with all its nodes one after the other in this process and no network.
@@ -129,6 +130,7 @@ def simulate(
     - `settings` are the method's, as in `{"lr": 0.05}`, or of a section, as in `{"model.hidden": [32]}`.
     - `attack` makes some nodes lie, as in `sign_flip:1`; `max_loss_ratio` refuses a peer's model that is much worse.
     - `device` is cpu, auto, cuda or cuda:N; `batched` trains all nodes in one pass: on, off or auto (on a GPU).
+    - `task` is classification, multilabel or regression; of the last, accuracies are R2.
     - `on_round` is called after each round.
 
     The same arguments give the same accuracies on one machine. Raises ConfigError for what cannot be run, NodeError
@@ -152,6 +154,7 @@ def simulate(
         batched=batched,
         max_loss_ratio=max_loss_ratio,
         attack=attack,
+        task=task,
     )
     result = run_simulation(spec, None if on_round is None else lambda row: on_round(_make_round(row)))
     return Simulation(

@@ -10,7 +10,7 @@ from chain.agreed_input import explain_uninherited
 from chain.block import ZERO, Digest
 from chain.changes.base import Consent, Kind, Place
 from chain.errors import GenesisError, InvalidChange
-from chain.run import TERMS, Run
+from chain.run import OPTIONAL_TERMS, TERMS, Run
 from chain.schema import Section, read_digest
 from chain.state import State
 
@@ -30,15 +30,15 @@ class StartRun(Kind):
 
     @classmethod
     def read(cls, top: Section) -> Self:
-        named = tuple(name for name in TERMS if name != "initial_model")
+        named = [name for name in TERMS if name != "initial_model"]
         section = top.section("run", ("number", *named))
         initial = None if top.text("initial") == CONTINUE else read_digest("initial", top.text("initial"))
         if initial == ZERO:
             raise GenesisError("initial", "expected the digest of a model, got zeros")
-        terms = {name: section.value(name) for name in named}
+        terms = {name: section.value(name) for name in named if section.has(name) or name not in OPTIONAL_TERMS}
         started = cls(section.integer("number"), terms, initial)
-        run = started._make_run(1, ZERO)
-        return cls(started.number, {name: run.to_terms()[name] for name in named}, initial)
+        agreed = started._make_run(1, ZERO).to_terms()
+        return cls(started.number, {name: agreed[name] for name in named if name in agreed}, initial)
 
     def _make_run(self, first_height: int, initial_model: Digest) -> Run:
         terms = {**self.terms, "initial_model": initial_model.hex()}

@@ -17,6 +17,8 @@ GENESIS_KEYS: tuple[tuple[str, str, str], ...] = (
     ("method", "mapping", "required"),
     ("model", "mapping", "required"),
     ("classes", "list of text", "required"),
+    ("task", "classification, multilabel or regression", "classification"),
+    ("target", "mapping", "none"),
     ("input", "mapping", "required"),
     ("initial_model", "64 hexadecimal digits", "required"),
     ("schema", "mapping", "required"),

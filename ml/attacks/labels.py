@@ -1,4 +1,5 @@
-"""Attacks that take one class for another: y' = C - 1 - y of C classes. Of an odd number the middle one stays."""
+"""Attacks that take one class for another: y' = C - 1 - y of C classes. Of an odd number the middle one stays. A label
+that a sample has it has no more, and a target is as far on the other side of the mean."""
 
 from __future__ import annotations
 
@@ -49,4 +50,7 @@ class MislabelledPrototypes(Attack):
 
 def flip(labels: Array, num_classes: int) -> Array:
     """y'."""
+    if labels.ndim == 2:
+        is_binary = bool(((labels == 0) | (labels == 1)).all())
+        return 1 - labels if is_binary else -labels
     return num_classes - 1 - labels

@@ -36,7 +36,7 @@ class Unplaced:
     """A site's samples before they are normalised: the labels it trains on, the number of its test samples, `read`,
     which gives the training samples as they are, and `place`, which puts all where the model is by some constants."""
 
-    labels: Labels
+    labels: Labels | Images
     num_test: int
     num_classes: int
     read: Callable[[], Images]
@@ -105,7 +105,9 @@ class AgreedClient(Client):
         if unplaced is None:
             raise MlError("this site's samples are normalised already, by statistics that members have agreed on")
         labels = unplaced.labels[:most]
-        told = compute_statistics(unplaced.read()[:most], labels, unplaced.num_classes, self._spec.agreement)
+        told = compute_statistics(
+            unplaced.read()[:most], np.asarray(labels, np.int64), unplaced.num_classes, self._spec.agreement
+        )
         self._spec.validate_payload(STATISTICS, told, height)
         metrics = {"iterations": 0, "steps": 0, "samples": int(told["count"]), "seconds": time.perf_counter() - start_s}
         return Trained(1, {STATISTICS: told}, metrics)
@@ -139,7 +141,7 @@ class AgreedClient(Client):
         self._statistics = {name: np.array(array) for name, array in statistics.items()}
         self.constants, self._unplaced, self._judged = constants, None, None
         hyper = self._spec.hyperparameters
-        self.state.model.criterion = make_criterion(hyper, labels, task.num_classes, constants.classes)
+        self.state.model.criterion = make_criterion(hyper, labels, task.num_classes, constants.classes, task.kind)
         _log.info("Samples are normalised as %d sites with %d agreed", constants.sites, constants.samples)
 
     def _get_constants(self) -> Constants:

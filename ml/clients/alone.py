@@ -17,7 +17,7 @@ from torch import Tensor
 from ml.clients.client import Client, Phase
 from ml.errors import MlError
 from ml.measures.alone import TrainedAlone
-from ml.measures.classification import Measures
+from ml.measures.kinds import AnyMeasures
 from ml.methods import make_method
 from ml.models.base import copy_model
 from ml.payload import Array, Arrays
@@ -39,7 +39,7 @@ class TrainingAlone:
         self._num_done = 0  # of its steps
         self._rounds = self._last_owed = 0
         self._seconds = 0.0
-        self._measures: Measures | None = None
+        self._measures: AnyMeasures | None = None
         self._failure: str | None = None
         self._random: Tensor | None = None  # torch's generator as the last step has left it
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
 import torch
 
 from ml.aggregation import MAX_WEIGHT
@@ -20,7 +21,7 @@ from ml.clients.agreed import AgreedClient, Unplaced
 from ml.clients.client import Client
 from ml.clients.feature_cache import place_samples
 from ml.data import get_augment, open_dataset
-from ml.data.base import ArrayDataset, Images, InputFormat, Labels, SampleDomains
+from ml.data.base import AnyLabels, ArrayDataset, Images, InputFormat, Labels, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.fit_input import fit
 from ml.data.own_transform import Transform, load_transform
@@ -35,8 +36,9 @@ from ml.payload import Array, Arrays
 from ml.plugins import ANY_PLUGIN, NO_PLUGINS, Plugins
 from ml.seeding import derive_seed, get_partition_seed
 from ml.specs import MethodSpec, StatisticsSpec, add_kind, get_kind, get_spec
-from ml.specs.base import MAX_ABS
 from ml.specs.statistics import STATISTICS, Constants
+from ml.specs.task import MAX_ABS
+from ml.tasks import CLASSIFICATION, TargetScale
 from ml.training.loop import Engine
 
 _Part = Literal["train", "test"]
@@ -56,6 +58,8 @@ class Federation:
     max_weight: int = MAX_WEIGHT
     max_abs: float = MAX_ABS
     plugins: Plugins = NO_PLUGINS
+    task: str = CLASSIFICATION
+    target: Mapping[str, Any] | None = None
 
     def get_spec(self) -> MethodSpec:
         """Raises SpecError."""
@@ -70,6 +74,8 @@ class Federation:
             num_members=self.num_members,
             input_=self.input,
             plugins=self.plugins,
+            kind=self.task,
+            target=self.target,
         )
 
 
@@ -230,6 +236,7 @@ class _Opened(NamedTuple):
     train: ArrayDataset
     test: ArrayDataset
     input: InputFormat
+    scale: TargetScale
 
     @classmethod
     def load(cls, data: Mapping[str, Any], federation: Federation) -> Self:
@@ -237,20 +244,23 @@ class _Opened(NamedTuple):
         wanted = InputFormat.from_mapping(federation.input)
         if wanted.shape[1:] == (1, 1) and get_augment(data) != "none":
             raise DataError(f"data.transform.augment: expected none for samples of one pixel, got {get_augment(data)}")
-        train, test = open_dataset(data, shape=wanted.shape, classes=federation.classes)
+        train, test = open_dataset(
+            data, shape=wanted.shape, classes=federation.classes, task=federation.task, table=wanted.table
+        )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
-        return cls(train, test, wanted)
+        return cls(train, test, wanted, TargetScale.from_mapping(federation.target))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Source:
     """Where the samples of a data set go: fitted to genesis's input, with pixels in 0..1, then through a client's
     domain, if it has one, through the site's own transform and genesis's normalisation, onto the model's device, and
-    there through what is frozen in the model."""
+    there through what is frozen in the model. Targets are brought to the run's scale."""
 
     train: ArrayDataset
     test: ArrayDataset
     input: InputFormat
+    scale: TargetScale
     model: Model
     engine: Engine
     transform: Transform
@@ -293,10 +303,13 @@ class _Source:
         x_NCHW = fit(dataset.x[rows], self.input.shape)
         return x_NCHW if domain is None else apply_domain(domain, x_NCHW, rows, seed=seed, split=name)
 
-    def _place(self, name: _Part, x: Images, y: Labels) -> Samples:
-        return place_samples(
-            self.input.normalise(self.transform(x)), y, self.model, self.engine, augmented=name == "train"
-        )
+    def scale_labels(self, y: AnyLabels) -> Labels | Images:
+        """As a model is trained on them: classes, or labels and targets at the run's scale."""
+        return np.asarray(y, np.int64) if y.ndim == 1 else self.scale.scale(y).astype(np.float32)
+
+    def _place(self, name: _Part, x: Images, y: AnyLabels) -> Samples:
+        x, labels = self.input.normalise(self.transform(x)), self.scale_labels(y)
+        return place_samples(x, labels, self.model, self.engine, augmented=name == "train")
 
 
 class _Deal:
@@ -321,7 +334,7 @@ class _Deal:
     def leave(self, own: ClientSplit | None) -> Unplaced:
         """One client's samples, to be taken when it is known what normalises them."""
         source = self._source
-        labels = source.train.y if own is None else source.train.y[own.train]
+        labels = source.scale_labels(source.train.y if own is None else source.train.y[own.train])
         num_test = len(source.test) if own is None else len(own.test)
         read, place = partial(source.show_train, own, self._seed), partial(self.take, own)
         return Unplaced(labels, num_test, self._num_classes, read, place)

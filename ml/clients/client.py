@@ -21,12 +21,13 @@ from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.data.base import InputFormat
 from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
-from ml.measures.classification import Measures, measure
+from ml.measures.kinds import AnyMeasures, measure_answers
 from ml.methods.base import Blobs, ClientData, Method, Metrics, Round, State, Trained
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
+from ml.tasks import REGRESSION
 from ml.training.criterion import make_criterion
 from ml.training.loop import (
     MAX_GATHERED_BYTES,
@@ -89,7 +90,9 @@ class Client:
         self.engine = engine or Engine()
         self.max_loss_ratio = math.inf if max_loss_ratio is None else max_loss_ratio
         self.state = State(model, data)
-        model.criterion = make_criterion(method.spec.hyperparameters, data.train.y, data.num_classes)
+        model.criterion = make_criterion(
+            method.spec.hyperparameters, data.train.y, data.num_classes, kind=method.spec.task.kind
+        )
         self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
         self._judged: Judged | None = None  # the answers to the matched test set, while the client stands as it did
         method.init(self.state)
@@ -250,7 +253,7 @@ class Client:
             "samples": sum(map(len, phase.schedule.batches)),
             "seconds": seconds,
             "alpha_s": seconds / max(iterations, 1),
-            "accuracy": before_exchange["accuracy"],
+            **{name: value for name, value in before_exchange.items() if name != "loss"},
             "test_loss": before_exchange["loss"],
             **phase.prepared.metrics,
             **progress.metrics,
@@ -340,19 +343,21 @@ class Client:
             try:
                 with self.seeded(height):
                     self.method.apply(self.state, round_, aggregate, {})
-                    losses.append(judge(predict, samples.x, samples.y, SCORED_AT_ONCE).metrics["loss"])
+                    judged = judge(predict, samples.x, samples.y, SCORED_AT_ONCE, self.spec.task.kind)
+                    losses.append(judged.metrics["loss"])
             finally:
                 self._load(before)
         return losses
 
     def evaluate(self, which: TestSet = "matched") -> Metrics:
-        """`accuracy` in 0..1 and `loss` on the matched or the global test set."""
+        """`accuracy` in 0..1, or of a regression `r2`, and `loss` on the matched or the global test set."""
+        data, kind = self.state.data, self.spec.task.kind
         if which == "global":
-            return judge(self.predict, self.state.data.everyone.x, self.state.data.everyone.y).metrics
-        self._judged = judge(self.predict, self.state.data.matched.x, self.state.data.matched.y)
+            return judge(self.predict, data.everyone.x, data.everyone.y, kind=kind).metrics
+        self._judged = judge(self.predict, data.matched.x, data.matched.y, kind=kind)
         return self._judged.metrics
 
-    def measure(self) -> Measures | None:
+    def measure(self) -> AnyMeasures | None:
         """All that the answers to the matched test set show, as the client stands; None where it has no samples, or the
         answers are no numbers."""
         if not len(self.state.data.matched):
@@ -360,11 +365,14 @@ class Client:
         if self._judged is None:
             self.evaluate()
         assert self._judged is not None  # noqa: S101
-        labels_N, probabilities_NC = self._judged.to_numpy()
-        if not np.isfinite(probabilities_NC).all():
+        task = self.spec.task
+        labels, said = self._judged.to_numpy(task)
+        if not np.isfinite(said).all():
             return None
-        y_N = self.state.data.matched.y.cpu().numpy()
-        return measure(y_N, labels_N, probabilities_NC, self._judged.metrics["loss"])
+        y = self.state.data.matched.y.cpu().numpy()
+        if task.kind == REGRESSION:
+            y = task.scale.unscale(y.astype(np.float64))
+        return measure_answers(task.kind, y, labels, said, self._judged.metrics["loss"])
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:

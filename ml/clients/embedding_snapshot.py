@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from ml.clients.client import Client
-from ml.errors import PayloadError
+from ml.errors import PayloadError, SpecError
 from ml.payload import Array, ArraySchema, ArraySpec, decode_arrays, encode_arrays, validate_arrays
 from ml.seeding import numpy_rng
+from ml.tasks import CLASSIFICATION
 from ml.training.loop import Diverged
 
 MAX_SAMPLES = 600
@@ -82,8 +83,10 @@ _AUTHORED = ArraySchema({**_PLAIN, "authors": ArraySpec("int64", ("n",))}, _BOUN
 def take_snapshot(client: Client, seed: int) -> Snapshot:
     """The snapshot of `client`, on a sample of the global test set that `seed` draws: the same for every method.
 
-    Raises Diverged where the model gives no numbers.
+    Raises Diverged where the model gives no numbers, and SpecError where samples have no classes to be told apart by.
     """
+    if client.spec.task.kind != CLASSIFICATION:
+        raise SpecError("task", f"expected classification for an embedding map, got {client.spec.task.kind}")
     method, state = client.method, client.state
     everyone = state.data.everyone
     samples = everyone.take(choose_samples(everyone.y.cpu().numpy(), seed))

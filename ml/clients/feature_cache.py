@@ -26,9 +26,9 @@ CHUNK = 128  # images in one pass: of 3x224x224 a ResNet18 then needs a GB, and 
 _log = logging.getLogger(__name__)
 
 
-def place_samples(x: Images, y: Labels, model: Model, engine: Engine, *, augmented: bool = False) -> Samples:
-    """Copies of x [N, C, H, W] and y [N] where `model` is, which is as block 0 has it. `augmented` are those that the
-    engine may change as they are drawn."""
+def place_samples(x: Images, y: Labels | Images, model: Model, engine: Engine, *, augmented: bool = False) -> Samples:
+    """Copies of x [N, C, H, W] and y [N] or [N, T] where `model` is, which is as block 0 has it. `augmented` are those
+    that the engine may change as they are drawn."""
     device = _get_device(model)
     labels = torch.tensor(y).to(device)
     if not model.frozen_prefix or (augmented and engine.augment != "none"):

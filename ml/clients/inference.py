@@ -20,6 +20,8 @@ from ml.data.inference_files import validate_samples
 from ml.data.own_transform import Transform
 from ml.errors import MlError, Stopped
 from ml.payload import Array
+from ml.specs.task import Task
+from ml.tasks import MULTILABEL, REGRESSION
 from ml.training.metrics import Prediction
 
 CHUNK = 128  # samples in one forward pass, between two looks at whether the answer is still wanted
@@ -36,9 +38,12 @@ def answer(
     """Of N samples, `labels` int64[N] and `probabilities` float32[N, C], the softmax of the classifier's logits, which
     a method whose prototypes answer need not follow.
 
-    There, also `distances` float32[N] to the nearest prototype, and where the prototypes are a pool `authors` int64[N],
-    the place in the applied block of whose that was. Raises DataError for samples that are none of this input's,
-    MlError for a model that gives no numbers, and Stopped where `should_stop` says so between two chunks.
+    Of a multilabel task `labels` are int64[N, L], 0 or 1 each, and probabilities each label's own; of a regression
+    there are `values` float64[N, T] alone, in the targets' units.
+
+    Where prototypes answer, also `distances` float32[N] to the nearest, and where the prototypes are a pool `authors`
+    int64[N], the place in the applied block of whose that was. Raises DataError for samples that are none of this
+    input's, MlError for a model that gives no numbers, and Stopped where `should_stop` says so between two chunks.
     """
     validate_samples(x_NCHW, input_format.shape)
     input_format = client.complete_input(input_format)
@@ -50,14 +55,19 @@ def answer(
             fitted = input_format.normalise(transform(fit(x_NCHW[start : start + CHUNK], input_format.shape)))
         chunk = client.engine.lay_out_samples(torch.tensor(fitted).to(client.device))
         prediction = client.predict(chunk)
-        for name, tensor in _describe(prediction).items():
+        for name, tensor in _describe(prediction, client.spec.task).items():
             parts.setdefault(name, []).append(tensor.cpu())
     return {name: torch.cat(tensors).numpy() for name, tensors in parts.items()}
 
 
-def _describe(prediction: Prediction) -> dict[str, Tensor]:
+def _describe(prediction: Prediction, task: Task) -> dict[str, Tensor]:
     """A prediction as the tensors of an answer. Raises MlError."""
-    described = {"labels": prediction.labels.long(), "probabilities": prediction.logits.float().softmax(1)}
+    if task.kind == REGRESSION:
+        described = {"values": torch.from_numpy(task.scale.unscale(prediction.logits.double().cpu().numpy()))}
+    else:
+        logits = prediction.logits.float()
+        probabilities = logits.sigmoid() if task.kind == MULTILABEL else logits.softmax(1)
+        described = {"labels": prediction.labels.long(), "probabilities": probabilities}
     if prediction.distances is not None:
         described["distances"] = prediction.distances.float()
     if prediction.authors is not None:

@@ -11,14 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ml.data.base import ArrayDataset, InputFormat, Labels, SampleDomains, Samples, Shape
+import numpy as np
+
+from ml.data.base import AnyLabels, ArrayDataset, InputFormat, SampleDomains, Samples, Shape
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import choose_held_out, number_labels, validate_are_classes
+from ml.data.outputs import arrange
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, get_augment
 from ml.data.source_cache import forget_sources, open_once
+from ml.data.table_input import TableInput, detect_columns
 from ml.errors import DataError, SpecError
 from ml.specs.architectures import fit_input_shape
+from ml.tasks import CLASSIFICATION, REGRESSION, TargetScale
 
 if TYPE_CHECKING:
     from ml.data.readers.domain_folders import Domain
@@ -29,6 +34,7 @@ __all__ = [
     "LabelSplit",
     "Split",
     "TABLES",
+    "detect_table",
     "forget_sources",
     "get_augment",
     "get_classes",
@@ -36,6 +42,7 @@ __all__ = [
     "get_split_names",
     "list_domains",
     "load_dataset",
+    "measure_target",
     "open_dataset",
     "open_labels",
     "open_once",
@@ -44,21 +51,31 @@ __all__ = [
 Split = tuple[ArrayDataset, ArrayDataset]
 
 
-def open_dataset(data: Mapping[str, Any], *, shape: Shape | None = None, classes: Sequence[str] | None = None) -> Split:
+def open_dataset(
+    data: Mapping[str, Any],
+    *,
+    shape: Shape | None = None,
+    classes: Sequence[str] | None = None,
+    task: str = CLASSIFICATION,
+    table: TableInput | None = None,
+) -> Split:
     """The (training, test) samples that `data` of a configuration describes, as they lie there.
 
     `shape` is what they are to be fitted to: images that are decoded one by one, and those of several domains, become
     it at once; arrays, which may be memory-mapped, stay as they are, but must be fit for it. Labels are numbered by
     `classes`, genesis' list, by name, or else by the source's own. Without a test split a fifth of each class is held
-    out, always the same one, and that split is called "held out".
+    out, always the same one, and that split is called "held out". By `task` a sample has labels or targets instead of a
+    class, and `classes` are their names. `table` says what a table's columns become.
 
     Raises DataError naming file and place for what is broken, not of a kind, not finite, or of no known class.
     """
-    splits = _open(data)
+    splits = _open(data, task, classes)
+    if table is not None:
+        splits = _encode(splits, table)
     if shape is not None:
         for part in splits.parts:
             validate_fit(part.shape, shape)
-    labels, names = _number(splits, classes)
+    labels, names = _number(splits, data, task, classes)
     read = [_read(part, own, shape) for part, own in zip(splits.parts, labels, strict=True)]
     if len(read) == 2:
         (train_x, train_y), (test_x, test_y) = read
@@ -69,8 +86,8 @@ def open_dataset(data: Mapping[str, Any], *, shape: Shape | None = None, classes
     train, test = splits.train, splits.test or splits.train
     domains, columns = splits.domains, train.features
     return (
-        ArrayDataset(train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, columns),
-        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, columns),
+        ArrayDataset(train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, columns, task),
+        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, columns, task),
     )
 
 
@@ -79,17 +96,19 @@ class LabelSplit:
     """The labels of a data set, which are all of `open_dataset` but the samples: enough to deal them out. `shape` is a
     training sample's own, `domains` those of the data set, None if it has none."""
 
-    train_y: Labels
-    test_y: Labels
+    train_y: AnyLabels
+    test_y: AnyLabels
     classes: tuple[str, ...]
     shape: Shape
     domains: SampleDomains | None = None
 
 
-def open_labels(data: Mapping[str, Any], *, classes: Sequence[str] | None = None) -> LabelSplit:
+def open_labels(
+    data: Mapping[str, Any], *, classes: Sequence[str] | None = None, task: str = CLASSIFICATION
+) -> LabelSplit:
     """The labels that `open_dataset` gives, without a look at any sample. Raises DataError."""
-    splits = _open(data)
-    labels, names = _number(splits, classes)
+    splits = _open(data, task, classes)
+    labels, names = _number(splits, data, task, classes)
     for part, own in zip(splits.parts, labels, strict=True):
         if not len(own):
             raise DataError(f"{part.place}: expected samples, got none")
@@ -121,21 +140,47 @@ def list_domains(data: Mapping[str, Any]) -> tuple[Domain, ...]:
 def load_dataset(data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str] | None = None) -> Split:
     """As `open_dataset`, fitted to genesis' `input`: its channels and size, float32, normalised. Raises DataError."""
     wanted = InputFormat.from_mapping(input_)
-    train, test = (_fit(part, wanted) for part in open_dataset(data, shape=wanted.shape, classes=classes))
+    train, test = (
+        _fit(part, wanted) for part in open_dataset(data, shape=wanted.shape, classes=classes, table=wanted.table)
+    )
     return train, test
 
 
-def get_classes(data: Mapping[str, Any]) -> tuple[str, ...]:
+def get_classes(data: Mapping[str, Any], task: str = CLASSIFICATION) -> tuple[str, ...]:
     """The list that genesis' `classes` would be for these data alone. Raises DataError."""
-    return _number(_open(data), None)[1]
+    return _number(_open(data, task), data, task, None)[1]
 
 
-def get_default_input(data: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+def measure_target(data: Mapping[str, Any], classes: Sequence[str] | None = None) -> dict[str, list[float]]:
+    """The run's `target` that would be for these data alone: each target's mean and deviation over the training
+    samples. Raises DataError."""
+    split = open_labels(data, classes=classes, task=REGRESSION)
+    return TargetScale.measure(np.asarray(split.train_y, np.float64)).to_mapping()
+
+
+def detect_table(
+    data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """The run's `input.columns` that would be for these data alone: text is a category. Raises DataError."""
+    train = _open(data, task, classes, with_test=False).train
+    if train.cells is None:
+        raise DataError(f"{train.place}: expected a table, as only tables have columns")
+    return [column.to_mapping() for column in detect_columns(train.cells(), train.place)]
+
+
+def get_default_input(
+    data: Mapping[str, Any],
+    model: Mapping[str, Any],
+    task: str = CLASSIFICATION,
+    classes: Sequence[str] | None = None,
+    table: TableInput | None = None,
+) -> dict[str, Any]:
     """Genesis' `input` for data and a model: the data's own shape unless the model takes only another one.
 
     Raises DataError. A model that nobody knows is left for genesis to refuse.
     """
-    own = _open(data, with_test=False).train.shape
+    train = _open(data, task, classes, with_test=False).train
+    own = train.shape if table is None else train.encode(table).shape
     shape: Sequence[int] = own
     if own[1:] != (1, 1):  # features are not to be scaled to what a model of images takes
         with suppress(SpecError):
@@ -144,9 +189,15 @@ def get_default_input(data: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     return {"shape": list(shape), "resize": resize, "mean": [0.0], "std": [1.0]}
 
 
-def _open(data: Mapping[str, Any], *, with_test: bool = True) -> Splits:
+def _open(
+    data: Mapping[str, Any],
+    task: str = CLASSIFICATION,
+    classes: Sequence[str] | None = None,
+    *,
+    with_test: bool = True,
+) -> Splits:
     """The splits that `data` names, their labels read. Raises DataError."""
-    source = DataSource.from_mapping(data)
+    source = DataSource.from_mapping(data, task, classes)
     get_augment(data)
     splits = open_splits(source, with_test=with_test)
     missing = [name for name in source.classes or () if name not in (splits.classes or ())]
@@ -155,15 +206,25 @@ def _open(data: Mapping[str, Any], *, with_test: bool = True) -> Splits:
     return splits
 
 
-def _number(splits: Splits, classes: Sequence[str] | None) -> tuple[list[Labels], tuple[str, ...]]:
+def _encode(splits: Splits, table: TableInput) -> Splits:
+    test = None if splits.test is None else splits.test.encode(table)
+    return replace(splits, train=splits.train.encode(table), test=test)
+
+
+def _number(
+    splits: Splits, data: Mapping[str, Any], task: str, classes: Sequence[str] | None
+) -> tuple[list[AnyLabels], tuple[str, ...]]:
     """Each part's labels as numbers, and what the classes are called. Raises DataError, also for labels that look like
     measurements where nobody has listed them as classes."""
+    if task != CLASSIFICATION:
+        return arrange(splits.parts, DataSource.from_mapping(data, task, classes))
     if classes is None and splits.classes is None:
         validate_are_classes(splits.parts)
-    return number_labels(splits.parts, splits.classes, classes)
+    labels, names = number_labels(splits.parts, splits.classes, classes)
+    return [*labels], names
 
 
-def _read(part: Part, labels: Labels, shape: Shape | None) -> tuple[Samples, Labels]:
+def _read(part: Part, labels: AnyLabels, shape: Shape | None) -> tuple[Samples, AnyLabels]:
     """A part's samples, all of them finite, beside its labels."""
     with translated(part.place):
         x = part.read(shape)

@@ -1,7 +1,7 @@
 """The form that every source of data gives its samples, and the input that genesis asks them to be fitted to.
 
-Shapes: x_NCHW uint8 or float32, y_N int64; C is channels here, classes elsewhere. Tabular features are channels of one
-pixel, [N, F, 1, 1], so that each has its own mean and deviation.
+Shapes: x_NCHW uint8 or float32, y_N int64 or y_NT float64; C is channels here, classes elsewhere. Tabular features are
+channels of one pixel, [N, F, 1, 1], so that each has its own mean and deviation.
 """
 
 from __future__ import annotations
@@ -14,21 +14,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
+from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
+Outputs = NDArray[np.float64]  # [N, T], the labels of a multilabel task, 0 or 1 each, or the targets of a regression
+AnyLabels = Labels | Outputs
 Samples = NDArray[np.uint8] | NDArray[np.float32]
 Shape = tuple[int, int, int]  # channels, height, width
 
 _AGREED_KEYS = ("normalize", "min_count", "class_counts")  # of constants that members agree on in the first round
-_INPUT_KEYS = ("shape", "resize", "mean", "std", *_AGREED_KEYS)
+_INPUT_KEYS = ("shape", "resize", "mean", "std", *_AGREED_KEYS, "columns", "missing", "unknown")
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayDataset:
-    """Samples in memory or memory-mapped, y in 0..len(classes)-1, and what the classes are called.
+    """Samples in memory or memory-mapped, y in 0..len(classes)-1, and what the classes are called. By `task` y has the
+    labels or the targets of each sample instead, float64 [N, T], and `classes` are their names.
 
     x is uint8, whose 255 is 1.0, or float32 as it is. `split` is what this part is called, `origin` the file that it
     came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
@@ -37,13 +42,14 @@ class ArrayDataset:
     """
 
     x: Samples
-    y: Labels
+    y: AnyLabels
     classes: tuple[str, ...]
     split: str = "train"
     origin: str = ""
     domains: tuple[str, ...] = ()
     domain_of: Labels | None = None
     features: tuple[str, ...] = ()
+    task: str = CLASSIFICATION
 
     def __post_init__(self) -> None:
         place = f"{self.origin}: " if self.origin else ""
@@ -51,18 +57,27 @@ class ArrayDataset:
             raise DataError(
                 f"{place}samples: expected uint8 or float32 [N, C, H, W], got {self.x.dtype} {list(self.x.shape)}"
             )
+        if self.task == CLASSIFICATION:
+            self._check_classes(place)
+        elif self.y.dtype != np.float64 or self.y.shape != (len(self.x), len(self.classes)):
+            raise DataError(
+                f"{place}labels: expected float64 [{len(self.x)}, {len(self.classes)}], "
+                f"got {self.y.dtype} {list(self.y.shape)}"
+            )
+        if (self.domain_of is None) != (not self.domains):
+            raise DataError(
+                f"{place}domains: expected names and the domain of each sample, or neither, got one of them"
+            )
+        if self.domain_of is not None and self.domain_of.shape != self.y.shape[:1]:
+            raise DataError(f"{place}domains: expected [{len(self.y)}], got {list(self.domain_of.shape)}")
+
+    def _check_classes(self, place: str) -> None:
         if self.y.dtype != np.int64 or self.y.shape != self.x.shape[:1]:
             raise DataError(f"{place}labels: expected int64 [{len(self.x)}], got {self.y.dtype} {list(self.y.shape)}")
         if len(self.y) and not 0 <= int(self.y.min()) <= int(self.y.max()) < len(self.classes):
             raise DataError(
                 f"{place}labels: expected 0 to {len(self.classes) - 1}, got {int(self.y.min())} to {int(self.y.max())}"
             )
-        if (self.domain_of is None) != (not self.domains):
-            raise DataError(
-                f"{place}domains: expected names and the domain of each sample, or neither, got one of them"
-            )
-        if self.domain_of is not None and self.domain_of.shape != self.y.shape:
-            raise DataError(f"{place}domains: expected [{len(self.y)}], got {list(self.domain_of.shape)}")
 
     def __len__(self) -> int:
         return len(self.y)
@@ -94,8 +109,12 @@ class ArrayDataset:
         return digest.hexdigest()
 
     def count_classes(self) -> NDArray[np.int64]:
-        """The number of samples of each class."""
-        return np.bincount(self.y, minlength=len(self.classes))
+        """The number of samples of each class, or with each label; of targets, which all have, all."""
+        if self.task == REGRESSION:
+            return np.full(len(self.classes), len(self), np.int64)
+        if self.task == MULTILABEL:
+            return np.asarray(self.y.sum(0), np.int64)
+        return np.bincount(np.asarray(self.y, np.int64), minlength=len(self.classes))
 
     def list_domains(self) -> list[ArrayDataset]:
         """The samples of each domain by themselves, a data set that is called like it; none without domains."""
@@ -103,7 +122,7 @@ class ArrayDataset:
             return []
         rows = [np.flatnonzero(self.domain_of == d) for d in range(len(self.domains))]
         return [
-            ArrayDataset(self.x[own], self.y[own], self.classes, name, self.origin)
+            ArrayDataset(self.x[own], self.y[own], self.classes, name, self.origin, task=self.task)
             for name, own in zip(self.domains, rows, strict=True)
         ]
 
@@ -126,12 +145,14 @@ class SampleDomains:
 
 @dataclass(frozen=True, slots=True)
 class InputFormat:
-    """Genesis's `input`: the shape a model takes, and the constants that normalise each channel."""
+    """Genesis's `input`: the shape a model takes, the constants that normalise each channel, and where it says anything
+    of them what becomes of a table's columns."""
 
     shape: Shape
     mean: tuple[float, ...]
     std: tuple[float, ...]
     is_agreed: bool = False  # the constants are to be those that members agree on, and are 0 and 1 until then
+    table: TableInput | None = None
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> InputFormat:
@@ -154,11 +175,12 @@ class InputFormat:
         std = _read_channels(mapping, "std", channels, 1.0)
         if not all(s > 0 for s in std):
             raise DataError(f"input.std: expected positive numbers, got {list(std)}")
-        return cls((channels, height, width), mean, std, mapping.get("normalize") is not None)
+        table = TableInput.from_mapping(mapping, mean)
+        return cls((channels, height, width), mean, std, mapping.get("normalize") is not None, table)
 
     def with_constants(self, mean: tuple[float, ...], std: tuple[float, ...]) -> InputFormat:
         """The same input by these constants, one for each channel."""
-        return InputFormat(self.shape, mean, std)
+        return InputFormat(self.shape, mean, std, table=self.table)
 
     def normalise(self, x_NCHW: Images) -> Images:
         """(x - mean) / std by channel; the same array when there is nothing to do."""

@@ -8,6 +8,7 @@ may mislead:
     constant         samples that are one value all over, as a failed export leaves them
     scale            floats far from 0..1, as pixels that nobody divided by 255
     tables           what `ml.data.table_checks` looks at
+    other tasks      what `ml.data.output_checks` looks at, in the place of classes
 
 A sample's identity is the SHA-256 of its bytes.
 """
@@ -25,7 +26,9 @@ from numpy.typing import NDArray
 from ml.data.base import ArrayDataset, InputFormat
 from ml.data.findings import Finding
 from ml.data.fit_input import fit
+from ml.data.output_checks import check_outputs
 from ml.data.table_checks import FLOAT32_NOISE, check_features, check_labels
+from ml.tasks import CLASSIFICATION
 
 QUICK_BYTES = 256 << 20  # about 0.3 s of hashing; above that only `fednode data inspect` looks at every sample
 _PROBES = 16  # pixels that tell nearly every image apart from a constant one
@@ -39,7 +42,10 @@ def check_data(
 ) -> list[Finding]:
     """The findings about a training and a test set, which become genesis' `input_` where that is known. Without
     `thorough` no sample is looked at, only labels."""
-    found = [*_check_classes(train, test), *check_labels(train)]
+    if train.task == CLASSIFICATION:
+        found = [*_check_classes(train, test), *check_labels(train)]
+    else:
+        found = list(check_outputs(train, test))
     if not thorough:
         found.append(Finding("note", "too large to look at every sample on each start: fednode data inspect does"))
     else:
@@ -139,7 +145,8 @@ def _check_duplicates(train: ArrayDataset, test: ArrayDataset) -> Iterable[Findi
         if again:
             i, earlier = again[0]
             yield Finding("warning", f"{len(again)} of {part.split} are there twice, as {i} and {earlier} are")
-        yield from _check_labels(part, again)
+        if part.task == CLASSIFICATION:
+            yield from _check_labels(part, again)
     place = {own: i for i, own in enumerate(train_ids)}
     shared = [(i, place[own]) for i, own in enumerate(test_ids) if own in place]
     if shared:

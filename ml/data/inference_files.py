@@ -17,17 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.array_layout import to_labels, to_samples
-from ml.data.base import Labels, Samples, Shape
+from ml.data.base import AnyLabels, Labels, Outputs, Samples, Shape
 from ml.data.fit_input import validate_finite, validate_fit
 from ml.data.labels import number_labels
-from ml.data.readers.csv_table import Table, read_features
+from ml.data.outputs import arrange, read_text_columns
+from ml.data.readers.csv_table import Table, get_cells, read_features
 from ml.data.readers.images import SUFFIXES, decode_image
-from ml.data.readers.npz import NpzFile, read_classes
-from ml.data.source import Locate, Part, RawLabels, require_extra
+from ml.data.readers.npz import NpzFile, read_classes, read_outputs
+from ml.data.source import DataSource, Locate, Part, RawLabels, require_extra
+from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
+from ml.tasks import CLASSIFICATION
 
 TABLE, ARCHIVE = ".csv", ".npz"
 DEFAULT_LABEL = "label"
+Columns = str | tuple[str, ...]  # of labels: one, or of other tasks than classification several
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,13 +39,13 @@ class InferenceFile:
     """The samples of one file as they lie there, uint8 or float32 [N, C, H, W].
 
     `rows`: where in the file each stands, by its place in the archive or its line of the table; None for an image.
-    `labels`: what the file itself says they are, None where it says nothing.
+    `labels`: what the file itself says they are, [N] or by the task [N, T], None where it says nothing.
     """
 
     path: Path
     x: Samples
     rows: tuple[int, ...] | None = None
-    labels: Labels | None = None
+    labels: AnyLabels | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -55,11 +59,15 @@ def validate_kind(path: Path) -> None:
         raise DataError(f"{path}: {'expected a file, got a directory' if path.is_dir() else 'no such file'}")
 
 
-def list_labelled_files(path: Path, classes: tuple[str, ...]) -> list[tuple[Path, str | None]]:
+def list_labelled_files(
+    path: Path, classes: tuple[str, ...], task: str = CLASSIFICATION
+) -> list[tuple[Path, str | None]]:
     """`path` itself; or, of a directory that holds one for each class, all images in them, each with its class. Raises
     DataError for any other directory."""
     if not path.is_dir():
         return [(path, None)]
+    if task != CLASSIFICATION:
+        raise DataError(f"{path}: expected a file, as directories stand for classes and the task is {task}")
     folders = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
     if not folders:
         raise DataError(f"{path}: expected a directory for each class in it ({', '.join(classes)}), got none")
@@ -78,24 +86,27 @@ def read_inference_file(
     path: Path,
     shape: Shape,
     classes: tuple[str, ...],
-    label: str | None = None,
+    label: Columns | None = None,
     *,
-    default_label: str = DEFAULT_LABEL,
+    default_label: Columns = DEFAULT_LABEL,
     class_name: str | None = None,
+    task: str = CLASSIFICATION,
+    table: TableInput | None = None,
 ) -> InferenceFile:
     """The samples in `path`, for a model that takes `shape` and knows `classes`; of an image it may be known that it is
     of `class_name`.
 
     `label` names the column of a table's labels, which must be there; without it that is `default_label`, if it is
-    there. Raises DataError naming the place of what is broken or unfit.
+    there. `table` says what its columns become. By `task` there may be several columns of labels or targets, `classes`
+    being their names. Raises DataError naming the place of what is broken or unfit.
     """
     validate_kind(path)
     try:
         match path.suffix.lower():
             case ".npz":
-                file = _read_archive(path, shape, classes)
+                file = _read_archive(path, shape, classes, task)
             case ".csv":
-                file = _read_table(path, shape, classes, label, default_label)
+                file = _read_table(path, shape, classes, label, default_label, task, table)
             case _:
                 require_extra("PIL", "pillow")
                 known = None if class_name is None else np.array([classes.index(class_name)], np.int64)
@@ -130,11 +141,15 @@ def validate_samples(x_NCHW: Samples, shape: Shape, place: str = "samples") -> N
     validate_finite(x_NCHW, lambda i: f"{place}: sample {i}")
 
 
-def _read_archive(path: Path, shape: Shape, classes: tuple[str, ...]) -> InferenceFile:
+def _read_archive(path: Path, shape: Shape, classes: tuple[str, ...], task: str) -> InferenceFile:
     file = NpzFile.open(path)
     x_NCHW = to_samples(lay_out(file.read("x"), shape), file.get_place("x"))
-    labels = None
-    if "y" in file.names:
+    labels: AnyLabels | None = None
+    if "y" in file.names and task != CLASSIFICATION:
+        source = DataSource(format="npz", path=path, task=task, outputs=classes)
+        y_NT, names = read_outputs(file, "y", len(x_NCHW), source)
+        labels = _arrange(file.get_place("y"), y_NT, names, source)
+    elif "y" in file.names:
         place, known = file.get_place("y"), file.read("y")
         raw = to_labels(known.reshape(1) if known.ndim == 0 else known, len(x_NCHW), place)
         labels = _number(path, raw, read_classes(file), classes, lambda i: f"{place}[{i}]")
@@ -155,28 +170,61 @@ def lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
 
 
 def _read_table(
-    path: Path, shape: Shape, classes: tuple[str, ...], label: str | None, default_label: str
+    path: Path,
+    shape: Shape,
+    classes: tuple[str, ...],
+    label: Columns | None,
+    default_label: Columns,
+    task: str,
+    agreed: TableInput | None,
 ) -> InferenceFile:
     if shape[1:] != (1, 1):
         raise DataError(
             f"{path}: expected images, as the model takes {list(shape)} (channels, height, width), got a table"
         )
     table = Table.read(path)
-    if label is not None and label not in table.header:
-        raise DataError(f"{path}: expected a column {label!r} of labels, got {', '.join(table.header)}")
-    found = table.find(label, default_label, "label")
-    columns = [c for c in range(len(table.header)) if c != found]
-    if len(columns) != shape[0]:
-        is_label = found is None and len(columns) == shape[0] + 1
+    found = _find_labels(table, classes, label, default_label, task)
+    columns = [c for c in range(len(table.header)) if c not in found]
+    if agreed is None and len(columns) != shape[0]:
+        is_label = not found and len(columns) > shape[0]
         raise DataError(
             f"{path}: expected {shape[0]} columns of numbers, one for each feature, got {len(columns)}: "
             f"{', '.join(table.header[c] for c in columns)}"
             f"{'; --label names the one that has labels' if is_label else ''}"
         )
-    labels = None
-    if found is not None and any(names := [row[found].strip() for row in table.rows]):
-        labels = _number(path, np.array(names, np.str_), None, classes, table.locate)
-    return InferenceFile(path, read_features(table, columns), tuple(table.lines), labels)
+    labels: AnyLabels | None = None
+    cells = {table.header[c]: [row[c].strip() for row in table.rows] for c in found}
+    if any(any(texts) for texts in cells.values()):
+        if task == CLASSIFICATION:
+            labels = _number(path, np.array(cells[table.header[found[0]]], np.str_), None, classes, table.locate)
+        else:
+            y_NT, names = read_text_columns(cells, task, classes, table.locate)
+            labels = _arrange(str(path), y_NT, names, DataSource(format="csv", path=path, task=task, outputs=classes))
+    x = read_features(table, columns) if agreed is None else agreed.encode(get_cells(table, columns), table.locate)
+    return InferenceFile(path, x, tuple(table.lines), labels)
+
+
+def _find_labels(
+    table: Table, classes: tuple[str, ...], label: Columns | None, default_label: Columns, task: str
+) -> list[int]:
+    """The columns of a table with labels or targets; none where it has none."""
+    named = (label,) if isinstance(label, str) else label
+    for name in named or ():
+        if name not in table.header:
+            raise DataError(f"{table.path}: expected a column {name!r} of labels, got {', '.join(table.header)}")
+    default = (default_label,) if isinstance(default_label, str) else default_label
+    usual = [default] if task == CLASSIFICATION else [default, classes]
+    found = next((names for names in [named, *usual] if names and all(name in table.header for name in names)), ())
+    if task == CLASSIFICATION and len(found) > 1:
+        raise DataError(f"{table.path}: expected one column of classes, got {', '.join(found)}")
+    return [table.header.index(name) for name in found]
+
+
+def _arrange(place: str, y_NT: Outputs, names: tuple[str, ...], source: DataSource) -> AnyLabels:
+    """The outputs of a file in the order of the model's."""
+    nothing = np.empty((0, 1, 1, 1), np.float32)
+    part = Part(place, y_NT, (1, 1, 1), lambda _: nothing, lambda i: place, outputs=names)
+    return arrange([part], source)[0][0]
 
 
 def _number(

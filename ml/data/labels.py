@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.data.base import Labels
+from ml.data.base import AnyLabels, Labels
 from ml.data.source import Part
 from ml.errors import DataError
 from ml.seeding import numpy_rng
 
 MAX_CLASSES = 65_536
 MAX_TABLE_CLASSES = 100  # different labels of a table that nobody has listed
-IS_REGRESSION = "; is this a regression? Only classes are learned"
+IS_REGRESSION = "; is this a regression? task: regression learns numbers"
 HELD_OUT = 0.2  # of each class, where a source has no test samples
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
@@ -89,9 +89,11 @@ def are_numbers(names: Iterable[object]) -> bool:
     return all(_NUMBER.fullmatch(str(name)) for name in names)
 
 
-def choose_held_out(y_N: Labels) -> NDArray[np.bool_]:
+def choose_held_out(y_N: AnyLabels) -> NDArray[np.bool_]:
     """The indices of samples that test a source without a test set: a fifth of each class, at least one of two, the
-    same ones whenever it is read."""
+    same ones whenever it is read. Of labels or targets [N, T] it is a fifth of all."""
+    if y_N.ndim == 2:
+        y_N = np.zeros(len(y_N), np.int64)
     is_test = np.zeros(len(y_N), np.bool_)
     rng = numpy_rng("held out")
     for label in np.unique(y_N):

@@ -16,12 +16,14 @@ from ml.data.source import ALL, HELD_OUT, DataSource, Part, Parts
 from ml.data.source_cache import open_part, open_parts
 from ml.errors import DataError, suggest
 from ml.plugins import PluginRefused, Plugins, list_offered
+from ml.tasks import CLASSIFICATION
 
 _NAMES = ("digits", "npz", "imagefolder", "parquet", "hf", "idx", "cifar", "svhn", "medmnist")
 _MODULES = {name: f"ml.data.readers.{name}" for name in _NAMES}
 _MODULES |= {"csv": "ml.data.readers.csv_table", "domains": "ml.data.readers.domain_folders"}
 FORMATS = tuple(_MODULES)
 TABLES = ("csv", "parquet", "hf")  # whose columns have names
+WITH_OUTPUTS = (*TABLES, "npz")  # which can have several labels for a sample, or numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +46,11 @@ class Splits:
 
 def open_source(source: DataSource) -> Parts:
     """The parts of a source, as its format opens it. Raises DataError."""
+    if source.format in _MODULES and source.task != CLASSIFICATION and source.format not in WITH_OUTPUTS:
+        raise DataError(
+            f"data.format: expected one of {', '.join(WITH_OUTPUTS)} for task {source.task}, got {source.format}, "
+            "which has one class for each sample"
+        )
     opener = partial(_open_own, source) if source.format in _MODULES else partial(_open_plugins, source)
     with translated(source.path):
         return open_parts(source, opener)

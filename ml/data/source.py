@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from ml.data.base import Labels, Samples, Shape
 from ml.data.readers.images import GetEncoded, get_image_shape, stack_images
+from ml.data.table_input import Cells, TableInput
 from ml.errors import DataError, suggest
+from ml.tasks import CLASSIFICATION
 
-RawLabels = NDArray[np.int64] | NDArray[np.str_]
+RawLabels = NDArray[np.int64] | NDArray[np.str_] | NDArray[np.float64]
 Read = Callable[[Shape | None], Samples]
 ReadRows = Callable[[Shape | None, Labels], Samples]
 Locate = Callable[[int], str]
@@ -49,8 +51,9 @@ class DataSource:
     """`data` of a configuration. No `test_split` means the one called test, or else a fifth of each class held out.
 
     `domains` are those that are used of format domains, in this order; all of them, by name, if it is None. `classes`
-    are those whose samples are used, in this order; all of them if it is None. `plugins` are those that a format of
-    another name may be of.
+    are those whose samples are used, in this order; all of them if it is None. `labels` are the columns of a table with
+    the labels: one, or of other tasks several. `outputs` are the names of the run's labels or targets, if they are
+    known, where its task has such. `plugins` are those that a format of another name may be of.
     """
 
     format: str = "digits"
@@ -58,13 +61,17 @@ class DataSource:
     train_split: str = "train"
     test_split: str | None = None
     image: str | None = None  # the columns of a table
-    label: str | None = None
+    labels: tuple[str, ...] | None = None
     domains: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
     plugins: tuple[str, ...] = ()
+    task: str = CLASSIFICATION
+    outputs: tuple[str, ...] = ()
 
     @classmethod
-    def from_mapping(cls, data: Mapping[str, Any]) -> DataSource:
+    def from_mapping(
+        cls, data: Mapping[str, Any], task: str = CLASSIFICATION, outputs: Sequence[str] | None = None
+    ) -> DataSource:
         """Read `{format: csv, path: a.csv, columns: {label: diagnosis}}`. Unknown keys are errors; `partition` and
         `transform` are for others to read. Raises DataError."""
         for key in data:
@@ -85,17 +92,32 @@ class DataSource:
         domains = _get_names(data, "domains")
         if domains is not None and format_ != "domains":
             raise DataError(f"data.domains: data.format {format_} has no domains, got {', '.join(domains)}")
+        kept = _get_names(data, "classes")
+        if kept is not None and task != CLASSIFICATION:
+            raise DataError(f"data.classes: expected none for task {task}, got {', '.join(kept)}")
         return cls(
             format=format_,
             path=None if path is None else Path(path),
             train_split=train_split,
             test_split=test_split,
             image=_get_text(columns, "data.columns", "image"),
-            label=_get_text(columns, "data.columns", "label"),
+            labels=_get_columns(columns),
             domains=domains,
-            classes=_get_names(data, "classes"),
+            classes=kept,
             plugins=_get_names(data, "plugins") or (),
+            task=task,
+            outputs=() if task == CLASSIFICATION else tuple(outputs or ()),
         )
+
+    @property
+    def label(self) -> str | None:
+        """The column of the classes. Raises DataError where several are named."""
+        if self.labels is not None and len(self.labels) > 1:
+            raise DataError(
+                f"data.columns.label: expected one column of classes, got {', '.join(self.labels)}: several are for "
+                "task: multilabel or regression"
+            )
+        return None if self.labels is None else self.labels[0]
 
     def get_path(self) -> Path:
         """`data.path`, which must be there. Raises DataError."""
@@ -107,7 +129,8 @@ class DataSource:
 
     def refuse_columns(self) -> None:
         """Raise DataError if columns are named for a format that has none."""
-        for key, column in (("image", self.image), ("label", self.label)):
+        named = None if self.labels is None else ", ".join(self.labels)
+        for key, column in (("image", self.image), ("label", named)):
             if column is not None:
                 raise DataError(f"data.columns.{key}: data.format {self.format} has no columns, got {column!r}")
 
@@ -120,7 +143,8 @@ class Part:
     all samples; images that are decoded one by one become `shape` at once, or must be alike if it is None; arrays stay
     as they are. `locate(i)`: where sample i is. `read_rows(shape, rows)`: those samples alone, if that is less work
     than reading all. `domain_of`: the domain of each sample, where the source has several. `features`: the names of a
-    table's columns, where it has them.
+    table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
+    labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order.
     """
 
     place: str
@@ -131,6 +155,8 @@ class Part:
     read_rows: ReadRows | None = None
     domain_of: Labels | None = None
     features: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    cells: Callable[[], Cells] | None = None
 
     @classmethod
     def of_array(cls, place: str, x: Samples, labels: RawLabels) -> Part:
@@ -139,7 +165,14 @@ class Part:
         return cls(place, labels, (channels, height, width), lambda _: x, lambda i: f"{place}: sample {i}")
 
     @classmethod
-    def of_images(cls, place: str, labels: RawLabels, open_encoded: Callable[[], GetEncoded], locate: Locate) -> Part:
+    def of_images(
+        cls,
+        place: str,
+        labels: RawLabels,
+        open_encoded: Callable[[], GetEncoded],
+        locate: Locate,
+        outputs: tuple[str, ...] = (),
+    ) -> Part:
         """A part of images that are decoded one by one; `open_encoded()` gives each by its number. The first is
         decoded here, for its shape."""
 
@@ -150,7 +183,17 @@ class Part:
             get_encoded, numbers = open_encoded(), rows.tolist()
             return stack_images(lambda i: get_encoded(numbers[i]), len(numbers), shape, lambda i: locate(numbers[i]))
 
-        return cls(place, labels, get_image_shape(open_encoded()(0), locate(0)), read, locate, read_rows)
+        shape = get_image_shape(open_encoded()(0), locate(0))
+        return cls(place, labels, shape, read, locate, read_rows, outputs=outputs)
+
+    def encode(self, table: TableInput) -> Part:
+        """The same rows with the features that a run has agreed on. Raises DataError where this is no table."""
+        if self.cells is None:
+            raise DataError(f"{self.place}: genesis' input has columns, missing or unknown, which only tables have")
+        cells, locate = self.cells, self.locate
+        names = tuple(table.get_features(table.choose(self.features, self.place)))
+        shape = (len(names), 1, 1)
+        return replace(self, shape=shape, read=lambda _: table.encode(cells(), locate), read_rows=None, features=names)
 
     def select(self, rows: Labels) -> Part:
         """These samples of it, in this order."""
@@ -167,7 +210,13 @@ class Part:
             read_rows=read_rows,
             domain_of=None if self.domain_of is None else self.domain_of[rows],
             features=self.features,
+            outputs=self.outputs,
+            cells=None if self.cells is None else self._select_cells(self.cells, rows),
         )
+
+    @staticmethod
+    def _select_cells(cells: Callable[[], Cells], rows: Labels) -> Callable[[], Cells]:
+        return lambda: {name: [column[i] for i in rows.tolist()] for name, column in cells().items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,15 +284,24 @@ def _get_text(mapping: Mapping[str, Any], section: str, key: str) -> str | None:
     return value
 
 
-def _get_names(data: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+def _get_columns(columns: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """`data.columns.label`: one name, or a list of them."""
+    value = columns.get("label")
+    if value is None or isinstance(value, str):
+        name = _get_text(columns, "data.columns", "label")
+        return None if name is None else (name,)
+    return _get_names(columns, "label", "data.columns")
+
+
+def _get_names(data: Mapping[str, Any], key: str, section: str = "data") -> tuple[str, ...] | None:
     value = data.get(key)
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) and name for name in value):
-        raise DataError(f"data.{key}: expected a list of names, as text, got {value!r}")
+        raise DataError(f"{section}.{key}: expected a list of names, as text, got {value!r}")
     if len(set(value)) != len(value):
         twice = next(name for name in value if value.count(name) > 1)
-        raise DataError(f"data.{key}: expected different names, got {twice!r} twice")
+        raise DataError(f"{section}.{key}: expected different names, got {twice!r} twice")
     return tuple(value)
 
 

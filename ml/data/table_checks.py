@@ -80,7 +80,8 @@ def check_labels(train: ArrayDataset) -> Iterable[Finding]:
         yield Finding(
             "warning",
             f"the labels are {num} different numbers, with {len(train) / num:.1f} rows of each: is this a regression? "
-            "Each number is a class of its own here, and no nearer to the next than to any other",
+            "Each number is a class of its own here, and no nearer to the next than to any other; task: regression "
+            "learns numbers",
         )
 
 

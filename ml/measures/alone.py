@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ml.measures.classification import Measures
+from ml.measures.kinds import AnyMeasures, read_measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class TrainedAlone:
     rounds: int
     owed_steps: int
     seconds: float
-    measures: Measures | None = None
+    measures: AnyMeasures | None = None
     failure: str | None = None
 
     def to_mapping(self) -> dict[str, Any]:
@@ -35,5 +35,5 @@ class TrainedAlone:
     @classmethod
     def from_mapping(cls, told: Mapping[str, Any]) -> Self:
         """Of what `to_mapping` gave. Raises TypeError for anything else."""
-        measures = None if told["measures"] is None else Measures.from_mapping(told["measures"])
+        measures = None if told["measures"] is None else read_measures(told["measures"])
         return cls(**{**told, "measures": measures})

@@ -66,6 +66,11 @@ class Measures:
         return compute_wilson(self.num_correct, self.num_samples)
 
     @property
+    def intervals(self) -> dict[str, Interval]:
+        """Of the figures of all classes that follow from counts, by name."""
+        return {"accuracy": self.accuracy_interval}
+
+    @property
     def by_class(self) -> list[ClassMeasures]:
         """In the order of the classes; empty where the counts were left out."""
         if self.confusion is None:
@@ -93,11 +98,11 @@ class Measures:
         judged = [one for one in by_class if one.num_samples or one.num_given]  # as scikit-learn has it
         found = {
             "accuracy": self.accuracy,
-            "balanced_accuracy": _mean([one.sensitivity for one in met]),
-            "macro_f1": _mean([one.f1 for one in judged]),
-            "weighted_f1": _mean([one.f1 for one in met], [one.num_samples for one in met]),
-            "auc": _mean([one.auc for one in met]),
-            "average_precision": _mean([one.average_precision for one in met]),
+            "balanced_accuracy": compute_mean([one.sensitivity for one in met]),
+            "macro_f1": compute_mean([one.f1 for one in judged]),
+            "weighted_f1": compute_mean([one.f1 for one in met], [one.num_samples for one in met]),
+            "auc": compute_mean([one.auc for one in met]),
+            "average_precision": compute_mean([one.average_precision for one in met]),
             "brier": self.brier,
             "calibration_error": self.calibration_error,
             "loss": self.loss,
@@ -146,6 +151,23 @@ class ClassMeasures:
     @property
     def f1(self) -> float | None:
         return _divide(2 * self.num_correct, self.num_samples + self.num_given)
+
+    def get_values(self) -> dict[str, float]:
+        """Its figures by name, those that there are."""
+        found = {
+            "sensitivity": self.sensitivity,
+            "specificity": self.specificity,
+            "precision": self.precision,
+            "f1": self.f1,
+            "auc": self.auc,
+            "average_precision": self.average_precision,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def get_intervals(self) -> dict[str, Interval]:
+        """Those that follow from counts, by figure."""
+        found = {"sensitivity": self.sensitivity_interval, "specificity": self.specificity_interval}
+        return {name: interval for name, interval in found.items() if interval is not None}
 
     def get_areas(self) -> dict[str, float]:
         """Those under curves, by name, where there are curves."""
@@ -223,7 +245,7 @@ def _divide(count: int, of: int) -> float | None:
     return count / of if of else None
 
 
-def _mean(values: Sequence[float | None], weights: Sequence[int] | None = None) -> float | None:
+def compute_mean(values: Sequence[float | None], weights: Sequence[int] | None = None) -> float | None:
     """Of those that there are."""
     known = [
         (value, weight) for value, weight in zip(values, weights or [1] * len(values), strict=True) if value is not None

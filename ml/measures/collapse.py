@@ -1,6 +1,7 @@
-"""Signs that a classifier has not learned, in words.
+"""Signs that a model has not learned, in words.
 
 An accuracy alone does not show it: where 63 of 100 patients are healthy, a model that calls everyone healthy has 0.63.
+Of labels it is their prevalence that a model must beat, of targets the mean.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from enum import StrEnum
 import numpy as np
 
 from ml.measures.classification import Measures
+from ml.measures.kinds import AnyMeasures
+from ml.measures.multilabel import LabelMeasures
+from ml.measures.regression import TargetMeasures
 
 MIN_SAMPLES = 10  # of fewer there is no telling
 MIN_STEPS = 20
@@ -24,22 +28,55 @@ class Sign(StrEnum):
     ONE_CLASS = "one_class"
     MAJORITY = "majority"
     PRIOR = "prior"
+    MEAN = "mean"
     WORSE = "worse"
 
 
-def find_signs(measures: Measures | None, train: Mapping[str, float]) -> dict[Sign, str]:
+def find_signs(measures: AnyMeasures | None, train: Mapping[str, float]) -> dict[Sign, str]:
     """What speaks against a model by its answers to the test samples of a site, and by `train`, the metrics of the
     local phase before; nothing where there are too few samples or classes to tell."""
-    signs = {} if measures is None else _find_in_answers(measures)
+    signs = _find(measures)
     first, last = train.get("first_loss", math.nan), train.get("last_loss", math.nan)
     if train.get("steps", 0) >= MIN_STEPS and last > WORSE * first:
         signs[Sign.WORSE] = f"the local phase ended worse than it began: loss {first:.3g} at first, {last:.3g} at last"
     return signs
 
 
+def _find(measures: AnyMeasures | None) -> dict[Sign, str]:
+    if measures is None or measures.num_samples < MIN_SAMPLES:
+        return {}
+    if isinstance(measures, LabelMeasures):
+        return _find_in_labels(measures)
+    return _find_in_values(measures) if isinstance(measures, TargetMeasures) else _find_in_answers(measures)
+
+
+def _find_in_labels(measures: LabelMeasures) -> dict[Sign, str]:
+    signs, num = {}, measures.num_samples
+    if measures.num_alike == num and measures.num_exact < num:
+        signs[Sign.ONE_CLASS] = f"all {num} test samples are given the same labels, of which {measures.num_exact} are"
+    if measures.loss is not None and 0 < measures.prior <= measures.loss:
+        signs[Sign.PRIOR] = (
+            f"loss {measures.loss:.3g} on the test samples is no better than {measures.prior:.3g}, which the "
+            "prevalences of the labels alone have"
+        )
+    return signs
+
+
+def _find_in_values(measures: TargetMeasures) -> dict[Sign, str]:
+    rows = zip(measures.by_class, measures.spread, strict=False)
+    told = [
+        f"{one.name} {one.rmse:.3g}, where it has {spread:.3g}"
+        for one, spread in rows
+        if one.r2 is not None and one.r2 <= 0
+    ]
+    if not told:
+        return {}
+    return {Sign.MEAN: f"the error (RMSE) is no better than saying the mean of the test samples: {'; '.join(told[:5])}"}
+
+
 def _find_in_answers(measures: Measures) -> dict[Sign, str]:
     by_class = measures.by_class
-    if not by_class or measures.num_samples < MIN_SAMPLES:
+    if not by_class:
         return {}
     actual, given = (np.array(counts) for counts in zip(*((c.num_samples, c.num_given) for c in by_class), strict=True))
     if np.count_nonzero(actual) < 2:

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from ml.measures.classification import Floats, Ints, Measures, measure
+from ml.measures.classification import Floats, Ints
 from ml.measures.intervals import NUM_RESAMPLES, Interval, compute_bootstrap
+from ml.measures.kinds import AnyMeasures, measure_answers
+from ml.tasks import CLASSIFICATION, MULTILABEL, TargetScale
 
 LEAST = float(np.finfo(np.float32).tiny)  # a probability that a loss can be taken of
 
 
 def evaluate(
-    y_N: Ints, labels_N: Ints, probabilities_NC: Floats, classes: tuple[str, ...], resamples: int = NUM_RESAMPLES
-) -> tuple[Measures, Mapping[str, Interval]]:
-    """The measures of N >= 1 answers, and intervals by figure, as `auc`, or by figure and class, as `auc/benign`.
-    Accuracy, sensitivity and specificity have Wilson's, which the measures themselves know."""
-    losses_N = -np.log(np.maximum(probabilities_NC[np.arange(len(y_N)), y_N], LEAST))
+    y: Any,
+    labels: Any,
+    said: Floats,
+    classes: tuple[str, ...],
+    resamples: int = NUM_RESAMPLES,
+    *,
+    kind: str = CLASSIFICATION,
+    scale: TargetScale | None = None,
+) -> tuple[AnyMeasures, Mapping[str, Interval]]:
+    """The measures of N >= 1 answers as `measure_answers` takes them, and intervals by figure, as `auc`, or by figure
+    and class, as `auc/benign`. Accuracy, exact match, sensitivity and specificity have Wilson's, which the measures
+    themselves know. `scale` is the run's, of targets."""
+    losses_N = _compute_losses(y, said, kind, scale or TargetScale())
 
-    def measure_some(at_N: Ints) -> Measures:
-        found = measure(y_N[at_N], labels_N[at_N], probabilities_NC[at_N], float(losses_N[at_N].mean()))
+    def measure_some(at_N: Ints) -> AnyMeasures:
+        found = measure_answers(kind, y[at_N], labels[at_N], said[at_N], float(losses_N[at_N].mean()))
         return replace(found, classes=classes)
 
     def list_figures(at_N: Ints) -> dict[str, float]:
@@ -29,6 +40,19 @@ def evaluate(
         by_class = {f"{name}/{one.name}": value for one in found.by_class for name, value in one.get_areas().items()}
         return found.summarise() | by_class
 
-    intervals = compute_bootstrap(list_figures, len(y_N), resamples=resamples)
-    intervals.pop("accuracy", None)
-    return measure_some(np.arange(len(y_N))), intervals
+    intervals = compute_bootstrap(list_figures, len(y), resamples=resamples)
+    whole = measure_some(np.arange(len(y)))
+    return whole, {name: interval for name, interval in intervals.items() if name not in whole.intervals}
+
+
+def _compute_losses(y: Any, said: Floats, kind: str, scale: TargetScale) -> Floats:
+    """Of each sample, as a model is tested by it."""
+    if kind == CLASSIFICATION:
+        likelihood_N: Floats = -np.log(np.maximum(said[np.arange(len(y)), y], LEAST))
+        return likelihood_N
+    if kind == MULTILABEL:
+        right_NL = np.where(y > 0, said, 1 - said)
+        of_labels_N: Floats = -np.log(np.maximum(right_NL, LEAST)).mean(1)
+        return of_labels_N
+    squared_N: Floats = np.square(scale.scale(said) - scale.scale(y)).mean(1)
+    return squared_N

@@ -27,7 +27,7 @@ from ml.clients.batched import explain_unbatchable
 from ml.clients.build import Compute, Federation, make_clients, make_initial_aggregate
 from ml.clients.client import Client
 from ml.clients.embedding_snapshot import Snapshot, take_snapshot
-from ml.data import forget_sources, get_classes, get_default_input, open_once
+from ml.data import forget_sources, get_classes, get_default_input, measure_target, open_once
 from ml.errors import DataError
 from ml.methods.base import Metrics, Trained
 from ml.models import Pretrained, load_pretrained, resolve_model
@@ -36,7 +36,8 @@ from ml.plugins import ANY_PLUGIN
 from ml.simulation.liars import Liars
 from ml.simulation.rounds import Played, Rounds
 from ml.specs.architectures import MLP_HIDDEN
-from ml.training.metrics import compute_mean
+from ml.tasks import CLASSIFICATION, REGRESSION
+from ml.training.metrics import compute_mean, get_score
 
 BATCHED = ("auto", "on", "off")
 PEER_METRICS = ("peers", "similar", "dropout", "divergence")
@@ -51,7 +52,8 @@ class SimulationConfig:
     file that the initial model is taken from. `batched` says whether all clients train in one pass: auto does on a GPU
     where the model allows it. One thread on a CPU, not batched, gives the same bytes as a node's worker does.
     `max_loss_ratio` is as `Client` has it; nodes have 4. `attack` is a name in `ml.attacks.ATTACKS`, how many `liars`
-    there are, and the settings that differ from its defaults.
+    there are, and the settings that differ from its defaults. `target` is by default what the data's targets have, for
+    task regression.
     """
 
     method: Mapping[str, Any]
@@ -69,6 +71,8 @@ class SimulationConfig:
     batched: str = "auto"
     max_loss_ratio: float | None = None
     attack: Mapping[str, Any] | None = None
+    task: str = CLASSIFICATION
+    target: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.batched not in BATCHED:
@@ -84,17 +88,24 @@ class SimulationConfig:
                 "fednode plan says which local_iterations fit"
             )
         if self.input is None:
-            object.__setattr__(self, "input", get_default_input(self.data, self.model))
+            object.__setattr__(self, "input", get_default_input(self.data, self.model, self.task))
+        if self.task == REGRESSION and self.target is None:
+            object.__setattr__(self, "target", measure_target(self.data))
+
+    def to_json(self) -> dict[str, Any]:
+        """Every setting; of those that only other tasks have, what is set."""
+        rare = {"task": CLASSIFICATION, "target": None}
+        return {name: value for name, value in asdict(self).items() if name not in rare or value != rare[name]}
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
     """One round: means over honest clients of the accuracy and the loss on matched test sets (`taa`, `tal`) and on
-    everyone's (`global_`, `tal_global`), and of the matched accuracy before anything was exchanged (`taa_local`); and
-    what clients sent and received, summed over all: numbers in floating-point arrays, and bytes of encoded payloads. A
-    payload that is voted on is sent once and received by all others, one on demand as often as it is pulled. `train_s`
-    is the mean over clients of the seconds that their local phases took; being the machine's, it makes no two rounds
-    unequal.
+    everyone's (`global_`, `tal_global`), and of the matched accuracy before anything was exchanged (`taa_local`); of a
+    regression R2 stands where the accuracy would. And what clients sent and received, summed over all: numbers in
+    floating-point arrays, and bytes of encoded payloads. A payload that is voted on is sent once and received by all
+    others, one on demand as often as it is pulled. `train_s` is the mean over clients of the seconds that their local
+    phases took; being the machine's, it makes no two rounds unequal.
 
     Of peer-to-peer methods also means over honest clients: how many `peers` each took something of, and where a method
     says so, how many of them were `similar`, how far they were apart (`divergence`), and the share of clients that took
@@ -174,7 +185,7 @@ class SimulationResult:
     def to_json(self) -> dict[str, Any]:
         """The object that `fednode simulate --json` prints. Equal configurations give equal objects."""
         return {
-            "config": {**asdict(self.config), "method": dict(self.method)},
+            "config": {**self.config.to_json(), "method": dict(self.method)},
             "rounds": [result.to_json() for result in self.rounds],
             "best_taa": _to_finite(self.best_taa),
             "final_taa": _to_finite(self.final_taa),
@@ -248,7 +259,7 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
     assert config.input is not None  # noqa: S101 - set when the configuration was made
     shape = config.input["shape"]
     with open_once():
-        classes = get_classes(config.data)
+        classes = get_classes(config.data, config.task)
         model = resolve_model(config.model, shape, len(classes))
         pretrained = None
         if config.pretrained is not None:
@@ -262,6 +273,8 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
             rounds=config.rounds,
             num_members=config.clients,
             plugins=ANY_PLUGIN,
+            task=config.task,
+            target=config.target,
         )
         clients = make_clients(
             federation,
@@ -294,10 +307,10 @@ def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundR
     on_all = [played.on_all[i] for i in honest]
     return RoundResult(
         round=played.height,
-        taa=compute_mean(metrics["accuracy"] for metrics in after),
+        taa=compute_mean(map(get_score, after)),
         tal=compute_mean(metrics["loss"] for metrics in after),
-        taa_local=compute_mean(metrics.get("accuracy", math.nan) for metrics in before),  # none is trained in all
-        global_=compute_mean(metrics["accuracy"] for metrics in on_all),
+        taa_local=compute_mean(map(get_score, before)),
+        global_=compute_mean(map(get_score, on_all)),
         tal_global=compute_mean(metrics["loss"] for metrics in on_all),
         sent_params=played.sent.params,
         sent_bytes=played.sent.bytes,
@@ -317,8 +330,8 @@ def _compute_known_mean(told: Sequence[Metrics], name: str) -> float | None:
 
 
 def _describe(i: int, client: Client, made: Trained | None) -> ClientResult:
-    accuracy, global_accuracy = client.evaluate()["accuracy"], client.evaluate("global")["accuracy"]
-    local_accuracy = None if made is None else made.metrics.get("accuracy")
+    accuracy, global_accuracy = get_score(client.evaluate()), get_score(client.evaluate("global"))
+    local_accuracy = None if made is None or not made.metrics["steps"] else get_score(made.metrics)
     return ClientResult(i, accuracy, global_accuracy, local_accuracy, client.num_train, client.num_test)
 
 

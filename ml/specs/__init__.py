@@ -13,7 +13,7 @@ from ml.aggregation import MAX_WEIGHT, RULES, Contributed, carry
 from ml.errors import AggregationError, SpecError, suggest
 from ml.payload import Array, Arrays, encode_arrays
 from ml.plugins import NO_PLUGINS, Plugins
-from ml.specs.base import MAX_ABS, AuthorPayloads, Hyperparameters, MethodSpec, Offer, Task
+from ml.specs.base import AuthorPayloads, Hyperparameters, MethodSpec, Offer
 from ml.specs.blade_fl import BladeFlHyperparameters, BladeFlSpec
 from ml.specs.by_schema import SchemaSpec, read_judge
 from ml.specs.criticalfl import CriticalFlHyperparameters, CriticalFlSpec
@@ -36,7 +36,10 @@ from ml.specs.peers import PeerHyperparameters, PeerSpec
 from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
 from ml.specs.statistics import StatisticsSpec, agree, count_own_rounds
 from ml.specs.swim import SwimHyperparameters, SwimSpec
+from ml.specs.task import MAX_ABS, Task
+from ml.specs.task_rules import check_task
 from ml.specs.uapdfl import UaPdflHyperparameters, UaPdflSpec
+from ml.tasks import CLASSIFICATION, TargetScale
 
 __all__ = [
     "METHODS",
@@ -126,11 +129,14 @@ def get_spec(
     max_abs: float = MAX_ABS,
     input_: Mapping[str, Any] | None = None,
     plugins: Plugins = NO_PLUGINS,
+    kind: str = CLASSIFICATION,
+    target: Mapping[str, Any] | None = None,
 ) -> MethodSpec:
     """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1,
     `max_abs` another of its limits; `rounds` is how many are planned, 0 if there is no end; `num_members` how many
-    members there are, which may be left out where nothing will be aggregated. `input_` is genesis' `input`, which says
-    whether members agree on statistics. Code of `plugins` may be imported.
+    members there are, which may be left out where nothing will be aggregated. `kind` is the run's `task`, and `target`
+    the mean and deviation of the targets of a regression. `input_` is genesis' `input`, which says whether members
+    agree on statistics. Code of `plugins` may be imported.
 
     Raises SpecError with the dotted place of an unknown method, model or key, or of a value out of range.
     """
@@ -141,9 +147,11 @@ def get_spec(
         raise SpecError("method.plugin", f"expected none: {name} is fednode's own")
     if name not in METHODS and plugins == NO_PLUGINS and "plugin" not in method:
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
-    own_rounds = count_own_rounds(rounds, input_ or {})
-    task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs)
+    own_rounds, scale = count_own_rounds(rounds, input_ or {}), TargetScale.from_mapping(target)
+    task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs, kind, scale)
     own = METHODS[name].from_mapping(method, task) if name in METHODS else load_spec(method, task, plugins)
+    check_task(own, METHODS.values())
+    _check_counts(kind, input_ or {})
     return agree(own, input_ or {})
 
 
@@ -156,16 +164,26 @@ def get_judge(
     *,
     rounds: int = 0,
     input_: Mapping[str, Any] | None = None,
+    kind: str = CLASSIFICATION,
+    target: Mapping[str, Any] | None = None,
     **limits: Any,
 ) -> MethodSpec:
     """The spec that every member judges a run by: fednode's own, or of a plugin's method what the run's schema says.
     Imports no plugin. Takes and raises what `get_spec` does."""
     if "plugin" not in method or method.get("name") in METHODS:
-        return get_spec(method, model, num_classes, input_shape, rounds=rounds, input_=input_, **limits)
+        terms: dict[str, Any] = {"rounds": rounds, "input_": input_, "kind": kind, "target": target}
+        return get_spec(method, model, num_classes, input_shape, **terms, **limits)
     if not isinstance(method.get("name"), str):
         raise SpecError("method.name", f"expected a name, got {method.get('name')!r}")
-    task = Task(model, tuple(input_shape), num_classes, rounds=count_own_rounds(rounds, input_ or {}), **limits)
+    own_rounds, scale = count_own_rounds(rounds, input_ or {}), TargetScale.from_mapping(target)
+    task = Task(model, tuple(input_shape), num_classes, rounds=own_rounds, kind=kind, scale=scale, **limits)
+    _check_counts(kind, input_ or {})
     return read_judge(method, schema, task, input_ or {})
+
+
+def _check_counts(kind: str, input_: Mapping[str, Any]) -> None:
+    if kind != CLASSIFICATION and input_.get("class_counts"):
+        raise SpecError("input.class_counts", f"expected none for task {kind}, which has no classes")
 
 
 def compute_aggregate(

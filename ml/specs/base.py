@@ -11,94 +11,22 @@ from 1 on. On a chain of one run without changes the two are the same; `node.run
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from ml.aggregation import MAX_WEIGHT, PLAIN, RULES_ON_PARENT, RuleSettings
+from ml.aggregation import PLAIN, RULES_ON_PARENT, RuleSettings
 from ml.errors import PayloadError, SpecError, suggest
 from ml.payload import Arrays, ArraySchema, validate_arrays
 from ml.plugins import PluginRecord
-from ml.specs.architectures import Layout, get_layout, initial_schema, model_schema, num_parameters
 from ml.specs.judging import Judging
 from ml.specs.schedule import SCHEDULES, LrSchedule
+from ml.specs.task import Task
+from ml.tasks import CLASSIFICATION
 
 MAX_COUNT = 1 << 31
-MAX_ABS = 1e6  # of a payload's floats, unless genesis sets another limit: far above what trains, far below an overflow
-
-
-@dataclass(frozen=True)
-class Task:
-    """The task of a federation: the model, the (channels, height, width) it sees, and the number of classes.
-
-    `max_weight` is genesis' limit on weights, and on every other number that is used as one. `rounds` is how many are
-    planned, 0 if there is no end to them. `num_members` is n, 0 where nothing will be aggregated. `max_abs` is how far
-    from 0 a float of a payload may be; of an aggregate it may be farther.
-    """
-
-    model: Mapping[str, Any]
-    input_shape: tuple[int, ...]
-    num_classes: int
-    max_weight: int = MAX_WEIGHT
-    rounds: int = 0
-    num_members: int = 0
-    max_abs: float = MAX_ABS
-
-    def __post_init__(self) -> None:
-        if type(self.num_classes) is not int or not 2 <= self.num_classes <= 1 << 16:
-            raise SpecError("classes", f"expected 2 to {1 << 16} classes, got {self.num_classes!r}")
-        if type(self.max_weight) is not int or not 1 <= self.max_weight <= MAX_WEIGHT:
-            raise SpecError("limits.max_weight", f"expected 1 to {MAX_WEIGHT}, got {self.max_weight!r}")
-        if not 0 < self.max_abs < math.inf:
-            raise SpecError("limits.max_abs", f"expected a finite number above 0, got {self.max_abs!r}")
-        self.layout  # noqa: B018 - raises for a model that cannot be
-
-    @cached_property
-    def layout(self) -> Layout:
-        """All there is to know of the model before it is built."""
-        return get_layout(self.model, self.input_shape, self.num_classes)
-
-    @cached_property
-    def model_schema(self) -> ArraySchema:
-        """The schema of a model that travels whole: parameters and buffers."""
-        return model_schema(self.model, self.input_shape, self.num_classes)
-
-    @cached_property
-    def parameter_schema(self) -> ArraySchema:
-        """The parameters alone, without the running statistics of batch norm."""
-        return model_schema(self.model, self.input_shape, self.num_classes, buffers=False)
-
-    @cached_property
-    def initial_schema(self) -> ArraySchema:
-        """Block 0's "model/": what travels, and a frozen encoder."""
-        return initial_schema(self.model, self.input_shape, self.num_classes)
-
-    @cached_property
-    def num_parameters(self) -> int:
-        return num_parameters(self.model, self.input_shape, self.num_classes)
-
-    @property
-    def embedding_dim(self) -> int:
-        return self.layout.layers[-1]
-
-    @property
-    def slot_dim(self) -> int:
-        """The width of what the last Linear takes: the embedding's, unless the classifier has more layers than one."""
-        return self.layout.slot_dim
-
-    @property
-    def layer_dims(self) -> tuple[int, ...]:
-        """The width of each intermediate representation, the embedding's last."""
-        return self.layout.layers
-
-    @property
-    def classifier_names(self) -> tuple[str, ...]:
-        """The parameters of h; all others are g's."""
-        return self.layout.classifier
 
 
 # ---- hyper-parameters
@@ -140,10 +68,11 @@ class Hyperparameters:
     round. The defaults are DFPL's.
 
     What is not set leaves training as the papers have it: `optimizer` (its memory, too, begins empty in each phase),
-    `clip_norm` of all gradients together, `loss` with `focal_gamma`, `label_smoothing`, `class_weights` by how often a
-    client's own samples have a class, or all members' samples, where they have agreed on that (`agreed`), `sampling`
-    that draws all its classes alike, and the learning rate's `schedule` over the rounds, with `warmup_rounds`,
-    `lr_min`, `step_rounds` and `step_factor` (`ml.specs.schedule`).
+    `clip_norm` of all gradients together, `loss` with `focal_gamma` or `huber_delta`, `label_smoothing`,
+    `class_weights` by how often a client's own samples have a class, or all members' samples, where they have agreed on
+    that (`agreed`), `sampling` that draws all its classes alike, and the learning rate's `schedule` over the rounds,
+    with `warmup_rounds`, `lr_min`, `step_rounds` and `step_factor` (`ml.specs.schedule`). Which of them a task can have
+    is in `ml.specs.task_rules`.
     """
 
     lr: float = number(0.1, "(0, inf)")
@@ -158,8 +87,9 @@ class Hyperparameters:
     budget_s: float | None = number(None, "(0, inf)")
     optimizer: str | None = option("sgd", "adam", "adamw")
     clip_norm: float | None = number(None, "(0, inf)")
-    loss: str | None = option("cross_entropy", "focal")
+    loss: str | None = option("cross_entropy", "focal", "binary_cross_entropy", "mse", "huber")
     focal_gamma: float | None = number(None, "(0, inf)")
+    huber_delta: float | None = number(None, "(0, inf)")
     label_smoothing: float | None = number(None, "[0, 1)")
     class_weights: str | None = option("none", "own", "agreed")
     sampling: str | None = option("uniform", "balanced")
@@ -179,6 +109,8 @@ class Hyperparameters:
             raise SpecError("method.momentum", f"expected 0 with {self.optimizer}, got {self.momentum:g}")
         if self.focal_gamma is not None and self.loss != "focal":
             raise SpecError("method.focal_gamma", "expected none without loss: focal")
+        if self.huber_delta is not None and self.loss != "huber":
+            raise SpecError("method.huber_delta", "expected none without loss: huber")
         self.lr_schedule.check(self.lr, self.decay)
 
     @property
@@ -292,6 +224,7 @@ class MethodSpec(ABC):
     settings: ClassVar[type[Hyperparameters]] = Hyperparameters
     training: ClassVar[str] = ""  # of a plugin's method: package.module:Class of what trains
     record: ClassVar[PluginRecord | None] = None  # of the plugin that the method is of
+    tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # the kinds that its mathematics allows
 
     task: Task
     hyperparameters: Hyperparameters

@@ -29,12 +29,13 @@ from ml.aggregation.nova import NOVA_NUMBERS
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec
 from ml.plugins import PluginRecord
-from ml.specs.base import Hyperparameters, MethodSpec, Offer, Task
+from ml.specs.base import Hyperparameters, MethodSpec, Offer
 from ml.specs.fednova import validate_numbers
 from ml.specs.judging import Judging
 from ml.specs.peers import draw_peers
 from ml.specs.run_schema import SAME, describe_payloads
 from ml.specs.statistics import STATISTICS, agree
+from ml.specs.task import Task
 
 MAX_ROUNDS_APART = 16  # rounds before the payloads are the same in all that follow
 MAX_ROWS = 1 << 31

@@ -34,6 +34,7 @@ from ml.payload import BLOCK_ELEMENTS, Array, Arrays, ArraySchema, ArraySpec, co
 from ml.specs import fednova
 from ml.specs.base import MAX_COUNT, Hyperparameters, Offer, choice, count, flag, number
 from ml.specs.sharing import ModelHyperparameters, ModelSpec
+from ml.tasks import CLASSIFICATION
 
 DRAW = b"fednode.sets"
 MAX_MAGNITUDE = 1e4  # of a number of x' or of the layer: far above what either has, far below what would overflow
@@ -168,6 +169,7 @@ class FedEdsSpec(ModelSpec):
     """
 
     name: ClassVar[str] = "fededs"
+    tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # what is sent beside a sample is a distribution over classes
     settings: ClassVar[type[Hyperparameters]] = FedEdsHyperparameters
 
     hyperparameters: FedEdsHyperparameters

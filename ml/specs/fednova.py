@@ -16,8 +16,9 @@ import numpy as np
 from ml.aggregation.nova import MAX_NORM, MAX_STEPS, NOVA_NUMBERS, compute_norm
 from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
-from ml.specs.base import Hyperparameters, Task, choice
+from ml.specs.base import Hyperparameters, choice
 from ml.specs.sharing import ModelHyperparameters, ModelSpec
+from ml.specs.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

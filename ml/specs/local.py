@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from ml.payload import ArraySchema
 from ml.specs.base import MethodSpec
+from ml.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class LocalSpec(MethodSpec):
     """No payloads, hence no aggregate."""
 
     name: ClassVar[str] = "local"
+    tasks: ClassVar[tuple[str, ...]] = TASKS
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
         return {}

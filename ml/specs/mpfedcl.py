@@ -17,8 +17,10 @@ import numpy as np
 from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs.architectures import has_unit_embedding
-from ml.specs.base import Hyperparameters, Task, choice, count, flag, number
+from ml.specs.base import Hyperparameters, choice, count, flag, number
 from ml.specs.sharing import ModelHyperparameters, ModelSpec
+from ml.specs.task import Task
+from ml.tasks import CLASSIFICATION
 
 MAX_LENGTH = 1.01  # of a prototype: centroids of unit vectors are no longer than 1, but for rounding
 
@@ -71,6 +73,7 @@ class MpFedClSpec(ModelSpec):
     """
 
     name: ClassVar[str] = "mpfedcl"
+    tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # its prototypes are of classes
     settings: ClassVar[type[Hyperparameters]] = MpFedClHyperparameters
 
     hyperparameters: MpFedClHyperparameters

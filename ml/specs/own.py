@@ -12,11 +12,12 @@ from typing import Any
 from ml.aggregation import compute_max_liars
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.plugins import Offered, PluginRecord, PluginRefused, Plugins, list_offered, make_record
-from ml.specs.base import MethodSpec, Task
+from ml.specs.base import MethodSpec
 from ml.specs.by_schema import SchemaSpec
 from ml.specs.loops import LoopSpec
 from ml.specs.peers import PeerSpec
 from ml.specs.run_schema import describe_payloads
+from ml.specs.task import Task
 
 _DAEMONS = (
     "get_kept",

@@ -22,6 +22,7 @@ from ml.payload import Arrays, ArraySchema
 from ml.specs.base import Hyperparameters, MethodSpec, Offer, count
 from ml.specs.judging import Judging
 from ml.specs.sharing import SentHyperparameters
+from ml.tasks import TASKS
 
 DRAW = b"fednode.peers"
 
@@ -48,6 +49,7 @@ class PeerSpec(MethodSpec):
 
     settings: ClassVar[type[Hyperparameters]] = PeerHyperparameters
     needed_parts: ClassVar[tuple[str, ...]] = ()  # those that the method cannot do without
+    tasks: ClassVar[tuple[str, ...]] = TASKS
 
     hyperparameters: PeerHyperparameters
 

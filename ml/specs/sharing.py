@@ -18,6 +18,7 @@ from ml.aggregation import RuleSettings, compute_max_liars
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs.base import Hyperparameters, MethodSpec, choice, count, number
+from ml.tasks import TASKS
 
 _PROTOTYPE_RULES = {
     "owners": "class_mean",
@@ -77,6 +78,7 @@ class ModelSpec(MethodSpec):
     """One voted kind, `model`: every parameter, under the names of the model's `state_dict()`."""
 
     settings: ClassVar[type[Hyperparameters]] = ModelHyperparameters
+    tasks: ClassVar[tuple[str, ...]] = TASKS
 
     hyperparameters: ModelHyperparameters
 

@@ -27,6 +27,7 @@ from ml.errors import PayloadError
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec
 from ml.specs.base import Hyperparameters, Offer, choice, flag, number
 from ml.specs.peers import PeerHyperparameters, PeerSpec
+from ml.tasks import CLASSIFICATION
 
 LEAST = 1e-8  # what probabilities are clamped at before a logarithm
 AUTO_THRESHOLDS = {"symkl": 0.5, "js": 0.1}
@@ -89,6 +90,7 @@ class UaPdflSpec(PeerSpec):
 
     name: ClassVar[str] = "uapdfl"
     needed_parts: ClassVar[tuple[str, ...]] = ("g", "h")
+    tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # I_i is a distribution over classes
     settings: ClassVar[type[Hyperparameters]] = UaPdflHyperparameters
 
     hyperparameters: UaPdflHyperparameters

@@ -1,4 +1,5 @@
-"""The loss of a classifier on a batch: cross-entropy, or what a run's settings make of it.
+"""The loss of a classifier on a batch: cross-entropy, or what a run's settings make of it; other tasks have theirs in
+`ml.training.task_criteria`.
 
 `label_smoothing` is Szegedy et al.'s (2016, Section 7), `focal` the loss of Lin et al. (2017, eq. 5), and class weights
 are King and Zeng's (2001): N / (C n_c) for a class with n_c of N samples, C being the classes that there are.
@@ -14,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ml.specs.base import Hyperparameters
+from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
+from ml.training.task_criteria import DELTA, LabelCriterion, TargetCriterion, compute_label_weights
 
 GAMMA = 2.0  # Lin et al.'s choice
 
@@ -39,20 +42,26 @@ class Criterion:
 
 
 def make_criterion(
-    hyper: Hyperparameters, y_N: Tensor, num_classes: int, agreed: Sequence[int] | None = None
-) -> Criterion:
-    """The criterion of a client whose training samples have these classes; `agreed` is how many samples of each class
-    all members have, once that is known."""
+    hyper: Hyperparameters,
+    y: Tensor,
+    num_classes: int,
+    agreed: Sequence[int] | None = None,
+    kind: str = CLASSIFICATION,
+) -> Criterion | LabelCriterion | TargetCriterion:
+    """The criterion of a client whose training samples have these classes, or by the kind of task labels or targets;
+    `agreed` is how many samples of each class all members have, once that is known."""
+    if kind == REGRESSION:
+        return TargetCriterion((hyper.huber_delta or DELTA) if hyper.loss == "huber" else None)
+    smoothing = hyper.label_smoothing or 0.0
+    gamma = (hyper.focal_gamma or GAMMA) if hyper.loss == "focal" else None
+    if kind == MULTILABEL:
+        return LabelCriterion(smoothing, compute_label_weights(y) if hyper.class_weights == "own" else None, gamma)
     weights = None
     if hyper.class_weights == "own":
-        weights = compute_class_weights(y_N, num_classes)
+        weights = compute_class_weights(y, num_classes)
     elif hyper.class_weights == "agreed" and agreed is not None:
-        weights = weigh_classes(torch.tensor(agreed, device=y_N.device))
-    return Criterion(
-        smoothing=hyper.label_smoothing or 0.0,
-        weights=weights,
-        gamma=(hyper.focal_gamma or GAMMA) if hyper.loss == "focal" else None,
-    )
+        weights = weigh_classes(torch.tensor(agreed, device=y.device))
+    return Criterion(smoothing, weights, gamma)
 
 
 def compute_class_weights(y_N: Tensor, num_classes: int) -> Tensor:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,43 +17,54 @@ from numpy.typing import NDArray
 from ml.data.base import InputFormat
 from ml.data.inference_files import (
     DEFAULT_LABEL,
+    Columns,
     InferenceFile,
     list_labelled_files,
     read_inference_file,
     validate_kind,
 )
 from ml.errors import DataError
+from ml.tasks import CLASSIFICATION, REGRESSION, TargetScale
 from node.admin.client import AdminClient
 from node.admin.samples import Batch, encode_batch, get_max_samples, get_top, make_batches
 from node.errors import NodeError
 from node.pb import admin_pb2 as pb
 
+Expected = str | tuple[str, ...] | tuple[float, ...]
+
 
 class Labelled(NamedTuple):
-    """Which column of a table has its labels: `column`, as it was asked for, or else `default`, if it is there."""
+    """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there."""
 
-    column: str | None = None
-    default: str = DEFAULT_LABEL
+    column: Columns | None = None
+    default: Columns = DEFAULT_LABEL
 
     @classmethod
-    def fetch(cls, node: AdminClient, column: str | None) -> Self:
-        """With the column that the node's own configuration names, where none is asked for."""
+    def fetch(cls, node: AdminClient, column: Columns | None) -> Self:
+        """With the column, or the columns, that the node's own configuration names, where none is asked for."""
         named = node.get_config()["data"]["columns"]["label"] if column is None else None
-        return cls(column, named or DEFAULT_LABEL)
+        default = tuple(named) if isinstance(named, list) else named
+        return cls(column, default or DEFAULT_LABEL)
 
 
 class Answered(NamedTuple):
-    """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so."""
+    """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so: its class,
+    or by the task its labels or the values of its targets."""
 
     file: Path
     row: int | None
-    expected: str | None
+    expected: Expected | None
     prediction: pb.Prediction
     applied_round: int
 
     @property
     def is_correct(self) -> bool | None:
-        return None if self.expected is None else self.expected == self.prediction.class_name
+        """None where the sample has no label, and of a regression, where nothing is right or wrong."""
+        if self.expected is None or self.prediction.values:
+            return None
+        if isinstance(self.expected, str):
+            return self.expected == self.prediction.class_name
+        return self.expected == tuple(label.class_name for label in self.prediction.labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +73,15 @@ class Terms:
 
     input: InputFormat
     classes: tuple[str, ...]
+    task: str = CLASSIFICATION
+    scale: TargetScale = field(default_factory=TargetScale)
 
     @classmethod
     def fetch(cls, node: AdminClient) -> Self:
         (run,) = node.list_runs(0)
         terms = json.loads(run.terms)
-        return cls(InputFormat.from_mapping(terms["input"]), tuple(terms["classes"]))
+        task, scale = terms.get("task", CLASSIFICATION), TargetScale.from_mapping(terms.get("target"))
+        return cls(InputFormat.from_mapping(terms["input"]), tuple(terms["classes"]), task, scale)
 
 
 def ask(
@@ -76,7 +90,9 @@ def ask(
     """An answer for each sample in files, and in directories that hold one for each class. Raises NodeError for files
     that cannot be read, before anything is asked where that can be seen without reading them."""
     try:
-        found = [(path, name) for given in inputs for path, name in list_labelled_files(given, terms.classes)]
+        found = [
+            (path, name) for given in inputs for path, name in list_labelled_files(given, terms.classes, terms.task)
+        ]
         for path, _ in found:
             validate_kind(path)
         files = (_read(path, name, terms, labelled) for path, name in found)
@@ -92,7 +108,7 @@ def ask_about(
     ranked = get_top(top, len(terms.classes))
     max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked)
     for batch in make_batches(files, terms.input.shape, max_samples):
-        yield from _match(terms.classes, batch, node.predict(encode_batch(batch), ranked, timeout_s))
+        yield from _match(terms, batch, node.predict(encode_batch(batch), ranked, timeout_s))
 
 
 def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) -> InferenceFile:
@@ -103,18 +119,45 @@ def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) 
         labelled.column,
         default_label=labelled.default,
         class_name=class_name,
+        task=terms.task,
+        table=terms.input.table,
     )
 
 
-def _match(classes: Sequence[str], batch: Batch, reply: pb.PredictReply) -> Iterator[Answered]:
+def _match(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterator[Answered]:
     """Each prediction with the sample it is of."""
     samples = [(piece.file, i) for piece in batch for i in range(piece.start, piece.stop)]
     if len(samples) != len(reply.predictions):
         raise NodeError(f"expected {len(samples)} predictions of the node, got {len(reply.predictions)}")
     for (file, i), prediction in zip(samples, reply.predictions, strict=True):
         row = None if file.rows is None else file.rows[i]
-        expected = None if file.labels is None else classes[int(file.labels[i])]
+        expected = None if file.labels is None else _name(terms, file.labels[i])
         yield Answered(file.path, row, expected, prediction, reply.applied_round)
+
+
+def _name(terms: Terms, label: Any) -> Expected:
+    """A label or several, or values, as the file has them."""
+    if terms.task == CLASSIFICATION:
+        return terms.classes[int(label)]
+    if terms.task == REGRESSION:
+        return tuple(label.tolist())
+    return tuple(name for name, is_there in zip(terms.classes, label, strict=True) if is_there)
+
+
+def get_labels(answers: Sequence[Answered], classes: tuple[str, ...]) -> NDArray[np.int64]:
+    """Of N answers of a multilabel task, those that were given, [N, L]."""
+    labels = np.zeros((len(answers), len(classes)), np.int64)
+    for row, answered in zip(labels, answers, strict=True):
+        row[[each.label for each in answered.prediction.labels]] = 1
+    return labels
+
+
+def get_values(answers: Sequence[Answered], classes: tuple[str, ...]) -> NDArray[np.float64]:
+    """Of N answers of a regression, [N, T]. Raises NodeError where the node has gone over to other targets."""
+    for answered in answers:
+        if (named := tuple(each.target for each in answered.prediction.values)) != classes:
+            raise NodeError(f"expected the targets {', '.join(classes)}, got {', '.join(named) or 'none'}")
+    return np.array([[each.value for each in answered.prediction.values] for answered in answers], np.float64)
 
 
 def get_probabilities(answers: Sequence[Answered], classes: tuple[str, ...]) -> NDArray[np.float64]:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml.measures.collapse import find_signs
 from ml.measures.evaluation import evaluate
-from node.admin.asking import Answered, Labelled, Terms, ask, get_probabilities
+from ml.tasks import CLASSIFICATION, REGRESSION
+from node.admin.asking import Answered, Labelled, Terms, ask, get_labels, get_probabilities, get_values
 from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.errors import NodeError
@@ -39,19 +41,32 @@ def evaluate_node(
     also for samples without a label."""
     terms = Terms.fetch(node)
     answers = list(ask(node, terms, inputs, len(terms.classes), labelled, timeout_s))
-    return judge(answers, terms.classes, resamples)
+    return judge(answers, terms, resamples)
 
 
-def judge(answers: Sequence[Answered], classes: tuple[str, ...], resamples: int) -> Evaluation:
+def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluation:
     """Of answers that tell of every class. Raises NodeError where labels are missing."""
     if not answers:
         raise NodeError("expected labelled samples, got none")
     for answered in answers:
         if answered.expected is None:
             raise NodeError(f"{answered.file}: expected a label for each sample (fednode predict does without)")
-    expected = np.array([classes.index(str(answered.expected)) for answered in answers])
-    given = np.array([answered.prediction.label for answered in answers])
-    measures, intervals = evaluate(expected, given, get_probabilities(answers, classes), classes, resamples)
+    y, labels, said = _gather(answers, terms)
+    measures, intervals = evaluate(y, labels, said, terms.classes, resamples, kind=terms.task, scale=terms.scale)
     signs = {sign.value: text for sign, text in find_signs(measures, {}).items()}
     newest = max(answered.applied_round for answered in answers)
     return Evaluation(newest, show_measures(measures, intervals), signs)
+
+
+def _gather(answers: Sequence[Answered], terms: Terms) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+    """What files and node say of N samples, as `evaluate` takes it."""
+    classes = terms.classes
+    if terms.task == REGRESSION:
+        values = get_values(answers, classes)
+        return np.array([answered.expected for answered in answers], np.float64), values, values
+    said = get_probabilities(answers, classes)
+    if terms.task == CLASSIFICATION:
+        y = np.array([classes.index(str(answered.expected)) for answered in answers])
+        return y, np.array([answered.prediction.label for answered in answers]), said
+    y = np.array([[name in (answered.expected or ()) for name in classes] for answered in answers], np.int64)
+    return y, get_labels(answers, classes), said

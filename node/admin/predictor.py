@@ -12,7 +12,7 @@ import numpy as np
 
 from chain.block import Block, Id
 from chain.calendar import Place
-from chain.run import Run
+from chain.run import REGRESSION, Run
 from chain.signing import encode_id
 from chain.state import State
 from ml.data.base import InputFormat
@@ -121,13 +121,25 @@ class Predictor:
 
 
 def _describe(predicted: Predicted, block: Block, judge: State, run: Run, top: int) -> pb.PredictReply:
-    """The reply, with the `top` most probable classes of each sample; of equal ones the first."""
+    """The reply, with the `top` most probable classes or labels of each sample, of equal ones the first; of a
+    regression with the values."""
     answer = decode_arrays(predicted.answer, len(predicted.answer))
-    labels, probabilities = answer["labels"], answer["probabilities"]  # [N], [N, C]
-    ranked = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
     reply = pb.PredictReply(applied_round=predicted.applied_round, run=predicted.run)
-    for i, label in enumerate(labels.tolist()):
-        said = reply.predictions.add(**_name(run, label, probabilities[i]))
+    if run.task == REGRESSION:
+        for values in answer["values"].tolist():
+            named = zip(run.classes, values, strict=True)
+            reply.predictions.add(values=[pb.TargetValue(target=name, value=value) for name, value in named])
+        return reply
+    labels, probabilities = answer["labels"], answer["probabilities"]  # [N] or [N, C], [N, C]
+    ranked = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+    for i in range(len(labels)):
+        said = reply.predictions.add()
+        if labels.ndim == 2:
+            for label in np.flatnonzero(labels[i]).tolist():
+                said.labels.add(**_name(run, label, probabilities[i]))
+        else:
+            label = int(labels[i])
+            said.label, said.class_name, said.probability = label, run.classes[label], float(probabilities[i, label])
         for other in ranked[i].tolist():
             said.top.add(**_name(run, other, probabilities[i]))
         if "distances" in answer:

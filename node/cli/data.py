@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.cli.data_partition import partition
-from node.cli.options import AsJson, make_group
+from node.cli.options import AsJson, TaskOption, make_group
 from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def inspect(
     config: _Config = None,
     genesis: _Genesis = None,
     size: _Size = None,
+    task: TaskOption = "classification",
     as_json: AsJson = False,
 ) -> None:
     """Read and check all samples, and show what there is.
@@ -64,7 +65,8 @@ def inspect(
     colour, features whose scales are far apart or that never change, labels that look like measurements.
 
     Examples: fednode data inspect scans/ --size 64, or fednode data inspect csv:patients.csv --set
-    data.columns.label=diagnosis, or fednode data inspect --config node0.yaml
+    data.columns.label=diagnosis, or fednode data inspect csv:labs.csv --task regression --set
+    data.columns.label=[glucose,iron], or fednode data inspect --config node0.yaml
     """
     from ml.data import get_split_names, list_domains, open_once
     from ml.data.checks import check_data
@@ -72,7 +74,7 @@ def inspect(
     from node.cli.output import print_json
 
     with open_once():
-        asked, split, wanted = _open(data, settings, config, genesis, size)
+        asked, split, wanted = _open(data, settings, config, genesis, size, task)
         domains, names = list_domains(asked), list(get_split_names(asked))
     findings = check_data(*split, input_=wanted)
     features = compute_feature_stats(split[0]) if split[0].is_table else []
@@ -105,6 +107,7 @@ def show_stats(
     config: _Config = None,
     genesis: _Genesis = None,
     size: _Size = None,
+    task: TaskOption = "classification",
     as_json: AsJson = False,
 ) -> None:
     """Show each channel's mean and deviation, for genesis.
@@ -117,7 +120,7 @@ def show_stats(
     from ml.data.checks import compute_stats
     from node.cli.output import print_json
 
-    asked, (train, _), wanted = _open(data, settings, config, genesis, size)
+    asked, (train, _), wanted = _open(data, settings, config, genesis, size, task)
     shape = train.shape if wanted is None else wanted.shape
 
     def measure(part: ArrayDataset) -> dict[str, Any]:
@@ -136,7 +139,12 @@ def show_stats(
 
 
 def _open(
-    data: str | None, settings: list[str] | None, config: Path | None, genesis: Path | None, size: int | None
+    data: str | None,
+    settings: list[str] | None,
+    config: Path | None,
+    genesis: Path | None,
+    size: int | None,
+    task: str,
 ) -> tuple[dict[str, Any], Split, InputFormat | None]:
     """What was asked for, the samples of it, and the input that they are to become, if that is known.
 
@@ -145,6 +153,7 @@ def _open(
     from ml.data import open_dataset
     from ml.data.base import InputFormat
     from ml.errors import DataError
+    from ml.tasks import TASKS
     from node.config.settings import apply_settings, complete_data, make_data
 
     join_file: Path | None = None
@@ -158,30 +167,38 @@ def _open(
         genesis, join_file = genesis or loaded.genesis_file, loaded.join_file
     else:
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
-    classes, wanted = None, None
+    run = None
     if genesis is None and join_file is not None:
         from node.config.federation import read_join_file
 
-        known = read_join_file(join_file).genesis
-        classes, wanted = known.run.classes, InputFormat.from_mapping(known.run.input)
+        run = read_join_file(join_file).genesis.run
     elif genesis is not None:
         from node.config.genesis_file import load_genesis
 
-        known = load_genesis(genesis).genesis
-        classes, wanted = known.run.classes, InputFormat.from_mapping(known.run.input)
+        run = load_genesis(genesis).genesis.run
+    if task not in TASKS:
+        raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
+    classes, wanted = (None, None) if run is None else (run.classes, InputFormat.from_mapping(run.input))
+    task = task if run is None else run.task
     try:
         if size is not None and wanted is None:
-            wanted = InputFormat.from_mapping({"shape": [_get_channels(asked), size, size]})
-        split = open_dataset(asked, shape=None if wanted is None else wanted.shape, classes=classes)
+            wanted = InputFormat.from_mapping({"shape": [_get_channels(asked, task), size, size]})
+        split = open_dataset(
+            asked,
+            shape=None if wanted is None else wanted.shape,
+            classes=classes,
+            task=task,
+            table=None if wanted is None else wanted.table,
+        )
     except DataError as error:
         raise NodeError(str(error)) from error
     return asked, split, wanted
 
 
-def _get_channels(asked: dict[str, Any]) -> int:
+def _get_channels(asked: dict[str, Any], task: str) -> int:
     from ml.data import get_default_input
 
-    channels: int = get_default_input(asked, {})["shape"][0]
+    channels: int = get_default_input(asked, {}, task)["shape"][0]
     return channels
 
 
@@ -223,18 +240,20 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
     train = split[0]
     channels, height, width = train.shape
     what = f"{channels} features" if train.is_table else f"{channels} x {height} x {width} (channels, height, width)"
+    noun = {"multilabel": "labels", "regression": "targets"}.get(train.task, "classes")
     sample, samples = ("row", "rows") if train.is_table else ("sample", "samples")
     print_facts(
         [
             ("data", f"{asked['format']} {asked.get('path') or ''}".rstrip()),
             (sample, f"{what}, {train.x.dtype} from {train.x.min():g} to {train.x.max():g}"),
             *((part.split, f"{len(part):,} {samples} of {part.origin}") for part in split),
-            ("classes", str(len(train.classes))),
+            (noun, str(len(train.classes))),
             *((f"sha256 {part.split}", part.sha256) for part in split),
         ]
     )
     if _is_held_out(split):
-        print("there is no test split: a fifth of each class is held out, the same samples on every start")
+        of_what = "a fifth of each class" if split[0].task == "classification" else "a fifth of all samples"
+        print(f"there is no test split: {of_what} is held out, the same samples on every start")
     used = {part.split for part in split} | {asked.get("train_split") or "train"}
     others = [name for name in names if name not in used and len(names) > 1]
     others += sorted({f"{name} of {domain.name}" for domain in domains for name in domain.others})
@@ -243,10 +262,27 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
     if domains:
         _print_domains(domains)
     print()
+    if train.task == "regression":
+        _print_targets(split)
+        return
     counts = zip(train.classes, *(part.count_classes().tolist() for part in split), strict=True)
     print_table(
-        ("CLASS", *(f">{part.split.upper()}" for part in split)), [(name, str(a), str(b)) for name, a, b in counts]
+        ("LABEL" if train.task == "multilabel" else "CLASS", *(f">{part.split.upper()}" for part in split)),
+        [(name, str(a), str(b)) for name, a, b in counts],
     )
+    print()
+
+
+def _print_targets(split: Split) -> None:
+    """The range, mean and deviation of each target, on the training samples."""
+    from node.cli.output import print_table
+
+    train = split[0]
+    rows = [
+        (name, *(f"{value:.4g}" for value in (y_N.min(), y_N.max(), y_N.mean(), y_N.std())))
+        for name, y_N in zip(train.classes, train.y.T, strict=True)
+    ]
+    print_table(("TARGET", ">MIN", ">MAX", ">MEAN", ">DEVIATION"), rows)
     print()
 
 

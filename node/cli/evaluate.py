@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import AsJson
+from node.cli.options import AsJson, LabelOption
 from node.cli.target import NodeConfigFile, Socket
 
 
@@ -21,14 +21,7 @@ def evaluate(
         list[Path],
         typer.Argument(metavar="INPUT", help="An .npz or .csv with labels, or a directory with one for each class."),
     ],
-    label: Annotated[
-        str | None,
-        typer.Option(
-            "--label",
-            metavar="COLUMN",
-            help="The labels in a .csv. Default: as the node is configured, or label.",
-        ),
-    ] = None,
+    label: LabelOption = None,
     resamples: Annotated[
         int,
         typer.Option("--resamples", metavar="N", min=0, max=100_000, help="Of the bootstrap; 0: no such intervals."),
@@ -45,7 +38,9 @@ def evaluate(
 
     Files are read as fednode predict reads them, and each sample must have a label. Intervals hold with 95 %
     confidence: those of accuracy, sensitivity and specificity are Wilson's, the others' are found by the bootstrap. AUC
-    and average precision of a class are against all others, by the classifier's probabilities.
+    and average precision of a class are against all others, by the classifier's probabilities. In a run whose task is
+    multilabel there are those of each label, exact match and Hamming loss; in a regression mean absolute error, root
+    mean squared error and R2 of each target, in its own unit.
 
     Examples: fednode evaluate test.csv --config node.yaml, or fednode evaluate scans/ --json
     """
@@ -53,12 +48,12 @@ def evaluate(
     from node.admin.judging import evaluate_node
     from node.cli.measures import describe_measures, print_classes
     from node.cli.output import print_facts, print_json
-    from node.cli.predict import name_model
+    from node.cli.predict import name_model, read_columns
     from node.cli.target import open_node
 
     try:
         with open_node(socket, config) as node:
-            labelled = Labelled.fetch(node, label)
+            labelled = Labelled.fetch(node, read_columns(label))
             found = evaluate_node(node, inputs, labelled, resamples=resamples, timeout_s=timeout_s)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chain.pow import USUAL_DIFFICULTY
-from node.cli.options import AsJson, make_group
+from node.cli.options import AsJson, TaskOption, make_group
 from node.cli.testnet import (
     AdaptiveOption,
     DifficultyOption,
@@ -72,6 +72,7 @@ def make(
     difficulty: DifficultyOption = USUAL_DIFFICULTY,
     adaptive: AdaptiveOption = False,
     pretrained: PretrainedOption = None,
+    task: TaskOption = "classification",
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,6 +105,11 @@ def make(
     others, --set input.normalize=none leaves samples as they are. With --pretrained they are those that FILE names. The
     method's settings are those that learn on images and tables; fednode simulate keeps the papers'.
 
+    With --task multilabel or regression --classes are the names of the labels or of the targets, and --data has several
+    labels in columns of 0 and 1 (--set data.columns.label=[a,b]) or numbers. What targets are learned at, their mean
+    and deviation, is measured too, and stands in genesis as target. Methods that exchange prototypes have no such
+    tasks; fedavg and the others that exchange models have.
+
     Example: fednode genesis new a=k5ry…@a.example:7050 b=m7xw…@b.example:7050 c=b2hs…@c.example:7050 --method dfpl
     --model cnn_mnist --classes benign,malignant --input 1x28x28
     """
@@ -129,6 +135,7 @@ def make(
         difficulty=difficulty,
         adaptive=adaptive,
         pretrained=pretrained,
+        task=task,
         settings=tuple(settings or ()),
         i_understand=i_understand,
         observers=tuple(observers or ()),
@@ -138,6 +145,7 @@ def make(
         _explain_left_out(left_out, genesis.state.n)
     _warn_of_no_loss(genesis)
     _explain_input(genesis, spec)
+    _explain_target(genesis)
     if as_json:
         _print_made(out, genesis)
         return
@@ -170,6 +178,17 @@ def _explain_input(genesis: Genesis, spec: GenesisSpec) -> None:
         print(f"fednode: input.mean and input.std are of {spec.data}, and all members see them", file=sys.stderr)
     elif spec.pretrained is not None and not is_told:
         print(f"fednode: input.mean and input.std are those that {spec.pretrained} names", file=sys.stderr)
+
+
+def _explain_target(genesis: Genesis) -> None:
+    """Says that targets are learned in their own units, where nobody has said their mean and deviation."""
+    run = genesis.run
+    if run.task == "regression" and run.target is None:
+        print(
+            f"fednode: {', '.join(run.classes)} are learned as they are: far from -1..1 nothing may be learned. --set "
+            "target.mean=[…] and target.std=[…] say their mean and deviation; --data measures them",
+            file=sys.stderr,
+        )
 
 
 def _explain_left_out(left_out: Mapping[str, object], num_members: int) -> None:

@@ -48,8 +48,13 @@ def init(
         str, typer.Option("--data", metavar="DATA", help="What it trains on: digits, or FORMAT:PATH.")
     ] = "digits",
     label: Annotated[
-        str | None,
-        typer.Option("--label", metavar="COLUMN", help="The labels' column, where --data is a table. Default: label."),
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="COLUMN",
+            help="The labels' column, where --data is a table; of several labels or targets, each time one. Default: "
+            "label, or the columns that the run calls its labels or targets.",
+        ),
     ] = None,
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="An identity there is already, instead of a new one.")
@@ -80,7 +85,7 @@ def init(
         listen=listen,
         advertise=advertise or f"{socket.gethostname()}:{listen.rpartition(':')[2]}",
         data=data,
-        label=label,
+        label=None if label is None else tuple(label),
         key_file=key,
         passphrase_file=passphrase_file,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from node.cli.output import print_table
@@ -18,8 +19,16 @@ TITLES = {
     "average_precision": "average precision",
     "brier": "Brier score",
     "calibration_error": "calibration error",
+    "exact_match": "exact match",
+    "hamming_loss": "Hamming loss",
+    "micro_f1": "micro F1",
+    "r2": "R2",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
     "loss": "loss",
 }
+BRIEF = ("balanced_accuracy", "exact_match", "auc", "r2", "mae", "rmse")
+OF_TARGETS = {"r2": "R2", "mae": "MAE", "rmse": "RMSE", "bias": "BIAS"}
 MAX_CONFUSED = 12  # classes whose counts fit beside each other
 
 
@@ -29,17 +38,13 @@ def describe_measures(measures: pb.Measures) -> list[tuple[str, str]]:
     for name, title in TITLES.items():
         if name in measures.summary:
             interval = f" ({show_interval(measures.intervals[name])})" if name in measures.intervals else ""
-            facts.append((title, f"{measures.summary[name]:.3f}{interval}"))
+            facts.append((title, f"{show_figure(measures.summary[name])}{interval}"))
     return facts
 
 
 def describe_briefly(measures: pb.Measures) -> str:
     """The figures that an accuracy hides, in a line."""
-    told = [
-        f"{TITLES[name]} {measures.summary[name]:.3f}"
-        for name in ("balanced_accuracy", "auc")
-        if name in measures.summary
-    ]
+    told = [f"{TITLES[name]} {show_figure(measures.summary[name])}" for name in BRIEF if name in measures.summary]
     found = [(one.values["sensitivity"], one.class_name) for one in measures.classes if "sensitivity" in one.values]
     if found:
         (least, hardest), (most, easiest) = min(found), max(found)
@@ -53,9 +58,9 @@ def describe_alone(alone: pb.TrainedAlone) -> str:
         return f"training alone has ended: {alone.failure}"
     if not alone.HasField("measures"):
         return f"no round is done yet, {alone.owed_steps} steps to do"
-    told = f"accuracy {alone.measures.summary['accuracy']:.3f}"
-    if brief := describe_briefly(alone.measures):
-        told += f", {brief}"
+    told = describe_briefly(alone.measures)
+    if "accuracy" in alone.measures.summary:
+        told = ", ".join(filter(None, (f"accuracy {alone.measures.summary['accuracy']:.3f}", told)))
     behind = f", {alone.owed_steps} steps behind" if alone.owed_steps else ""
     return f"{told}; after the work of {alone.rounds} round{'s' if alone.rounds != 1 else ''}{behind}"
 
@@ -67,6 +72,17 @@ def print_classes(measures: pb.Measures) -> None:
     if not places:
         return
     met = [measures.classes[i] for i in places]
+    if any("mae" in one.values for one in met):
+        rows = [(one.class_name, *(_show(one, name) for name in OF_TARGETS)) for one in met]
+        print()
+        print_table(("TARGET", *(f">{title}" for title in OF_TARGETS.values())), rows)
+        return
+    _print_counted(met, places)
+
+
+def _print_counted(met: Sequence[pb.ClassMeasures], places: Sequence[int]) -> None:
+    """Classes, or labels, with their counts."""
+    is_class = any(one.given for one in met)
     rows = [
         (
             one.class_name,
@@ -76,8 +92,11 @@ def print_classes(measures: pb.Measures) -> None:
         for one in met
     ]
     print()
-    print_table(("CLASS", ">SAMPLES", ">SENSITIVITY", ">SPECIFICITY", ">AUC", ">PRECISION", ">F1"), rows)
-    if len(rows) <= MAX_CONFUSED:
+    print_table(
+        ("CLASS" if is_class else "LABEL", ">SAMPLES", ">SENSITIVITY", ">SPECIFICITY", ">AUC", ">PRECISION", ">F1"),
+        rows,
+    )
+    if is_class and len(rows) <= MAX_CONFUSED:
         print()
         headings = ("CLASS", *(f">AS {one.class_name}" for one in met))
         print_table(headings, [(one.class_name, *(str(one.given[i]) for i in places)) for one in met])
@@ -104,9 +123,23 @@ def _show(one: pb.ClassMeasures, name: str) -> str:
     if name not in one.values:
         return "-"
     interval = f" ({show_interval(one.intervals[name])})" if name in one.intervals else ""
-    return f"{one.values[name]:.3f}{interval}"
+    return f"{show_figure(one.values[name])}{interval}"
+
+
+def show_figure(value: float) -> str:
+    """Three digits after the point, and of what is in a target's own unit as many as say something."""
+    return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or not value else f"{value:.4g}"
+
+
+def get_scores(record: pb.Round) -> tuple[str, float | None, float | None]:
+    """What a round is judged by in short, before its exchange and after: the accuracy, or R2 of a regression."""
+    if "r2" in record.apply or "r2" in record.train:
+        before, after = (dict(values).get("r2") for values in (record.train, record.apply))
+        return "R2", before, after
+    before = record.local_accuracy if record.HasField("local_accuracy") else None
+    return "accuracy", before, record.accuracy if record.HasField("accuracy") else None
 
 
 def show_interval(interval: pb.Interval) -> str:
     """In which a figure lies with 95 % confidence."""
-    return f"{interval.low:.3f} to {interval.high:.3f}"
+    return f"{show_figure(interval.low)} to {show_figure(interval.high)}"

@@ -21,6 +21,23 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in training.seed=5. May be repeated."),
 ]
 MAX_HEIGHT = (1 << 63) - 1  # what a request can ask for
+LabelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="COLUMN",
+        help="The labels in a .csv; of several labels or targets, each time one. Default: as the node is configured, "
+        "or label.",
+    ),
+]
+TaskOption = Annotated[
+    str,
+    typer.Option(
+        "--task",
+        metavar="TASK",
+        help="classification: a class for each sample; multilabel: any of several labels; regression: numbers.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout; its keys are stable.")]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.options import AsJson
+from node.cli.options import AsJson, LabelOption
 from node.cli.target import NodeConfigFile, Socket
 
 if TYPE_CHECKING:
@@ -27,14 +27,7 @@ def register(app: typer.Typer) -> None:
 def predict(
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT", help="An .npz, a .csv or image files.")],
     top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many classes to show of each.")] = 3,
-    label: Annotated[
-        str | None,
-        typer.Option(
-            "--label",
-            metavar="COLUMN",
-            help="The labels in a .csv. Default: as the node is configured, or label.",
-        ),
-    ] = None,
+    label: LabelOption = None,
     timeout_s: Annotated[
         float,
         typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long the node may train on first."),
@@ -50,6 +43,10 @@ def predict(
     file has labels, y or a column, each answer is compared with them: in the column that --label names, or else in that
     that the node's own configuration names (data.columns.label), or label, if the table has it.
 
+    In a run whose task is multilabel, LABELS are those that are likelier than not; in a regression there is a column
+    for each target, in the target's own unit. Labels or targets in several columns are those that the run calls so,
+    or that --label names, each time one.
+
     A sample is named by its file, and by its place in the archive or its line in the table. PROBABILITY is the
     classifier's. Where a method's prototypes answer, DISTANCE is that of the nearest, and NEAREST the member it is of.
 
@@ -61,7 +58,7 @@ def predict(
 
     try:
         with open_node(socket, config) as node:
-            labelled = Labelled.fetch(node, label)
+            labelled = Labelled.fetch(node, read_columns(label))
             answers = list(ask(node, Terms.fetch(node), inputs, top, labelled, timeout_s))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -72,23 +69,24 @@ def predict(
     print(f"fednode: {summarise(answers)}", file=sys.stderr)
 
 
+def read_columns(label: list[str] | None) -> str | tuple[str, ...] | None:
+    """`--label` as it was given, once or several times."""
+    return None if not label else label[0] if len(label) == 1 else tuple(label)
+
+
 def describe(answered: Answered) -> dict[str, Any]:
     """One sample as JSON shows it."""
-    from node.admin.json_view import to_json
+    from node.admin.answer_record import make_record
 
-    return {
-        "file": str(answered.file),
-        "row": answered.row,
-        **to_json(answered.prediction),
-        "expected": answered.expected,
-        "correct": answered.is_correct,
-        "applied_round": answered.applied_round,
-    }
+    return make_record(answered, str(answered.file))
 
 
 def make_table(answers: Sequence[Answered]) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Headings and a row for each sample; only what there is to tell of any has a column."""
-    headings = ["SAMPLE", "CLASS", ">PROBABILITY", "TOP"]
+    if answers and answers[0].prediction.values:
+        return _make_value_table(answers)
+    is_multilabel = bool(answers) and not answers[0].prediction.class_name
+    headings = ["SAMPLE", "LABELS", "TOP"] if is_multilabel else ["SAMPLE", "CLASS", ">PROBABILITY", "TOP"]
     has_distance = any(answered.prediction.HasField("distance") for answered in answers)
     has_nearest = any(answered.prediction.HasField("nearest") for answered in answers)
     has_expected = any(answered.expected is not None for answered in answers)
@@ -97,11 +95,33 @@ def make_table(answers: Sequence[Answered]) -> tuple[Sequence[str], list[Sequenc
     for answered in answers:
         said = answered.prediction
         row = [_name(answered), said.class_name, f"{said.probability:.4f}", _show_top(said)]
+        if is_multilabel:
+            row = [_name(answered), _show_labels([label.class_name for label in said.labels]), _show_top(said)]
         row += [f"{said.distance:.4f}" if said.HasField("distance") else "-"] * has_distance
         row += [_show_nearest(said)] * has_nearest
         row += [_show_expected(answered)] * has_expected
         rows.append(row)
     return headings, rows
+
+
+def _make_value_table(answers: Sequence[Answered]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """The values of a regression, and beside each what the file says it is."""
+    targets = [each.target for each in answers[0].prediction.values]
+    has_expected = any(answered.expected is not None for answered in answers)
+    headings = ["SAMPLE", *(f">{target}" for target in targets)]
+    headings += [f">{target} IN FILE" for target in targets] * has_expected
+    rows: list[Sequence[str]] = []
+    for answered in answers:
+        row = [_name(answered), *(f"{each.value:.6g}" for each in answered.prediction.values)]
+        if has_expected:
+            known = answered.expected or ()
+            row += [f"{value:.6g}" for value in known] if known else ["-"] * len(targets)
+        rows.append(row)
+    return headings, rows
+
+
+def _show_labels(names: Sequence[str]) -> str:
+    return "; ".join(names) or "none"
 
 
 def _name(answered: Answered) -> str:
@@ -124,7 +144,8 @@ def _show_nearest(said: pb.Prediction) -> str:
 def _show_expected(answered: Answered) -> str:
     if answered.expected is None:
         return "-"
-    return "correct" if answered.is_correct else f"wrong: {answered.expected}"
+    expected = answered.expected if isinstance(answered.expected, str) else _show_labels([*map(str, answered.expected)])
+    return "correct" if answered.is_correct else f"wrong: {expected}"
 
 
 def name_model(rounds: Sequence[int]) -> str:
@@ -142,6 +163,12 @@ def summarise(answers: Sequence[Answered]) -> str:
     judged = [answered.is_correct for answered in answers if answered.is_correct is not None]
     if judged:
         text += f"; {sum(judged)} of {len(judged)} as labelled"
-    if len(answers) >= MIN_ALIKE and len(given := {answered.prediction.class_name for answered in answers}) == 1:
+    if len(answers) >= MIN_ALIKE and len(given := {_show_answer(answered.prediction) for answered in answers}) == 1:
         text += f"\nfednode: all are called {given.pop()}: a model that has learned tells samples apart"
     return text
+
+
+def _show_answer(said: pb.Prediction) -> str:
+    if said.values:
+        return ", ".join(f"{each.value:.6g}" for each in said.values)
+    return said.class_name or _show_labels([label.class_name for label in said.labels])

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from node.cli.target import LedgerReader
     from node.pb import admin_pb2 as pb
 
-SIGNS = {"one_class": "one answer", "majority": "no better than the majority", "prior": "loss", "worse": "got worse"}
+SIGNS = {
+    "one_class": "one answer",
+    "majority": "no better than the majority",
+    "prior": "loss",
+    "mean": "no better than the mean",
+    "worse": "got worse",
+}
 PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
 
 _First = Annotated[int | None, typer.Option("--from", metavar="R", min=1, max=MAX_HEIGHT, help="Begin at this round.")]
@@ -62,6 +68,7 @@ def list_some(
     Example: fednode rounds list --config node.yaml --limit 5
     """
     from node.admin.json_view import to_json
+    from node.cli.measures import get_scores
     from node.cli.output import gather_pages, print_json, print_table, show_bytes, show_number, show_time
     from node.cli.target import open_ledger
 
@@ -95,8 +102,7 @@ def list_some(
                 mine,
                 wall,
                 show_bytes(sum(entry.bytes_sent.values())) if entry.measured else "-",
-                show_number(entry.local_accuracy if entry.HasField("local_accuracy") else None),
-                show_number(entry.accuracy if entry.HasField("accuracy") else None),
+                *map(show_number, get_scores(entry)[1:]),
                 *((_get_branch(entry),) if has_branches else ()),
                 *((_get_trouble(entry) or "-",) if has_troubles else ()),
             )
@@ -206,7 +212,7 @@ def _name_round(entry: pb.Round) -> str:
 
 
 def _describe(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
-    from node.cli.measures import describe_alone, describe_measures
+    from node.cli.measures import describe_alone, describe_measures, get_scores
     from node.cli.output import show_bytes, show_id, show_number, show_time
     from node.cli.peers import describe_not_taken
 
@@ -251,9 +257,8 @@ def _describe(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
     if entry.HasField("pulled_bytes"):
         facts.append(("pulled", f"{show_bytes(entry.pulled_bytes)}{_describe_peers(entry)}"))
     facts += [(f"went without {show_id(author)}", why) for author, why in sorted(entry.gone.items())]
-    before = entry.local_accuracy if entry.HasField("local_accuracy") else None
-    after = entry.accuracy if entry.HasField("accuracy") else None
-    facts.append(("accuracy", f"{show_number(before)} before the exchange, {show_number(after)} after"))
+    score, before, after = get_scores(entry)
+    facts.append((score, f"{show_number(before)} before the exchange, {show_number(after)} after"))
     if entry.HasField("measures"):
         facts += [(title, told) for title, told in describe_measures(entry.measures) if title != "accuracy"]
     if entry.HasField("alone"):

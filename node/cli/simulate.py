@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import AsJson
+from node.cli.options import AsJson, TaskOption
 from node.cli.output import print_json, show_bytes
 from node.cli.testnet import (
     DataOption,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ml.simulation.run import RoundResult, SimulationResult
     from node.experiments.simulation import SimulationSpec
 
+NAMES = {"classification": "accuracy", "multilabel": "samples with all labels right", "regression": "R2"}
 COLUMNS: Mapping[str, Callable[[RoundResult], str | None]] = {  # without a value: left out; 80 characters wide
     "round": lambda row: str(row.round),
     "before": lambda row: None if row.peers is None else f"{row.taa_local:.4f}",
@@ -91,6 +92,7 @@ def run(
             "is how many samples they claim to have; other settings are the attack's own, as in sign_flip:1,scale=4.",
         ),
     ] = None,
+    task: TaskOption = "classification",
     as_json: AsJson = False,
 ) -> None:
     """Run a method with all its clients in one process. Prints how well the clients do.
@@ -116,6 +118,7 @@ def run(
         batched=batched,
         max_loss_ratio=max_loss_ratio,
         attack=attack,
+        task=task,
     )
     result = _simulate(spec, has_bar=not as_json)
     if as_json:
@@ -166,7 +169,7 @@ def _print_result(result: SimulationResult) -> None:
     if not result.rounds:
         return
     console.print(
-        f"accuracy on matched test sets: best {result.best_taa:.4f}, final {result.final_taa:.4f}; "
+        f"{NAMES[config.task]} on matched test sets: best {result.best_taa:.4f}, final {result.final_taa:.4f}; "
         f"on everyone's: {result.final_global:.4f}; {result.seconds:.1f} s",
         highlight=False,
         soft_wrap=True,

@@ -92,17 +92,19 @@ def describe(status: pb.NodeStatus) -> _Facts:
     if status.HasField("device"):
         samples = f"{status.num_train} train / {status.num_test} test"
         worker = f"{status.device} {status.precision}, {samples}, {status.parameters:,} parameters"
-    accuracy = "not measured yet"
+    score, accuracy = "accuracy", "not measured yet"
     if status.HasField("accuracy"):
         before = show_number(status.local_accuracy if status.HasField("local_accuracy") else None)
         accuracy = f"{show_number(status.accuracy)} after round {status.measured_round}, {before} before its exchange"
+    elif "r2" in status.measures.summary:
+        score, accuracy = "R2", f"{show_number(status.measures.summary['r2'])} after round {status.measured_round}"
     peers = f"{status.peers_connected} connected; {status.members_in_sight} of {status.members} members in sight"
     facts = [
         ("node", f"{status.name}  {show_id(status.id)}"),
         ("chain", f"{status.chain_name} ({show_id(status.chain_id)}), {status.method}"),
         ("head", f"height {status.height}  {show_id(status.head)}  {show_time(status.head_time)} UTC"),
         ("round", _describe_round(status)),
-        ("accuracy", accuracy),
+        (score, accuracy),
         ("pace", _describe_pace(status)),
         ("worker", worker),
         ("peers", f"{peers}, {status.quorum} needed"),
@@ -128,7 +130,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
         at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
         facts[at:at] = _list_transfers(status)
     if status.open_changes:
-        at = next(i for i, (name, _) in enumerate(facts) if name == "accuracy")
+        at = next(i for i, (name, _) in enumerate(facts) if name == score)
         facts.insert(at, ("changes", _describe_changes(status)))
     if status.HasField("stops_after"):
         facts.insert(0, ("ENDS", f"after round {status.stops_after}"))
@@ -232,15 +234,23 @@ def _describe_round(status: pb.NodeStatus) -> str:
     return f"{status.round}{of}: {phase}, view {status.view}, {held}, {status.candidates} candidates"
 
 
+def _describe_score(status: pb.NodeStatus) -> str:
+    from node.cli.output import show_number
+
+    if not status.HasField("accuracy") and "r2" in status.measures.summary:
+        return f"R2 {show_number(status.measures.summary['r2'])}"
+    return f"accuracy {show_number(status.accuracy if status.HasField('accuracy') else None)}"
+
+
 def describe_in_a_line(status: pb.NodeStatus) -> str:
-    from node.cli.output import show_id, show_number, show_time
+    from node.cli.output import show_id, show_time
 
     parts = [
         show_time(status.time),
         status.name,
         f"height {status.height} {show_id(status.head)}",
         f"{f'run {status.run} ' if status.run > 1 else ''}round {status.round} {_describe_phase(status)}",
-        f"accuracy {show_number(status.accuracy if status.HasField('accuracy') else None)}",
+        _describe_score(status),
         f"peers {status.peers_connected}",
     ]
     if status.paused:

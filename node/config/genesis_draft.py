@@ -15,7 +15,7 @@ from chain.errors import GenesisError
 from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.pow import USUAL_DIFFICULTY
 from ml.clients.build import make_initial_aggregate
-from ml.data import get_classes, open_once
+from ml.data import get_classes, measure_target, open_once
 from ml.errors import DataError, PayloadError, SpecError
 from ml.models import Pretrained, load_pretrained, read_constants, resolve_model
 from ml.payload import encode_arrays
@@ -23,6 +23,7 @@ from ml.plugins import ANY_PLUGIN
 from ml.specs import METHODS
 from ml.specs.run_schema import describe_payloads
 from ml.specs.statistics import AGREED
+from ml.tasks import CLASSIFICATION, REGRESSION, TASKS
 from node.config.genesis_file import (
     WHAT_LEAVES,
     check_initial,
@@ -44,7 +45,7 @@ GUARDS: Mapping[str, Any] = {"aggregation": "trimmed_mean", "weight_cap": 4}
 MIN_GUARDED = 4  # members: of fewer, none may lie
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
-    *("quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
+    *("task", "target", "quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
 )
 
 
@@ -77,6 +78,7 @@ class GenesisSpec:
     classes: tuple[str, ...] | None = None
     input_shape: tuple[int, int, int] | None = None
     normalize: str = "auto"
+    task: str = CLASSIFICATION
 
 
 def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
@@ -103,10 +105,14 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         },
         "limits": {"max_weight": 1_000_000, "payload_mib": 512},
     }
+    if spec.task != CLASSIFICATION:
+        mapping["task"] = spec.task
     data = None if spec.data is None else make_data(spec.data)
     source = apply_settings(mapping | {"data": data}, spec.settings, SETTABLE)
     asked = dict(source.value)
-    data = asked.pop("data")
+    data, task = asked.pop("data"), asked.get("task", CLASSIFICATION)
+    if task not in TASKS:
+        raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
     if recommended := find_recommended(asked["method"]):
         asked["method"] = {**asked["method"], **recommended}
     if spec.pretrained is not None and not is_told(asked["input"]):
@@ -118,9 +124,11 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     else:
         data = complete_data(data)
         wanted = recommend_input(asked["input"], spec.normalize)
-        asked["input"] = make_input(data, asked["model"], spec.size, wanted, asked["classes"])
+        asked["input"] = make_input(data, asked["model"], spec.size, wanted, asked["classes"], task)
     if asked["classes"] is None:
-        asked["classes"] = _get_classes(spec, data)
+        asked["classes"] = _get_classes(spec, data, task)
+    if task == REGRESSION and data is not None and "target" not in asked:
+        asked["target"] = _measure_target(data, asked["classes"])
     return YamlSource(source.path, asked, source.origins), data or {}
 
 
@@ -159,13 +167,20 @@ def _state_input(spec: GenesisSpec, settings: Any) -> dict[str, Any]:
             raise ConfigError(f"--set input.normalize: expected agreed or none without --data (got {other!r})")
 
 
-def _get_classes(spec: GenesisSpec, data: Mapping[str, Any] | None) -> list[str]:
+def _measure_target(data: Mapping[str, Any], targets: Any) -> dict[str, Any]:
+    try:
+        return dict(measure_target(data, targets))
+    except DataError as error:
+        raise ConfigError(f"--data: {error}") from error
+
+
+def _get_classes(spec: GenesisSpec, data: Mapping[str, Any] | None, task: str) -> list[str]:
     if spec.classes is not None:
         return list(spec.classes)
     if data is None:
         raise ConfigError("--classes: expected their names where there is no --data to read them from")
     try:
-        return list(get_classes(data))
+        return list(get_classes(data, task))
     except DataError as error:
         raise ConfigError(f"--data: {error}") from error
 

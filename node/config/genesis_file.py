@@ -104,22 +104,22 @@ def get_genesis_spec(genesis: Genesis) -> MethodSpec:
 
 def make_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
     """The method of a run, as far as a validator needs it. Imports no plugin. Raises SpecError."""
-    return get_judge(run.method, run.schema, *_get_task(run), **_get_limits(run, rules, num_members))
+    return get_judge(run.method, run.schema, *_get_task(run), **_get_terms(run, rules, num_members))
 
 
 def draft_spec(run: Run, rules: Rules, num_members: int, plugins: Plugins) -> MethodSpec:
     """The method of a run whose schema is not written yet: of a plugin's method what its own code says, as it is
     installed here. Raises SpecError as `get_run_spec`."""
     method = {key: value for key, value in run.method.items() if key != "plugin"}
-    limits = _get_limits(run, rules, num_members)
-    return _check_sizes(get_spec(method, *_get_task(run), **limits, plugins=plugins), rules)
+    terms = _get_terms(run, rules, num_members)
+    return _check_sizes(get_spec(method, *_get_task(run), **terms, plugins=plugins), rules)
 
 
 def _get_task(run: Run) -> tuple[Mapping[str, Any], int, Sequence[int]]:
     return run.model, len(run.classes), run.input["shape"]
 
 
-def _get_limits(run: Run, rules: Rules, num_members: int) -> dict[str, Any]:
+def _get_terms(run: Run, rules: Rules, num_members: int) -> dict[str, Any]:
     limits = rules.limits
     return {
         "max_weight": limits.max_weight,
@@ -127,6 +127,8 @@ def _get_limits(run: Run, rules: Rules, num_members: int) -> dict[str, Any]:
         "max_abs": limits.max_abs,
         "num_members": num_members,
         "input_": run.input,
+        "kind": run.task,
+        "target": run.target,
     }
 
 

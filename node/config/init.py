@@ -65,7 +65,7 @@ class SiteSpec:
     listen: str = f"0.0.0.0:{DEFAULT_PORT}"
     advertise: str
     data: str = "digits"
-    label: str | None = None
+    label: tuple[str, ...] | None = None
     key_file: Path | None = None
     passphrase_file: Path | None = None
 

@@ -219,10 +219,12 @@ def _validate_part(part: Part) -> Part:
 
 
 class ColumnsSection(Section):
-    """Where a table or a Hugging Face data set keeps images and labels; by default they are found by name and type."""
+    """Where a table or a Hugging Face data set keeps images and labels; by default they are found by name and type.
+    Several labels or targets of a sample may be in a column each.
+    """
 
     image: Name | None = None
-    label: Name | None = None
+    label: Name | tuple[Name, ...] | None = None
 
 
 class TransformSection(Section):

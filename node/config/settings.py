@@ -11,19 +11,24 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml.data import FORMATS, TABLES, get_default_input, open_dataset
+import numpy as np
+
+from ml.data import FORMATS, TABLES, detect_table, get_default_input, open_dataset
 from ml.data.base import InputFormat
 from ml.data.checks import compute_stats
 from ml.data.detect_format import guess_format
 from ml.data.source import DataSource, get_augment
+from ml.data.table_input import TableInput
 from ml.errors import DataError, SpecError
 from ml.errors import suggest as suggest_word
 from ml.plugins import list_offered
 from ml.specs.architectures import complete_model, find_model, validate_model
 from ml.specs.statistics import AGREED, Agreement
+from ml.tasks import CLASSIFICATION
 from node.config.yaml_source import Keys, YamlSource, parse_value, suggest
 from node.errors import ConfigError
 
+_OF_TABLES = ("columns", "missing", "unknown")
 _OPTIONS: dict[Keys, str] = {
     ("method", "name"): "--method",
     ("model", "name"): "--model",
@@ -31,6 +36,7 @@ _OPTIONS: dict[Keys, str] = {
     ("input",): "--size",
     ("data",): "--data",
     ("rounds",): "--rounds",
+    ("task",): "--task",
     ("attack",): "--attack",
     ("profile",): "--profile",
     ("pow",): "--difficulty",
@@ -106,13 +112,13 @@ def make_data(text: str) -> dict[str, Any]:
     return {"format": name} | ({"path": path} if path else {})
 
 
-def set_label(data: dict[str, Any], column: str) -> dict[str, Any]:
-    """`data` whose labels are in this column of a table. Raises ConfigError."""
+def set_label(data: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """`data` whose labels are in this column of a table, or in these. Raises ConfigError."""
     if data["format"] not in TABLES:
         raise ConfigError(
             f"--label: expected a table ({', '.join(TABLES)}) in --data, as data.format {data['format']} has no columns"
         )
-    return {**data, "columns": {"label": column}}
+    return {**data, "columns": {"label": columns[0] if len(columns) == 1 else list(columns)}}
 
 
 def complete_data(data: Any) -> dict[str, Any]:
@@ -131,7 +137,12 @@ def complete_data(data: Any) -> dict[str, Any]:
 
 
 def make_input(
-    data: Mapping[str, Any], model: Mapping[str, Any], size: int | None, settings: Any = None, classes: Any = None
+    data: Mapping[str, Any],
+    model: Mapping[str, Any],
+    size: int | None,
+    settings: Any = None,
+    classes: Any = None,
+    task: str = CLASSIFICATION,
 ) -> dict[str, Any]:
     """Genesis' `input`: what suits data and model, or `size` x `size` pixels, under `settings` of single keys.
 
@@ -142,7 +153,9 @@ def make_input(
     try:
         if not isinstance(model, Mapping):
             raise ConfigError(f"--model: expected a name (got {model!r})")
-        made = get_default_input(data, model)
+        listed = classes if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None
+        table = _make_table(data, settings, listed, task)
+        made = get_default_input(data, model, task, listed, table) | ({} if table is None else table.to_mapping())
         if made["shape"][1:] == [1, 1]:
             _refuse_images(model, made["shape"], size)
         if size is not None and made["shape"][1:] != [size, size]:
@@ -155,15 +168,17 @@ def make_input(
             return made
         made |= {"resize": None} if "shape" in settings else {}
         if settings.get("normalize") == AGREED:
-            return state_agreed(made, settings)
-        made |= {key: value for key, value in settings.items() if key != "normalize"}
+            return state_agreed(made, {key: value for key, value in settings.items() if key not in _OF_TABLES})
+        made |= {key: value for key, value in settings.items() if key not in ("normalize", *_OF_TABLES)}
         try:
             InputFormat.from_mapping(made)
         except DataError as error:
             raise ConfigError(f"--set {error}") from error
         match settings.get("normalize", "none"):
             case "auto":
-                return _measure(data, made, classes) | {key: made[key] for key in ("mean", "std") if key in settings}
+                return _measure(data, made, listed, task) | {
+                    key: made[key] for key in ("mean", "std") if key in settings
+                }
             case "none":
                 return made
             case other:
@@ -188,6 +203,14 @@ def state_agreed(made: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
     return input_
 
 
+def _make_table(data: Mapping[str, Any], settings: Any, classes: Sequence[str] | None, task: str) -> TableInput | None:
+    """What `settings` say of a table's columns; `columns: auto` finds them. Raises DataError."""
+    asked = dict(settings) if isinstance(settings, Mapping) else {}
+    if asked.get("columns") == "auto":
+        asked["columns"] = detect_table(data, task, classes)
+    return TableInput.from_mapping(asked)
+
+
 def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | None) -> None:
     """Raise ConfigError where data that are features meet what only images have."""
     if size is not None:
@@ -201,9 +224,16 @@ def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | N
             ) from error
 
 
-def _measure(data: Mapping[str, Any], input_: Mapping[str, Any], classes: Any) -> dict[str, Any]:
+def _measure(
+    data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str] | None, task: str
+) -> dict[str, Any]:
     """`input` with the mean and the deviation of the training samples."""
     shape = InputFormat.from_mapping(input_).shape
-    listed = classes if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None
-    mean, std = compute_stats(open_dataset(data, shape=shape, classes=listed)[0], shape)
+    table = TableInput.from_mapping(input_)  # without the mean, which is what is looked for
+    train, _ = open_dataset(data, shape=shape, classes=classes, task=task, table=table)
+    mean, std = compute_stats(train, shape)
+    if table is not None:  # a category's values stay 0 and 1
+        is_number = table.get_numbers(shape[0])
+        mean = np.where(is_number, mean, 0.0).tolist()
+        std = np.where(is_number, std, 1.0).tolist()
     return {**input_, "mean": mean, "std": std}

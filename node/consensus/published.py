@@ -17,7 +17,7 @@ from chain.calendar import Calendar
 from chain.errors import DecodeError, InvalidSignature, StoreFull
 from chain.published import PublishedMeasures, decode_published, encode_published, verify_published
 from chain.store.sqlite import SqliteStore
-from ml.measures.classification import Measures
+from ml.measures.kinds import AnyMeasures
 from node.clock import Clock
 from node.consensus.current import CurrentRound
 from node.consensus.record import RoundRecord
@@ -138,7 +138,7 @@ class PublishedRounds:
             published = self._signer.sign_measures(place, num_samples=measures.num_samples, values=values)
             self._put(record.height, published)
 
-    def _may_tell(self, measures: Measures, least: int) -> bool:
+    def _may_tell(self, measures: AnyMeasures, least: int) -> bool:
         if measures.num_samples < least:
             log.debug("measures of %d test samples are not published, fewer than %d", measures.num_samples, least)
         return measures.num_samples >= least

@@ -13,8 +13,8 @@ from chain.calendar import Place
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from ml.measures.alone import TrainedAlone
-from ml.measures.classification import Measures
 from ml.measures.collapse import Sign
+from ml.measures.kinds import AnyMeasures
 from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus.actions import Objection
@@ -62,7 +62,7 @@ class RoundRecord:
     went_back: str | None = None
     failure: str | None = None
     place: Place | None = None  # None where a change takes the height
-    measures: Measures | None = None  # of the site's own test samples, after the aggregate was applied
+    measures: AnyMeasures | None = None  # of the site's own test samples, after the aggregate was applied
     alone: TrainedAlone | None = None  # what the model is worth that was trained without the others
     signs: Mapping[Sign, str] = field(default_factory=dict)  # that the model has not learned
     block: Block | None = None
@@ -252,10 +252,12 @@ class Records:
             self.current.bytes_before = sent  # it has begun already, and what was sent since is counted here
             self.current.refusals_before = refusals
         told = record.to_mapping()
+        score = "R2" if "r2" in told["apply"] else "accuracy"
         log.info(
-            "round %d  accuracy %s  loss %s  %.2f s, of which training %.2f",
+            "round %d  %s %s  loss %s  %.2f s, of which training %.2f",
             told["round"],
-            show_measure(told["accuracy"]),
+            score,
+            show_measure(told["apply"]["r2"] if score == "R2" else told["accuracy"]),
             show_measure(told["train"].get("loss")),
             told["seconds"]["wall"],
             told["seconds"]["train"],

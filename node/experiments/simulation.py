@@ -8,8 +8,10 @@ from pathlib import Path
 
 from ml.data import open_once
 from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
+from ml.tasks import CLASSIFICATION, TASKS
 from node.config.genesis_file import translate_errors
 from node.config.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model
+from node.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class SimulationSpec:
     batched: str = "auto"
     max_loss_ratio: float | None = None
     attack: str | None = None
+    task: str = CLASSIFICATION
 
 
 def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None] | None = None) -> SimulationResult:
@@ -44,16 +47,21 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
         "model": make_model(spec.model),
         "data": make_data(spec.data),
         "input": {},
+        "task": spec.task,
+        "target": None,
     }
     lies = {} if spec.attack is None else {"attack": make_attack(spec.attack)}
     source = apply_settings({**asked, **lies}, spec.settings, tuple(asked))
     own = complete_data(source.value["data"])
+    task = source.value["task"]
+    if task not in TASKS:
+        raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
     with translate_errors(source), open_once():
         config = SimulationConfig(
             method=source.value["method"],
             data=own,
             model=source.value["model"],
-            input=make_input(own, source.value["model"], spec.size, source.value["input"]),
+            input=make_input(own, source.value["model"], spec.size, source.value["input"], task=task),
             partition=spec.partition,
             shots=spec.shots,
             clients=spec.clients,
@@ -64,5 +72,7 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
             batched=spec.batched,
             max_loss_ratio=spec.max_loss_ratio,
             attack=source.value.get("attack"),
+            task=task,
+            target=source.value["target"],
         )
         return simulate(config, on_round=on_round)

@@ -21,12 +21,13 @@ from ml.plugins import NO_PLUGINS, Plugins
 from ml.specs import MethodSpec, add_kind, get_kind
 from ml.specs.architectures import complete_model
 from ml.specs.run_schema import describe_payloads
+from ml.tasks import CLASSIFICATION, REGRESSION
 from node.config.genesis_file import check_initial, draft_spec, get_run_spec
 from node.config.settings import apply_settings
 from node.errors import ChangeRefused, ConfigError
 from node.training.model_file import without_card
 
-SECTIONS = ("method", "model", "classes", "input", "rounds")
+SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target")
 LARGEST_MODEL = 1 << 40  # bytes of a file that is looked at: far above any payload limit
 
 
@@ -67,6 +68,8 @@ def draft_run(
         terms = _settle_statistics(state, terms, continues=continues)
     if isinstance(terms["model"], Mapping):
         terms["model"] = complete_model(terms["model"])
+    if terms.get("task", CLASSIFICATION) != REGRESSION:
+        terms.pop("target", None)  # that of the run in force has no place in another task
     number = state.run.number + 1
     draft = _make_run(terms, number)
     spec = draft_spec(draft, state.rules, state.n, plugins)
@@ -121,6 +124,6 @@ def check_data(run: Run, data: Mapping[str, Any] | None) -> None:
     if data is None:
         return
     try:
-        open_labels(data, classes=run.classes)
+        open_labels(data, classes=run.classes, task=run.task)
     except DataError as error:
         raise ChangeRefused(f"this site's data do not fit: {error}") from error

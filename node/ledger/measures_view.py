@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from chain.published import PublishedMeasures
 from chain.signing import encode_id
 from ml.measures.alone import TrainedAlone
-from ml.measures.classification import ClassMeasures, Measures
+from ml.measures.classification import ClassMeasures
 from ml.measures.intervals import Interval
+from ml.measures.kinds import AnyMeasures
+from ml.measures.regression import OneTarget
 from node.pb import admin_pb2 as pb
 
 
-def show_measures(measures: Measures, intervals: Mapping[str, Interval] | None = None) -> pb.Measures:
+def show_measures(measures: AnyMeasures, intervals: Mapping[str, Interval] | None = None) -> pb.Measures:
     """`intervals` are those that do not follow from counts, by figure, as `auc`, or by figure and class, as
     `auc/benign`."""
-    known = {"accuracy": measures.accuracy_interval, **(intervals or {})}
+    known = {**measures.intervals, **(intervals or {})}
     shown = pb.Measures(num_samples=measures.num_samples, summary=measures.summarise())
     for name in known.keys() & shown.summary.keys():
         shown.intervals[name].CopyFrom(_show_interval(known[name]))
@@ -45,26 +47,16 @@ def show_published(published: PublishedMeasures, name: str) -> pb.PublishedMeasu
     )
 
 
-def _show_class(one: ClassMeasures) -> pb.ClassMeasures:
-    values = {
-        "sensitivity": one.sensitivity,
-        "specificity": one.specificity,
-        "precision": one.precision,
-        "f1": one.f1,
-        "auc": one.auc,
-        "average_precision": one.average_precision,
-    }
-    intervals = {"sensitivity": one.sensitivity_interval, "specificity": one.specificity_interval}
+def _show_class(one: ClassMeasures | OneTarget) -> pb.ClassMeasures:
     shown = pb.ClassMeasures(
         class_name=one.name,
         num_samples=one.num_samples,
         num_given=one.num_given,
         given=one.given,
-        values={name: value for name, value in values.items() if value is not None},
+        values=one.get_values(),
     )
-    for name, interval in intervals.items():
-        if interval is not None:
-            shown.intervals[name].CopyFrom(_show_interval(interval))
+    for name, interval in one.get_intervals().items():
+        shown.intervals[name].CopyFrom(_show_interval(interval))
     return shown
 
 

@@ -28,7 +28,7 @@ from chain.store.interface import StoredEvidence
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.measures.alone import TrainedAlone
-from ml.measures.classification import Measures
+from ml.measures.kinds import read_measures
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import InvalidRequest, NotFound
 from node.ledger.measures_view import show_alone, show_measures, show_published
@@ -336,7 +336,7 @@ def _show_record(record: Mapping[str, Any]) -> pb.Round:
     }
     shown = json_format.ParseDict(known, pb.Round(), ignore_unknown_fields=True)
     if (measures := record.get("measures")) is not None:
-        shown.measures.CopyFrom(show_measures(Measures.from_mapping(measures)))
+        shown.measures.CopyFrom(show_measures(read_measures(measures)))
     if (alone := record.get("alone")) is not None:
         shown.alone.CopyFrom(show_alone(TrainedAlone.from_mapping(alone)))
     return shown

@@ -941,7 +941,7 @@ class PredictReply(_message.Message):
     def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name")
+    __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name", "labels", "values")
     LABEL_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     PROBABILITY_FIELD_NUMBER: _ClassVar[int]
@@ -949,6 +949,8 @@ class Prediction(_message.Message):
     DISTANCE_FIELD_NUMBER: _ClassVar[int]
     NEAREST_FIELD_NUMBER: _ClassVar[int]
     NEAREST_NAME_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
     label: int
     class_name: str
     probability: float
@@ -956,7 +958,17 @@ class Prediction(_message.Message):
     distance: float
     nearest: str
     nearest_name: str
-    def __init__(self, label: _Optional[int] = ..., class_name: _Optional[str] = ..., probability: _Optional[float] = ..., top: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., distance: _Optional[float] = ..., nearest: _Optional[str] = ..., nearest_name: _Optional[str] = ...) -> None: ...
+    labels: _containers.RepeatedCompositeFieldContainer[ClassProbability]
+    values: _containers.RepeatedCompositeFieldContainer[TargetValue]
+    def __init__(self, label: _Optional[int] = ..., class_name: _Optional[str] = ..., probability: _Optional[float] = ..., top: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., distance: _Optional[float] = ..., nearest: _Optional[str] = ..., nearest_name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[TargetValue, _Mapping]]] = ...) -> None: ...
+
+class TargetValue(_message.Message):
+    __slots__ = ("target", "value")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    target: str
+    value: float
+    def __init__(self, target: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class ClassProbability(_message.Message):
     __slots__ = ("label", "class_name", "probability")
@@ -1075,7 +1087,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("applied_round", "run", "chain_id", "chain_name", "method", "model", "input", "classes", "numbers", "bytes", "sha256", "arrays")
+    __slots__ = ("applied_round", "run", "chain_id", "chain_name", "method", "model", "input", "classes", "numbers", "bytes", "sha256", "arrays", "task", "target")
     APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1088,6 +1100,8 @@ class ModelInfo(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     applied_round: int
     run: int
     chain_id: str
@@ -1100,7 +1114,9 @@ class ModelInfo(_message.Message):
     bytes: int
     sha256: str
     arrays: _containers.RepeatedCompositeFieldContainer[Array]
-    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., model: _Optional[str] = ..., input: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., numbers: _Optional[int] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., arrays: _Optional[_Iterable[_Union[Array, _Mapping]]] = ...) -> None: ...
+    task: str
+    target: str
+    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., model: _Optional[str] = ..., input: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., numbers: _Optional[int] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., arrays: _Optional[_Iterable[_Union[Array, _Mapping]]] = ..., task: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
 
 class ExportModelRequest(_message.Message):
     __slots__ = ()

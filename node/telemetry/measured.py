@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from chain.published import PublishedMeasures
 from chain.signing import encode_id
 from node.p2p.peers import Peers
-from node.telemetry.sinks.point import list_by_class, read_measures
+from node.telemetry.sinks.point import list_by_class, read_both
 
 SHORT_CHARS = 8
 
@@ -31,7 +31,7 @@ def collect_measures(record: Mapping[str, Any]) -> Iterable[Metric]:
     alone = GaugeMetricFamily(
         "fednode_alone_measure", "Likewise of a model that was trained without the others.", labels=("measure",)
     )
-    own_measures, alone_measures = read_measures(record)
+    own_measures, alone_measures = read_both(record)
     for family, found in ((measures, own_measures), (alone, alone_measures)):
         for name, value in found.summarise().items() if found is not None else ():
             family.add_metric((name,), value)

@@ -156,8 +156,11 @@ def write_samples(testnet: Testnet) -> Path:
     from ml.data.base import InputFormat
 
     config = load_config(testnet.nodes[0].config_file)
-    shape = InputFormat.from_mapping(testnet.genesis.run.input).shape
-    _, test = open_dataset(config.get_data(), shape=shape, classes=testnet.genesis.run.classes)
+    run = testnet.genesis.run
+    wanted = InputFormat.from_mapping(run.input)
+    _, test = open_dataset(
+        config.get_data(), shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table
+    )
     path = testnet.directory / "samples.npz"
     few = slice(NUM_SAMPLES)
     np.savez(path, x=np.asarray(test.x[few]), y=np.asarray(test.y[few]))

@@ -22,12 +22,13 @@ from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 from ml.clients.build import get_client_seed
 from ml.data import open_dataset, open_once
-from ml.data.base import InputFormat, SampleDomains
+from ml.data.base import ArrayDataset, InputFormat, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.partition import ClientSplit, hash_splits, make_partition, parse_partition
 from ml.data.partition.domain_shift import validate_shape
 from ml.errors import DataError
 from ml.seeding import get_partition_seed
+from ml.tasks import CLASSIFICATION, REGRESSION
 from node.addresses import is_on_loopback, parse_address
 from node.config.genesis_draft import GenesisSpec, complete_genesis, draft_genesis
 from node.config.genesis_file import get_genesis_spec, write_genesis
@@ -143,7 +144,13 @@ class _Plan:
             raise ConfigError(f"--set classes: expected a list of names (got {known!r})")
         try:
             wanted = InputFormat.from_mapping(draft.value["input"])
-            train, test = open_dataset(data, shape=wanted.shape, classes=known)
+            train, test = open_dataset(
+                data,
+                shape=wanted.shape,
+                classes=known,
+                table=wanted.table,
+                task=draft.value.get("task", CLASSIFICATION),
+            )
             log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
             seed, domains = get_partition_seed(spec.seed), SampleDomains.of(train, test)
             splits = make_partition(spec.partition, train.y, test.y, n, seed, spec.shots, domains)
@@ -159,9 +166,7 @@ class _Plan:
             keys=tuple(create_identity(directory / f"{name}.key") for name in names),
             addresses=tuple(addresses),
             splits=tuple(splits),
-            classes=tuple(
-                tuple(train.classes[label] for label in sorted(set(train.y[split.train].tolist()))) for split in splits
-            ),
+            classes=tuple(_list_classes(train, split) for split in splits),
         )
 
     def get_members(self) -> list[dict[str, str]]:
@@ -170,6 +175,16 @@ class _Plan:
             {"key": encode_id(key.id), "name": name, "address": address}
             for name, key, address in zip(self.names, self.keys, self.addresses, strict=True)
         ]
+
+
+def _list_classes(train: ArrayDataset, split: ClientSplit) -> tuple[str, ...]:
+    """Those that a node's training samples have, or the labels; of targets all."""
+    if train.task == CLASSIFICATION:
+        return tuple(train.classes[int(label)] for label in sorted(set(train.y[split.train].tolist())))
+    if train.task == REGRESSION:
+        return train.classes
+    counts = train.y[split.train].sum(0).tolist()
+    return tuple(name for name, count in zip(train.classes, counts, strict=True) if count)
 
 
 def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:

@@ -16,7 +16,7 @@ from typing import Any
 
 from chain.calendar import Calendar
 from chain.genesis import Genesis
-from chain.run import Run
+from chain.run import CLASSIFICATION, Run
 from ml.errors import PayloadError
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import get_kind
@@ -114,6 +114,8 @@ def make_model_file(
         "fednode.classes": json.dumps(list(run.classes)),
         "fednode.input": input_text,
     }
+    if run.task != CLASSIFICATION:
+        card |= {"fednode.task": run.task, "fednode.target": json.dumps(run.target, sort_keys=True)}
     data = _encode(arrays, card)
     info = pb.ModelInfo(
         applied_round=applied_round,
@@ -124,6 +126,8 @@ def make_model_file(
         model=json.dumps(run.model, sort_keys=True),
         classes=run.classes,
         input=input_text,
+        task=run.task,
+        target=None if run.target is None else json.dumps(run.target, sort_keys=True),
         numbers=sum(array.size for array in arrays.values()),
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),

@@ -19,7 +19,7 @@ from ml.data.base import Samples
 from ml.errors import MlError, Spoiled
 from ml.guard import OnRefused
 from ml.measures.alone import TrainedAlone
-from ml.measures.classification import Measures
+from ml.measures.kinds import AnyMeasures
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer
 from node.errors import NodeError
@@ -113,7 +113,7 @@ class Measured:
     """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
     was trained without the others, None where there is none."""
 
-    measures: Measures | None = None
+    measures: AnyMeasures | None = None
     alone: TrainedAlone | None = None
 
 
@@ -285,7 +285,7 @@ class Client(Protocol):
         self, round_number: int, aggregates: Iterable[Arrays], /, *, should_stop: Callable[[], bool] = ...
     ) -> Sequence[float]: ...
     def evaluate(self) -> Metrics: ...
-    def measure(self) -> Measures | None: ...
+    def measure(self) -> AnyMeasures | None: ...
     def state_arrays(self) -> Arrays: ...
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
 

@@ -38,7 +38,7 @@ from typing import Any
 
 from ml.guard import OnRefused
 from ml.measures.alone import TrainedAlone
-from ml.measures.classification import Measures
+from ml.measures.kinds import read_measures
 from node.training.checkpoint import Position
 from node.training.child_process import Call, ChildProcess
 from node.training.exchange import AGGREGATE, Exchange
@@ -156,7 +156,7 @@ class WorkerProcess:
         result = (await self._request(Call({"call": "measure"}, {}))).header["result"]
         measures, alone = result["measures"], result["alone"]
         return Measured(
-            None if measures is None else Measures.from_mapping(measures),
+            None if measures is None else read_measures(measures),
             None if alone is None else TrainedAlone.from_mapping(alone),
         )
 

@@ -39,6 +39,7 @@ from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, f
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame
 from node.training.trainer import Answer, Client, ProgressMeter, apply_to, get_info, score_with, train_with
+from node.training.worker_config import TERMS
 
 _log = logging.getLogger(__name__)
 
@@ -372,7 +373,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
     if config["threads"] is not None:
         torch.set_num_threads(config["threads"])
     torch.set_num_interop_threads(1)
-    genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
+    genesis = (*TERMS, "max_weight", "max_abs", "rounds", "num_members")
     client = make_client(
         Federation(**{name: config[name] for name in genesis}, plugins=Plugins.of(config["plugins"])),
         initial=initial,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ml.aggregation import MAX_WEIGHT
 from ml.seeding import derive_seed
-from ml.specs.base import MAX_ABS
+from ml.specs.task import MAX_ABS
+from ml.tasks import CLASSIFICATION
 from node.host.child import make_arguments
 from node.training.checkpoint import CHECKPOINTS, get_run_dir
 from node.training.frames import Frame
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from node.config.node_config import NodeConfig
     from node.training.trainer import RunTask
 
+TERMS = ("method", "model", "classes", "input", "task", "target")  # of a run
 WORKER_ARGUMENTS = make_arguments("node.training.worker_child")  # modules of the daemon's own directory stay out
 
 
@@ -37,6 +39,8 @@ class WorkerConfig:
     model: Mapping[str, Any]
     classes: tuple[str, ...]
     input: Mapping[str, Any]
+    task: str = CLASSIFICATION
+    target: Mapping[str, Any] | None = None
     data: Mapping[str, Any]
     seed: int
     initial_model: Path | bytes = field(repr=False)
@@ -63,7 +67,7 @@ class WorkerConfig:
 
     def encode(self) -> Frame:
         """The call that starts a worker."""
-        genesis = ("method", "model", "classes", "input", "max_weight", "max_abs", "rounds", "num_members")
+        genesis = (*TERMS, "max_weight", "max_abs", "rounds", "num_members")
         own = (
             "data",
             "seed",
@@ -96,6 +100,8 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         model=run.model,
         classes=run.classes,
         input=run.input,
+        task=run.task,
+        target=run.target,
         data=config.get_data(),
         seed=training.seed if run.number == 1 else derive_seed(training.seed, "run", run.number),
         initial_model=task.initial_model,

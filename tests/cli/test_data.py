@@ -286,7 +286,7 @@ def test_a_regression_is_refused_where_data_are_first_looked_at(capsys: Captured
         code, _, err = run(capsys, *asked)
         assert code != 0
         assert "prices.csv: the labels are 30 numbers that are not whole" in err
-        assert "is this a regression? Only classes are learned: name another column by data.columns.label" in err
+        assert "is this a regression? task: regression learns numbers: name another column by data.columns.label" in err
 
 
 def test_hundreds_of_classes_of_a_table_are_taken_where_they_are_listed(capsys: Captured, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from chain.changes.base import Kind
 from chain.changes.change import Change
 from chain.changes.members import AddMember
 from chain.changes.runs import EndRun, SetRounds, StartRun
-from chain.run import TERMS
 from chain.store.sqlite import SqliteStore
 from node.consensus.service import RoundService
 from node.errors import InvalidRequest, NotFound
@@ -72,7 +71,8 @@ def running(net: Cluster) -> Iterable[str]:
 
 def make_next_run(net: Cluster, rounds: int = 0, **terms: Any) -> StartRun:
     run = net.genesis.run
-    given = {**{name: run.to_terms()[name] for name in TERMS if name != "initial_model"}, "rounds": rounds, **terms}
+    given = {**run.to_terms(), "rounds": rounds, **terms}
+    del given["initial_model"]
     return StartRun(2, given, None)
 
 

@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from ml.data.base import Labels, SampleDomains
+from ml.data.base import AnyLabels, Labels, SampleDomains
 from ml.data.partition.base import ClientSplit, Indices, Scheme
 from ml.data.partition.by_domain import deal_domains
 from ml.data.partition.grammar import parse_partition, partition_from_mapping
 from ml.data.partition.iid import Domains
+from ml.data.partition.strata import stratify
 from ml.errors import DataError
 from ml.seeding import numpy_rng
 
 
 def make_partition(
     scheme: str | Scheme,
-    train_y: Labels,
-    test_y: Labels,
+    train_y: AnyLabels,
+    test_y: AnyLabels,
     num_clients: int,
     seed: int,
     shots: int | None = None,
@@ -29,7 +30,7 @@ def make_partition(
 ) -> list[ClientSplit]:
     """Deal a training and a test set out to `num_clients` clients. `shots` limits the samples per class of each; under
     `classes` a client draws by how much it differs from it, up to STD. `domains` are those of the data set, if it has
-    any of its own; only the scheme of that name looks at them.
+    any of its own; only the scheme of that name looks at them. Labels and targets are dealt out by `strata`.
 
     Raises DataError when the scheme cannot be met with these labels, or would leave a client without samples.
     """
@@ -43,6 +44,7 @@ def make_partition(
         raise DataError(
             f"partition: expected at least one sample for each of {num_clients} clients, got {len(train_y)}"
         )
+    train_y, test_y = stratify(train_y, test_y)
     rng = numpy_rng("partition", seed)
     if domains is not None and isinstance(scheme, Domains):
         splits = deal_domains(domains, train_y, num_clients, rng, shots)
@@ -66,7 +68,10 @@ def _deal(
 
 
 def splits_from_mapping(
-    mapping: Mapping[str, Any], train_y: Labels, test_y: Labels, domains: SampleDomains | None = None
+    mapping: Mapping[str, Any],
+    train_y: AnyLabels,
+    test_y: AnyLabels,
+    domains: SampleDomains | None = None,
 ) -> tuple[list[ClientSplit], int]:
     """The splits of all clients and the index of one, in `{scheme: iid, index: 3, of: 4, seed: 7, shots: null}`.
 
@@ -88,7 +93,10 @@ def splits_from_mapping(
 
 
 def split_from_mapping(
-    mapping: Mapping[str, Any], train_y: Labels, test_y: Labels, domains: SampleDomains | None = None
+    mapping: Mapping[str, Any],
+    train_y: AnyLabels,
+    test_y: AnyLabels,
+    domains: SampleDomains | None = None,
 ) -> ClientSplit:
     """The samples of client `index` alone. Raises DataError as `splits_from_mapping`."""
     splits, index = splits_from_mapping(mapping, train_y, test_y, domains)

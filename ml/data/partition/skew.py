@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.data.base import Labels
+from ml.data.base import AnyLabels
 from ml.data.partition.base import Counts, Indices
 
 
-def count_classes(parts: Sequence[Indices], y: Labels, num_classes: int) -> Counts:
+def count_classes(parts: Sequence[Indices], y: AnyLabels, num_classes: int) -> Counts:
     """The number of samples of each class in each part, [N, C]."""
-    return np.stack([np.bincount(y[part], minlength=num_classes) for part in parts])
+    y_N = np.asarray(y, np.int64)
+    return np.stack([np.bincount(y_N[part], minlength=num_classes) for part in parts])
 
 
 def compute_distances(counts_NC: Counts, whole_C: Counts) -> NDArray[np.float64]:

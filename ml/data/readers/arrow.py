@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from ml.data.base import Samples
 from ml.data.labels import IS_REGRESSION
-from ml.data.source import DataSource, Locate, Part, missing_label, require_extra
+from ml.data.outputs import find_columns, split_names, stack_outputs
+from ml.data.source import DataSource, Locate, Part, RawLabels, missing_label, require_extra
 from ml.errors import DataError
+from ml.tasks import CLASSIFICATION, MULTILABEL
 
 _IMAGES = ("image", "img")
 _LABELS = ("label", "labels")
@@ -56,6 +58,10 @@ class Columns:
         images = [name for name, type_ in self.types.items() if _is_image(type_)]
         return next((name for name in _IMAGES if name in images), images[0] if len(images) == 1 else None)
 
+    def find_classes(self, source: DataSource) -> tuple[str, ...] | None:
+        """The names of the classes, where the metadata have them; other tasks have none."""
+        return self.get_classes(self.find_label(source.label)) if source.task == CLASSIFICATION else None
+
     def get_classes(self, label: str) -> tuple[str, ...] | None:
         """The names that the metadata give the labels, if they do."""
         feature = self.features.get(label)
@@ -68,29 +74,41 @@ class Columns:
 
     def make_part(self, source: DataSource) -> Part:
         """The table's samples, labels read and the rest not."""
-        label = self.find_label(source.label)
         image = self.find_image(source.image)
-        labels = self._read_labels(label)
+        labels: RawLabels
+        outputs: tuple[str, ...] = ()
+        if source.task == CLASSIFICATION:
+            taken = [self.find_label(source.label)]
+            labels = self._read_labels(taken[0])
+        else:
+            taken = find_columns(source, self.types, self.place)
+            labels, outputs = self._read_outputs(taken, source)
         if not len(labels):
             raise DataError(f"{self.place}: expected rows, got none")
         if image is not None:
-            return self._make_images(image, labels)
-        features = [name for name in self.types if name != label and name not in self.index]
-        for name in features:
-            if not _is_number(self.types[name]):
-                raise DataError(f"{self.place}: column {name!r}: expected numbers or images, got {self.types[name]}")
+            return replace(self._make_images(image, labels), outputs=outputs)
+        features = [name for name in self.types if name not in taken and name not in self.index]
         if not features:
             raise DataError(f"{self.place}: expected a column besides the labels, got none")
         shape = (len(features), 1, 1)
         names = tuple(features)
-        return Part(self.place, labels, shape, lambda _: self._read_features(names), self.locate, features=names)
+        return Part(
+            self.place,
+            labels,
+            shape,
+            lambda _: self._read_features(names),
+            self.locate,
+            features=names,
+            outputs=outputs,
+            cells=lambda: {name: self.read(name).to_pylist() for name in names},
+        )
 
     def _get(self, name: str, key: str) -> str:
         if name not in self.types:
             raise DataError(f"data.columns.{key}: {self.place} has no column {name!r}: {', '.join(self.types)}")
         return name
 
-    def _make_images(self, image: str, labels: NDArray[np.int64] | NDArray[np.str_]) -> Part:
+    def _make_images(self, image: str, labels: RawLabels) -> Part:
         import pyarrow as pa
 
         if not _is_image(self.types[image]):
@@ -128,9 +146,25 @@ class Columns:
         hint = IS_REGRESSION if pa.types.is_floating(type_) else ""
         raise DataError(f"{self.place}: column {name!r}: expected whole numbers or text as labels, got {type_}{hint}")
 
+    def _read_outputs(self, taken: Sequence[str], source: DataSource) -> tuple[RawLabels, tuple[str, ...]]:
+        """The labels or targets of each row, and what they are called."""
+        columns = {name: self.read(name) for name in taken}
+        for name, column in columns.items():
+            self._refuse_nulls(name, column)
+        if source.task == MULTILABEL and len(taken) == 1 and not _is_number(self.types[taken[0]]):
+            return split_names([str(text) for text in columns[taken[0]].to_pylist()], source.outputs, self.locate)
+        for name in taken:
+            if not _is_number(self.types[name]):
+                raise DataError(f"{self.place}: column {name!r}: expected numbers, got {self.types[name]}")
+        made = {name: np.asarray(column.to_pylist(), np.float64) for name, column in columns.items()}
+        return stack_outputs(made, source.task, self.locate)
+
     def _read_features(self, names: Sequence[str]) -> Samples:
         import pyarrow as pa
 
+        for name in names:
+            if not _is_number(self.types[name]):
+                raise DataError(f"{self.place}: column {name!r}: expected numbers or images, got {self.types[name]}")
         columns = []
         for name in names:
             column = self.read(name)

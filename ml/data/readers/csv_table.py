@@ -2,24 +2,27 @@
 
 `data.path` is the file, or a directory with `train.csv` and `test.csv`. The label's column is `data.columns.label`
 ("label"), the paths' is `data.columns.image` ("image") if the file has it; without it every other column is a feature.
-Paths are relative to the file. Labels are whole numbers or names.
+Paths are relative to the file. Labels are whole numbers or names; of other tasks, what `ml.data.outputs` reads.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ml.data.base import Images
+from ml.data.base import Images, Shape
+from ml.data.outputs import find_columns, read_text_columns
 from ml.data.readers.images import SUFFIXES
-from ml.data.source import ALL, DataSource, Part, Parts, missing_label, require_extra
+from ml.data.source import ALL, DataSource, Part, Parts, RawLabels, missing_label, require_extra
 from ml.errors import DataError
+from ml.tasks import CLASSIFICATION
+
+CATEGORIES = "; categories and empty cells need input.columns and input.missing in genesis"
 
 
 def open_parts(source: DataSource) -> Parts:
@@ -86,33 +89,59 @@ class Table:
 
 def _open_part(path: Path, source: DataSource) -> Part:
     table = Table.read(path)
-    label = table.find(source.label, "label", "label")
-    if label is None:
-        raise DataError(missing_label(path, table.header))
-    names = [row[label].strip() for row in table.rows]
-    if "" in names:
-        raise DataError(
-            f"{table.locate(names.index(''))}: column {table.header[label]!r}: expected a label, got nothing"
-        )
+    if source.task == CLASSIFICATION:
+        label = table.find(source.label, "label", "label")
+        if label is None:
+            raise DataError(missing_label(path, table.header))
+        labels, taken, outputs = _read_classes(table, label), [label], tuple[str, ...]()
+    else:
+        labels, outputs, taken = read_outputs(table, source)
     image = table.find(source.image, "image", "image")
-    labels = np.array(names, np.str_)
     if image is None:
-        return _open_features(table, labels, [c for c in range(len(table.header)) if c != label])
+        columns = [c for c in range(len(table.header)) if c not in taken]
+        return replace(_open_features(table, labels, columns), outputs=outputs)
     require_extra("PIL", "pillow")
     files = [path.parent / row[image] for row in table.rows]
 
     def locate(i: int) -> str:
         return f"{table.locate(i)}: {files[i]}"
 
-    return Part.of_images(str(path), labels, lambda: files.__getitem__, locate)
+    return Part.of_images(str(path), labels, lambda: files.__getitem__, locate, outputs)
 
 
-def _open_features(table: Table, labels: NDArray[np.str_], columns: Sequence[int]) -> Part:
+def read_outputs(table: Table, source: DataSource) -> tuple[RawLabels, tuple[str, ...], list[int]]:
+    """The labels or targets of each row, what they are called, and the columns they are in. Raises DataError."""
+    taken = [table.header.index(name) for name in find_columns(source, table.header, table.path)]
+    cells = {table.header[c]: [row[c].strip() for row in table.rows] for c in taken}
+    y_NT, names = read_text_columns(cells, source.task, source.outputs, table.locate)
+    return y_NT, names, taken
+
+
+def _read_classes(table: Table, label: int) -> RawLabels:
+    names = [row[label].strip() for row in table.rows]
+    if "" in names:
+        raise DataError(
+            f"{table.locate(names.index(''))}: column {table.header[label]!r}: expected a label, got nothing"
+        )
+    return np.array(names, np.str_)
+
+
+def _open_features(table: Table, labels: RawLabels, columns: Sequence[int]) -> Part:
     if not columns:
         raise DataError(f"{table.path}: line 1: expected a column besides the labels, got none")
-    x_NCHW = read_features(table, columns)
     names, shape = tuple(table.header[c] for c in columns), (len(columns), 1, 1)
-    return Part(str(table.path), labels, shape, lambda _: x_NCHW, table.locate, features=names)
+
+    def read(_: Shape | None) -> Images:
+        return read_features(table, columns)
+
+    return Part(
+        str(table.path), labels, shape, read, table.locate, features=names, cells=lambda: get_cells(table, columns)
+    )
+
+
+def get_cells(table: Table, columns: Sequence[int]) -> dict[str, list[str]]:
+    """These columns as they stand there."""
+    return {table.header[c]: [row[c].strip() for row in table.rows] for c in columns}
 
 
 def read_features(table: Table, columns: Sequence[int]) -> Images:
@@ -138,7 +167,7 @@ def _find_wrong(table: Table, columns: Sequence[int]) -> DataError:
                 is_finite = False
             if not is_finite:
                 is_image = Path(row[c]).suffix.lower() in SUFFIXES
-                hint = f" (the path of an image? then data.columns.image={table.header[c]})" if is_image else ""
+                hint = f" (the path of an image? then data.columns.image={table.header[c]})" if is_image else CATEGORIES
                 return DataError(
                     f"{table.locate(i)}: column {table.header[c]!r}: expected a finite number, got {row[c]!r}{hint}"
                 )

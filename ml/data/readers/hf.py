@@ -31,7 +31,7 @@ def open_parts(source: DataSource) -> Parts:
     else:
         raise DataError(f"{path}: expected a directory of save_to_disk, with state.json or dataset_dict.json in it")
     first = _open_columns(folders.get(source.train_split) or next(iter(folders.values())))
-    classes = first.get_classes(first.find_label(source.label))
+    classes = first.find_classes(source)
     return Parts(str(path), {name: partial(_open_part, folder, source) for name, folder in folders.items()}, classes)
 
 

@@ -1,4 +1,5 @@
 """numpy's own archives: `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, and if need be `classes`, the names.
+`y` has a class for each sample, or by the run's task [N, T], several labels of 0 and 1 or several numbers.
 `data.path` is the file, or a directory in which it is the only one of its kind.
 
 Object arrays, which are pickles, are refused. A member is measured by its header before memory is taken for it.
@@ -16,13 +17,16 @@ from math import prod
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ml.data.array_layout import get_sample_shape, to_labels, to_samples
-from ml.data.base import Samples, Shape
+from ml.data.base import Outputs, Samples, Shape
+from ml.data.outputs import validate_outputs
 from ml.data.source import ALL, DataSource, Part, Parts
 from ml.errors import DataError
+from ml.tasks import CLASSIFICATION
 
 _BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError, SyntaxError)
 
@@ -111,6 +115,10 @@ def open_parts(source: DataSource) -> Parts:
             f"{file.path}: expected arrays x and y, or x_train, y_train, x_test and y_test "
             f"(got {', '.join(file.names) or 'none'})"
         )
+    if source.task != CLASSIFICATION:
+        return Parts(
+            str(file.path), {split: partial(_open_outputs, file, *names, source) for split, names in keys.items()}
+        )
     splits = {split: partial(open_part, file, x, y) for split, (x, y) in keys.items()}
     return Parts(str(file.path), splits, read_classes(file))
 
@@ -123,6 +131,35 @@ def read_classes(file: NpzFile) -> tuple[str, ...] | None:
     if names.ndim != 1 or names.dtype.kind != "U":
         raise DataError(f"{file.get_place('classes')}: expected a list of names, got {names.dtype} {list(names.shape)}")
     return tuple(str(name) for name in names)
+
+
+def read_outputs(file: NpzFile, y: str, num_samples: int, source: DataSource) -> tuple[Outputs, tuple[str, ...]]:
+    """The labels or targets [N, T] in member `y`, which may be [N] where there is one, and what member `classes` calls
+    them, or else their numbers. Raises DataError."""
+    array, place = file.read(y), file.get_place(y)
+    if array.dtype.kind not in "buif":
+        raise DataError(f"{place}: expected numbers, got {array.dtype}")
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or len(array) != num_samples or not array.shape[1]:
+        raise DataError(f"{place}: expected shape [{num_samples}, T], got {list(array.shape)}")
+    y_NT = array.astype(np.float64)
+    validate_outputs(y_NT, source.task, lambda i, t: f"{place}[{i}, {t}]")
+    names = read_classes(file) or tuple(map(str, range(y_NT.shape[1])))
+    if len(names) != y_NT.shape[1]:
+        raise DataError(f"{file.get_place('classes')}: expected {y_NT.shape[1]} names, got {len(names)}")
+    return y_NT, names
+
+
+def _open_outputs(file: NpzFile, x: str, y: str, source: DataSource) -> Part:
+    shape, place = file.get_shape(x), file.get_place(x)
+
+    def read(_: Shape | None) -> Samples:
+        return to_samples(file.read(x), place)
+
+    y_NT, names = read_outputs(file, y, shape[0] if shape else 0, source)
+    sample = get_sample_shape(shape, place)
+    return Part(place, y_NT, sample, read, lambda i: f"{file.path}: {x}[{i}], {y}[{i}]", outputs=names)
 
 
 def open_part(file: NpzFile, x: str, y: str) -> Part:

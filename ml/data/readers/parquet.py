@@ -30,7 +30,7 @@ def open_parts(source: DataSource) -> Parts:
         if source.train_split not in splits:
             splits = {ALL: files}
     first = _open_columns(next(iter(splits.values()))[:1])
-    classes = first.get_classes(first.find_label(source.label))
+    classes = first.find_classes(source)
     return Parts(str(path), {name: partial(_open_part, own, source) for name, own in splits.items()}, classes)
 
 

@@ -23,7 +23,7 @@ from ml.payload import Array, Arrays
 from ml.specs import MethodSpec, add_kind, get_kind
 from ml.specs.sharing import ModelSpec, PrototypeSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
-from ml.training.metrics import Prediction
+from ml.training.metrics import Prediction, answer
 
 AnySpec = TypeVar("AnySpec", bound=MethodSpec)
 AnyModelSpec = TypeVar("AnyModelSpec", bound=ModelSpec)
@@ -31,7 +31,7 @@ AnyPrototypeSpec = TypeVar("AnyPrototypeSpec", bound=PrototypeSpec)
 
 
 class Classifies(Generic[AnySpec]):
-    """Cross-entropy on the client's own samples; the classifier answers."""
+    """Cross-entropy, or the task's own loss, on the client's own samples; the classifier answers."""
 
     def __init__(self, spec: AnySpec) -> None:
         self.spec = spec
@@ -46,8 +46,7 @@ class Classifies(Generic[AnySpec]):
         return compute_cross_entropy(model, batch, context)
 
     def predict(self, state: State, x: Tensor) -> Prediction:
-        logits = state.model(x)
-        return Prediction(logits, logits.argmax(1))
+        return answer(state.model(x), self.spec.task.kind)
 
     def represent(self, state: State, x: Tensor) -> Tensor:
         return state.model.embed(x)

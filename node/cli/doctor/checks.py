@@ -281,7 +281,8 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     data = config.get_data()
     try:
         wanted = InputFormat.from_mapping(genesis.run.input)
-        train, test = open_dataset(data, shape=wanted.shape, classes=genesis.run.classes)
+        run = genesis.run
+        train, test = open_dataset(data, shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table)
         findings = check_data(train, test, input_=wanted, thorough=is_quick(train, test))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:
@@ -295,7 +296,8 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
         if finding.level == "warning":
             yield warn("data", finding.text, "fednode data inspect shows more")
     shown = f"{wanted.shape[0]} features" if train.is_table else f"shape {'x'.join(map(str, wanted.shape))}"
-    fits = f"{len(genesis.run.classes)} classes and {shown} as genesis has them"
+    noun = {"multilabel": "labels", "regression": "targets"}.get(genesis.run.task, "classes")
+    fits = f"{len(genesis.run.classes)} {noun} and {shown} as genesis has them"
     rows = "rows" if train.is_table else "samples"
     yield ok("data", f"{config.data.format}: {num_train} train / {num_test} test {rows}; {fits}")
 

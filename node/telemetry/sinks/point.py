@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from chain.schema import format_time
-from ml.measures.classification import Measures
+from ml.measures.kinds import AnyMeasures, get_kept, read_measures
 from node.telemetry.sinks.base import Point
 
 _COPIED = ("block", "miner", "view", "votes", "payload_bytes", "pulled_bytes", "bytes_sent", "seconds", "beta_s")
@@ -15,7 +15,7 @@ _COPIED = ("block", "miner", "view", "votes", "payload_bytes", "pulled_bytes", "
 
 def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
     """`record` is `RoundRecord.to_mapping`'s, in which None stands for numbers that are not finite."""
-    train, (measures, alone) = record.get("train", {}), read_measures(record)
+    train, (measures, alone) = record.get("train", {}), read_both(record)
     return {
         "time": format_time(at_ms),
         "node": node,
@@ -38,22 +38,21 @@ def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
     }
 
 
-def read_measures(record: Mapping[str, Any]) -> tuple[Measures | None, Measures | None]:
+def read_both(record: Mapping[str, Any]) -> tuple[AnyMeasures | None, AnyMeasures | None]:
     """Of this site's model, and of the one that was trained without the others, as a round's record has them."""
     told = record.get("measures"), (record.get("alone") or {}).get("measures")
-    own, alone = (None if one is None else Measures.from_mapping(one) for one in told)
+    own, alone = (None if one is None else read_measures(one) for one in told)
     return own, alone
 
 
-def list_by_class(measures: Measures) -> Iterator[tuple[str, str, float]]:
-    """Sensitivity and specificity of each class: name, class and value."""
+def list_by_class(measures: AnyMeasures) -> Iterator[tuple[str, str, float]]:
+    """The figures that are kept of each class, label or target: name, class and value."""
     for one in measures.by_class:
-        for name, value in (("sensitivity", one.sensitivity), ("specificity", one.specificity)):
-            if value is not None:
-                yield name, one.name, value
+        for name, value in get_kept(one).items():
+            yield name, one.name, value
 
 
-def _list_all(measures: Measures | None) -> dict[str, float]:
+def _list_all(measures: AnyMeasures | None) -> dict[str, float]:
     """Of all classes, and of each."""
     if measures is None:
         return {}

@@ -26,7 +26,7 @@ from ml.specs import (
     get_spec,
 )
 from ml.specs.architectures import parameter_shapes
-from ml.specs.base import MAX_ABS
+from ml.specs.task import MAX_ABS
 from support.data.contributions import author, prototypes
 
 MLP = {"name": "mlp", "hidden": [4, 2]}

@@ -148,7 +148,7 @@ def test_floats_as_labels_ask_whether_it_is_a_regression(tmp_path: Path) -> None
     pq.write_table(pa.table({"f": [1.0, 2.0], "label": [0.5, 1.5]}), tmp_path / "a.parquet")
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 3), np.float32), y=np.array([0.5, 1.5]))
     for name in ("parquet", "npz"):
-        with pytest.raises(DataError, match=re.escape("; is this a regression? Only classes are learned")):
+        with pytest.raises(DataError, match=re.escape("; is this a regression? task: regression learns numbers")):
             get_classes({"format": name, "path": str(tmp_path / f"a.{name}")})
 
 

@@ -14,7 +14,6 @@ from chain.block import Answer, Body, Digest
 from chain.changes.base import Kind
 from chain.changes.members import AddMember, ReplaceKey
 from chain.changes.runs import SetRounds, StartRun
-from chain.run import TERMS
 from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
 from node.consensus.consent import Consent
@@ -73,7 +72,7 @@ class Site:
 
     def make_run(self, rounds: int = 5) -> StartRun:
         run = self.chain.state.run
-        terms = {name: run.to_terms()[name] for name in TERMS if name != "initial_model"} | {"rounds": rounds}
+        terms = {name: value for name, value in run.to_terms().items() if name != "initial_model"} | {"rounds": rounds}
         return StartRun(run.number + 1, terms, run.initial_model)
 
 

@@ -251,6 +251,28 @@ def test_a_file_takes_the_place_of_whole_sections() -> None:
     assert (kind.terms["rounds"], kind.terms["model"]) == (7, MODEL)
 
 
+def test_a_run_of_numbers_follows_one_of_classes_and_the_other_way_round(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("".join(["f,dose\n", *(f"{i},{i / 2}\n" for i in range(10))]))
+    data = {"format": "csv", "path": str(table), "columns": {"label": "dose"}}
+    run: dict[str, Any] = {"task": "regression", "classes": ["dose"], "target": {"mean": [2.0], "std": [1.0]}}
+    run |= {"input": {"shape": [1, 1, 1], "resize": None, "mean": [0.0], "std": [1.0]}}
+    built = build("start_run", run=run, initial=DIGEST, data=data)
+    assert (built.after.run.task, built.after.run.target) == ("regression", {"mean": [2.0], "std": [1.0]})
+    assert any(
+        "task" in line and "regression" in line for line in map(str, compute_differences(GENESIS.state, built.after))
+    )
+    columns = [{"name": "f", "values": ["a", "b"]}, {"name": "g"}]
+    agreed = run["input"] | {"shape": [3, 1, 1], "columns": columns, "missing": "zero"}
+    kind = get_kind("start_run", run=run | {"input": agreed}, initial=DIGEST)
+    assert kind.terms["input"]["columns"] == columns
+    back = build("start_run", state=built.after, set=["task=classification", "classes=[a,b]"], initial=DIGEST)
+    assert (back.after.run.task, back.after.run.target) == ("classification", None)
+    with pytest.raises(ChangeRefused, match=r"this site's data do not fit: .*expected 2 columns, dose, weight, got 1"):
+        build("start_run", run=run | {"classes": ["dose", "weight"], "target": None}, initial=DIGEST, data=data)
+    refuse("start_run", "dfpl trains classification alone", run={**run, "method": {"name": "dfpl"}}, initial=DIGEST)
+
+
 @pytest.mark.parametrize(
     ("terms", "problem"),
     [

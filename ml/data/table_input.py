@@ -1,0 +1,215 @@
+"""A table's columns as a run has agreed on them: categories as one feature for each of their values, and what stands
+for a cell that is empty.
+
+    columns   by name, in the order of the features; with `values` a column is a category, and becomes a feature for
+              each of them, 1 for the one a row has. Other columns of a site's table are not looked at. Without
+              `columns` all are numbers, in the order of the file
+    missing   of an empty cell: refuse, or take the run's mean of a number, or zero. A category then has no value
+    unknown   of a value that is not among a category's: refuse, or other, which is one more feature of each category
+
+It is the same at training, at prediction and at evaluation, so that nothing of a row hangs on the rows beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.errors import DataError, suggest
+
+MISSING, UNKNOWN = ("refuse", "mean", "zero"), ("refuse", "other")
+EMPTY = ("", "NA", "N/A", "NaN", "nan", "null", "None")
+MAX_VALUES = 100  # of a category that is found by itself
+
+Cells = Mapping[str, Sequence[Any]]  # of a table, by column: text, or numbers and None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One of a table's: a number, or with `values` a category."""
+
+    name: str
+    values: tuple[str, ...] = ()
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {"name": self.name} | ({"values": list(self.values)} if self.values else {})
+
+
+@dataclass(frozen=True, slots=True)
+class TableInput:
+    """What a run's `input` says of tables. `mean` is the run's, of each feature; where nobody has measured it yet, a
+    table's own stands for it."""
+
+    columns: tuple[Column, ...] | None = None
+    missing: str = "refuse"
+    unknown: str = "refuse"
+    mean: tuple[float, ...] = ()
+
+    @classmethod
+    def from_mapping(cls, input_: Mapping[str, Any], mean: tuple[float, ...] = ()) -> Self | None:
+        """Of a run's `input`; None where that says nothing of tables. Raises DataError."""
+        if not any(input_.get(key) is not None for key in ("columns", "missing", "unknown")):
+            return None
+        chosen = {}
+        for key, choices in (("missing", MISSING), ("unknown", UNKNOWN)):
+            chosen[key] = input_.get(key) or choices[0]
+            if chosen[key] not in choices:
+                raise DataError(f"input.{key}: expected one of {', '.join(choices)}, got {chosen[key]!r}")
+        given = input_.get("columns")
+        columns = None if given is None else tuple(_read_column(i, item) for i, item in enumerate(_read_list(given)))
+        if columns is not None and len({column.name for column in columns}) != len(columns):
+            raise DataError("input.columns: expected each name once")
+        return cls(columns, chosen["missing"], chosen["unknown"], mean)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As it stands in a run's `input`: what is not set is left out."""
+        told: dict[str, Any] = {}
+        if self.columns is not None:
+            told["columns"] = [column.to_mapping() for column in self.columns]
+        rules = {"missing": self.missing, "unknown": self.unknown}
+        return told | {key: value for key, value in rules.items() if value != "refuse"}
+
+    def get_features(self, columns: Sequence[Column]) -> list[str]:
+        """The names of the features of these columns."""
+        names: list[str] = []
+        for column in columns:
+            if not column.values:
+                names.append(column.name)
+                continue
+            others = ["(other)"] if self.unknown == "other" else []
+            names += [f"{column.name}={value}" for value in (*column.values, *others)]
+        return names
+
+    def get_numbers(self, num_features: int) -> NDArray[np.bool_]:
+        """Which features are numbers, not values of a category."""
+        if self.columns is None:
+            return np.ones(num_features, np.bool_)
+        other = int(self.unknown == "other")
+        return np.concatenate([np.full(len(c.values) + other if c.values else 1, not c.values) for c in self.columns])
+
+    def choose(self, names: Sequence[str], place: object) -> list[Column]:
+        """The columns that become features, of a table's own `names`. Raises DataError."""
+        if self.columns is None:
+            return [Column(name) for name in names]
+        for column in self.columns:
+            if column.name not in names:
+                raise DataError(f"{place}: expected a column {column.name!r} of genesis: {suggest(column.name, names)}")
+        return list(self.columns)
+
+    def encode(self, cells: Cells, locate: Callable[[int], str]) -> NDArray[np.float32]:
+        """The features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be."""
+        blocks: list[NDArray[np.float64]] = []
+        for column in self.choose(list(cells), "the table"):
+            texts = cells[column.name]
+            blocks.append(
+                self._encode_category(column, texts, locate)
+                if column.values
+                else self._encode_number(column.name, texts, locate, sum(block.shape[1] for block in blocks))
+            )
+        x_NF = np.concatenate(blocks, axis=1).astype(np.float32)
+        return x_NF.reshape(*x_NF.shape, 1, 1)
+
+    def _encode_category(
+        self, column: Column, cells: Sequence[Any], locate: Callable[[int], str]
+    ) -> NDArray[np.float64]:
+        place = {value: i for i, value in enumerate(column.values)}
+        x = np.zeros((len(cells), len(place) + (self.unknown == "other")))
+        for i, cell in enumerate(cells):
+            text = to_text(cell)
+            if text in place:
+                x[i, place[text]] = 1.0
+            elif text in EMPTY:
+                self._refuse_missing(column.name, i, locate)
+            elif self.unknown == "other":
+                x[i, -1] = 1.0
+            else:
+                expected = ", ".join(column.values[:10]) + (", …" if len(column.values) > 10 else "")
+                raise DataError(f"{locate(i)}: column {column.name!r}: expected one of {expected}, got {text!r}")
+        return x
+
+    def _encode_number(
+        self, name: str, cells: Sequence[Any], locate: Callable[[int], str], feature: int
+    ) -> NDArray[np.float64]:
+        x = np.empty((len(cells), 1))
+        for i, cell in enumerate(cells):
+            value = parse_number(cell)
+            if value is None:
+                raise DataError(f"{locate(i)}: column {name!r}: expected a finite number, got {to_text(cell)!r}")
+            if math.isnan(value):
+                self._refuse_missing(name, i, locate)
+            x[i] = value
+        is_missing = np.isnan(x)
+        if is_missing.any():
+            x[is_missing] = 0.0 if self.missing == "zero" else self._get_mean(feature, x)
+        return x
+
+    def _get_mean(self, feature: int, x: NDArray[np.float64]) -> float:
+        if self.mean:
+            return self.mean[feature if len(self.mean) > 1 else 0]
+        known = x[~np.isnan(x)]
+        return float(known.mean()) if len(known) else 0.0
+
+    def _refuse_missing(self, name: str, i: int, locate: Callable[[int], str]) -> None:
+        if self.missing == "refuse":
+            raise DataError(
+                f"{locate(i)}: column {name!r}: expected a value, got none; genesis' input.missing may be mean or zero"
+            )
+
+
+def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
+    """Every column as what its cells are: a number, or a category of the values that it has. Raises DataError for text
+    that is different in nearly every row."""
+    columns = []
+    for name, texts in cells.items():
+        if all(parse_number(cell) is not None for cell in texts):
+            columns.append(Column(name))
+            continue
+        values = tuple(sorted({to_text(cell) for cell in texts} - set(EMPTY)))
+        if len(values) > MAX_VALUES:
+            raise DataError(
+                f"{place}: column {name!r} has {len(values)} different texts, such as {values[0]!r}: expected numbers, "
+                f"or a category of at most {MAX_VALUES} values; take the column out, or list input.columns"
+            )
+        columns.append(Column(name, values))
+    return tuple(columns)
+
+
+def parse_number(cell: Any) -> float | None:
+    """A finite number, no number (nan) for an empty cell, None for anything else."""
+    if cell is None or (isinstance(cell, str) and cell in EMPTY):
+        return math.nan
+    try:
+        value = float(cell)
+    except (TypeError, ValueError):
+        return None
+    if math.isnan(value):
+        return math.nan
+    return value if abs(value) <= float(np.finfo(np.float32).max) else None
+
+
+def to_text(cell: Any) -> str:
+    """A cell as a category's values are written; nothing for an empty one."""
+    return "" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else str(cell).strip()
+
+
+def _read_list(given: Any) -> Sequence[Any]:
+    if not isinstance(given, list | tuple) or not given:
+        raise DataError(f"input.columns: expected a list of {{name: …, values: […]}}, got {given!r}")
+    return given
+
+
+def _read_column(i: int, item: Any) -> Column:
+    path = f"input.columns[{i}]"
+    if not isinstance(item, Mapping) or not set(item) <= {"name", "values"} or not isinstance(item.get("name"), str):
+        raise DataError(f"{path}: expected {{name: …}} or {{name: …, values: […]}}, got {item!r}")
+    values = item.get("values") or ()
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
+        raise DataError(f"{path}.values: expected a list of texts, got {values!r}")
+    if len(set(values)) != len(values):
+        raise DataError(f"{path}.values: expected each value once")
+    return Column(item["name"], tuple(values))

@@ -1,0 +1,50 @@
+"""Measures by the kind of task: made of answers, and read back from what was kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ml.measures.classification import ClassMeasures, Floats, Measures, measure
+from ml.measures.multilabel import LabelMeasures, measure_labels
+from ml.measures.regression import OneTarget, TargetMeasures, measure_targets
+from ml.tasks import CLASSIFICATION, MULTILABEL
+
+AnyMeasures = Measures | LabelMeasures | TargetMeasures
+
+
+def measure_answers(kind: str, y: Any, labels: Any, said: Floats, loss: float) -> AnyMeasures:
+    """Of N >= 1 samples: `y` as the task has it, the labels that were given, and probabilities; of a regression the
+    values, in the targets' own units, twice."""
+    if kind == CLASSIFICATION:
+        return measure(y, labels, said, loss)
+    if kind == MULTILABEL:
+        return measure_labels(np.asarray(y, np.int64), labels, said, loss)
+    return measure_targets(np.asarray(y, np.float64), said, loss)
+
+
+def read_measures(mapping: Mapping[str, Any]) -> AnyMeasures:
+    """Of what `to_mapping` gave. Raises TypeError for anything else."""
+    match mapping.get("kind"):
+        case "multilabel":
+            return LabelMeasures.from_mapping(mapping)
+        case "regression":
+            return TargetMeasures.from_mapping(mapping)
+        case _:
+            return Measures.from_mapping(mapping)
+
+
+KEPT = (
+    "sensitivity",
+    "specificity",
+    "mae",
+    "rmse",
+    "r2",
+)  # of a class, label or target
+
+
+def get_kept(one: ClassMeasures | OneTarget) -> dict[str, float]:
+    """The figures of one class, label or target that monitoring keeps, by name."""
+    return {name: value for name, value in one.get_values().items() if name in KEPT}

@@ -1,0 +1,130 @@
+"""Measures of answers that are sets of labels: each label's own counts and curves, and what all of them come to.
+
+A label is for its own measures what one class against all others is (`ml.measures.classification`): it was there or
+not, and was given or not. Over all labels F1 is the mean of theirs (macro), or that of their counts together (micro);
+`exact_match` is the fraction of samples that have every label right, and `hamming_loss` that of single answers that are
+wrong. Tests hold every value to scikit-learn's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from ml.measures.classification import MAX_CLASSES, ClassMeasures, Floats, Ints, compute_areas, compute_mean
+from ml.measures.intervals import Interval, compute_wilson
+from ml.tasks import MULTILABEL
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMeasures:
+    """The answers to N samples, each of which has any of L labels.
+
+    `num_exact` samples have all labels right, and `num_wrong` of the N x L answers are not. `counts` int[L][3] has of
+    each label how many samples have it, how many were given it, and how many of both; `auc` and `average_precision` are
+    None where no sample has it, or all do. `brier` is the mean squared error of the probabilities. `num_alike` is how
+    many samples were given the commonest set of labels. Beyond 64 labels there are no figures of single ones.
+    """
+
+    num_samples: int
+    num_exact: int
+    num_wrong: int
+    num_labels: int
+    num_alike: int
+    loss: float | None
+    prior: float
+    brier: float
+    micro: Sequence[int]
+    counts: Sequence[Sequence[int]] | None = None
+    auc: Sequence[float | None] | None = None
+    average_precision: Sequence[float | None] | None = None
+    classes: Sequence[str] | None = None
+    kind: str = MULTILABEL
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+        """Of what `to_mapping` gave. Raises TypeError for anything else."""
+        return cls(**mapping)
+
+    @property
+    def exact_match(self) -> float:
+        return self.num_exact / self.num_samples
+
+    @property
+    def hamming_loss(self) -> float:
+        return self.num_wrong / (self.num_samples * self.num_labels)
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """Of the figures of all labels that follow from counts, by name."""
+        return {"exact_match": compute_wilson(self.num_exact, self.num_samples)}
+
+    @property
+    def by_class(self) -> list[ClassMeasures]:
+        """Each label, in the run's order; empty where the counts were left out."""
+        return [
+            ClassMeasures(
+                name=str(i) if self.classes is None else self.classes[i],
+                num_samples=actual,
+                num_given=given,
+                num_correct=both,
+                num_all=self.num_samples,
+                given=(),
+                auc=None if self.auc is None else self.auc[i],
+                average_precision=None if self.average_precision is None else self.average_precision[i],
+            )
+            for i, (actual, given, both) in enumerate(self.counts or ())
+        ]
+
+    def summarise(self) -> dict[str, float]:
+        """The figures of all labels together, by name; those that there is no saying are not there."""
+        by_class = self.by_class
+        actual, given, both = self.micro
+        found = {
+            "exact_match": self.exact_match,
+            "hamming_loss": self.hamming_loss,
+            "macro_f1": compute_mean([one.f1 for one in by_class]),
+            "micro_f1": 2 * both / (actual + given) if actual + given else None,
+            "auc": compute_mean([one.auc for one in by_class]),
+            "average_precision": compute_mean([one.average_precision for one in by_class]),
+            "brier": self.brier,
+            "loss": self.loss,
+        }
+        return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
+
+
+def measure_labels(y_NL: Ints, labels_NL: Ints, probabilities_NL: Floats, loss: float) -> LabelMeasures:
+    """The measures of N >= 1 samples whose labels are `y_NL`, 0 or 1 each, and were said to be `labels_NL`."""
+    is_there, is_given = y_NL > 0, labels_NL > 0
+    counts_L3 = np.stack([is_there.sum(0), is_given.sum(0), (is_there & is_given).sum(0)], axis=1)
+    num_labels = y_NL.shape[1]
+    shown = num_labels <= MAX_CLASSES
+    areas = [compute_areas(is_there[:, i], probabilities_NL[:, i]) for i in range(num_labels)] if shown else []
+    return LabelMeasures(
+        num_samples=len(y_NL),
+        num_exact=int((is_there == is_given).all(1).sum()),
+        num_wrong=int((is_there != is_given).sum()),
+        num_labels=num_labels,
+        num_alike=int(np.unique(is_given, axis=0, return_counts=True)[1].max()),
+        loss=loss if math.isfinite(loss) else None,
+        prior=compute_prior(is_there.mean(0)),
+        brier=float(np.square(probabilities_NL - is_there).mean()),
+        micro=counts_L3.sum(0).tolist(),
+        counts=counts_L3.tolist() if shown else None,
+        auc=[auc for auc, _ in areas] if shown else None,
+        average_precision=[precision for _, precision in areas] if shown else None,
+    )
+
+
+def compute_prior(shares_L: Floats) -> float:
+    """The loss that the labels' prevalences alone have."""
+    known_L = shares_L[(shares_L > 0) & (shares_L < 1)]
+    return float(-(known_L * np.log(known_L) + (1 - known_L) * np.log(1 - known_L)).sum() / len(shares_L))
