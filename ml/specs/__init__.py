@@ -31,7 +31,7 @@ from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
 from ml.specs.local import LocalSpec
 from ml.specs.moon import MoonHyperparameters, MoonSpec
 from ml.specs.mpfedcl import MpFedClHyperparameters, MpFedClSpec
-from ml.specs.own import load_spec
+from ml.specs.own import is_offered, load_spec
 from ml.specs.peers import PeerHyperparameters, PeerSpec
 from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
 from ml.specs.statistics import StatisticsSpec, agree, count_own_rounds
@@ -145,7 +145,7 @@ def get_spec(
         raise SpecError("method.name", f"expected one of {', '.join(METHODS)}, got {name!r}")
     if name in METHODS and "plugin" in method:
         raise SpecError("method.plugin", f"expected none: {name} is fednode's own")
-    if name not in METHODS and plugins == NO_PLUGINS and "plugin" not in method:
+    if name not in METHODS and "plugin" not in method and (plugins == NO_PLUGINS or not is_offered(name)):
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
     own_rounds, scale = count_own_rounds(rounds, input_ or {}), TargetScale.from_mapping(target)
     task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs, kind, scale)

@@ -49,6 +49,11 @@ def load_spec(method: Mapping[str, Any], task: Task, plugins: Plugins) -> Method
     return spec
 
 
+def is_offered(name: str) -> bool:
+    """Whether an installed plugin has a method or a loop of this name."""
+    return any(entry.name == name for entry in (*list_offered("methods"), *list_offered("loops")))
+
+
 def load_spec_class(name: str, plugins: Plugins, recorded: PluginRecord | None = None) -> type[MethodSpec]:
     """The class of specs that an entry point of this name stands for. Raises PluginRefused, and SpecError where the
     plugin's code fails or gives something else."""

@@ -157,7 +157,7 @@ def test_what_a_daemon_would_have_to_run_is_found() -> None:
 def test_settings_that_are_none_are_found() -> None:
     with pytest.raises(DoesNotConform, match=r"method\.no_such: unknown key"):
         check_method("fedavg", settings={"no_such": 1})
-    with pytest.raises(DoesNotConform, match="no installed plugin offers 'no-such-method'"):
+    with pytest.raises(DoesNotConform, match="unknown method 'no-such-method'"):
         check_method("no-such-method")
 
 
