@@ -213,6 +213,8 @@ def test_a_genesis_of_data_has_what_is_recommended_and_says_what_normalises(caps
     assert f"input.mean and input.std are of csv:{tmp_path / 'a.csv'}, and all members see them" in err
     assert own.input["mean"] == pytest.approx([0.002, 200])
     assert own.input["std"] == pytest.approx([0.001, 100])
+    filled, _ = make("--set", "input.columns=auto", "--set", "input.missing=mean")  # which needs a mean at once
+    assert (filled.input["missing"], filled.input["mean"]) == ("mean", own.input["mean"])
     own, err = make("--set", "input.normalize=none", "--set", "lambda=1")
     assert "input.mean" not in err
     assert (own.method["lambda"], own.input["mean"], own.input["std"]) == (1.0, [0.0], [1.0])
