@@ -19,9 +19,9 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from chain.block import Block, Certificate, Digest, Id
+from chain.block import Approval, Block, Certificate, Digest, Id
 from chain.changes.execution import compute_next_state
 from chain.codec import decode_block, encode_certificate
 from chain.errors import (
@@ -59,6 +59,13 @@ from chain.store.signed_slots import (
 )
 from chain.store.watermark import Mark, Watermark, describe_loss, read_mark, write_mark
 from chain.validation import validate_certificate
+
+
+class ResetOutcome(NamedTuple):
+    """The highest height that the node had signed, and whether its operator's answers to changes could be kept."""
+
+    signed_height: int
+    kept_answers: bool
 
 
 class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
@@ -138,10 +145,10 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
                 os.close(lock)
 
     @classmethod
-    def reset(cls, path: Path, faults: Faults | None = None) -> int:
+    def reset(cls, path: Path, faults: Faults | None = None) -> ResetOutcome:
         """Delete chain, rounds, evidence and blobs; keep genesis, what this node signed (its operator's answers to
-        changes, too) and what its lock rests on, and the blobs that both name last: it goes on bound by its word.
-        Returns the highest height signed.
+        changes, too, if they can be read) and what its lock rests on, and the blobs that both name last: it goes on
+        bound by its word.
 
         Only the kept rows are read, so a damaged chain can be reset. The new database takes the old one's place in one
         rename: a crash leaves one or the other.
@@ -153,7 +160,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
             with closing(connect(database, readonly=False)) as connection:
                 rows = Rows(database, connection)
                 genesis = Genesis.from_mapping(json.loads(rows.get_identity()))
-                signed, answers = list(read_signed(rows, 0)), read_own_answers(rows)
+                signed, answers = list(read_signed(rows, 0)), _read_answers(rows)
                 locked, prevotes = read_justifications(rows)
             if database.with_name(f"{DATABASE}-wal").exists():
                 raise StoreCorrupted(f"{database}: its write-ahead log could not be written back, nothing was reset")
@@ -168,7 +175,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
                 rows.create(genesis)
                 for row in signed:
                     write_signed(rows, *row)
-                for answer in answers:
+                for answer in answers or ():
                     write_own_answer(rows, answer)
                 connection.executemany("INSERT INTO locked VALUES (?, ?, ?, ?)", locked)
                 connection.executemany("INSERT INTO prevotes VALUES (?, ?, ?, ?, ?)", prevotes)
@@ -189,7 +196,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
             for _, _, data, _ in locked:
                 keep |= get_block_digests(decode_stored("locked block", partial(decode_block, genesis.chain_id), data))
             BlobFiles(path, readonly=False, faults=faults).prune_blobs(keep)
-            return newest
+            return ResetOutcome(newest, answers is not None)
         finally:
             if lock is not None:
                 os.close(lock)
@@ -380,6 +387,14 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
         for block in self.get_justification(above)[0]:
             digests |= get_block_digests(block)
         return digests
+
+
+def _read_answers(rows: Rows) -> list[Approval] | None:
+    """None where they are damaged: a site can answer again, and not sign again."""
+    try:
+        return read_own_answers(rows)
+    except StoreCorrupted:
+        return None
 
 
 def _refuse_if_absent(database: Path) -> None:

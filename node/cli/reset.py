@@ -57,7 +57,7 @@ def reset(
             raise NotFound(f"{data_dir}: expected a node's data directory, but no node has run there")
         if not yes:
             _ask(data_dir, keep_model)
-        signed_height = SqliteStore.reset(data_dir)
+        signed_height, kept_answers = SqliteStore.reset(data_dir)
     except StoreLocked as error:
         raise NodeError(f"{data_dir}: a node is running on it; stop it first") from error
     except StoreCorrupted as error:
@@ -72,8 +72,15 @@ def reset(
             shutil.rmtree(data_dir / CHECKPOINTS)
     except OSError as error:
         raise NodeError(f"{error.filename}: cannot be deleted ({error.strerror})") from error
+    if not kept_answers:
+        print(
+            "fednode: what this site answered to changes is damaged and gone: approve again what it is to train in, "
+            "and take back again what it took back (fednode proposals)",
+            file=sys.stderr,
+        )
     if as_json:
         facts = {"data_dir": str(data_dir), "kept_model": keep_model, "signed_height": signed_height}
+        facts["kept_answers"] = kept_answers
         print_json(facts)
         return
     print(f"{data_dir}: reset; {'the model is kept' if keep_model else 'the model is gone'}")

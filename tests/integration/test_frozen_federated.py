@@ -15,6 +15,7 @@ from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.models import dump_parameters, resolve_model
 from ml.payload import Array, decode_arrays, encode_arrays
+from ml.plugins import ANY_PLUGIN
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs.run_schema import describe_payloads
 from node.ledger.audit import run_audit
@@ -60,7 +61,13 @@ def test_members_send_what_trains_and_reach_the_simulations_aggregates(
     model = resolve_model(named, input_["shape"], len(classes))
     initial = make_initial_aggregate(model, input_["shape"], len(classes), 1)
     federation = Federation(
-        method=method, model=model, classes=classes, input=input_, rounds=ROUNDS, num_members=len(NODES)
+        method=method,
+        model=model,
+        classes=classes,
+        input=input_,
+        rounds=ROUNDS,
+        num_members=len(NODES),
+        plugins=ANY_PLUGIN,
     )
     clients = make_clients(federation, data=DATA, partition="iid", run_seed=1, initial=initial)
     frozen = clients[0].spec.task.layout.frozen
@@ -163,7 +170,13 @@ class _Terms:
 
 def describe(run: Run, model: dict[str, Any]) -> dict[str, Any]:
     federation = Federation(
-        method=run.method, model=model, classes=run.classes, input=run.input, rounds=2, num_members=len(NODES)
+        method=run.method,
+        model=model,
+        classes=run.classes,
+        input=run.input,
+        rounds=2,
+        num_members=len(NODES),
+        plugins=ANY_PLUGIN,
     )
     return describe_payloads(federation.get_spec())
 

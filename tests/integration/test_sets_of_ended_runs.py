@@ -54,7 +54,7 @@ class Site:
 
     def begin_next_run(self) -> None:
         run = self.chain.state.run
-        terms = {name: run.to_terms()[name] for name in TERMS if name != "initial_model"}
+        terms = {name: run.to_terms()[name] for name in TERMS if name in run.to_terms() and name != "initial_model"}
         initial = sha256(INITIAL_MODEL).digest()
         self.change(StartRun(run.number + 1, terms | {"method": dict(run.method) | {"share": False}}, initial))
 

@@ -121,6 +121,7 @@ def test_a_damaged_database_is_named_with_a_way_out_that_works(
     if damage is cut_database:
         return  # what was signed is damaged too, so only the copy is left
     assert main(["unsafe-reset", "--yes", "--config", str(directory / "node0.yaml")]) == 0
+    assert ("approve again" in capsys.readouterr().err) == (damage is damage_page)
     with SqliteStore.open(data, GENESIS) as store:
         assert (store.head_height, store.silent_until) == (0, 0)
 

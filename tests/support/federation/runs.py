@@ -12,6 +12,7 @@ from chain.run import Run
 from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import decode_arrays, encode_arrays
+from ml.plugins import ANY_PLUGIN
 from node.training.trainer import InlineTrainer, RunTask, Trained, TrainerInfo
 from support.federation.cluster import Cluster, cluster
 from support.federation.virtual_time import run_virtual
@@ -54,6 +55,7 @@ class RunTrainer(InlineTrainer):
             input=run.input,
             rounds=run.rounds,
             num_members=self._num_clients,
+            plugins=ANY_PLUGIN,
         )
         clients = make_clients(
             federation,

@@ -13,6 +13,7 @@ from ml.data import get_classes, get_default_input
 from ml.methods.base import Trained
 from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
+from ml.plugins import ANY_PLUGIN
 from ml.specs import AuthorPayloads, add_kind, compute_aggregate
 
 torch.set_num_threads(1)  # as in a simulation and a worker; more only wait for each other on so small a model
@@ -39,6 +40,7 @@ def make_digit_clients(
         input=get_default_input({"format": "digits"}, model),
         rounds=rounds,
         num_members=num_clients,
+        plugins=ANY_PLUGIN,
     )
     return make_clients(federation, data={"format": "digits"}, partition=partition, run_seed=seed, shots=shots)
 

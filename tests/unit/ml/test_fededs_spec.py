@@ -454,6 +454,7 @@ def test_settings_that_cannot_be_are_refused_by_their_place(settings: dict[str, 
 def test_a_models_own_norm_is_in_fednovas_way_alone() -> None:
     own = {
         "name": "mine:make",
+        "plugin": {"name": "mine", "version": "1", "sha256": "0" * 64},
         "parameters": {"norm": [4], "fc.weight": [10, 4]},
         "buffers": {},
         "embedding": 4,

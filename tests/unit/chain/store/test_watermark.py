@@ -114,10 +114,10 @@ def test_a_reset_loses_the_chain_on_purpose_and_what_was_lost_before_stays_lost(
     with SqliteStore.open(tmp_path / "other", GENESIS) as store:
         store.put_vote(vote_for(ZERO, 1))
         store.append(*CHAIN[0])
-    assert SqliteStore.reset(tmp_path / "other") == 1
+    assert SqliteStore.reset(tmp_path / "other").signed_height == 1
     with SqliteStore.open(tmp_path / "other", GENESIS) as store:
         assert (store.head_height, store.silent_until) == (0, 0)
-    assert SqliteStore.reset(old_copy) == 1
+    assert SqliteStore.reset(old_copy).signed_height == 1
     with SqliteStore.open(old_copy, GENESIS) as store:
         assert (store.head_height, store.silent_until) == (0, 4)
 

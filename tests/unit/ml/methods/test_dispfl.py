@@ -92,6 +92,7 @@ def test_biases_are_whole_and_so_is_a_tensor_too_small_to_be_thinned_out() -> No
 
 def test_a_buffer_of_a_users_own_model_is_sent_whole_whatever_its_shape() -> None:
     own = {"name": "a.b:make", "parameters": {"fc.weight": [10, 64]}, "buffers": {"table": [64, 64]}}
+    own["plugin"] = {"name": "a", "version": "", "sha256": "0" * 64}
     model = {**own, "embedding": 64, "layers": [64], "classifier": ["fc.weight"]}
     spec = DisPflSpec.from_mapping({}, Task(model, SHAPE, 10, rounds=10))
     assert spec.kept == {"fc.weight": 320}

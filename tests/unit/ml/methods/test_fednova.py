@@ -253,6 +253,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
         spec_of(local_iterations=MAX_STEPS + 1)
     own = {
         "name": "mine:make",
+        "plugin": {"name": "mine", "version": "1", "sha256": "0" * 64},
         "parameters": {"norm": [4], "fc.weight": [3, 4]},
         "buffers": {},
         "embedding": 4,

@@ -427,6 +427,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
         spec_of({"name": "moon", "tau": 0})
     own = {
         "name": "mine:make",
+        "plugin": {"name": "mine", "version": "1", "sha256": "0" * 64},
         "parameters": {"projections.0.weight": [4, 4], "fc.weight": [10, 4]},
         "buffers": {},
         "embedding": 4,
