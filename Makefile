@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-SECONDS := 12
+SECONDS := 8
 FUZZ    := $(VENV)/.fuzz-ready
 BUILD   := $(VENV)/.build
 DOCS    := $(VENV)/.docs-ready

@@ -29,11 +29,7 @@ QUICK = ("sends_what_overflows", "promises_and_says_nothing")
 LATER = (
     "seals_at_the_edge_of_what_clocks_allow",
     "sends_the_greatest_numbers_there_may_be",
-    "sends_a_payload_of_a_kind_that_there_is_not",
-    "says_that_its_mining_takes_no_time",
-    "keeps_its_payloads_to_itself",
     "votes_for_one_thing_here_and_for_another_there",
-    "sends_garbage_and_forged_votes",
 )
 
 

@@ -57,7 +57,7 @@ async def read_voters(net: Federation, height: int) -> list[str]:
     return [vote["name"] for vote in block["votes"]]
 
 
-@pytest.mark.parametrize("method", ["anchored", "adamw"])
+@pytest.mark.parametrize("method", ["anchored", pytest.param("adamw", marks=pytest.mark.long)])
 async def test_nodes_train_with_code_from_outside_and_one_without_it_votes(
     tmp_path: Path, installed: tuple[Path, Path], method: str
 ) -> None:

@@ -70,6 +70,7 @@ async def stop_and_verify(net: Federation) -> None:
         assert done.code == 0, f"{name}: {done.err}{done.out}"
 
 
+@pytest.mark.long
 async def test_a_second_run_shares_samples_of_those_sites_alone_that_approved_it(tmp_path: Path) -> None:
     """The approval on the chain is the acknowledgement; who approves without training shares nothing."""
     rounds = 3  # the sharing round and two
@@ -124,6 +125,7 @@ def has_vote(net: Federation, name: str, height: int) -> bool:
         return bool(store.get_votes(height))
 
 
+@pytest.mark.long
 async def test_a_run_begins_from_a_large_model_once_a_quorum_has_it(tmp_path: Path) -> None:
     """Of four one is down, and one gets it slowly: until it has all of it, it does not vote, and no block comes."""
     limits = ("limits.payload_mib=64", "local_iterations=1", "waits.collect_s=60")

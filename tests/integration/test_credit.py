@@ -128,7 +128,7 @@ async def measure_alone_s(path: Path) -> float:
 
 @pytest.mark.parametrize(
     "pattern",
-    [be_mute, *(pytest.param(each, marks=pytest.mark.slow) for each in (withhold, be_late, take_it_back, spoil))],
+    [be_mute, *(pytest.param(each, marks=pytest.mark.long) for each in (withhold, be_late, take_it_back, spoil))],
 )
 def test_a_promise_that_is_not_kept_costs_two_waits_and_a_thirty_second_a_round(
     tmp_path: Path, pattern: Pattern
@@ -141,7 +141,7 @@ def test_a_promise_that_is_not_kept_costs_two_waits_and_a_thirty_second_a_round(
     assert took_s > alone_s + collect_s  # it was awaited at first
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)])
 def test_nor_does_one_that_changes_its_ways_cost_more(tmp_path: Path, seed: int) -> None:
     alone_s = run_virtual(measure_alone_s(tmp_path / "alone"))
     took_s, _ = run_virtual(measure_s(tmp_path / "beside", be_erratic, seed))
@@ -183,7 +183,7 @@ class SlowTrainer(ScriptedTrainer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [4, 7])
+@pytest.mark.parametrize("n", [4, pytest.param(7, marks=pytest.mark.long)])
 def test_a_slow_honest_member_keeps_its_rounds(tmp_path: Path, n: int) -> None:
     rounds = 200
 

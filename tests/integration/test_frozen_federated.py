@@ -50,7 +50,7 @@ def get_all(client: Any) -> dict[str, Array]:
     ("name", "method"),
     [
         ("make_adapters", {"name": "fedavg", "local_iterations": 5}),
-        ("make_tied", {"name": "fednova", "local_iterations": 5}),
+        pytest.param("make_tied", {"name": "fednova", "local_iterations": 5}, marks=pytest.mark.slow),
     ],
 )
 def test_members_send_what_trains_and_reach_the_simulations_aggregates(

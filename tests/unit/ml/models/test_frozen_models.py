@@ -168,6 +168,8 @@ def test_a_genesis_that_cannot_be_is_refused_by_its_place(change: dict[str, Any]
 
 # ---- methods
 
+QUICK = ("fedavg", "dfpl", "fednova", "dispfl")  # one of each way of sharing
+
 
 def _federate(method: str, model: dict[str, Any]) -> Federation:
     classes = get_classes({"format": "digits"})
@@ -177,7 +179,9 @@ def _federate(method: str, model: dict[str, Any]) -> Federation:
 
 
 @pytest.mark.parametrize("model", [FIRST_FROZEN, ADAPTERS, TIED], ids=["layer", "adapters", "tied"])
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize(
+    "method", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in sorted(METHODS) if name not in QUICK)]
+)
 def test_every_method_leaves_what_is_frozen_alone_and_sends_none_of_it(method: str, model: dict[str, Any]) -> None:
     settings = EDS if method == "fededs" else {"name": method, "local_iterations": 2}
     config = SimulationConfig(method=settings, model=model, clients=3, rounds=2, partition="iid")
