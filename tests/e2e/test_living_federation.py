@@ -164,7 +164,7 @@ async def test_three_hospitals_become_four_and_live_on(tmp_path: Path) -> None:
             site.start()
         await wait_for(lambda: a.get_height() >= 20, "20 rounds", sites)
 
-        # Three become four, and the fourth trains within 3 heights.
+        # Three become four, and the fourth trains within a few heights.
         d, request = await asyncio.to_thread(let_in, tmp_path, "hospital-d", ports[0] + 3, a)
         sites.append(d)
         spoiled = request[:60] + ("A" if request[60] != "A" else "B") + request[61:]
