@@ -46,7 +46,7 @@ def get_height(data_dir: Path) -> int:
 def test_the_chain_goes_and_what_was_signed_stays(capsys: Captured, data_dir: Path) -> None:
     assert main(["unsafe-reset", "--data-dir", str(data_dir), "--yes", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown == {"data_dir": str(data_dir), "kept_model": False, "signed_height": 1}
+    assert shown == {"data_dir": str(data_dir), "kept_answers": True, "kept_model": False, "signed_height": 1}
     assert sorted(path.name for path in data_dir.iterdir()) == [
         "bans.json",
         "blobs",
