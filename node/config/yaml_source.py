@@ -30,6 +30,7 @@ _INT = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_BREAK = re.compile("[\x85\u2028\u2029]")
 _PREFIX = "tag:yaml.org,2002:"
 
 
@@ -248,6 +249,12 @@ def _represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> Node:
     return dumper.represent_sequence(f"{_PREFIX}seq", items, flow_style=short)
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> Node:
+    # PyYAML folds text at YAML 1.1's line breaks and reads other text back; in double quotes it escapes them.
+    return dumper.represent_scalar(f"{_PREFIX}str", text, style='"' if _BREAK.search(text) else None)
+
+
 _Dumper.add_representer(list, _represent_list)
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_implicit_resolver(_PREFIX + "float", _FLOAT, list("-+.0123456789"))
 _Dumper.add_implicit_resolver(_PREFIX + "int", _INT, list("-+0123456789"))

@@ -56,6 +56,7 @@ def make_yamls() -> Seeds:
     return {
         "nested": b"a: {b: [1, -2.5e3, 0x7f, true, ~, 'it''s', \"\\u00e9\\n\"]}\nc:\n  - d: e\n  -\n",
         "blocks": b"%YAML 1.2\n---\ntext: |+2\n    two\n   lines\nfolded: >-\n  one\n  line\n? key\n: 2026-11-20\n",
+        "breaks": b'a: "\\N\\L\\P text"\n',
     }
 
 

@@ -150,6 +150,14 @@ def test_what_is_dumped_reads_back_as_the_same(value: Any) -> None:
     assert yaml.safe_load(text) == {"key": value}  # and by any YAML 1.1 reader
 
 
+@pytest.mark.parametrize("char", ["\x85", "\u2028", "\u2029"])
+def test_what_only_yaml_1_1_takes_for_a_line_break_reads_back_as_the_same(char: str) -> None:
+    for text in (f"a{char}b", char + "N" * 200, f"{char} {'N' * 200} M\n", f"{char}key"):
+        value = {text: [text, {"below": text}]}
+        assert parse_yaml(dump_yaml(value), FILE).value == value
+        assert yaml.safe_load(dump_yaml(value)) == value
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_a_document_or_one_line(text: str) -> None:
     refused: list[str] = []
