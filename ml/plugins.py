@@ -177,15 +177,14 @@ def make_record(name: str, package: str | None = None) -> PluginRecord:
 def find_plugin(package: str) -> str:
     """The name of the plugin that a module's top-level package belongs to."""
     for distribution in distributions():
-        if package in _list_packages(distribution):
+        if _brings(distribution, package):
             return normalise(distribution.name)
     return normalise(package)
 
 
 def find_distribution(name: str) -> Distribution | None:
     """The installed distribution of this name, in any spelling."""
-    wanted = normalise(name)
-    return next((found for found in distributions() if found.name and normalise(found.name) == wanted), None)
+    return next(iter(distributions(name=normalise(name))), None)
 
 
 def hash_files(files: Mapping[str, Path]) -> str:
@@ -237,15 +236,32 @@ def _find_module(package: str) -> tuple[Path | None, list[Path]] | None:
     return None
 
 
+def _brings(distribution: Distribution, package: str) -> bool:
+    """Whether a top-level module is one of `_list_packages`. Parses no list of files, of which an environment with
+    torch has tens of thousands."""
+    record = distribution.read_text("RECORD")
+    if record is None:  # not a wheel's
+        return package in _list_packages(distribution)
+    is_listed = re.search(rf'^"?{re.escape(package)}(?:/.*)?\.py"?,', record, re.MULTILINE) is not None
+    return is_listed or package in _list_named(distribution)
+
+
 def _list_packages(distribution: Distribution) -> set[str]:
     """The top-level modules that a distribution brings."""
-    named = (distribution.read_text("top_level.txt") or "").split()
     listed = {file.parts[0] for file in distribution.files or () if len(file.parts) > 1 and file.suffix == ".py"}
     single = {file.stem for file in distribution.files or () if len(file.parts) == 1 and file.suffix == ".py"}
+    return {*_list_named(distribution), *listed, *single}
+
+
+def _list_named(distribution: Distribution) -> set[str]:
+    """The top-level modules that a distribution says it has."""
+    named = (distribution.read_text("top_level.txt") or "").split()
+    if "[fednode." not in (distribution.read_text("entry_points.txt") or ""):
+        return {*named}
     entered = {
         entry.module.partition(".")[0] for entry in distribution.entry_points if entry.group.startswith("fednode.")
     }
-    return {*named, *listed, *single, *entered}
+    return {*named, *entered}
 
 
 def _is_code(parts: tuple[str, ...]) -> bool:
