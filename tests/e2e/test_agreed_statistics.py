@@ -30,6 +30,7 @@ def write_sites(directory: Path) -> None:
         (directory / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
 
 
+@pytest.mark.slow
 async def test_sites_with_unscaled_features_agree_on_constants_and_learn(tmp_path: Path) -> None:
     write_sites(tmp_path)
     directory = make_federation(

@@ -31,6 +31,7 @@ async def get_exit_code(node: NodeProcess) -> int:
     return await asyncio.wait_for(node.process.wait(), WAIT_S)
 
 
+@pytest.mark.slow
 async def test_one_of_four_is_paused_restarted_resumed_and_ended(tmp_path: Path) -> None:
     async with Federation(make_federation(tmp_path / "net", rounds=0, difficulty=4096)) as net:
         await net.start()

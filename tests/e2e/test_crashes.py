@@ -121,7 +121,9 @@ async def test_the_others_go_on_without_one_that_was_killed_and_it_contributes_a
     assert await net.check_agreement() >= again
 
 
-@pytest.mark.parametrize("phase", HOLDS)
+@pytest.mark.parametrize(
+    "phase", ["mine", *(pytest.param(phase, marks=pytest.mark.slow) for phase in ("train", "exchange", "vote"))]
+)
 async def test_a_node_told_to_stop_ends_with_0_in_any_phase_and_resumes(net: Federation, phase: str) -> None:
     victim = NAMES[1]
     with ExitStack() as held:

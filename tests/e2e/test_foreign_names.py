@@ -44,7 +44,8 @@ def place(tmp_path: Path) -> Path:
     return make_hostile_directory(tmp_path / "place")
 
 
-@pytest.mark.parametrize("by_module", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("by_module", [False, True])
 def test_daemons_workers_and_miners_run(place: Path, by_module: bool) -> None:
     """And the workers find the user's model in the directory that the command was called in."""
     (place / "nets.py").write_text(NET)

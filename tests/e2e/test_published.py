@@ -16,6 +16,7 @@ pytestmark = pytest.mark.e2e
 ROUNDS = 3
 
 
+@pytest.mark.slow
 async def test_sites_that_publish_stand_side_by_side(tmp_path: Path) -> None:
     directory = make_federation(
         tmp_path / "net",
