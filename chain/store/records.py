@@ -70,6 +70,14 @@ class RecordRows:
             self._rows.check(f"round {height}", "rounds", (height, record), digest)
             yield height, json.loads(record)
 
+    def newest_rounds(self, last: int, count: int) -> list[dict[str, Any]]:
+        """The newest records up to a height, the oldest of these first. The block of a change has none."""
+        rows = self._rows.read(
+            "rounds", "SELECT height FROM rounds WHERE height <= ? ORDER BY height DESC LIMIT ?", last, count
+        )
+        heights = [height for (height,) in rows]
+        return [record for _, record in self.rounds(heights[-1], last)] if heights else []
+
     def _write_round(self, height: int, record: Mapping[str, Any]) -> None:
         data = _dump(record)
         self._rows.connection.execute(

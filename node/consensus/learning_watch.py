@@ -27,9 +27,10 @@ class LearningWatch:
 
     @classmethod
     def load(cls, store: SqliteStore, height: int) -> Self:
-        """Of what the newest rounds up to a height have shown. Raises StoreCorrupted."""
+        """Of what the newest rounds up to a height have shown; heights that a change took are none. Raises
+        StoreCorrupted."""
         watch = cls()
-        for _, record in store.rounds(max(1, height - PATIENCE + 1), height):
+        for record in store.newest_rounds(height, PATIENCE):
             watch._count(record)
         return watch
 

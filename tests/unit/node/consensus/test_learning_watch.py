@@ -56,3 +56,12 @@ def test_a_restarted_node_goes_on_from_its_records(tmp_path: Path) -> None:
     assert LearningWatch.load(store, 4).lasting == {}
     assert LearningWatch.load(store, 0).lasting == {}
     store.close()
+
+
+def test_a_change_between_rounds_does_not_shorten_what_lasts_over_a_restart(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path, make_genesis(make_keys(4)))
+    for height in (1, 2, 4):  # a change took height 3
+        store.put_round(height, make_record())
+    assert LearningWatch.load(store, 4).lasting == ONE
+    assert LearningWatch.load(store, 3).lasting == {}
+    store.close()
