@@ -53,7 +53,7 @@ class Objection:
 
 @dataclass(frozen=True, slots=True)
 class CollectTimer:
-    """Fires `collect_s` after the q-th verified contribution."""
+    """Fires `collect_s` after enough contributions were verified: a quorum, or fewer where no more are to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,13 @@ class MemberAlive:
 @dataclass(frozen=True, slots=True)
 class MemberAbstains:
     """A member says that it will not contribute to this height. It votes, and may mine."""
+
+    member: Id
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSilent:
+    """Nothing has come of a member for some time, though a quorum is in sight."""
 
     member: Id
 
@@ -200,6 +207,7 @@ Event = (
     | PayloadsRefused
     | MemberAlive
     | MemberAbstains
+    | MemberSilent
     | Resumed
     | TrainingFailed
     | AggregateComputed
@@ -328,6 +336,6 @@ def get_source(event: Event) -> Id | None:
             return block.header.miner
         case VoteSeen(vote):
             return vote.voter
-        case MemberAlive(member) | MemberAbstains(member) | Accused(member):
+        case MemberAlive(member) | MemberAbstains(member) | MemberSilent(member) | Accused(member):
             return member
     return None

@@ -1,8 +1,8 @@
 """The contributions of one height, and the wait for those that are missing (PROTOCOL §3).
 
-A member is awaited while it may still send a contribution worth waiting for. Once a quorum is verified a timer runs;
-the body of this node's candidate is fixed when everybody awaited is there, or the timer has fired. How long was waited
-for whom in vain is what credit is charged with.
+A member is awaited while it may still send a contribution worth waiting for. Once a quorum is verified a timer runs, or
+once fewer are, but `min_contributions`, where no others are to come. The body of this node's candidate is fixed when
+everybody awaited is there, or the timer has fired. How long was waited for whom in vain is what credit is charged with.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Collecting:
             if member in state.active_ids and member not in self._overdrawn and (contributes or member != me)
         }
         self._abstaining: set[Id] = set()  # others that are not to be waited for, as they say
+        self._silent: set[Id] = set()  # others that nothing is heard of; of their contributions none is expected
         self._verified_at_s: dict[Id, float] = {}
         self._waiting_s: float | None = None  # since when enough contributions are verified, and the timer runs
         self._waited_s: dict[Id, float] = {}  # in vain, by member, in waits that have ended
@@ -78,11 +79,11 @@ class Collecting:
 
     @property
     def _num_wanted(self) -> int:
-        """How many begin the wait for the others: a quorum, or all that contribute, where more than the others abstain,
-        as sites do that have not approved a run."""
-        abstaining = self._abstaining if self.contributes else self._abstaining | {self._me}
-        contributing = set(self._state.active_ids).difference(abstaining)
-        return min(self._state.q, max(self._state.min_contributions, len(contributing)))
+        """How many begin the wait for the others: a quorum, or all of whom a contribution may come, where these are
+        fewer. Sites abstain that have not approved a run; others are silent, or were refused."""
+        out = self._abstaining | self._silent | self.refused.keys() | self.accused
+        may_come = set(self._state.active_ids) - (out if self.contributes else out | {self._me})
+        return min(self._state.q, max(self._state.min_contributions, len(may_come | self.eligible)))
 
     def add(self, contribution: Contribution) -> bool:
         """A contribution was seen. Whether it is its author's first."""
@@ -104,12 +105,13 @@ class Collecting:
             return None
         return known
 
-    def verify(self, contribution: Contribution, now: Now) -> bool:
-        """The payloads of a contribution fit. Whether the timer is to be started, as enough are here by it."""
-        author = contribution.author
-        if self.contributions.get(author) != contribution or author in self._verified_at_s:
-            return False
-        self._verified_at_s[author] = now.monotonic_s
+    def verify(self, contribution: Contribution, now: Now) -> None:
+        """The payloads of a contribution fit."""
+        if self.contributions.get(contribution.author) == contribution:
+            self._verified_at_s.setdefault(contribution.author, now.monotonic_s)
+
+    def begin_wait(self, now: Now) -> bool:
+        """Whether the timer is to be started: enough are here, and it does not run yet."""
         if len(self.eligible) < self._num_wanted or self._waiting_s is not None or self.cutoff_s is not None:
             return False
         self._waiting_s = now.monotonic_s
@@ -130,6 +132,7 @@ class Collecting:
         """A member is at work on this height."""
         if member in self._state.active_ids and member not in self.refused:
             self._abstaining.discard(member)
+            self._silent.discard(member)
             if member not in self._overdrawn:
                 self._awaited.add(member)
 
@@ -147,6 +150,10 @@ class Collecting:
         self.stop_awaiting(member, now)
         return True
 
+    def on_silent(self, member: Id) -> None:
+        """Nothing is heard of a member. It is awaited as before, but not for ever."""
+        self._silent.add(member)
+
     def refuse(self, author: Id, reason: str, now: Now) -> None:
         """The payloads of an author do not fit."""
         self.refused[author] = reason
@@ -163,7 +170,7 @@ class Collecting:
         self._awaited.discard(member)
 
     def end_wait(self, now: Now) -> None:
-        """Long enough. Where evidence has since left too few, the wait starts anew with the next q-th."""
+        """Long enough. Where evidence has since left too few, the wait starts anew once there are enough again."""
         self._waited_s = self._get_waited_s(now)
         self._waiting_s = None
 

@@ -126,8 +126,10 @@ class PeerHandler:
             return
         was_alive = self._peers.is_alive(peer)
         self._peers.on_seen(peer)
-        if not was_alive and not entry.is_member:
-            self._proposals.on_alive(peer)
+        if not was_alive:
+            self._heard -= {(peer, True), (peer, False)}  # what it says counts anew
+            if not entry.is_member:
+                self._proposals.on_alive(peer)
         if message.kind is MessageKind.STATUS:
             entry.status = self._open_status(message.data)
             self._on_status(peer, entry.status)

@@ -37,6 +37,7 @@ from node.consensus.actions import (
     Halt,
     MemberAbstains,
     MemberAlive,
+    MemberSilent,
     Mine,
     MineChange,
     Mined,
@@ -215,14 +216,19 @@ class RoundMachine:
             case ContributionSeen(contribution):
                 return self._on_contribution(contribution, now)
             case PayloadsVerified(contribution):
-                return self._on_payloads_verified(contribution, now)
+                self._collecting.verify(contribution, now)
+                return self._settle(now)
             case PayloadsRefused(contribution, reason):
-                return self._on_payloads_refused(contribution, reason, now)
+                self._collecting.refuse(contribution.author, reason, now)
+                return self._settle(now)
             case MemberAlive(member):
                 self._collecting.on_alive(member)
                 return []
             case MemberAbstains(member):
-                return self._cut_off_if_all(now) if self._collecting.on_abstains(member, now) else []
+                return self._settle(now) if self._collecting.on_abstains(member, now) else []
+            case MemberSilent(member):
+                self._collecting.on_silent(member)
+                return self._settle(now)
             case Resumed():
                 self._collecting.on_resumed()
                 return []
@@ -282,24 +288,18 @@ class RoundMachine:
         rival = self._collecting.find_rival(contribution)
         return [] if rival is None else self._accuse(contribution.author, rival, contribution, now)
 
-    def _on_payloads_verified(self, contribution: Contribution, now: Now) -> list[Action]:
-        starts = self._collecting.verify(contribution, now)
-        wait: list[Action] = [StartTimer(CollectTimer(), self._collecting.collect_s)] if starts else []
-        return wait + self._cut_off_if_all(now)
-
-    def _on_payloads_refused(self, contribution: Contribution, reason: str, now: Now) -> list[Action]:
-        self._collecting.refuse(contribution.author, reason, now)
-        return self._cut_off_if_all(now)
-
     def _on_training_failed(self, now: Now) -> list[Action]:
         self._collecting.contributes = False
         if self._me is None:
             return []
         self._collecting.stop_awaiting(self._me, now)
-        return self._cut_off_if_all(now)
+        return self._settle(now)
 
-    def _cut_off_if_all(self, now: Now) -> list[Action]:
-        return self._cut_off(now) if self._collecting.has_all_awaited else []
+    def _settle(self, now: Now) -> list[Action]:
+        """Begins the wait once enough are here, and ends it when all are."""
+        starts = self._collecting.begin_wait(now)
+        wait: list[Action] = [StartTimer(CollectTimer(), self._collecting.collect_s)] if starts else []
+        return wait + (self._cut_off(now) if self._collecting.has_all_awaited else [])
 
     def _cut_off(self, now: Now) -> list[Action]:
         """Fix the body: everyone verified by now, without the accused."""
@@ -403,7 +403,7 @@ class RoundMachine:
     def _leave_out(self, author: Id, now: Now) -> list[Action]:
         """From now on this node neither awaits the author nor takes it into a body."""
         self._collecting.leave_out(author, now)
-        return self._cut_off_if_all(now)
+        return self._settle(now)
 
     def _from_voting(self, decided: Sequence[finality.Action], now: Now) -> list[Action]:
         actions: list[Action] = []

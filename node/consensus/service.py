@@ -43,6 +43,7 @@ from node.consensus.round_tasks import AGAIN_S, RoundTasks
 from node.consensus.scheduler import TrainingScheduler
 from node.consensus.sightings import Sightings
 from node.consensus.signer import SignedBefore, Signer
+from node.consensus.silence import SilenceWatch
 from node.consensus.stall import StallWatch
 from node.consensus.sync import ChainsDiverge, FinalBlock, Sync
 from node.consensus.upgrade import check_release
@@ -91,6 +92,7 @@ class RoundParts:
     scheduler: TrainingScheduler
     contributor: Contributor
     stall: StallWatch
+    silence: SilenceWatch
     auditor: Auditor
     stands_ready: StandsReady
     convictions: Convictions
@@ -134,6 +136,7 @@ class RoundService:
         self._contributor = parts.contributor
         self._sync = parts.sync
         self._stall = parts.stall
+        self._silence = parts.silence
         self._auditor = parts.auditor
         self._stands_ready = parts.stands_ready
         self._convictions = parts.convictions
@@ -191,6 +194,7 @@ class RoundService:
                 group.create_task(self._keep("measures", self.published.run), name="published")
                 group.create_task(self._run_sync(), name="sync")
                 group.create_task(self._keep("stall", self._stall.run), name="stall")
+                group.create_task(self._keep("silence", self._silence.run), name="silence")
                 group.create_task(self._keep("readiness", self._stands_ready.run), name="readiness")
                 group.create_task(self._keep("convictions", self._convictions.run), name="convictions")
                 group.create_task(self._keep("sightings", self._sightings.run), name="sightings")

@@ -44,6 +44,7 @@ from node.consensus.service import RoundParts, RoundService
 from node.consensus.serving import StoreServer
 from node.consensus.sightings import Sightings
 from node.consensus.signer import Signer
+from node.consensus.silence import SilenceWatch
 from node.consensus.stall import StallDetector, StallInput, StallWatch
 from node.consensus.standing import Standing
 from node.consensus.sync import Sync
@@ -138,6 +139,9 @@ def make_round_parts(c: NodeContext) -> RoundParts:
             mine_s=_expect_mining_s(local_work, current.tip),
         )
 
+    def get_status_s() -> float:
+        return current.tip.state.rules.waits.status_s
+
     detector = StallDetector(c.me, peers, c.clock, get_stall_input)
     return RoundParts(
         clock=c.clock,
@@ -175,7 +179,8 @@ def make_round_parts(c: NodeContext) -> RoundParts:
             needs_seat=not isinstance(c.trainer, ObserverTrainer),
         ),
         contributor=contributor,
-        stall=StallWatch(peers, detector, c.clock, events, lambda: current.tip.state.rules.waits.status_s),
+        stall=StallWatch(peers, detector, c.clock, events, get_status_s),
+        silence=SilenceWatch(current, peers, c.clock, get_status_s),
         auditor=ledger.auditor,
         stands_ready=StandsReady(current, talk.proposals, ledger.signer, c.transport, peers, ledger.sync),
         convictions=Convictions(current, talk.evidence, talk.proposals, ledger.signer, c.store, c.disk),

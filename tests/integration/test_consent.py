@@ -173,6 +173,30 @@ def test_a_round_that_lacks_a_sites_consent_goes_on_with_it(tmp_path: Path) -> N
     run_virtual(story())
 
 
+def test_rounds_of_fewer_than_a_quorum_go_on_with_one_abstaining_and_one_gone(tmp_path: Path) -> None:
+    """Of four two contribute, which min_contributions allows, and three vote."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 4, start=(), min_contributions=2) as net:
+            ask_all(net)
+            for name in ALL:
+                net.start(name)
+            await wait_for_trained(net, *ALL)
+            change_id = await agree(net, make_next_run(net), *BUT_THE_LAST)
+            await refrain(net, "node3")
+            await net.crash("node1")
+            height = net["node0"].height
+            await net.wait_for_height(height + 6, "node0", "node2", "node3")
+            assert get_authors(net, height + 6) == {"node0", "node2"}
+            net.start("node1")
+            await wait_for_trained(net, "node0", "node1", "node2")
+            await get_service(net, "node3").proposals.approve(change_id)
+            await wait_for_trained(net, *ALL)
+            net.check_agreement()
+
+    run_virtual(story())
+
+
 def test_what_was_not_approved_is_not_trained_in_after_a_restart_either(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path, 4, start=()) as net:

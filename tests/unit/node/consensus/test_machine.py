@@ -40,6 +40,8 @@ BEGAN_MS = GENESIS.block0.header.time_ms
 AGGREGATE = make_digest("aggregate 1")
 CHANGE = make_approved(Tip.at(GENESIS.state, [GENESIS.block0]), propose(SetRules({"keep_heights": (2, 3)})), KEYS[:3])
 
+GENESIS_OF_TWO = make_genesis(KEYS, min_contributions=2)
+
 KEYS_7 = make_keys(7)
 GENESIS_7 = make_genesis(KEYS_7)
 
@@ -63,6 +65,7 @@ class Story:
         genesis: Genesis = GENESIS,
         height: int = 1,
     ) -> None:
+        self.genesis = genesis
         self.now_s = 0.0
         self.actions: list[round_events.Action] = []
         self.machine = RoundMachine(
@@ -93,7 +96,7 @@ class Story:
         """Contributions of these members arrive and their payloads are good."""
         done = []
         for i in members:
-            contribution = make_contribution(GENESIS, KEYS[i])
+            contribution = make_contribution(self.genesis, KEYS[i])
             done += self.on(round_events.ContributionSeen(contribution), round_events.PayloadsVerified(contribution))
         return done
 
@@ -262,6 +265,53 @@ def test_one_that_resumes_waits_for_itself_again() -> None:
     assert (story.machine.phase, story.machine.abstains) == (RoundPhase.TRAIN, False)
     assert not pick(story.verify(3), ComputeAggregate)
     assert pick(story.verify(0), ComputeAggregate)
+
+
+def test_fewer_than_a_quorum_suffice_where_one_abstains_and_one_is_silent() -> None:
+    story = Story(genesis=GENESIS_OF_TWO)
+    story.start()
+    story.on(round_events.MemberAbstains(IDS[2]))
+    assert not pick(story.verify(0, 1), round_events.StartTimer)  # member 3 may be training for long
+    started = story.on(round_events.MemberSilent(IDS[3]))
+    assert started == [round_events.StartTimer(CollectTimer(), COLLECT_S)]  # it is awaited, and not for ever
+    assert story.on(round_events.MemberSilent(IDS[3])) == []
+    (compute,) = pick(story.on(TimerFired(CollectTimer())), ComputeAggregate)
+    assert get_authors(compute.contributions) == [0, 1]
+
+
+def test_where_the_silent_one_is_not_awaited_the_cutoff_comes_at_once() -> None:
+    story = Story(genesis=GENESIS_OF_TWO, awaited=[0, 1, 2])
+    story.start()
+    story.on(round_events.MemberSilent(IDS[3]), round_events.MemberAbstains(IDS[2]))
+    (compute,) = pick(story.verify(0, 1), ComputeAggregate)
+    assert get_authors(compute.contributions) == [0, 1]
+
+
+def test_a_silent_member_that_speaks_again_is_waited_for_like_any_other() -> None:
+    story = Story(genesis=GENESIS_OF_TWO)
+    story.start()
+    story.on(round_events.MemberAbstains(IDS[2]), round_events.MemberSilent(IDS[3]), round_events.MemberAlive(IDS[3]))
+    assert not pick(story.verify(0, 1), round_events.StartTimer)
+    assert pick(story.verify(3), ComputeAggregate)
+
+
+def test_fewer_than_a_quorum_suffice_where_one_abstains_and_one_was_refused() -> None:
+    story = Story(genesis=GENESIS_OF_TWO)
+    story.start()
+    story.on(round_events.MemberAbstains(IDS[2]))
+    story.verify(0, 1)
+    bad = make_contribution(GENESIS_OF_TWO, KEYS[3])
+    story.on(round_events.ContributionSeen(bad))
+    (compute,) = pick(story.on(round_events.PayloadsRefused(bad, "not a number")), ComputeAggregate)
+    assert get_authors(compute.contributions) == [0, 1]
+
+
+def test_below_min_contributions_nothing_is_cut_off_whoever_is_silent() -> None:
+    story = Story()
+    story.start()
+    story.verify(0, 1)
+    assert not story.on(round_events.MemberAbstains(IDS[2]), round_events.MemberSilent(IDS[3]))
+    assert not story.machine.is_cut_off
 
 
 def test_an_observer_does_not_abstain_for_it_has_nothing_to_abstain_from() -> None:

@@ -1,0 +1,50 @@
+"""Silence watch: tells the round in hand of members that nothing has come of for some time.
+
+Where fewer contributions than a quorum's are enough (`min_contributions`), a round is not to wait for ever for those of
+members that are gone. It is told of none while this node is the one cut off: then no quorum is in sight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from chain.block import Id
+from node.clock import Clock
+from node.consensus.actions import MemberSilent
+from node.consensus.current import CurrentRound
+from node.p2p.peers import SILENT_AFTER, Peers
+
+
+class SilenceWatch:
+    """One node's. `run` goes on until cancelled."""
+
+    def __init__(self, current: CurrentRound, peers: Peers, clock: Clock, get_status_s: Callable[[], float]) -> None:
+        self._current = current
+        self._peers = peers
+        self._clock = clock
+        self._get_status_s = get_status_s
+        self._since_s: dict[Id, float] = {}  # when each was first found silent
+        self._told: dict[Id, int] = {}  # of which, at which height
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._get_status_s())
+            self.look()
+
+    def look(self) -> None:
+        """Once more as long as it takes to count as silent: right after a start nobody has been heard of yet."""
+        now_s, machine = self._clock.monotonic(), self._current.machine
+        silent = [peer.id for peer in self._peers if peer.is_member and not self._peers.is_alive(peer.id)]
+        self._since_s = {member: self._since_s.get(member, now_s) for member in silent}
+        self._told = {member: height for member, height in self._told.items() if member in self._since_s}
+        if machine is None or self._peers.describe_stall() is not None:
+            return
+        for member, since_s in self._since_s.items():
+            is_long = now_s - since_s >= SILENT_AFTER * self._get_status_s()
+            if is_long and self._told.get(member) != machine.height:
+                self._told[member] = machine.height
+                self._current.post(machine.height, MemberSilent(member))
+
+    def __repr__(self) -> str:
+        return f"<SilenceWatch: {len(self._since_s)} silent>"
