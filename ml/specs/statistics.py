@@ -38,6 +38,7 @@ from ml.plugins import PluginRecord
 from ml.specs.base import MAX_COUNT, MethodSpec, Offer
 from ml.specs.judging import Judging
 from ml.specs.sharing import AggregationHyperparameters
+from ml.tasks import CLASSIFICATION
 
 STATISTICS = "statistics"  # the kind
 AGREED, INHERITED = "agreed", "inherited"
@@ -119,6 +120,8 @@ def agree(spec: MethodSpec, input_: Mapping[str, Any]) -> MethodSpec:
             "expected none or own without class counts: agreed goes with input.normalize: agreed and "
             "input.class_counts: true",
         )
+    if agreement and agreement.class_counts and spec.task.kind != CLASSIFICATION:
+        raise SpecError("input.class_counts", f"expected none for task {spec.task.kind}: classes alone are counted")
     return spec if agreement is None else StatisticsSpec(spec.task, spec.hyperparameters, spec, agreement)
 
 

@@ -212,9 +212,14 @@ def _check(config: SimulationConfig, layers: Sequence[str]) -> None:
     for layer in layers:
         if layer not in LAYERS:
             raise ConfigError(f"--layers: expected some of {', '.join(LAYERS)} (got {layer!r})")
+    assert config.input is not None  # noqa: S101 - set when the configuration was made
+    if "normalize" in config.input:
+        raise ConfigError(
+            "--set input.normalize: expected auto, which measures here what members would agree on "
+            f"(got {config.input['normalize']!r})"
+        )
     if "layer" in config.method:
         raise ConfigError("--set layer: expected --layers instead")
-    assert config.input is not None  # noqa: S101 - set when the configuration was made
     if min(config.input["shape"][1:]) < SSIM_WINDOW:
         size = "x".join(map(str, config.input["shape"][1:]))
         raise ConfigError(f"--size: expected at least {SSIM_WINDOW} pixels, SSIM's window (got {size})")

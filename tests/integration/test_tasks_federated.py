@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from ml.data import get_classes
 from ml.measures.kinds import read_measures
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
+from ml.specs.run_schema import describe_payloads
+from node.config.settings import make_input
 from node.training.trainer import InlineTrainer
 from support.data.chains import make_keys
-from support.data.tasks import write_diabetes, write_digits
+from support.data.tasks import write_diabetes, write_digits, write_findings
 from support.federation.cluster import cluster
 from support.federation.virtual_time import run_virtual
 
@@ -54,7 +57,10 @@ def federate(path: Path, config: SimulationConfig) -> tuple[list[bytes], list[di
         run_seed=config.seed,
         initial=initial,
     )
-    terms: dict[str, Any] = {"task": config.task} | ({} if config.target is None else {"target": dict(config.target)})
+    spec = clients[0].spec
+    terms: dict[str, Any] = {"task": config.task, "schema": describe_payloads(spec)} | (
+        {} if config.target is None else {"target": dict(config.target)}
+    )
 
     async def run() -> tuple[list[bytes], list[dict[str, Any]]]:
         async with cluster(
@@ -63,7 +69,7 @@ def federate(path: Path, config: SimulationConfig) -> tuple[list[bytes], list[di
             rounds=config.rounds,
             trainers=[InlineTrainer(client) for client in clients],
             initial_model=encode_arrays(initial),
-            method=clients[0].spec.to_mapping(),
+            method=spec.to_mapping(),
             model=config.model,
             classes=list(classes),
             input=dict(config.input or {}),
@@ -99,3 +105,30 @@ def test_members_and_the_simulation_come_to_the_same_bytes(tmp_path: Path, task:
         assert (record["accuracy"] is None) == (task == "regression")
         assert ("r2" in record["apply"]) == (task == "regression")
     assert digests == list(simulated.aggregate_digests)
+
+
+def test_labels_of_a_table_with_categories_and_empty_cells_are_learned_on_agreed_statistics(tmp_path: Path) -> None:
+    table = write_findings(tmp_path / "findings.csv")
+    data = {"format": "csv", "path": str(table), "columns": {"label": ["advanced", "thin"]}}
+    wanted = {"normalize": "agreed", "columns": "auto", "missing": "zero"}
+    input_ = make_input(data, MODEL, None, wanted, None, "multilabel")
+    assert {"name": "sex", "values": ["female", "male"]} in input_["columns"]
+    assert (input_["normalize"], input_["shape"]) == ("agreed", [11, 1, 1])
+    method = {"name": "fedavg", "local_epochs": 20, "lr": 0.3}
+    config = SimulationConfig(
+        method=method,
+        model=MODEL,
+        data=data,
+        input=input_,
+        partition="iid",
+        clients=4,
+        rounds=4,
+        seed=1,
+        task="multilabel",
+    )
+    simulated = simulate(config, ids=[key.id for key in make_keys(4)])
+    digests, records = federate(tmp_path / "nodes", config)
+    assert digests == list(simulated.aggregate_digests)
+    learned = [read_measures(record["measures"]).summarise() for record in records if record["round"] == 4]
+    assert len(learned) == 4
+    assert fmean(one["hamming_loss"] for one in learned) < 0.35  # by prevalence alone it is about 0.42

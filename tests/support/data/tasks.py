@@ -50,3 +50,17 @@ def write_diabetes(directory: Path, num_sites: int, *, as_kept: bool = False) ->
         path.write_text("\n".join(lines) + "\n")
         paths.append(path)
     return paths
+
+
+def write_findings(path: Path) -> Path:
+    """The diabetes table with two labels in the place of its number, the sex as a word, and empty cells."""
+    (table, _) = write_diabetes(path.parent, 1, as_kept=True)
+    head, *rows = table.read_text().splitlines()
+    lines = [head.removesuffix("progression") + "advanced,thin"]
+    bmi = head.split(",").index("bmi")
+    for row in rows:
+        *cells, progression = row.split(",")
+        is_thin = cells[bmi] != "" and float(cells[bmi]) < 25
+        lines.append(",".join([*cells, str(int(float(progression) > 140)), str(int(is_thin))]))
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -342,6 +342,14 @@ def test_an_agreement_that_is_none_is_refused(input_: Mapping[str, Any], problem
         make_spec(input_=input_)
 
 
+@pytest.mark.parametrize("kind", ["multilabel", "regression"])
+def test_class_counts_are_refused_where_there_are_no_classes(kind: str) -> None:
+    terms = ({"name": "fedavg"}, {"name": "mlp", "hidden": [4]}, 2, (3, 1, 1))
+    with pytest.raises(SpecError, match=f"input.class_counts: expected none for task {kind}"):
+        get_spec(*terms, kind=kind, input_=AGREED)
+    assert get_spec(*terms, kind=kind, input_={"normalize": "agreed"}).name == "fedavg"
+
+
 def test_statistics_are_found_in_an_aggregate() -> None:
     first = contribute(make_spec(), HONEST)
     agreed = Constants.from_arrays(get_kind(first, "statistics") or {}, 1)

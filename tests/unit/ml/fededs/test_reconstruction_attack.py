@@ -279,6 +279,10 @@ def test_bench_reconstruct_prints_one_json_object_or_a_table_and_draws(
         ("--pairs 4,x", "--pairs: expected whole numbers from 1 on, as in 16,64 (got '4,x')"),
         ("--set layer=diag", "--set layer: expected --layers instead"),
         ("--set share=false", "share: expected true"),
+        (
+            "--set input.normalize=agreed",
+            "--set input.normalize: expected auto, which measures here what members would",
+        ),
         ("--set unet_widht=3", "unet_widht"),
         ("--shots 1", "--data: expected a site of 16 samples at least (got 10)"),
         ("--png /nowhere/x.png", "--png: /nowhere/x.png: cannot be written"),
