@@ -2,6 +2,7 @@
 
 A node that joins, or whose lost key is replaced, holds that key alone; one that rotates holds it beside the old one.
 The word names a final block and counts for READY_HEIGHTS above it, so it is given anew in good time (FEDERATION §2).
+The first is given once the node's worker has started: whoever stands ready contributes soon after it is let in.
 """
 
 from __future__ import annotations
@@ -31,14 +32,23 @@ class StandsReady:
     """One node's."""
 
     def __init__(
-        self, current: CurrentRound, book: ProposalBook, signer: Signer, transport: Transport, peers: Peers, sync: Sync
+        self,
+        current: CurrentRound,
+        book: ProposalBook,
+        signer: Signer,
+        transport: Transport,
+        peers: Peers,
+        sync: Sync,
+        prepare: Callable[[], bool],
     ) -> None:
+        """`prepare` has the worker started, and says whether that is done."""
         self._current = current
         self._book = book
         self._signer = signer
         self._transport = transport
         self._peers = peers
         self._sync = sync
+        self._prepare = prepare
 
     def __repr__(self) -> str:
         return f"<StandsReady on {self._current.tip.height}>"
@@ -55,7 +65,9 @@ class StandsReady:
             new_key = proposal.change.kind.get_new_key()
             if new_key is None or not self._signer.holds(new_key) or not self._is_for_this_node(proposal):
                 continue
-            if self._is_due(proposal) and self._is_synced():
+            is_synced = self._is_synced()
+            is_prepared = is_synced and self._prepare()
+            if self._is_due(proposal) and is_synced and (is_prepared or proposal.readiness is not None):
                 await self._sign(proposal)
             elif proposal.readiness is not None:
                 self._give(proposal.readiness, _lacks)

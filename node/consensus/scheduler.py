@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from chain.block import Id
 from chain.calendar import Place
+from chain.store.sqlite import SqliteStore
 from node.consensus.current import CurrentRound
 from node.consensus.machine import RoundMachine
 from node.consensus.record import Records
@@ -21,7 +22,7 @@ from node.training.target import Target
 
 class TrainingScheduler:
     """One node's; `me` is its id. `num_iterations` is E of the round in hand. `needs_seat`: there is a worker for
-    members alone."""
+    members, and for who is about to be one: a process that imports torch and builds the model takes seconds."""
 
     def __init__(
         self,
@@ -30,6 +31,7 @@ class TrainingScheduler:
         learner: Learner,
         local_work: LocalWork,
         records: Records,
+        store: SqliteStore,
         *,
         me: Id,
         needs_seat: bool,
@@ -39,8 +41,10 @@ class TrainingScheduler:
         self._learner = learner
         self._local_work = local_work
         self._records = records
+        self._store = store
         self._me = me
         self._needs_seat = needs_seat
+        self._is_coming = False
         self.num_iterations = self._get_local_work(current.tip.height + 1)
 
     def _get_local_work(self, height: int) -> int:
@@ -76,6 +80,15 @@ class TrainingScheduler:
         """The set rounds are over: the worker takes in the last block, and trains no more."""
         self._learner.set_target(self._make_target(trains=False))
 
+    def prepare(self) -> bool:
+        """Has the worker started for a node that is about to be a member. Whether that is done, as far as it can be."""
+        if self._has_part or not self._holds_initial_model():
+            return True
+        if not self._is_coming:
+            self._is_coming = True
+            self._learner.set_target(self._make_target(trains=False))
+        return self._learner.info is not None or self._learner.failure is not None
+
     def _set_target(
         self, machine: RoundMachine, chosen: int | None, *, trains: bool, has_contributed: bool = False
     ) -> None:
@@ -90,6 +103,7 @@ class TrainingScheduler:
         tip = self._current.tip
         run = tip.state.run
         made_height = self._runs.calendar.get_height(Place(run.number, run.get_round(tip.height)))
+        only_starts = not self._has_part and self._is_coming and self._holds_initial_model()
         return Target(
             tip.block,
             tip.state,
@@ -97,8 +111,18 @@ class TrainingScheduler:
             trains=trains,
             has_contributed=has_contributed,
             num_iterations=num_iterations,
-            may_start=not self._needs_seat or tip.state.index_of(self._me) is not None,
+            may_start=self._has_part or only_starts,
+            only_starts=only_starts,
         )
+
+    @property
+    def _has_part(self) -> bool:
+        return not self._needs_seat or self._current.tip.state.index_of(self._me) is not None
+
+    def _holds_initial_model(self) -> bool:
+        """Whether all that the run in force begins from is here: nobody gives blobs to who is no member yet."""
+        run = self._current.tip.state.run.number
+        return all(self._store.has_blob(origin.initial_model) for origin in self._runs.list_origins(run))
 
     def __repr__(self) -> str:
         return f"<TrainingScheduler on {self._current.tip.height}: {self.num_iterations} iterations>"

@@ -142,6 +142,16 @@ def make_round_parts(c: NodeContext) -> RoundParts:
     def get_status_s() -> float:
         return current.tip.state.rules.waits.status_s
 
+    scheduler = TrainingScheduler(
+        current,
+        c.runs,
+        learner,
+        local_work,
+        ground.records,
+        c.store,
+        me=c.me,
+        needs_seat=not isinstance(c.trainer, ObserverTrainer),
+    )
     detector = StallDetector(c.me, peers, c.clock, get_stall_input)
     return RoundParts(
         clock=c.clock,
@@ -169,20 +179,14 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         hints=talk.hints,
         published=talk.published,
         learner=learner,
-        scheduler=TrainingScheduler(
-            current,
-            c.runs,
-            learner,
-            local_work,
-            ground.records,
-            me=c.me,
-            needs_seat=not isinstance(c.trainer, ObserverTrainer),
-        ),
+        scheduler=scheduler,
         contributor=contributor,
         stall=StallWatch(peers, detector, c.clock, events, get_status_s),
         silence=SilenceWatch(current, peers, c.clock, get_status_s),
         auditor=ledger.auditor,
-        stands_ready=StandsReady(current, talk.proposals, ledger.signer, c.transport, peers, ledger.sync),
+        stands_ready=StandsReady(
+            current, talk.proposals, ledger.signer, c.transport, peers, ledger.sync, scheduler.prepare
+        ),
         convictions=Convictions(current, talk.evidence, talk.proposals, ledger.signer, c.store, c.disk),
         sightings=Sightings(peers, c.store, c.disk, c.clock),
     )

@@ -168,7 +168,7 @@ class Learner:
 
     async def _approach(self, target: Target) -> None:
         try:
-            if not await self._begin_run(target):
+            if not await self._begin_run(target) or target.only_starts:
                 return
             if target.has_contributed and self._trained > target.made.round:
                 return  # the checkpoint holds that training: there is nothing to do for this round but wait

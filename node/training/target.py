@@ -20,7 +20,7 @@ class Target:
     `made_height` is that of the block which the last round made, 0 where the run has none yet. `has_contributed`: this
     node's contribution to the height after `head` is durable already. `num_iterations` is the phase's E, the same
     however often it is repeated; None is the method's own number. `may_start`: a worker may begin this run, since this
-    node has a part in it.
+    node has a part in it, or is about to have one: then it `only_starts`, and takes nothing in yet.
     """
 
     head: Block
@@ -30,6 +30,7 @@ class Target:
     has_contributed: bool = False
     num_iterations: int | None = None
     may_start: bool = True
+    only_starts: bool = False
 
     @property
     def run(self) -> Run:
@@ -53,5 +54,6 @@ class Target:
 
     def wants_as(self, other: Target) -> bool:
         """Whether it wants the same of the worker, be it for another height."""
-        ours, theirs = (self.terms, self.made, self.trains), (other.terms, other.made, other.trains)
+        ours = self.terms, self.made, self.trains, self.only_starts
+        theirs = other.terms, other.made, other.trains, other.only_starts
         return ours == theirs and (self.height != other.height or self.num_iterations == other.num_iterations)

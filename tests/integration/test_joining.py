@@ -109,6 +109,30 @@ def test_who_trains_for_longer_than_the_others_is_waited_for_once_its_worker_is_
     run_virtual(story())
 
 
+def test_a_joiner_that_stands_ready_contributes_at_once_however_long_its_worker_takes_to_start(tmp_path: Path) -> None:
+    """Rounds take a fraction of what starting the worker takes."""
+
+    async def story() -> None:
+        async with growing(tmp_path, 3, ["node3"]) as net:
+            net["node3"].trainer = trainer = LateTrainer(3)
+            await net.wait_for_height(3, *FOUNDERS)
+            start_joiner(net, "node3")
+            change_id = await propose(net, "node0", add(net, "node3"))
+            await wait_until_open(net, change_id, "node1")
+            book = get_service(net, "node1").proposals
+            await net.wait_for(lambda: any(proposal.readiness for proposal in book), "it to stand ready")
+            joiner = get_service(net, "node3")
+            assert joiner.learner.info is not None
+            assert (trainer.applied, trainer.trained) == ({}, [])  # it is given no blobs yet
+            await approve(net, change_id, "node1", "node2")
+            since = await wait_until_member(net, "node3")
+            await net.wait_for_height(since + 3)
+            assert any(net.id("node3") in find_authors(net, at) for at in range(since + 1, since + 4))
+            check_chains(net)
+
+    run_virtual(story())
+
+
 def test_the_fourth_s_vote_is_needed_once_it_is_a_member(tmp_path: Path) -> None:
     async def story() -> None:
         async with growing(tmp_path, 3, ["node3"]) as net:

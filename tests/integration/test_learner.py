@@ -567,6 +567,19 @@ async def test_no_worker_begins_a_run_that_this_node_has_no_part_in() -> None:
         await wait_until(lambda: "trained 3" in told, "training once it has")
 
 
+async def test_a_worker_that_only_starts_takes_nothing_in_until_the_node_has_a_part_in_the_run() -> None:
+    trainer = CountingTrainer()
+    with learning(trainer) as (learner, told):
+        learner.set_target(make_target(1, trains=False, only_starts=True))
+        await wait_until(lambda: learner.info is not None, "the worker")
+        learner.set_target(make_target(2, trains=False, only_starts=True))
+        await asyncio.sleep(0.01)
+        assert trainer.log == ["start 1 at 1000000"]
+        learner.set_target(make_target(2, trains=True))
+        await wait_until(lambda: "trained 3" in told, "training once it has")
+        assert trainer.log.count("start 1 at 1000000") == 1
+
+
 async def test_it_says_why_there_is_no_worker_yet() -> None:
     class Starting(CountingTrainer):
         def __init__(self) -> None:
