@@ -275,7 +275,8 @@ class _Source:
 
     def take(self, split: ClientSplit, seed: int, everyone: Samples, num_classes: int) -> ClientData:
         """The samples that one client trains and is tested on. `seed` is the one that the samples were dealt by."""
-        train = self._place("train", self.show_train(split, seed), self.train.y[split.train])
+        shown = self._show("train", split.train, split.transform, seed)
+        train = self._place("train", shown, self.train.y[split.train])
         return ClientData(train, everyone.take(split.test), everyone, num_classes)
 
     def take_everyone(self, splits: Sequence[ClientSplit], seed: int) -> Samples:
@@ -293,12 +294,14 @@ class _Source:
         return self._place(name, fit(dataset.x, self.input.shape), dataset.y)
 
     def show_train(self, split: ClientSplit | None, seed: int) -> Images:
-        """The samples that one client trains on, fitted and not normalised; all where they are not split."""
+        """The samples that one client trains on, as they are before they are normalised; all where they are not
+        split."""
         if split is None:
             return self.transform(fit(self.train.x, self.input.shape))
         return self.transform(self._show("train", split.train, split.transform, seed))
 
     def _show(self, name: _Part, rows: Indices, domain: str | None, seed: int) -> Images:
+        """Fitted and in a client's domain, before the site's own transform."""
         dataset: ArrayDataset = getattr(self, name)
         x_NCHW = fit(dataset.x[rows], self.input.shape)
         return x_NCHW if domain is None else apply_domain(domain, x_NCHW, rows, seed=seed, split=name)

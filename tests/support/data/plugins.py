@@ -10,7 +10,9 @@ import tomllib
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-METHOD, MODEL, READER, LOOP = (f"fednode-example-{what}" for what in ("method", "model", "reader", "loop"))
+METHOD, MODEL, READER, LOOP, TEXT = (
+    f"fednode-example-{what}" for what in ("method", "model", "reader", "loop", "text")
+)
 
 
 def put_plugin(target: Path, name: str, *, as_name: str | None = None, version: str = "1.0") -> Path:
