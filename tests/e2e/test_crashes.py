@@ -102,7 +102,7 @@ HOLDS = {"train": hold_in_train, "exchange": hold_in_exchange, "mine": hold_in_m
 @pytest.mark.parametrize(
     ("phase", "victim"),
     [
-        pytest.param(phase, victim, marks=[pytest.mark.slow] if i else [])
+        pytest.param(phase, victim, marks=[[], [pytest.mark.slow], [pytest.mark.long], [pytest.mark.long]][i])
         for i, (phase, victim) in enumerate(zip(HOLDS, NAMES, strict=True))
     ],
 )
@@ -122,7 +122,13 @@ async def test_the_others_go_on_without_one_that_was_killed_and_it_contributes_a
 
 
 @pytest.mark.parametrize(
-    "phase", ["mine", *(pytest.param(phase, marks=pytest.mark.slow) for phase in ("train", "exchange", "vote"))]
+    "phase",
+    [
+        "mine",
+        pytest.param("train", marks=pytest.mark.slow),
+        pytest.param("exchange", marks=pytest.mark.long),
+        pytest.param("vote", marks=pytest.mark.long),
+    ],
 )
 async def test_a_node_told_to_stop_ends_with_0_in_any_phase_and_resumes(net: Federation, phase: str) -> None:
     victim = NAMES[1]

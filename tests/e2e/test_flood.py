@@ -37,7 +37,7 @@ async def _wait_until_told(net: Federation, name: str, reasons: set[str]) -> Non
             await asyncio.sleep(POLL_S)
 
 
-@pytest.mark.parametrize("kind", ["valid", "invalid"])
+@pytest.mark.parametrize("kind", ["valid", pytest.param("invalid", marks=pytest.mark.long)])
 async def test_three_finalise_ten_rounds_while_the_fourth_floods_them(tmp_path: Path, kind: str) -> None:
     directory = make_federation(tmp_path / "net", num_nodes=4, method="local", partition="iid", rounds=0, difficulty=16)
     async with Federation(directory) as net:
@@ -60,6 +60,7 @@ async def test_three_finalise_ten_rounds_while_the_fourth_floods_them(tmp_path: 
         assert flooder["not_taken"].keys() >= TOLD[kind]
 
 
+@pytest.mark.long
 def test_the_flood_is_measured_against_a_silent_member() -> None:
     done = run_bench("flood", "--seconds", 3, "--members", "silent,valid", "--json")
     assert done.code == 0, done.err
@@ -76,6 +77,7 @@ def test_the_flood_is_measured_against_a_silent_member() -> None:
     assert all(told["messages_received"] > 0 for told in figures["members"]["valid"]["told_of_fourth"].values())
 
 
+@pytest.mark.long
 def test_a_transfer_is_measured_against_none() -> None:
     done = run_bench("transfer", "--mb", 5, "--seconds", 4, "--json")
     assert done.code == 0, done.err

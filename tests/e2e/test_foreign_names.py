@@ -45,7 +45,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_module", [False, True])
+@pytest.mark.parametrize("by_module", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_daemons_workers_and_miners_run(place: Path, by_module: bool) -> None:
     """And the workers find the user's model in the directory that the command was called in."""
     (place / "nets.py").write_text(NET)
@@ -57,7 +57,7 @@ def test_daemons_workers_and_miners_run(place: Path, by_module: bool) -> None:
     assert json.loads(done.out)["heads_agree"]
 
 
-@pytest.mark.parametrize("by_module", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("by_module", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_the_runs_of_an_experiment_are_done(place: Path, by_module: bool) -> None:
     (place / "sweep.yaml").write_text(SWEEP)
     done = run_as_user(place, "experiment", "run", "sweep.yaml", "-j", 1, path=(place,), by_module=by_module)

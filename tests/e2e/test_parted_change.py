@@ -119,7 +119,7 @@ async def test_a_change_that_is_being_decided_when_two_and_two_are_parted_is_exe
             assert list(heights.values()) == sorted(heights.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_joiner_that_is_parted_when_the_last_approval_comes_joins_once_all_are_together(tmp_path: Path) -> None:
     """It stands ready, and three of four approve: nobody mines that while the three do not see it alive."""
     with lan(5) as net:

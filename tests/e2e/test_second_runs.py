@@ -162,6 +162,7 @@ async def test_a_run_begins_from_a_large_model_once_a_quorum_has_it(tmp_path: Pa
         await stop_and_verify(net)
 
 
+@pytest.mark.long
 async def test_a_second_run_trains_a_model_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site whose configuration does not allow it votes, and does not train."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))  # as a user has it: the module is no part of fednode

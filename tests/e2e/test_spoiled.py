@@ -31,7 +31,7 @@ async def read_records(net: Federation, name: str) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "dfpl"])
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("dfpl", marks=pytest.mark.long)])
 async def test_a_spoiled_federation_heals_by_itself_through_a_kill_of_all(tmp_path: Path, method: str) -> None:
     directory = make_federation(
         tmp_path / "net",

@@ -14,7 +14,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROUNDS = 3
 
 
-@pytest.mark.parametrize("method", ["swim", "fedintr"])  # one needs the number of rounds, one sends more than a model
+@pytest.mark.parametrize(
+    "method", ["swim", pytest.param("fedintr", marks=pytest.mark.long)]
+)  # one needs the number of rounds, one sends more than a model
 async def test_four_nodes_agree_on_what_can_be_recomputed(tmp_path: Path, method: str) -> None:
     settings = ("local_iterations=2", "waits.collect_s=120")  # every block has all four
     directory = make_federation(tmp_path / "net", num_nodes=4, method=method, rounds=ROUNDS, settings=settings)
