@@ -55,7 +55,7 @@ def place(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize("by_module", [False, True])
+@pytest.mark.parametrize("by_module", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_it_is_found_in_the_working_directory(place: Path, by_module: bool) -> None:
     done = run_as_user(place, *SIMULATE, "--model", "nets:make", by_module=by_module)
     assert done.code == 0, done.err

@@ -142,6 +142,7 @@ def test_a_promise_that_is_not_kept_costs_two_waits_and_a_thirty_second_a_round(
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.slow
 def test_nor_does_one_that_changes_its_ways_cost_more(tmp_path: Path, seed: int) -> None:
     alone_s = run_virtual(measure_alone_s(tmp_path / "alone"))
     took_s, _ = run_virtual(measure_s(tmp_path / "beside", be_erratic, seed))

@@ -79,6 +79,7 @@ def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
     assert "A little sweep" in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_programs_get_one_object_and_people_the_progress_of_runs_that_fail(tmp_path: Path) -> None:
     text = TEXT.replace("[local, dfpl]", "[local]") + "  method.lr: [0.1, 1.0e+30]\n"
     done = run(tmp_path, text, "--json", "--jobs", 1)

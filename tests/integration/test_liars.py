@@ -726,6 +726,7 @@ def test_a_forged_chain_is_not_followed(tmp_path: Path, signers: tuple[str, ...]
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_a_peer_that_never_answers_does_not_hold_up_sync(tmp_path: Path) -> None:
     honest = tuple(f"node{i}" for i in range(6))
 

@@ -88,6 +88,7 @@ async def wait_s(net: Cluster, seconds: float) -> None:
     await net.wait_for(lambda: net["node1"].clock.monotonic() >= until_s, f"{seconds:g} s")
 
 
+@pytest.mark.slow
 def test_it_stays_silent_over_restarts_and_while_nobody_is_in_sight(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path / "nodes", 4, network_class=TappedNetwork, seed=11) as net:

@@ -118,7 +118,13 @@ def test_two_of_four_finalise_nothing_and_say_why(tmp_path: Path) -> None:
     run_virtual(story())
 
 
-@pytest.mark.parametrize("sides", [(("node0", "node1"), ("node2", "node3")), (("node0",), ("node1", "node2", "node3"))])
+@pytest.mark.parametrize(
+    "sides",
+    [
+        (("node0", "node1"), ("node2", "node3")),
+        pytest.param((("node0",), ("node1", "node2", "node3")), marks=pytest.mark.slow),
+    ],
+)
 def test_a_partition_heals_without_two_finalised_blocks(
     tmp_path: Path, sides: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> None:
@@ -163,6 +169,7 @@ def test_two_members_that_cannot_reach_each_other_agree_through_the_others(tmp_p
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_difficulty_follows_the_hash_rate_over_33_blocks(tmp_path: Path) -> None:
     async def story() -> None:
         rules = {"difficulty": 20_000, "min": 1, "max": 2**20, "target_ms": 40}

@@ -251,6 +251,7 @@ async def test_a_peer_that_stops_is_down_and_one_that_starts_is_up(pair: Pair) -
     assert b"".join([chunk async for chunk in alice.transport.fetch_blob(bob.id, DIGEST)]) == BLOB
 
 
+@pytest.mark.slow
 async def test_one_that_is_away_is_dialled_several_times_a_second() -> None:
     """So it is up soon after it starts: twenty attempts take 5 s, and a minute with the pauses for a network."""
     attempts = 0

@@ -168,7 +168,7 @@ def test_a_genesis_that_cannot_be_is_refused_by_its_place(change: dict[str, Any]
 
 # ---- methods
 
-QUICK = ("fedavg", "dfpl", "fednova", "dispfl")  # one of each way of sharing
+QUICK = ("dfpl", "fednova")  # of each way of sharing, parameters and prototypes
 
 
 def _federate(method: str, model: dict[str, Any]) -> Federation:
