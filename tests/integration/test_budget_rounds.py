@@ -50,7 +50,7 @@ def test_members_of_unlike_speed_spend_the_same_time_and_agree(tmp_path: Path) -
                     record = read_record(net, f"node{i}", height)
                     assert trainer.iterations[height] == record["train"]["iterations"] > 1
                     left_s = 2.0 - record["train"]["seconds"]
-                    assert 0 < record["beta_s"] < 0.1
+                    assert 0 <= record["beta_s"] < 0.1  # 0 where a candidate came before this node had settled its own
                     assert 0 < left_s < record["train"]["alpha_s"] + 0.1
                 assert len(net["node0"].get_block(height).contributions) == 4
 
