@@ -38,24 +38,24 @@ PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
 
 def run_round_bench(spec: TestnetSpec, *, cold_starts: int, report: Report) -> dict[str, Any]:
     """All of it: figures by name, seconds and bytes. `report` is told what is being measured."""
-    figures: dict[str, Any] = {"machine": get_machine(), "job": _describe_job(spec)}
+    figures: dict[str, Any] = {"machine": get_machine(), "job": describe_job(spec)}
     report("the same arithmetic in one process")
-    figures["bare"] = _measure_bare(spec)
+    figures["bare"] = measure_bare(spec)
     report(f"{spec.num_nodes} real processes")
-    figures["cluster"] = _in_new_testnet(spec, _measure_cluster)
+    figures["cluster"] = in_new_testnet(spec, _measure_cluster)
     figures["ratio"] = figures["cluster"]["round_s"]["median"] / figures["bare"]["round_s"]["median"]
     report("one node: start-up and memory")
-    figures["start"] = _in_new_testnet(_alone(spec), _measure_start)
-    figures["memory"] = _in_new_testnet(_alone(spec), _measure_memory)
+    figures["start"] = in_new_testnet(_alone(spec), _measure_start)
+    figures["memory"] = in_new_testnet(_alone(spec), _measure_memory)
     report("kill -9 of one node")
-    figures["kill"] = _in_new_testnet(replace(spec, rounds=0), _measure_kill)
+    figures["kill"] = in_new_testnet(replace(spec, rounds=0), _measure_kill)
     if cold_starts:
         report(f"{cold_starts} cold starts on one core")
         figures["cold_starts"] = measure_cold_starts(spec, cold_starts, report)
     return figures
 
 
-def _describe_job(spec: TestnetSpec) -> dict[str, Any]:
+def describe_job(spec: TestnetSpec) -> dict[str, Any]:
     return {
         "method": spec.method,
         "nodes": spec.num_nodes,
@@ -77,7 +77,7 @@ def _alone(spec: TestnetSpec) -> TestnetSpec:
     )
 
 
-def _in_new_testnet(spec: TestnetSpec, measure: Callable[[Testnet], Any]) -> Any:
+def in_new_testnet(spec: TestnetSpec, measure: Callable[[Testnet], Any]) -> Any:
     with temporary_testnet(spec) as testnet:
         return measure(testnet)
 
@@ -85,7 +85,7 @@ def _in_new_testnet(spec: TestnetSpec, measure: Callable[[Testnet], Any]) -> Any
 # ---- a round
 
 
-def _measure_bare(spec: TestnetSpec) -> dict[str, Any]:
+def measure_bare(spec: TestnetSpec) -> dict[str, Any]:
     """The simulation's rounds, in a process of their own so that this one stays as small as it is."""
     command = make_command("node.bench.bare", spec.method, spec.model, spec.partition)
     arguments = [str(spec.num_nodes), str(spec.rounds), str(spec.seed), *spec.settings]
@@ -220,7 +220,7 @@ def measure_cold_starts(spec: TestnetSpec, count: int, report: Report) -> dict[s
     try:
         for attempt in range(1, count + 1):
             try:
-                seconds.append(_in_new_testnet(replace(spec, rounds=COLD_ROUNDS), _time_third_round))
+                seconds.append(in_new_testnet(replace(spec, rounds=COLD_ROUNDS), _time_third_round))
             except NodeError as error:
                 failures.append(str(error))
             report(f"cold start {attempt} of {count}: {len(failures)} failed")

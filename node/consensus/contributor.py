@@ -14,6 +14,7 @@ from functools import partial
 from chain.block import Contribution, Id
 from chain.errors import StoreFull
 from ml.measures.collapse import find_signs
+from node.clock import Clock
 from node.consensus.actions import ContributionSeen, TrainingFailed
 from node.consensus.authenticator import Authenticator
 from node.consensus.current import CurrentRound
@@ -41,6 +42,7 @@ class Contributor:
         self,
         current: CurrentRound,
         runs: RunSpecs,
+        clock: Clock,
         signer: Signer,
         authenticator: Authenticator,
         gossip: Gossip,
@@ -55,6 +57,7 @@ class Contributor:
         self._standing = standing
         self._current = current
         self._runs = runs
+        self._clock = clock
         self._signer = signer
         self._authenticator = authenticator
         self._gossip = gossip
@@ -69,6 +72,7 @@ class Contributor:
         tip, record = self._current.tip, self._records.current
         if record is None or tip.height + 1 != height:
             return
+        record.mark("trained", self._clock.monotonic())
         if self._standing.is_leaving:
             await self.on_training_failed(height, "this node is leaving")
             return

@@ -33,6 +33,23 @@ log = logging.getLogger(__name__)
 # A candidate counts from when it was found acceptable here, not from when it came.
 PHASE_ENDS = {"train": "contributed", "exchange": "cutoff", "mine": "candidate", "vote": "final", "apply": "applied"}
 
+# The steps of a round on one node, in the order in which they follow from each other, and what each of them is.
+STEPS: Mapping[str, str] = {
+    "taken_in": "the aggregate of the round before is in the model, and measured",
+    "trained": "the local phase is over",
+    "contributed": "the own contribution is durable, and on its way",
+    "arrived": "the last contribution that the candidates wait for is here",
+    "verified": "its payloads are here, and fit",
+    "cutoff": "nobody is waited for any more",
+    "aggregated": "the aggregate of the own candidate is computed",
+    "block": "the first candidate is here, mined or received",
+    "candidate": "a candidate is recomputed, and acceptable",
+    "prevoted": "the own prevote is durable, and on its way",
+    "precommitted": "q prevotes are here, and the own precommit is durable",
+    "certified": "q precommits are here",
+    "final": "block, certificate and aggregate are durable",
+}
+
 
 @dataclass(slots=True)
 class RoundRecord:
@@ -72,6 +89,10 @@ class RoundRecord:
     def mark(self, what: str, at_s: float) -> None:
         """Something happened for the first time."""
         self._marks.setdefault(what, at_s)
+
+    def mark_last(self, what: str, at_s: float) -> None:
+        """Something happened that may happen again: the last time counts."""
+        self._marks[what] = at_s
 
     def on_final(self, block: Block, certificate: Certificate, at_s: float, machine: RoundMachine) -> None:
         self.mark("final", at_s)
@@ -114,6 +135,14 @@ class RoundRecord:
             until_s = end_s
         return seconds | {"wall": until_s - self.began_s}
 
+    def __contains__(self, what: object) -> bool:
+        """Whether it has happened."""
+        return what in self._marks
+
+    def get_steps(self) -> dict[str, float]:
+        """Seconds from the round's beginning until each step that this node has seen of it, in the order of STEPS."""
+        return {step: round(self._marks[step] - self.began_s, 6) for step in STEPS if step in self._marks}
+
     def to_mapping(self) -> dict[str, Any]:
         """The record as JSON holds it, with None for numbers that are not finite. Accuracy is the newest this node
         knows: after applying, else after training."""
@@ -142,6 +171,7 @@ class RoundRecord:
                 if (counts := after - self.refusals_before.get(peer, Refusals()))
             ],
             "seconds": self.compute_seconds(),
+            "steps": self.get_steps(),
             "bytes_sent": {kind: after - self.bytes_before.get(kind, 0) for kind, after in self.bytes_after.items()},
             "pulled_bytes": self.pulled_bytes,
             "gone": {encode_id(author): reason for author, reason in self.gone.items()},
@@ -251,6 +281,7 @@ class Records:
         if self.current is not None and self.current.height == height + 1:
             self.current.bytes_before = sent  # it has begun already, and what was sent since is counted here
             self.current.refusals_before = refusals
+            self.current.mark("taken_in", self._clock.monotonic())
         told = record.to_mapping()
         score = "R2" if "r2" in told["apply"] else "accuracy"
         log.info(

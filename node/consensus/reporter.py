@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from chain.block import Id
+from chain.block import Id, Phase, Vote
 from chain.changes.change import read_change
 from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus import actions
 from node.consensus.gossip import Gossip
 from node.consensus.machine import RoundMachine
-from node.consensus.record import Records
+from node.consensus.record import Records, RoundRecord
 from node.consensus.sync import FinalBlock
 from node.events import Events
 from node.p2p.peers import Peers
@@ -71,10 +71,29 @@ class RoundReporter:
                 pass
         if record is None:  # with the rounds over there is none
             return
+        self._mark_step(record, machine, event, now_s)
         if machine.is_cut_off:
             record.mark("cutoff", now_s)
         if machine.is_satisfied:
             record.mark("candidate", now_s)
+
+    def _mark_step(self, record: RoundRecord, machine: RoundMachine, event: actions.Event, now_s: float) -> None:
+        """When the steps of a round were, as `fednode bench round --waterfall` shows them."""
+        match event:
+            case actions.ContributionSeen() if "cutoff" not in record:
+                record.mark_last("arrived", now_s)
+            case actions.PayloadsVerified() if "cutoff" not in record:
+                record.mark_last("verified", now_s)
+            case actions.AggregateComputed():
+                record.mark("aggregated", now_s)
+            case actions.CandidateSeen() | actions.Mined():
+                record.mark("block", now_s)
+            case actions.VoteSeen(Vote(voter=self._me, phase=phase)):
+                record.mark("prevoted" if phase is Phase.PREVOTE else "precommitted", now_s)
+            case _:
+                pass
+        if machine.voting.certified is not None:
+            record.mark("certified", now_s)
 
     def publish_phase(self, machine: RoundMachine) -> None:
         """The round in hand has come to a phase."""

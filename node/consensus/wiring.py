@@ -354,6 +354,7 @@ def _make_contributor(c: NodeContext, ground: _Ground, payloads: Payloads, ledge
     return Contributor(
         ground.current,
         c.runs,
+        c.clock,
         ledger.signer,
         talk.authenticator,
         talk.gossip,

@@ -11,6 +11,7 @@ from node.cli.bench.crypto import bench_crypto
 from node.cli.bench.figures import RepeatsOption, ThreadsOption, print_figures, report, show_ratio, show_spread
 from node.cli.bench.net import bench_net
 from node.cli.bench.pow import bench_pow
+from node.cli.bench.waterfall import show_waterfall
 from node.cli.options import AsJson, make_group
 from node.cli.testnet import (
     MethodOption,
@@ -47,6 +48,9 @@ def bench_round(
     cold_starts: Annotated[
         int, typer.Option("--cold-starts", metavar="N", min=0, help="Also start the federation N times on one core.")
     ] = 0,
+    waterfall: Annotated[
+        bool, typer.Option("--waterfall", help="Only where the time of a round goes, step by step.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """A round, start-up and memory of real processes. The baseline is the same arithmetic in one process.
@@ -55,6 +59,7 @@ def bench_round(
     """
     from node.bench.fixtures import DIFFICULTY
     from node.bench.round import run_round_bench
+    from node.bench.waterfall import run_waterfall
     from node.testnet.layout import TestnetSpec
 
     spec = TestnetSpec(
@@ -68,6 +73,9 @@ def bench_round(
         difficulty=DIFFICULTY,
         base_port=0,
     )
+    if waterfall:
+        print_figures(run_waterfall(spec, report=report), show_waterfall, as_json)
+        return
     print_figures(run_round_bench(spec, cold_starts=cold_starts, report=report), _show_round, as_json)
 
 

@@ -1,0 +1,124 @@
+"""`fednode bench round --waterfall`: where the time of a round goes on real nodes, step by step, by their own records.
+
+Every node writes down when it saw each step of a round (`node.consensus.record.STEPS`). Shown are the medians over all
+nodes and rounds, and beside them the CPU and the messages that a round has cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from chain.store.sqlite import SqliteStore
+from node.admin.client import AdminClient
+from node.bench.figures import Report
+from node.bench.round import TIMEOUT_S, WARM_UP, describe_job, in_new_testnet, measure_bare
+from node.consensus.record import STEPS
+from node.experiments.measured import describe_spread
+from node.host.machine import get_machine
+from node.host.procfs import read_cpu_s
+from node.testnet.cluster import LocalCluster, NodeProcess
+from node.testnet.layout import Testnet, TestnetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What one node has spent by a height: seconds of CPU by process, and messages sent."""
+
+    height: int
+    cpu_s: Mapping[str, float]
+    messages: int
+
+
+def run_waterfall(spec: TestnetSpec, *, report: Report) -> dict[str, Any]:
+    """The figures by name: seconds, and messages a node and round."""
+    report("the same arithmetic in one process")
+    bare = measure_bare(spec)
+    report(f"{spec.num_nodes} real processes")
+    found = in_new_testnet(spec, _measure)
+    ratio = found["round_s"]["median"] / bare["round_s"]["median"]
+    return {"machine": get_machine(), "job": describe_job(spec), "bare": bare, "ratio": ratio, **found}
+
+
+def _measure(testnet: Testnet) -> dict[str, Any]:
+    async def measure() -> tuple[list[float], list[tuple[_Spent, _Spent]]]:
+        async with LocalCluster(testnet) as cluster:
+            await cluster.start()
+            await cluster.wait_for_height(WARM_UP, TIMEOUT_S)
+            before = await asyncio.gather(*(_look(process) for process in cluster.processes))
+            await cluster.wait_for_height(testnet.genesis.run.rounds, TIMEOUT_S)
+            after = await asyncio.gather(*(_look(process) for process in cluster.processes))
+            times = await cluster.processes[0].get_block_times()
+            return times, list(zip(before, after, strict=True))
+
+    times, spent = asyncio.run(measure())
+    records = [record for record in _read_records(testnet) if record["height"] > WARM_UP]
+    return {
+        "round_s": describe_spread([after - before for before, after in itertools.pairwise(times)][WARM_UP:]),
+        "steps": describe_steps([record["steps"] for record in records]),
+        "cpu_s": describe_cpu(spent),
+        "messages": statistics.mean(
+            (after.messages - before.messages) / (after.height - before.height) for before, after in spent
+        ),
+    }
+
+
+async def _look(process: NodeProcess) -> _Spent:
+    status = await process.expect_status()
+    cpu_s = {
+        "daemon": read_cpu_s(status["pid"]),
+        "worker": read_cpu_s(status["worker_pid"]),
+        "miner": sum(read_cpu_s(pid) for pid in status["miner_pids"]),
+    }
+    return _Spent(status["height"], cpu_s, await asyncio.to_thread(_count_messages, process))
+
+
+def _count_messages(process: NodeProcess) -> int:
+    with AdminClient(process.socket) as admin:
+        return sum(peer.messages_sent for peer in admin.list_peers())
+
+
+def _read_records(testnet: Testnet) -> list[Mapping[str, Any]]:
+    """Of all nodes, which have stopped."""
+    records: list[Mapping[str, Any]] = []
+    for node in testnet.nodes:
+        with closing(SqliteStore.open(node.data_dir, testnet.genesis, readonly=True)) as store:
+            records += (record for _, record in store.rounds(1, store.head_height))
+    return records
+
+
+def describe_steps(rounds: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Each step of a round by name: when it was, and how long after the step before, both as medians over the `rounds`.
+    A step that was over before the one above it has taken nothing."""
+    took: dict[str, list[float]] = {step: [] for step in STEPS}
+    for steps in rounds:
+        until_s = 0.0
+        for step in STEPS:
+            if step in steps:
+                took[step].append(max(0.0, steps[step] - until_s))
+                until_s = max(until_s, steps[step])
+    return [
+        {
+            "step": step,
+            "what": STEPS[step],
+            "at_s": statistics.median(steps[step] for steps in rounds if step in steps),
+            "took_s": statistics.median(took[step]),
+        }
+        for step in STEPS
+        if took[step]
+    ]
+
+
+def describe_cpu(spent: Sequence[tuple[_Spent, _Spent]]) -> dict[str, float]:
+    """Seconds of CPU a node and round, by process."""
+    return {
+        process: statistics.mean(
+            (after.cpu_s[process] - before.cpu_s[process]) / (after.height - before.height) for before, after in spent
+        )
+        for process in ("daemon", "worker", "miner")
+    }
