@@ -32,6 +32,7 @@ STEPS = (
     *(f"{name}.{step}" for name in TRANSACTIONS for step in ("begin", "written", "committed")),
     *(f"blob.{step}" for step in ("begin", "written", "synced", "renamed", "durable")),
 )
+# A precommit for a block is of the transaction "justification".
 # The same of files that were written elsewhere: by the worker, or chunk by chunk as a peer sent them.
 FILE_STEPS = tuple(f"{name}.{step.partition('.')[2]}" for name in ("adopt", "fetch") for step in STEPS[-5:])
 

@@ -8,6 +8,7 @@ are why the node cannot contradict itself.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -85,6 +86,28 @@ def get_signed_digests(genesis: Genesis, signed: Iterable[SignedRow]) -> set[Dig
     return digests
 
 
+def _check_justification(height: int, block: Block, votes: Sequence[Vote]) -> None:
+    views = {(vote.phase, vote.height, vote.view, vote.block_id) for vote in votes}
+    wanted = {(Phase.PREVOTE, height, vote.view, block.id) for vote in votes[:1]}
+    if block.height != height or not votes or views != wanted:
+        raise ValueError(f"justification of height {height}: expected prevotes of one view for {block.id.hex()}")
+
+
+def _write_justification(connection: sqlite3.Connection, block: Block, votes: Sequence[Vote]) -> None:
+    """Runs inside a transaction."""
+    height, data = block.height, encode_block(block)
+    connection.execute(
+        "INSERT OR REPLACE INTO locked VALUES (?, ?, ?, ?)",
+        (height, block.id, data, compute_row_digest("locked", height, block.id, data)),
+    )
+    for vote in votes:
+        raw = encode_vote(vote)
+        digest = compute_row_digest("prevotes", height, vote.view, vote.voter, raw)
+        connection.execute(
+            "INSERT OR REPLACE INTO prevotes VALUES (?, ?, ?, ?, ?)", (height, vote.view, vote.voter, raw, digest)
+        )
+
+
 class SignedSlots:
     """The signed rows and justifications of one database."""
 
@@ -132,6 +155,25 @@ class SignedSlots:
                 raise ValueError(f"{describe_signed(*slot)}: expected its block and prevotes to be stored, got none")
         return self._put_signed(*slot, encode_vote(vote))
 
+    def put_precommit(self, vote: Vote, block: Block, prevotes: Sequence[Vote]) -> bytes:
+        """Record the precommit of a block with the block and the prevotes of that view, in one transaction, before it
+        leaves. Raises SlotTaken when another vote is there; what was given is kept beside it all the same."""
+        _check_justification(vote.height, block, prevotes)
+        if (vote.phase, vote.block_id, vote.view) != (Phase.PRECOMMIT, block.id, prevotes[0].view):
+            raise ValueError(f"expected a precommit for block {block.id.hex()} in the view of its prevotes, got {vote}")
+        if self._get_signed(vote.height, VOTE, vote.view, int(vote.phase)) is not None:
+            self.put_justification(vote.height, block, prevotes)
+            return self.put_vote(vote)
+        what, data = f"precommit of height {vote.height}", encode_vote(vote)
+        if self._watermark is not None:
+            self._watermark.check(vote.height, what)
+        with self._rows.transaction("justification", what) as connection:
+            _write_justification(connection, block, prevotes)
+            write_signed(self._rows, vote.height, VOTE, vote.view, int(vote.phase), data)
+        if self._watermark is not None:
+            self._watermark.on_signed(vote.height)
+        return data
+
     def get_votes(self, height: int) -> tuple[Vote, ...]:
         """Own votes of a height, by view and phase."""
         what = f"own votes of height {height}"
@@ -177,23 +219,9 @@ class SignedSlots:
 
     def put_justification(self, height: int, block: Block, votes: Sequence[Vote]) -> None:
         """Make a block and the prevotes of one view for it durable, before the precommit of that view is signed."""
-        views = {(vote.phase, vote.height, vote.view, vote.block_id) for vote in votes}
-        wanted = {(Phase.PREVOTE, height, vote.view, block.id) for vote in votes[:1]}
-        if block.height != height or not votes or views != wanted:
-            raise ValueError(f"justification of height {height}: expected prevotes of one view for {block.id.hex()}")
-        data = encode_block(block)
+        _check_justification(height, block, votes)
         with self._rows.transaction("justification", f"justification of height {height}") as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO locked VALUES (?, ?, ?, ?)",
-                (height, block.id, data, compute_row_digest("locked", height, block.id, data)),
-            )
-            for vote in votes:
-                raw = encode_vote(vote)
-                digest = compute_row_digest("prevotes", height, vote.view, vote.voter, raw)
-                connection.execute(
-                    "INSERT OR REPLACE INTO prevotes VALUES (?, ?, ?, ?, ?)",
-                    (height, vote.view, vote.voter, raw, digest),
-                )
+            _write_justification(connection, block, votes)
 
     def get_justification(self, height: int) -> tuple[tuple[Block, ...], tuple[Vote, ...]]:
         """The blocks this node precommitted at a height and the prevotes that justified it, by view and voter."""

@@ -249,8 +249,9 @@ class Signer:
         """Runs on the disk's thread."""
         try:
             if vote.phase is Phase.PRECOMMIT and action.block is not None:
-                self._store.put_justification(vote.height, action.block, action.cast.justification)
-            self._store.put_vote(vote)
+                self._store.put_precommit(vote, action.block, action.cast.justification)
+            else:
+                self._store.put_vote(vote)
         except SlotTaken as taken:
             return codec.decode_vote(taken.stored)
         return vote

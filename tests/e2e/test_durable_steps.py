@@ -50,9 +50,9 @@ def list_steps(*transactions: str, times: int = 1, after: str | None = None) -> 
 
 
 IN_A_ROUND = [
-    *list_steps("contribution", "candidate", "justification"),
-    *list_steps("vote"),  # the first is a prevote
-    *list_steps("vote", after="justification.committed"),  # the next is a precommit
+    *list_steps("contribution", "candidate"),
+    *list_steps("vote"),  # a prevote
+    *list_steps("justification"),  # with the precommit that rests on it
     *list_steps("append", "round", after="justification.committed"),
     *list_steps("blob", times=3),  # the first is the initial model
     *(Step(name, times=2) for name in CHECKPOINT_STEPS),
@@ -124,9 +124,7 @@ async def test_a_worker_killed_at_a_checkpoint_is_replaced_and_its_node_goes_on(
 async def test_all_killed_with_their_precommits_on_disk_finalise_that_height_when_they_are_back(net: Killable) -> None:
     for _ in range(5):
         await asyncio.gather(*(net.stop(name) for name in net.running))
-        await asyncio.gather(
-            *(net.start_doomed(name, "vote.committed", after="justification.committed") for name in net.names)
-        )
+        await asyncio.gather(*(net.start_doomed(name, "justification.committed") for name in net.names))
         locked = await lock_and_kill_all(net)
         if (
             len(locked) >= net.genesis.state.q

@@ -69,9 +69,8 @@ def live(path: Path, faults: Faults | None, acknowledge: Acknowledge) -> None:
             acknowledge(f"candidate {height}")
             store.put_vote(own_vote(height, Phase.PREVOTE, block.id))
             acknowledge(f"prevote {height}")
-            store.put_justification(height, block, prevotes(height))
+            store.put_precommit(own_vote(height, Phase.PRECOMMIT, block.id), block, prevotes(height))
             acknowledge(f"justification {height}")
-            store.put_vote(own_vote(height, Phase.PRECOMMIT, block.id))
             acknowledge(f"precommit {height}")
             store.put_evidence(
                 make_evidence(*(own_vote(height, Phase.PREVOTE, other) for other in (ZERO, block.id))), ME.id, height

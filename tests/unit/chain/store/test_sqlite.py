@@ -230,6 +230,41 @@ def test_a_precommit_needs_its_block_and_prevotes_on_disk(tmp_path: Path) -> Non
         assert store.put_vote(precommit) == encode_vote(precommit)
 
 
+def test_a_precommit_is_stored_with_all_that_it_rests_on_or_not_at_all(tmp_path: Path) -> None:
+    block, steps = CHAIN[0][0], list[str]()
+
+    def die(step: str) -> None:
+        steps.append(step)
+        if step == "justification.written" and steps.count(step) == 1:
+            raise InterruptedError
+
+    precommit = vote_for(block.id, phase=Phase.PRECOMMIT)
+    with SqliteStore.open(tmp_path, GENESIS, faults=die) as store:
+        with pytest.raises(InterruptedError):
+            store.put_precommit(precommit, block, prevotes(block))
+        assert store.get_votes(1) == ()
+        assert store.get_justification(1) == ((), ())
+        assert store.put_precommit(precommit, block, prevotes(block)) == encode_vote(precommit)
+        assert steps[-3:] == ["justification.begin", "justification.written", "justification.committed"]
+        assert store.put_precommit(precommit, block, prevotes(block)) == encode_vote(precommit)  # harmless
+    with SqliteStore.open(tmp_path, GENESIS) as store:
+        assert store.get_votes(1) == (precommit,)
+        assert store.get_justification(1)[0] == (block,)
+        assert store.describe_loss() is None
+
+
+def test_a_precommit_is_stored_where_no_other_vote_was_and_for_its_own_prevotes(store: SqliteStore) -> None:
+    block = CHAIN[0][0]
+    nil = vote_for(ZERO, phase=Phase.PRECOMMIT)
+    store.put_vote(nil)
+    with pytest.raises(SlotTaken):
+        store.put_precommit(vote_for(block.id, phase=Phase.PRECOMMIT), block, prevotes(block))
+    assert store.get_votes(1) == (nil,)
+    for vote in (vote_for(block.id), vote_for(block.id, phase=Phase.PRECOMMIT, view=1), nil):
+        with pytest.raises(ValueError, match="expected a precommit for block"):
+            store.put_precommit(vote, block, prevotes(block))
+
+
 def test_a_justification_is_prevotes_of_one_view_for_the_block(store: SqliteStore) -> None:
     block = CHAIN[0][0]
     for votes in (
