@@ -243,10 +243,12 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
     config, federation, key = start.config, start.federation, start.key
     genesis, store = federation.genesis, _open_store(start)
     disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
+    small_blobs = ThreadOffload("small-blobs")
     stack.callback(store.close)
     stack.callback(disk.close)
     stack.callback(arithmetic.close)
     stack.callback(bulk.close)
+    stack.callback(small_blobs.close)
     trainer: Trainer = ObserverTrainer()
     if not config.node.observer:
         trainer = WorkerProcess(partial(make_worker_config, config))
@@ -269,6 +271,7 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         disk=disk,
         arithmetic=arithmetic,
         bulk=bulk,
+        small_blobs=small_blobs,
         random=SystemRandom(),
         mines=config.consensus.mine,
         asks_to_train=config.consensus.join_runs == "ask",

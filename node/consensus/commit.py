@@ -20,6 +20,7 @@ from node.consensus.halted import Halted
 from node.consensus.sync import ChainsDiverge, FinalBlock
 from node.offload import Offload
 from node.payloads.aggregates import Aggregates
+from node.payloads.blob_writes import BlobWrites
 from node.payloads.checks import Aggregate
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.retention import Retention
@@ -37,8 +38,9 @@ class StateFollower(Protocol):
 
 
 class Committer:
-    """The only one that moves the tip. `blobs` pulls for the vote of the height in hand, and those in `behind` pull of
-    blocks that are final: retention is told of either. `followers` hear of each new state."""
+    """The only one that moves the tip. `blobs` pulls for the vote of the height in hand, `writes` has small blobs that
+    need no pull, and those in `behind` pull of blocks that are final: retention is told of all. `followers` hear of
+    each new state."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class Committer:
         aggregates: Aggregates,
         retention: Retention,
         blobs: BlobFetcher,
+        writes: BlobWrites,
         behind: Sequence[BlobFetcher],
         followers: Sequence[StateFollower],
         transfers: Transfers,
@@ -62,6 +65,7 @@ class Committer:
         self._aggregates = aggregates
         self._retention = retention
         self._blobs = blobs
+        self._writes = writes
         self._behind = tuple(behind)
         self._followers = tuple(followers)
         self._transfers = transfers
@@ -85,9 +89,13 @@ class Committer:
 
         What came from peers while the blocks before these were written is those blocks', and stays, if they name it.
         """
-        pulled = self._blobs.take_pulled() - self._just_named
+        await self._writes.settle()
+        written = self._writes.take_written()
+        pulled = (self._blobs.take_pulled() | written) - self._just_named
         late = frozenset[Digest]().union(*(blobs.take_pulled() for blobs in self._behind))
-        await self._disk.run(self._put_blocks, blocks, aggregate, tuple(seen), pulled, late)
+        is_held = aggregate is None or aggregate.digest == ZERO or aggregate.digest in written
+        new = None if is_held else aggregate
+        await self._disk.run(self._put_blocks, blocks, new, tuple(seen), pulled, late)
         self._just_named = set[Digest]().union(*(get_block_digests(final.block) for final in blocks))
         if aggregate is not None:
             self._aggregates.on_new(aggregate)
@@ -110,8 +118,9 @@ class Committer:
         pulled: frozenset[Digest],
         late: frozenset[Digest],
     ) -> None:
-        """Runs on the disk's thread. What was `seen` and `pulled` was for the first of the blocks."""
-        if aggregate is not None and aggregate.digest != ZERO:
+        """Runs on the disk's thread. What was `seen` and `pulled` was for the first of the blocks; `aggregate` is not
+        held yet."""
+        if aggregate is not None:
             self._store.put_blob(aggregate.data)
         self._store.append_all([(final.block, final.certificate) for final in blocks])
         for final in blocks:

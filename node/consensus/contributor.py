@@ -28,6 +28,7 @@ from node.p2p.peers import Peers
 from node.p2p.refusals import Reason
 from node.payloads.checks import PayloadRefused, check_refs
 from node.payloads.on_demand import OnDemand
+from node.payloads.pushed import PushedPayloads, choose_pushed
 from node.runs.specs import RunRound, RunSpecs
 from node.training.learner import Metrics
 from node.training.trainer import Measured, Trained
@@ -50,6 +51,7 @@ class Contributor:
         published: PublishedRounds,
         *,
         on_demand: OnDemand,
+        pushed: PushedPayloads,
         peers: Peers,
         events: Events,
         standing: Standing,
@@ -64,6 +66,7 @@ class Contributor:
         self._records = records
         self._published = published
         self._on_demand = on_demand
+        self._pushed = pushed
         self._peers = peers
         self._events = events
 
@@ -90,7 +93,10 @@ class Contributor:
         if contribution is None or self._current.tip is not tip:
             return
         self._authenticator.add_own(contribution)
-        self._gossip.push_contribution(contribution)
+        pushed = tuple(choose_pushed(round_.spec, round_.number, contribution, trained.payloads)) if round_ else ()
+        for data in pushed:
+            self._pushed.keep(height, data)
+        self._gossip.push_contribution(contribution, pushed)
         self._current.post(height, ContributionSeen(contribution))
 
     async def renew(self) -> bool:

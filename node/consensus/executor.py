@@ -16,6 +16,9 @@ from node.consensus.gossip import Gossip
 from node.consensus.halted import Halted
 from node.consensus.round_tasks import RoundTasks
 from node.consensus.signer import Signer
+from node.payloads.blob_writes import BlobWrites
+from node.payloads.checks import Aggregate
+from node.payloads.fetcher import SMALL_BYTES
 
 
 class ActionExecutor:
@@ -26,6 +29,7 @@ class ActionExecutor:
         current: CurrentRound,
         signer: Signer,
         tasks: RoundTasks,
+        writes: BlobWrites,
         *,
         gossip: Gossip,
         evidence: EvidencePool,
@@ -34,6 +38,7 @@ class ActionExecutor:
         self._current = current
         self._signer = signer
         self._tasks = tasks
+        self._writes = writes
         self._gossip = gossip
         self._evidence = evidence
         self._boundary = boundary
@@ -68,13 +73,22 @@ class ActionExecutor:
         return None
 
     async def _cast(self, height: int, action: actions.CastVote) -> actions.VoteSeen:
-        """Signs a vote and sends it. What a prevote is justified by goes first."""
+        """Signs a vote and sends it. What a prevote is justified by goes first. Before a precommit for a block all its
+        blobs are durable; its aggregate is written beside it."""
+        if action.cast.phase is Phase.PRECOMMIT and action.block is not None:
+            await self._writes.settle()
+            self._begin_writing(self._tasks.get_aggregate(action.block.header.aggregate))
         vote = await self._signer.sign_vote(height, action)
         if action.cast.phase is Phase.PREVOTE:
             for prevote in action.cast.justification:
                 self._gossip.push_vote(prevote)
         self._gossip.push_vote(vote)
         return actions.VoteSeen(vote)
+
+    def _begin_writing(self, aggregate: Aggregate | None) -> None:
+        """A small one, which the block is about to need; a large one is written with it."""
+        if aggregate is not None and 0 < len(aggregate.data) <= SMALL_BYTES:
+            self._writes.begin(aggregate.digest, aggregate.data)
 
     def resend(self, things: Iterable[Contribution | Block | Vote]) -> None:
         """Sends again what this node signed in an earlier life."""

@@ -68,8 +68,11 @@ class Gossip:
 
     # ---- own objects
 
-    def push_contribution(self, contribution: Contribution) -> None:
+    def push_contribution(self, contribution: Contribution, payloads: Iterable[bytes] = ()) -> None:
+        """With small ones of its payloads behind it, in one batch."""
         self._push(Message(MessageKind.CONTRIBUTION, codec.encode_contribution(contribution)))
+        for data in payloads:
+            self._push(Message(MessageKind.PAYLOAD, data))
 
     def push_block(self, block: Block) -> None:
         self._push(Message(MessageKind.BLOCK, codec.encode_block(block)))

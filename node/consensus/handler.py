@@ -31,6 +31,7 @@ from node.p2p.peers import Peer, Peers
 from node.p2p.refusals import Reason, get_reason
 from node.p2p.status import Status, StatusError, check_bounds, status_from_bytes
 from node.p2p.transport.base import CONSENT_KINDS, Message, MessageKind, PeerFault, takes
+from node.payloads.pushed import PushedPayloads
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class PeerHandler:
         proposals: ProposalBook,
         hints: AddressHints,
         published: PublishedRounds,
+        pushed: PushedPayloads,
         *,
         peers: Peers,
         clocks: MemberClocks,
@@ -75,6 +77,7 @@ class PeerHandler:
         self._proposals = proposals
         self._hints = hints
         self._published = published
+        self._pushed = pushed
         self._peers = peers
         self._clocks = clocks
         self._gossip = gossip
@@ -94,6 +97,7 @@ class PeerHandler:
     def on_height(self, height: int) -> None:
         """Objects below `height` no longer matter, nor who was seen at work on the one before."""
         self._authenticator.on_height(height, self._current.tip.state)
+        self._pushed.on_height(height)
         self._heard.clear()
 
     def release(self) -> None:
@@ -178,6 +182,10 @@ class PeerHandler:
         if message.kind is MessageKind.MEASURES:
             self._published.on_message(sender, message.data)
             return
+        if message.kind is MessageKind.PAYLOAD:
+            if not self._pushed.offer(sender.id, message.data):
+                sender.refusals[Reason.OTHER_HEIGHT] += 1
+            return
         height = self._current.tip.height + 1
         opened = self._authenticator.open(message, first=height, last=height + 1, has_room=self._has_room)
         if isinstance(opened, Evidence):
@@ -196,6 +204,8 @@ class PeerHandler:
             if not is_taken:
                 sender.refusals[Reason.NO_ROOM] += 1
                 self._authenticator.forget(opened)
+            elif isinstance(opened, Contribution):
+                self._pushed.expect(opened)
 
     def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
         """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. One of

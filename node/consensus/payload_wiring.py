@@ -11,9 +11,11 @@ from node.offload import Offload
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason
 from node.payloads.aggregates import Aggregates
+from node.payloads.blob_writes import BlobWrites
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.on_demand import OnDemand
 from node.payloads.partial_files import PartialFiles
+from node.payloads.pushed import PushedPayloads
 from node.payloads.retention import read_sharing_blocks
 from node.payloads.shared_sets import SharedSets
 from node.payloads.transfers import Transfers
@@ -21,9 +23,11 @@ from node.payloads.transfers import Transfers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payloads:
-    """Three ways to pull blobs, so that none waits for another, and what is done with them."""
+    """Three ways to pull blobs, so that none waits for another, those that are pushed, and what is done with them."""
 
     transfers: Transfers
+    writes: BlobWrites
+    pushed: PushedPayloads
     blobs: BlobFetcher  # for the vote of the height in hand, abandoned with it
     demanded_blobs: BlobFetcher  # of single peers; votes wait for the other two threads
     late_blobs: BlobFetcher  # of blocks that are final
@@ -47,6 +51,7 @@ def make_payloads(c: NodeContext, peers: Peers, awaiting: Awaiting, head: int) -
     def is_alone() -> bool:
         return peers.describe_stall() is not None
 
+    writes = BlobWrites(c.store, c.small_blobs or c.disk)
     blobs, demanded_blobs, late_blobs = make_fetcher(c.disk), make_fetcher(c.bulk), make_fetcher(c.disk)
     on_demand = OnDemand(
         c.runs,
@@ -71,6 +76,8 @@ def make_payloads(c: NodeContext, peers: Peers, awaiting: Awaiting, head: int) -
     )
     return Payloads(
         transfers,
+        writes,
+        PushedPayloads(writes),
         blobs,
         demanded_blobs,
         late_blobs,

@@ -125,7 +125,13 @@ def make_round_parts(c: NodeContext) -> RoundParts:
     tasks = _make_tasks(c, ground, payloads, ledger, talk)
 
     executor = ActionExecutor(
-        current, ledger.signer, tasks, gossip=talk.gossip, evidence=talk.evidence, boundary=c.boundary
+        current,
+        ledger.signer,
+        tasks,
+        payloads.writes,
+        gossip=talk.gossip,
+        evidence=talk.evidence,
+        boundary=c.boundary,
     )
 
     def get_stall_input() -> StallInput:
@@ -223,6 +229,7 @@ def _make_ledger(c: NodeContext, ground: _Ground, payloads: Payloads) -> _Ledger
         aggregates=payloads.aggregates,
         retention=Retention(c.store, c.runs, c.me),
         blobs=payloads.blobs,
+        writes=payloads.writes,
         behind=(payloads.demanded_blobs, payloads.late_blobs),
         followers=(ground.admissions, ground.awaiting, ground.standing),
         transfers=payloads.transfers,
@@ -319,6 +326,7 @@ def _make_talk(
         proposals,
         hints,
         published,
+        payloads.pushed,
         peers=peers,
         clocks=clocks,
         gossip=gossip,
@@ -361,6 +369,7 @@ def _make_contributor(c: NodeContext, ground: _Ground, payloads: Payloads, ledge
         ground.records,
         talk.published,
         on_demand=payloads.on_demand,
+        pushed=payloads.pushed,
         peers=ground.peers,
         events=ground.events,
         standing=ground.standing,
@@ -371,7 +380,12 @@ def _make_tasks(c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Le
     def make_round_payloads(tip: Tip, round_: RunRound) -> RoundPayloads:
         parent = partial(payloads.aggregates.get_arrays, tip.block)
         return RoundPayloads(
-            round_.spec, round_number=round_.number, parent=parent, blobs=payloads.blobs, arithmetic=c.arithmetic
+            round_.spec,
+            round_number=round_.number,
+            parent=parent,
+            blobs=payloads.blobs,
+            arithmetic=c.arithmetic,
+            pushed=payloads.pushed,
         )
 
     sign = ledger.signer.sign_candidate

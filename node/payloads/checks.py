@@ -18,6 +18,7 @@ from ml.errors import PayloadError
 from node.offload import Offload, run_sized
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.payloads.fetcher import BlobFetcher
+from node.payloads.pushed import PushedPayloads
 
 Arrays = payload.Arrays
 
@@ -43,7 +44,7 @@ class RoundPayloads:
     What is too large to hold in memory is checked where it lies; no arrays of it are kept, for such kinds are carried.
 
     `parent` gets the aggregate in force before it, as decoded arrays (None where the method has none); it is only
-    asked where a rule reads it.
+    asked where a rule reads it. What was `pushed` need not be fetched.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class RoundPayloads:
         parent: Callable[[], Awaitable[Arrays | None]],
         blobs: BlobFetcher,
         arithmetic: Offload,
+        pushed: PushedPayloads | None = None,
     ) -> None:
         self._spec = spec
         self._round = round_number
         self._parent = parent
         self._blobs = blobs
         self._arithmetic = arithmetic
+        self._pushed = pushed
         rules = spec.rules(round_number)
         self._streamed = spec.get_streamed(round_number)
         self._voted = rules.keys() | set(self._streamed.values())
@@ -102,7 +105,9 @@ class RoundPayloads:
     async def _ensure_one(self, author: Id, ref: PayloadRef) -> None:
         if ref in self._checked:
             return
-        data = await self._blobs.fetch(ref.digest, ref.size, [author])
+        data = None if self._pushed is None else self._pushed.take(ref.digest)
+        if data is None:
+            data = await self._blobs.fetch(ref.digest, ref.size, [author])
         if len(data) != ref.size:
             raise PayloadRefused(f"{payload.kind_name(ref.kind)}: declared {ref.size} bytes, has {len(data)}")
         async with self._working:

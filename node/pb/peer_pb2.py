@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from node.pb import common_pb2 as node_dot_pb_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12node/pb/peer.proto\x12\nfednode.v1\x1a\x14node/pb/common.proto\"/\n\x05\x42\x61tch\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.fednode.v1.Envelope\"\xd2\x01\n\x08\x45nvelope\x12\x10\n\x06status\x18\x01 \x01(\x0cH\x00\x12\x16\n\x0c\x63ontribution\x18\x02 \x01(\x0cH\x00\x12\x0f\n\x05\x62lock\x18\x03 \x01(\x0cH\x00\x12\x0e\n\x04vote\x18\x04 \x01(\x0cH\x00\x12\x12\n\x08\x65vidence\x18\x05 \x01(\x0cH\x00\x12\x12\n\x08proposal\x18\x06 \x01(\x0cH\x00\x12\x12\n\x08\x61pproval\x18\x07 \x01(\x0cH\x00\x12\x13\n\treadiness\x18\x08 \x01(\x0cH\x00\x12\x0e\n\x04hint\x18\t \x01(\x0cH\x00\x12\x12\n\x08measures\x18\n \x01(\x0cH\x00\x42\x06\n\x04\x62ody\"\xb1\x02\n\x06Status\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\x0c\x12\x13\n\x0bhead_height\x18\x02 \x01(\x04\x12\x0f\n\x07head_id\x18\x03 \x01(\x0c\x12\x0e\n\x06height\x18\x04 \x01(\x04\x12\x0c\n\x04view\x18\x05 \x01(\r\x12\x13\n\x0b\x63ontributes\x18\x06 \x01(\x08\x12\x15\n\rcontributions\x18\x07 \x01(\x0c\x12\x12\n\ncandidates\x18\x08 \x03(\x0c\x12%\n\x05votes\x18\t \x03(\x0b\x32\x16.fednode.v1.VoteBitmap\x12\x10\n\x08\x61\x62stains\x18\n \x01(\x08\x12\x0f\n\x07time_ms\x18\x0b \x01(\x04\x12$\n\x04open\x18\x0c \x03(\x0b\x32\x16.fednode.v1.OpenChange\x12\x0f\n\x07version\x18\r \x01(\t\x12\x10\n\x08protocol\x18\x0e \x01(\r\":\n\nOpenChange\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x11\n\tapprovals\x18\x02 \x01(\x0c\x12\r\n\x05ready\x18\x03 \x01(\x04\":\n\nVoteBitmap\x12\x0c\n\x04view\x18\x01 \x01(\r\x12\r\n\x05phase\x18\x02 \x01(\r\x12\x0f\n\x07members\x18\x03 \x01(\x0c\"-\n\rBlocksRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"9\n\x0b\x42locksReply\x12*\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x1a.fednode.v1.FinalisedBlock\"-\n\x0b\x42lobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\":\n\tBlobChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\x12\x11\n\tnot_found\x18\x03 \x01(\x08\"\x0e\n\x0cHelloRequest\"R\n\nHelloReply\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\x0f\n\x07time_ms\x18\x04 \x01(\x04\x32\xed\x01\n\x04Peer\x12\x30\n\x04Push\x12\x11.fednode.v1.Batch\x1a\x11.fednode.v1.Batch(\x01\x30\x01\x12<\n\x06\x42locks\x12\x19.fednode.v1.BlocksRequest\x1a\x17.fednode.v1.BlocksReply\x12:\n\x04\x42lob\x12\x17.fednode.v1.BlobRequest\x1a\x15.fednode.v1.BlobChunk(\x01\x30\x01\x12\x39\n\x05Hello\x12\x18.fednode.v1.HelloRequest\x1a\x16.fednode.v1.HelloReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12node/pb/peer.proto\x12\nfednode.v1\x1a\x14node/pb/common.proto\"/\n\x05\x42\x61tch\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.fednode.v1.Envelope\"\xe5\x01\n\x08\x45nvelope\x12\x10\n\x06status\x18\x01 \x01(\x0cH\x00\x12\x16\n\x0c\x63ontribution\x18\x02 \x01(\x0cH\x00\x12\x0f\n\x05\x62lock\x18\x03 \x01(\x0cH\x00\x12\x0e\n\x04vote\x18\x04 \x01(\x0cH\x00\x12\x12\n\x08\x65vidence\x18\x05 \x01(\x0cH\x00\x12\x12\n\x08proposal\x18\x06 \x01(\x0cH\x00\x12\x12\n\x08\x61pproval\x18\x07 \x01(\x0cH\x00\x12\x13\n\treadiness\x18\x08 \x01(\x0cH\x00\x12\x0e\n\x04hint\x18\t \x01(\x0cH\x00\x12\x12\n\x08measures\x18\n \x01(\x0cH\x00\x12\x11\n\x07payload\x18\x0b \x01(\x0cH\x00\x42\x06\n\x04\x62ody\"\xb1\x02\n\x06Status\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\x0c\x12\x13\n\x0bhead_height\x18\x02 \x01(\x04\x12\x0f\n\x07head_id\x18\x03 \x01(\x0c\x12\x0e\n\x06height\x18\x04 \x01(\x04\x12\x0c\n\x04view\x18\x05 \x01(\r\x12\x13\n\x0b\x63ontributes\x18\x06 \x01(\x08\x12\x15\n\rcontributions\x18\x07 \x01(\x0c\x12\x12\n\ncandidates\x18\x08 \x03(\x0c\x12%\n\x05votes\x18\t \x03(\x0b\x32\x16.fednode.v1.VoteBitmap\x12\x10\n\x08\x61\x62stains\x18\n \x01(\x08\x12\x0f\n\x07time_ms\x18\x0b \x01(\x04\x12$\n\x04open\x18\x0c \x03(\x0b\x32\x16.fednode.v1.OpenChange\x12\x0f\n\x07version\x18\r \x01(\t\x12\x10\n\x08protocol\x18\x0e \x01(\r\":\n\nOpenChange\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x11\n\tapprovals\x18\x02 \x01(\x0c\x12\r\n\x05ready\x18\x03 \x01(\x04\":\n\nVoteBitmap\x12\x0c\n\x04view\x18\x01 \x01(\r\x12\r\n\x05phase\x18\x02 \x01(\r\x12\x0f\n\x07members\x18\x03 \x01(\x0c\"-\n\rBlocksRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"9\n\x0b\x42locksReply\x12*\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x1a.fednode.v1.FinalisedBlock\"-\n\x0b\x42lobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\":\n\tBlobChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\x12\x11\n\tnot_found\x18\x03 \x01(\x08\"\x0e\n\x0cHelloRequest\"R\n\nHelloReply\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\x0f\n\x07time_ms\x18\x04 \x01(\x04\x32\xed\x01\n\x04Peer\x12\x30\n\x04Push\x12\x11.fednode.v1.Batch\x1a\x11.fednode.v1.Batch(\x01\x30\x01\x12<\n\x06\x42locks\x12\x19.fednode.v1.BlocksRequest\x1a\x17.fednode.v1.BlocksReply\x12:\n\x04\x42lob\x12\x17.fednode.v1.BlobRequest\x1a\x15.fednode.v1.BlobChunk(\x01\x30\x01\x12\x39\n\x05Hello\x12\x18.fednode.v1.HelloRequest\x1a\x16.fednode.v1.HelloReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,25 +35,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BATCH']._serialized_start=56
   _globals['_BATCH']._serialized_end=103
   _globals['_ENVELOPE']._serialized_start=106
-  _globals['_ENVELOPE']._serialized_end=316
-  _globals['_STATUS']._serialized_start=319
-  _globals['_STATUS']._serialized_end=624
-  _globals['_OPENCHANGE']._serialized_start=626
-  _globals['_OPENCHANGE']._serialized_end=684
-  _globals['_VOTEBITMAP']._serialized_start=686
-  _globals['_VOTEBITMAP']._serialized_end=744
-  _globals['_BLOCKSREQUEST']._serialized_start=746
-  _globals['_BLOCKSREQUEST']._serialized_end=791
-  _globals['_BLOCKSREPLY']._serialized_start=793
-  _globals['_BLOCKSREPLY']._serialized_end=850
-  _globals['_BLOBREQUEST']._serialized_start=852
-  _globals['_BLOBREQUEST']._serialized_end=897
-  _globals['_BLOBCHUNK']._serialized_start=899
-  _globals['_BLOBCHUNK']._serialized_end=957
-  _globals['_HELLOREQUEST']._serialized_start=959
-  _globals['_HELLOREQUEST']._serialized_end=973
-  _globals['_HELLOREPLY']._serialized_start=975
-  _globals['_HELLOREPLY']._serialized_end=1057
-  _globals['_PEER']._serialized_start=1060
-  _globals['_PEER']._serialized_end=1297
+  _globals['_ENVELOPE']._serialized_end=335
+  _globals['_STATUS']._serialized_start=338
+  _globals['_STATUS']._serialized_end=643
+  _globals['_OPENCHANGE']._serialized_start=645
+  _globals['_OPENCHANGE']._serialized_end=703
+  _globals['_VOTEBITMAP']._serialized_start=705
+  _globals['_VOTEBITMAP']._serialized_end=763
+  _globals['_BLOCKSREQUEST']._serialized_start=765
+  _globals['_BLOCKSREQUEST']._serialized_end=810
+  _globals['_BLOCKSREPLY']._serialized_start=812
+  _globals['_BLOCKSREPLY']._serialized_end=869
+  _globals['_BLOBREQUEST']._serialized_start=871
+  _globals['_BLOBREQUEST']._serialized_end=916
+  _globals['_BLOBCHUNK']._serialized_start=918
+  _globals['_BLOBCHUNK']._serialized_end=976
+  _globals['_HELLOREQUEST']._serialized_start=978
+  _globals['_HELLOREQUEST']._serialized_end=992
+  _globals['_HELLOREPLY']._serialized_start=994
+  _globals['_HELLOREPLY']._serialized_end=1076
+  _globals['_PEER']._serialized_start=1079
+  _globals['_PEER']._serialized_end=1316
 # @@protoc_insertion_point(module_scope)

@@ -14,7 +14,7 @@ class Batch(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("status", "contribution", "block", "vote", "evidence", "proposal", "approval", "readiness", "hint", "measures")
+    __slots__ = ("status", "contribution", "block", "vote", "evidence", "proposal", "approval", "readiness", "hint", "measures", "payload")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class Envelope(_message.Message):
     READINESS_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     status: bytes
     contribution: bytes
     block: bytes
@@ -35,7 +36,8 @@ class Envelope(_message.Message):
     readiness: bytes
     hint: bytes
     measures: bytes
-    def __init__(self, status: _Optional[bytes] = ..., contribution: _Optional[bytes] = ..., block: _Optional[bytes] = ..., vote: _Optional[bytes] = ..., evidence: _Optional[bytes] = ..., proposal: _Optional[bytes] = ..., approval: _Optional[bytes] = ..., readiness: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., measures: _Optional[bytes] = ...) -> None: ...
+    payload: bytes
+    def __init__(self, status: _Optional[bytes] = ..., contribution: _Optional[bytes] = ..., block: _Optional[bytes] = ..., vote: _Optional[bytes] = ..., evidence: _Optional[bytes] = ..., proposal: _Optional[bytes] = ..., approval: _Optional[bytes] = ..., readiness: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., measures: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("chain_id", "head_height", "head_id", "height", "view", "contributes", "contributions", "candidates", "votes", "abstains", "time_ms", "open", "version", "protocol")

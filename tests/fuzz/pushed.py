@@ -52,6 +52,8 @@ from node.p2p.bans import Bans
 from node.p2p.peers import Peers
 from node.p2p.transport.base import PeerFault, TrafficCounters
 from node.p2p.transport.rate_limits import Intake, RateLimits
+from node.payloads.blob_writes import BlobWrites
+from node.payloads.pushed import MAX_PUSHED_BYTES, PushedPayloads
 from node.pb import peer_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from support.data.chains import make_certificate, make_chain
@@ -123,6 +125,7 @@ class Door:
             clock=clock,
             publish_from=None,
         )
+        self.pushed = PushedPayloads(cast(BlobWrites, None))
         self.handler = PeerHandler(
             current,
             Authenticator(STATE, clock.monotonic),
@@ -140,6 +143,7 @@ class Door:
                 disk=cast(Offload, None),
             ),
             self.published,
+            self.pushed,
             peers=peers,
             clocks=MemberClocks(current, ME, clock),
             gossip=gossip,
@@ -197,6 +201,8 @@ def make_pushes() -> Seeds:
     batches = {"votes": votes + more, "round": body + block[1:] + more, "lies": contributions + evidence}
     batches |= {"statuses": status + block[:1], "consent": consent, "hints": hints}
     batches["measures"] = [pb.Envelope(measures=data) for data in make_published().values()]
+    blobs = [pb.Envelope(payload=bytes(size)) for size in (0, 1024, MAX_PUSHED_BYTES)]
+    batches["payloads"] = blobs[:1] + contributions + blobs
     return {name: b"\1" + pb.Batch(messages=batch).SerializeToString() for name, batch in batches.items()}
 
 
@@ -222,6 +228,7 @@ def check_push(data: bytes) -> bool:
     assert len(door.proposals) <= MAX_OPEN * STATE.n
     assert len(door.book.get_hints()) <= STATE.n
     assert len(door.published.list_newest()) <= STATE.n
+    assert door.pushed.held_bytes <= 2 * STATE.n * MAX_PUSHED_BYTES
     return taken
 
 

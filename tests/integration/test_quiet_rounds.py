@@ -99,6 +99,7 @@ def test_payloads_that_nobody_gives_are_missed_by_name(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path, 4, network_class=SievedNetwork) as net:
             await net.wait_for_height(NUM_BEFORE)
+            get_network(net).sieve = frozenset({MessageKind.PAYLOAD})
             get_network(net).hidden = frozenset(net.id(name) for name in net.nodes)
             said = await wait_for_stall(net)
             assert "phase exchange, waiting for payloads of node1, node2, node3" in said

@@ -36,7 +36,7 @@ FRAMING_BYTES = 36  # around each message: gRPC prefix 5, HTTP/2 frame header 9,
 
 class MessageKind(IntEnum):
     """The kinds of pushed messages. A status is the wire form of `node.p2p.status.Status`, the others are canonical
-    chain bytes."""
+    chain bytes, but a payload: the bytes of a small blob, which a contribution before it names."""
 
     STATUS = 1
     CONTRIBUTION = 2
@@ -48,6 +48,7 @@ class MessageKind(IntEnum):
     READINESS = 8
     HINT = 9
     MEASURES = 10
+    PAYLOAD = 11
 
 
 MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
@@ -61,6 +62,7 @@ MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
     MessageKind.READINESS: READINESS_BYTES,
     MessageKind.HINT: MAX_HINT_BYTES,
     MessageKind.MEASURES: MAX_PUBLISHED_BYTES,
+    MessageKind.PAYLOAD: 64 * 1024,
 }
 
 CONSENT_KINDS = frozenset({MessageKind.PROPOSAL, MessageKind.APPROVAL, MessageKind.READINESS})

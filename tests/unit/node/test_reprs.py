@@ -32,11 +32,13 @@ from node.p2p.transport.outbox import Outbox, TokenBucket
 from node.p2p.transport.rate_limits import Intake, RateLimits
 from node.p2p.transport.rpc import RpcTransport
 from node.p2p.transport.sender import Sender
+from node.payloads.blob_writes import BlobWrites
 from node.payloads.checks import RoundPayloads
 from node.payloads.chunks import Chunks
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.on_demand import OnDemand
 from node.payloads.partial_files import Partial, PartialFiles
+from node.payloads.pushed import PushedPayloads
 from node.payloads.retention import Retention
 from node.payloads.shared_sets import SharedSets
 from node.payloads.transfers import Transfers
@@ -239,6 +241,8 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         "OnDemand(left_out=LeftOut(peers=1))",
     ),
     "partial files": (make_partial_files, "PartialFiles([])"),
+    "writes": (lambda path: BlobWrites(ANY, InlineOffload()), "BlobWrites(running=0)"),
+    "pushed": (lambda path: PushedPayloads(ANY), "PushedPayloads(height=0, expected=0, held=0)"),
     "retention": (
         lambda path: Retention(open_store(path), RUNS, ALICE),
         "Retention(newest=2, old=0, left_out=0, ownerless=0)",

@@ -1,0 +1,46 @@
+"""Writes of small blobs that are under way on a thread of their own, so that nothing waits for a disk that need not.
+
+A blob that is here and has its digest may be worked with. Durable it has to be where a word is given on it: whoever
+signs a precommit, or commits a block, first settles every write (PROTOCOL §10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from chain.block import Digest
+from chain.store.sqlite import SqliteStore
+from node.offload import Offload
+
+
+class BlobWrites:
+    """One node's. `offload` runs the writes, in their order."""
+
+    def __init__(self, store: SqliteStore, offload: Offload) -> None:
+        self._store = store
+        self._offload = offload
+        self._running: dict[Digest, asyncio.Task[Digest]] = {}
+        self._written: set[Digest] = set()
+
+    def __repr__(self) -> str:
+        return f"BlobWrites(running={len(self._running)})"
+
+    def begin(self, digest: Digest, data: bytes) -> None:
+        """Has a blob written, unless it is held or being written. What was held before counts as nothing that came:
+        nobody can have it let go of by offering it anew."""
+        if digest not in self._running and not self._store.has_blob(digest):
+            self._written.add(digest)
+            write = self._offload.run(self._store.put_blob, data)
+            self._running[digest] = asyncio.create_task(write, name=f"write {digest.hex()[:8]}")
+
+    async def settle(self) -> None:
+        """Returns once everything begun is durable. Raises what the store raises, at every call from then on."""
+        while self._running:
+            digest, task = next(iter(self._running.items()))
+            await asyncio.shield(task)
+            self._running.pop(digest, None)
+
+    def take_written(self) -> frozenset[Digest]:
+        """The digests of blobs that were not held before, since the last call."""
+        written, self._written = frozenset(self._written), set()
+        return written

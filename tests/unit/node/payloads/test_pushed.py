@@ -1,0 +1,177 @@
+"""Payloads pushed behind their contribution: taken of its author alone, as it has signed them, and once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from chain.block import Contribution, Id, PayloadRef
+from chain.store.sqlite import SqliteStore
+from ml.payload import kind_code
+from ml.specs import get_spec
+from node.offload import InlineOffload
+from node.p2p.transport.base import MAX_MESSAGE_BYTES, MessageKind
+from node.payloads.blob_writes import BlobWrites
+from node.payloads.pushed import MAX_PUSHED_BYTES, PushedPayloads, choose_pushed
+from support.data.chains import make_genesis, make_keys
+
+ALICE, BOB = b"a" * 32, b"b" * 32
+
+
+def make_contribution(*blobs: bytes, author: Id = ALICE, height: int = 5, size: int | None = None) -> Contribution:
+    refs = [PayloadRef(kind, sha256(data).digest(), size or len(data)) for kind, data in enumerate(blobs, start=1)]
+    return Contribution(height, bytes(32), author, 1, tuple(refs), bytes(64))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with SqliteStore.open(tmp_path / "alice", make_genesis(make_keys(4))) as opened:
+        yield opened
+
+
+@pytest.fixture
+def writes(store: SqliteStore) -> BlobWrites:
+    return BlobWrites(store, InlineOffload())
+
+
+@pytest.fixture
+def pushed(writes: BlobWrites) -> PushedPayloads:
+    made = PushedPayloads(writes)
+    made.on_height(5)
+    return made
+
+
+def take(pushed: PushedPayloads, writes: BlobWrites, data: bytes) -> bytes | None:
+    async def story() -> bytes | None:
+        taken = pushed.take(sha256(data).digest())
+        await writes.settle()
+        return taken
+
+    return asyncio.run(story())
+
+
+def test_what_a_contribution_names_is_taken_and_durable_once_it_is_wanted(
+    pushed: PushedPayloads, writes: BlobWrites, store: SqliteStore
+) -> None:
+    pushed.expect(make_contribution(b"one", b"two"))
+    assert pushed.offer(ALICE, b"two")
+    assert not store.has_blob(sha256(b"two").digest())  # nobody has asked for it
+    assert take(pushed, writes, b"two") == b"two"
+    assert store.get_blob(sha256(b"two").digest()) == b"two"
+    assert pushed.held_bytes == 0
+    assert writes.take_written() == {sha256(b"two").digest()}
+    assert writes.take_written() == frozenset()
+    assert take(pushed, writes, b"one") is None  # to be pulled
+
+
+def test_nothing_is_taken_that_no_contribution_of_the_sender_names(pushed: PushedPayloads, writes: BlobWrites) -> None:
+    assert not pushed.offer(ALICE, b"one")  # before it
+    pushed.expect(make_contribution(b"one"))
+    assert not pushed.offer(BOB, b"one")  # another sender
+    assert not pushed.offer(ALICE, b"two")  # of the same size
+    assert not pushed.offer(ALICE, b"longer")
+    assert not pushed.offer(ALICE, b"")
+    assert pushed.held_bytes == 0
+
+
+def test_a_blob_is_taken_once(pushed: PushedPayloads, writes: BlobWrites) -> None:
+    pushed.expect(make_contribution(b"one"))
+    assert pushed.offer(ALICE, b"one")
+    assert not pushed.offer(ALICE, b"one")
+    assert take(pushed, writes, b"one") == b"one"
+    pushed.expect(make_contribution(b"one"))  # seen again
+    assert not pushed.offer(ALICE, b"one")
+
+
+def test_a_second_contribution_of_an_author_earns_it_nothing(pushed: PushedPayloads, writes: BlobWrites) -> None:
+    pushed.expect(make_contribution(b"one"))
+    pushed.expect(make_contribution(b"two"))
+    assert not pushed.offer(ALICE, b"two")
+    assert pushed.offer(ALICE, b"one")
+
+
+def test_a_size_that_is_not_the_signed_one_is_not_taken(pushed: PushedPayloads, writes: BlobWrites) -> None:
+    pushed.expect(make_contribution(b"four", size=5))
+    assert not pushed.offer(ALICE, b"four")
+    pushed.expect(make_contribution(b"four", author=BOB, size=3))
+    assert not pushed.offer(BOB, b"four")
+
+
+def test_a_contribution_brings_no_more_than_its_share(pushed: PushedPayloads, writes: BlobWrites) -> None:
+    half = MAX_PUSHED_BYTES // 2
+    blobs = [bytes([i]) * (half - 1) for i in range(3)]
+    pushed.expect(make_contribution(*blobs, bytes(MAX_PUSHED_BYTES + 1)))
+    assert [pushed.offer(ALICE, data) for data in blobs] == [True, True, False]
+    assert not pushed.offer(ALICE, bytes(MAX_PUSHED_BYTES + 1))
+    assert pushed.held_bytes == 2 * (half - 1)
+    assert MAX_MESSAGE_BYTES[MessageKind.PAYLOAD] == MAX_PUSHED_BYTES
+
+
+def test_the_next_height_may_begin_elsewhere_before_it_does_here(pushed: PushedPayloads, writes: BlobWrites) -> None:
+    pushed.expect(make_contribution(b"next", height=6))
+    assert pushed.offer(ALICE, b"next")
+    pushed.on_height(6)
+    assert take(pushed, writes, b"next") == b"next"
+
+
+def test_a_height_that_is_over_leaves_nothing(pushed: PushedPayloads, writes: BlobWrites) -> None:
+    pushed.expect(make_contribution(b"one", b"two"))
+    assert pushed.offer(ALICE, b"one")
+    pushed.on_height(6)
+    assert pushed.held_bytes == 0
+    assert take(pushed, writes, b"one") is None
+    assert not pushed.offer(ALICE, b"two")
+
+
+def test_what_is_held_already_does_not_count_as_having_come(
+    pushed: PushedPayloads, writes: BlobWrites, store: SqliteStore
+) -> None:
+    """Else an old blob that others need for an audit would go with a contribution that is left out."""
+    store.put_blob(b"old")
+    pushed.expect(make_contribution(b"old"))
+    assert pushed.offer(ALICE, b"old")
+    assert take(pushed, writes, b"old") == b"old"
+    assert writes.take_written() == frozenset()
+
+
+def test_two_may_offer_the_same(pushed: PushedPayloads, writes: BlobWrites) -> None:
+    pushed.expect(make_contribution(b"one"))
+    pushed.expect(make_contribution(b"one", author=BOB))
+    assert pushed.offer(ALICE, b"one")
+    assert pushed.offer(BOB, b"one")
+    assert take(pushed, writes, b"one") == b"one"
+    assert take(pushed, writes, b"one") is None  # it is in the store, or about to be
+
+
+@pytest.mark.parametrize(
+    ("method", "sizes", "wanted"),
+    [
+        ({"name": "fedavg"}, {"model": 100}, ["model"]),
+        ({"name": "fedavg"}, {"model": MAX_PUSHED_BYTES}, ["model"]),
+        ({"name": "fedavg"}, {"model": MAX_PUSHED_BYTES + 1}, []),
+        ({"name": "dfpl", "lambda": 1.0}, {"prototypes": 620}, ["prototypes"]),
+        ({"name": "uapdfl", "num_peers": 2, "weights": "samples"}, {"model": 100}, []),
+    ],
+)
+def test_what_is_voted_on_is_pushed_while_it_is_small(
+    method: dict[str, object], sizes: dict[str, int], wanted: list[str]
+) -> None:
+    """And never what single peers take on demand."""
+    spec = get_spec(method, {"name": "mlp", "hidden": [4]}, 10, (1, 8, 8))
+    payloads = {kind: kind[:1].encode() * size for kind, size in sizes.items()}
+    refs = [PayloadRef(kind_code(kind), sha256(data).digest(), len(data)) for kind, data in payloads.items()]
+    contribution = Contribution(5, bytes(32), ALICE, 1, tuple(refs), bytes(64))
+    assert list(choose_pushed(spec, 1, contribution, payloads)) == [payloads[kind] for kind in wanted]
+    other = {kind: data[:-1] + b"!" for kind, data in payloads.items()}  # than what was signed, in an earlier life
+    assert list(choose_pushed(spec, 1, contribution, other)) == []
+
+
+def test_ones_own_need_not_be_read_again(pushed: PushedPayloads, writes: BlobWrites, store: SqliteStore) -> None:
+    store.put_blob(b"mine")
+    pushed.keep(5, b"mine")
+    assert take(pushed, writes, b"mine") == b"mine"
+    assert writes.take_written() == frozenset()
