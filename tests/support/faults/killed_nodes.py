@@ -27,7 +27,8 @@ from support.federation.real_nodes import WAIT_S, Federation, run_command
 from support.federation.wiretap import read_approval, read_slot
 
 ROOT = Path(__file__).parents[3]
-_SLOTLESS = (MessageKind.STATUS, MessageKind.EVIDENCE, MessageKind.HINT)  # nobody can contradict itself by one
+# Nobody can contradict itself by one.
+_SLOTLESS = (MessageKind.STATUS, MessageKind.EVIDENCE, MessageKind.HINT, MessageKind.PAYLOAD)
 
 
 class KillableProcess(NodeProcess):

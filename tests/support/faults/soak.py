@@ -39,7 +39,7 @@ from support.data.chains import make_digest
 from support.faults.liar import Liar, lying, make_arrays
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
 from support.federation.memory_census import take_census
-from support.federation.wiretap import TappedNetwork, TappedTransport, read_slot
+from support.federation.wiretap import SLOTLESS, TappedNetwork, TappedTransport, read_slot
 
 # Of mining only what it does to the rounds: left to itself, difficulty would follow seven fast miners up.
 WORK = {"difficulty": 256, "min": 256, "max": 256, "target_ms": 100}
@@ -85,7 +85,7 @@ class WatchedNetwork(TappedNetwork):
         return transport
 
     def note(self, sender: Id, message: Message) -> None:
-        if message.kind in (MessageKind.STATUS, MessageKind.EVIDENCE) or message.data in self._seen:
+        if message.kind in SLOTLESS or message.data in self._seen:
             return
         if sender == self.shady or read_slot(message)[2] == self.shady:
             return

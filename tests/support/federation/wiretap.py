@@ -11,6 +11,8 @@ from chain.block import Approval, Id
 from node.p2p.transport.base import Message, MessageKind
 from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
 
+SLOTLESS = (MessageKind.STATUS, MessageKind.EVIDENCE, MessageKind.PAYLOAD)  # nothing that is signed for a slot
+
 Watcher = Callable[[Id, Message], None]
 
 
@@ -47,7 +49,7 @@ class TappedNetwork(MemoryNetwork):
         return transport
 
     def note(self, sender: Id, message: Message) -> None:
-        if message.kind in (MessageKind.STATUS, MessageKind.EVIDENCE) or message.data in self._seen:
+        if message.kind in SLOTLESS or message.data in self._seen:
             return
         self._seen.add(message.data)
         slot, content, signer = read_slot(message)
