@@ -201,7 +201,7 @@ def make_pushes() -> Seeds:
     batches = {"votes": votes + more, "round": body + block[1:] + more, "lies": contributions + evidence}
     batches |= {"statuses": status + block[:1], "consent": consent, "hints": hints}
     batches["measures"] = [pb.Envelope(measures=data) for data in make_published().values()]
-    blobs = [pb.Envelope(payload=bytes(size)) for size in (0, 1024, MAX_PUSHED_BYTES)]
+    blobs = [pb.Envelope(payload=bytes(size)) for size in (0, 1024)]
     batches["payloads"] = blobs[:1] + contributions + blobs
     return {name: b"\1" + pb.Batch(messages=batch).SerializeToString() for name, batch in batches.items()}
 
