@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from chain.tip import Tip
@@ -64,6 +65,10 @@ class CurrentRound:
         """Has a step of another kind made in its turn."""
         self._queue.put_nowait(step)
 
+    def fail(self, error: BaseException) -> None:
+        """What went wrong in a task of its own ends the service, where it is heard."""
+        self.call(partial(_raise, error))
+
     async def next(self) -> Posted | Adopted | Step:
         """What comes next, once there is something."""
         return await self._queue.get()
@@ -71,3 +76,7 @@ class CurrentRound:
     def __repr__(self) -> str:
         phase = "done" if self.machine is None else self.machine.phase.value
         return f"<CurrentRound on {self.tip.height}: {phase}, {self.num_waiting} waiting>"
+
+
+async def _raise(error: BaseException) -> None:
+    raise error

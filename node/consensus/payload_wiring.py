@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from chain.block import Id
 from node.consensus.awaiting import Awaiting
 from node.consensus.context import NodeContext
+from node.consensus.current import CurrentRound
 from node.offload import Offload
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason
@@ -37,9 +38,9 @@ class Payloads:
     shared_sets: SharedSets
 
 
-def make_payloads(c: NodeContext, peers: Peers, awaiting: Awaiting, head: int) -> Payloads:
-    """On a chain of height `head`."""
-    transfers = _make_transfers(c, peers, head)
+def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting: Awaiting) -> Payloads:
+    """On the chain as `current` has it."""
+    transfers = _make_transfers(c, peers, current.tip.height)
     partial_files = PartialFiles(c.store, c.bulk)
 
     def make_fetcher(disk: Offload) -> BlobFetcher:
@@ -51,7 +52,7 @@ def make_payloads(c: NodeContext, peers: Peers, awaiting: Awaiting, head: int) -
     def is_alone() -> bool:
         return peers.describe_stall() is not None
 
-    writes = BlobWrites(c.store, c.small_blobs or c.disk)
+    writes = BlobWrites(c.store, c.small_blobs or c.disk, current.fail)
     blobs, demanded_blobs, late_blobs = make_fetcher(c.disk), make_fetcher(c.bulk), make_fetcher(c.disk)
     on_demand = OnDemand(
         c.runs,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
 from typing import Any
 
 from chain import validation
@@ -38,11 +37,6 @@ UNKNOWN_METHOD = "this release does not know its method"
 AGAIN_S = 1.0  # between two attempts at what failed for an error that nobody foresaw
 
 Mine = Callable[[Tip, Body, Digest], Awaitable[Block]]
-
-
-async def _raise(error: BaseException) -> None:
-    """What went wrong in a task of its own ends the service, where it is heard."""
-    raise error
 
 
 class RoundTasks:
@@ -167,7 +161,7 @@ class RoundTasks:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._current.call(partial(_raise, error))
+            self._current.fail(error)
 
     # ---- payloads
 

@@ -111,7 +111,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
     ground = _make_ground(c)
     current, peers, events, proposals = ground.current, ground.peers, ground.events, ground.proposals
     local_work = _load_local_work(c, current.tip.height)
-    payloads = make_payloads(c, ground.peers, ground.awaiting, current.tip.height)
+    payloads = make_payloads(c, current, ground.peers, ground.awaiting)
     ledger = _make_ledger(c, ground, payloads)
 
     def get_position() -> Position:

@@ -7,18 +7,22 @@ signs a precommit, or commits a block, first settles every write (PROTOCOL §10)
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from chain.block import Digest
 from chain.store.sqlite import SqliteStore
 from node.offload import Offload
 
+OnFailure = Callable[[BaseException], None]
+
 
 class BlobWrites:
-    """One node's. `offload` runs the writes, in their order."""
+    """One node's. `offload` runs the writes, in their order; `on_failure` hears at once of one that fails."""
 
-    def __init__(self, store: SqliteStore, offload: Offload) -> None:
+    def __init__(self, store: SqliteStore, offload: Offload, on_failure: OnFailure = lambda error: None) -> None:
         self._store = store
         self._offload = offload
+        self._on_failure = on_failure
         self._running: dict[Digest, asyncio.Task[Digest]] = {}
         self._written: set[Digest] = set()
 
@@ -31,7 +35,12 @@ class BlobWrites:
         if digest not in self._running and not self._store.has_blob(digest):
             self._written.add(digest)
             write = self._offload.run(self._store.put_blob, data)
-            self._running[digest] = asyncio.create_task(write, name=f"write {digest.hex()[:8]}")
+            task = self._running[digest] = asyncio.create_task(write, name=f"write {digest.hex()[:8]}")
+            task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[Digest]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
 
     async def settle(self) -> None:
         """Returns once everything begun is durable. Raises what the store raises, at every call from then on."""

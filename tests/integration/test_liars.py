@@ -236,7 +236,9 @@ def test_a_candidate_that_leaves_somebody_out_loses_to_one_that_does_not(tmp_pat
     """node3 contributes late, so that all cut off then, and has its own block ready before anybody else can mine."""
 
     async def story() -> None:
-        async with federation(tmp_path, pow=SLOW) as (net, liar):
+        async with federation(tmp_path, pow=SLOW, train_s=0.3) as (net, liar):
+            await net.wait_for_height(1, *HONEST)
+            liar.send(liar.make_status())  # whoever says that it contributes is awaited
             contributions = await wait_for_contributions(net, liar)
             await asyncio.sleep(4 * net.genesis.rules.waits.delta_s)
             own = liar.make_contribution()

@@ -78,11 +78,13 @@ async def test_a_write_that_fails_is_heard_of_by_whoever_settles_from_then_on(st
     offload = HeldOffload()
     offload.error = StoreFull("no room")
     offload.may_go.set()
-    writes = BlobWrites(store, offload)
+    heard = list[BaseException]()
+    writes = BlobWrites(store, offload, heard.append)
     writes.begin(get_digest(b"one"), b"one")
     for _ in range(2):
         with pytest.raises(StoreFull, match="no room"):
             await writes.settle()
+    assert heard == [offload.error]  # also where nobody settles
 
 
 async def test_a_caller_that_is_cancelled_leaves_the_write_alone(store: SqliteStore) -> None:
