@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from node.p2p.transport import memory
 from support.federation.cluster import cluster
 from support.federation.virtual_time import run_virtual
 
@@ -21,14 +22,21 @@ def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
+@pytest.fixture(autouse=True)
+def _in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent in one instant arrives in one, as it does over a stream."""
+    monkeypatch.setattr(memory, "TICK_S", 1e-12)
+
+
 @pytest.mark.parametrize(("difficulty", "jitter_s"), [(1, 0.0), (1, 0.02), (200, 0.0)])  # mining: 1 us, and 20 ms
 def test_four_far_apart_agree_in_view_0_whoever_mines_first(tmp_path: Path, difficulty: int, jitter_s: float) -> None:
     async def story() -> tuple[int, float]:
+        in_order = jitter_s == 0  # as a stream is; with jitter each message has a delay of its own
         pow_ = {"difficulty": difficulty, "target_ms": 50}
         rate = 1e6 if difficulty == 1 else 10_000.0
         latency_s = (ONE_WAY_S - jitter_s, ONE_WAY_S + jitter_s)
         async with cluster(
-            tmp_path, 4, profile="wide", pow=pow_, hash_rate=rate, network={"latency_s": latency_s}
+            tmp_path, 4, profile="wide", pow=pow_, hash_rate=rate, network={"latency_s": latency_s, "fifo": in_order}
         ) as net:
             await net.wait_for_height(4)
             began_s = asyncio.get_running_loop().time()
