@@ -123,6 +123,24 @@ class BlobChunk(_message.Message):
     not_found: bool
     def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ..., not_found: _Optional[bool] = ...) -> None: ...
 
+class ServeRequest(_message.Message):
+    __slots__ = ("blocks", "blob")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
+    blocks: BlocksRequest
+    blob: BlobRequest
+    def __init__(self, blocks: _Optional[_Union[BlocksRequest, _Mapping]] = ..., blob: _Optional[_Union[BlobRequest, _Mapping]] = ...) -> None: ...
+
+class ServeReply(_message.Message):
+    __slots__ = ("blocks", "chunk", "refused")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    blocks: BlocksReply
+    chunk: BlobChunk
+    refused: str
+    def __init__(self, blocks: _Optional[_Union[BlocksReply, _Mapping]] = ..., chunk: _Optional[_Union[BlobChunk, _Mapping]] = ..., refused: _Optional[str] = ...) -> None: ...
+
 class HelloRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

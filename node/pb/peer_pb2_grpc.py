@@ -49,6 +49,11 @@ class PeerStub:
                 request_serializer=node_dot_pb_dot_peer__pb2.BlobRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_peer__pb2.BlobChunk.FromString,
                 _registered_method=True)
+        self.Serve = channel.stream_stream(
+                '/fednode.v1.Peer/Serve',
+                request_serializer=node_dot_pb_dot_peer__pb2.ServeReply.SerializeToString,
+                response_deserializer=node_dot_pb_dot_peer__pb2.ServeRequest.FromString,
+                _registered_method=True)
         self.Hello = channel.unary_unary(
                 '/fednode.v1.Peer/Hello',
                 request_serializer=node_dot_pb_dot_peer__pb2.HelloRequest.SerializeToString,
@@ -81,6 +86,14 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Serve(self, request_iterator, context):
+        """Blocks and blobs the other way: the caller holds such streams open, and answers on each what it is asked, one request
+        after the other. So a node is asked that can only dial out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Hello(self, request, context):
         """Who answers here, for an operator who looks whether nodes fit together; nothing in the protocol rests on it.
         """
@@ -105,6 +118,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Blob,
                     request_deserializer=node_dot_pb_dot_peer__pb2.BlobRequest.FromString,
                     response_serializer=node_dot_pb_dot_peer__pb2.BlobChunk.SerializeToString,
+            ),
+            'Serve': grpc.stream_stream_rpc_method_handler(
+                    servicer.Serve,
+                    request_deserializer=node_dot_pb_dot_peer__pb2.ServeReply.FromString,
+                    response_serializer=node_dot_pb_dot_peer__pb2.ServeRequest.SerializeToString,
             ),
             'Hello': grpc.unary_unary_rpc_method_handler(
                     servicer.Hello,
@@ -193,6 +211,33 @@ class Peer:
             '/fednode.v1.Peer/Blob',
             node_dot_pb_dot_peer__pb2.BlobRequest.SerializeToString,
             node_dot_pb_dot_peer__pb2.BlobChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Serve(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/fednode.v1.Peer/Serve',
+            node_dot_pb_dot_peer__pb2.ServeReply.SerializeToString,
+            node_dot_pb_dot_peer__pb2.ServeRequest.FromString,
             options,
             channel_credentials,
             insecure,

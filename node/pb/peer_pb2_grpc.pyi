@@ -39,6 +39,10 @@ class PeerStub:
     """Finalised blocks from one height on, as many as fit into 1 MiB."""
     Blob: _grpc.StreamStreamMultiCallable[_peer_pb2.BlobRequest, _peer_pb2.BlobChunk]
     """Blobs, one after the other over one stream: for each request its chunks, of which one is the last."""
+    Serve: _grpc.StreamStreamMultiCallable[_peer_pb2.ServeReply, _peer_pb2.ServeRequest]
+    """Blocks and blobs the other way: the caller holds such streams open, and answers on each what it is asked, one request
+    after the other. So a node is asked that can only dial out.
+    """
     Hello: _grpc.UnaryUnaryMultiCallable[_peer_pb2.HelloRequest, _peer_pb2.HelloReply]
     """Who answers here, for an operator who looks whether nodes fit together; nothing in the protocol rests on it."""
 
@@ -53,6 +57,10 @@ class PeerAsyncStub(PeerStub):
     """Finalised blocks from one height on, as many as fit into 1 MiB."""
     Blob: _aio.StreamStreamMultiCallable[_peer_pb2.BlobRequest, _peer_pb2.BlobChunk]  # type: ignore[assignment]
     """Blobs, one after the other over one stream: for each request its chunks, of which one is the last."""
+    Serve: _aio.StreamStreamMultiCallable[_peer_pb2.ServeReply, _peer_pb2.ServeRequest]  # type: ignore[assignment]
+    """Blocks and blobs the other way: the caller holds such streams open, and answers on each what it is asked, one request
+    after the other. So a node is asked that can only dial out.
+    """
     Hello: _aio.UnaryUnaryMultiCallable[_peer_pb2.HelloRequest, _peer_pb2.HelloReply]  # type: ignore[assignment]
     """Who answers here, for an operator who looks whether nodes fit together; nothing in the protocol rests on it."""
 
@@ -82,6 +90,16 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_peer_pb2.BlobChunk], _abc.AsyncIterator[_peer_pb2.BlobChunk]]:
         """Blobs, one after the other over one stream: for each request its chunks, of which one is the last."""
+
+    @_abc_1.abstractmethod
+    def Serve(
+        self,
+        request_iterator: _MaybeAsyncIterator[_peer_pb2.ServeReply],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_peer_pb2.ServeRequest], _abc.AsyncIterator[_peer_pb2.ServeRequest]]:
+        """Blocks and blobs the other way: the caller holds such streams open, and answers on each what it is asked, one request
+        after the other. So a node is asked that can only dial out.
+        """
 
     @_abc_1.abstractmethod
     def Hello(

@@ -179,7 +179,7 @@ async def attack(runner: asyncio.Runner, path: Path) -> AsyncIterator[Attacked]:
         boundary = OpenBoundary()
         intake = Intake(liar.key.id, LIMITS, bans, TrafficCounters(), boundary=boundary, clock=clock)
         handler = node.service.handler
-        service = PeerService(handler, {liar.key.id: intake}, {}, bans, None, boundary, failures.append)
+        service = PeerService(handler, {liar.key.id: intake}, {}, {}, bans, None, boundary, failures.append)
         server = make_server(service, 64, 3, 5.0, max_connections=16)
         serve_calls(service, server)
         port = server.add_insecure_port("127.0.0.1:0")

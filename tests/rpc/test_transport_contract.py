@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
@@ -78,8 +78,10 @@ async def memory_pair() -> AsyncIterator[tuple[Node, Node]]:
 
 
 @asynccontextmanager
-async def rpc_pair(tls: Literal["mutual", "off"] = "mutual") -> AsyncIterator[tuple[Node, Node]]:
-    async with rpc_net(2, tls=tls, limits=RateLimits(blob_grace_s=PATIENCE_S)) as net:
+async def rpc_pair(
+    tls: Literal["mutual", "off"] = "mutual", diallers: Sequence[int] = (0, 1)
+) -> AsyncIterator[tuple[Node, Node]]:
+    async with rpc_net(2, tls=tls, limits=RateLimits(blob_grace_s=PATIENCE_S), diallers=diallers) as net:
         alice, bob = (
             Node(node.id, node.transport, node.recorder, node.transport.boundary, node.stop, node.start)
             for node in net.nodes
@@ -87,13 +89,17 @@ async def rpc_pair(tls: Literal["mutual", "off"] = "mutual") -> AsyncIterator[tu
         yield alice, bob
 
 
-@pytest.fixture(params=["memory", "rpc", "rpc without tls"])
+@pytest.fixture(params=["memory", "rpc", "rpc without tls", "rpc, alice dials", "rpc, bob dials"])
 async def pair(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Node, Node]]:
     match request.param:
         case "memory":
             opened = memory_pair()
         case "rpc":
             opened = rpc_pair()
+        case "rpc, alice dials":
+            opened = rpc_pair(diallers=[0])
+        case "rpc, bob dials":
+            opened = rpc_pair(diallers=[1])
         case _:
             opened = rpc_pair("off")
     async with opened as nodes:

@@ -1,16 +1,10 @@
-"""The bulk connection to one peer: blocks and blobs are pulled over it, so that votes never queue behind them.
-
-A blob stream stays open after its blob and is used again: one request on an open stream costs half of a new call.
-"""
+"""Pulls blocks and blobs from one peer over lines of their own, so that votes never queue behind them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-
-import grpc
+from collections.abc import AsyncGenerator, Callable
 
 from chain.block import Digest, Id
 from node.p2p.transport.base import (
@@ -25,76 +19,40 @@ from node.p2p.transport.base import (
     PeerUnavailable,
     TrafficCounters,
 )
-from node.p2p.transport.calls import Malformed, PeerCalls
-from node.p2p.transport.channel import Caller, translate
+from node.p2p.transport.calls import Malformed
+from node.p2p.transport.lines import Line, Lines
 from node.p2p.transport.rate_limits import RateLimits
 from node.pb import peer_pb2 as pb
 
-BlobCall = grpc.aio.StreamStreamCall
-
 
 class Bulk:
-    """Pulls from one peer. `request_s` bounds a request for blocks; blobs are bounded by their progress."""
+    """Pulls from one peer. `get_lines` gives the lines to it as they are now, or raises PeerUnavailable. `request_s`
+    bounds a request for blocks; blobs are bounded by their progress."""
 
     def __init__(
         self,
         peer: Id,
-        address: str,
-        caller: Caller,
+        get_lines: Callable[[Id], Lines],
         counters: TrafficCounters,
         limits: RateLimits,
         request_s: float,
     ) -> None:
         self.peer = peer
-        self._address = address
-        self._caller = caller
+        self._get_lines = get_lines
         self._counters = counters
         self._limits = limits
         self._request_s = request_s
-        self._channel: grpc.aio.Channel | None = None
-        self._leaf = caller.get_leaf()
-        self._num_calls = 0
-        self._is_retired = False
-        self._is_cut = False
         self._blocks_slots = asyncio.Semaphore(limits.blocks_at_once)
         self._blob_slots = asyncio.Semaphore(limits.blob_streams)
-        self._idle: list[BlobCall] = []  # type: ignore[type-arg]  # generic in the stubs alone
 
     def __repr__(self) -> str:
-        return f"Bulk({self.peer.hex()[:8]}, address={self._address}, calls={self._num_calls}, idle={len(self._idle)})"
-
-    async def close(self) -> None:
-        for call in self._idle:
-            call.cancel()
-        self._idle.clear()
-        if self._channel is not None:
-            await self._channel.close(None)
-            self._channel = None
-
-    async def retire(self) -> None:
-        """Closes once the calls under way are over; there must be no new ones."""
-        self._is_retired = True
-        if self._num_calls == 0:
-            await self.close()
-
-    async def cut(self) -> None:
-        """Closes, and ends the calls under way: for those who made them the peer is unavailable."""
-        self._is_cut = self._is_retired = True
-        await self.close()
+        return f"Bulk({self.peer.hex()[:8]})"
 
     async def request_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
         """See Transport.request_blocks."""
-        async with self._blocks_slots, self._open() as channel:
+        async with self._blocks_slots:
             request = pb.BlocksRequest(first=first, count=min(count, MAX_BLOCKS_COUNT))
-            try:
-                reply = await PeerCalls(channel).blocks(
-                    request, metadata=self._caller.get_metadata(), timeout=self._request_s, wait_for_ready=True
-                )
-            except grpc.aio.AioRpcError as error:
-                raise translate(error) from error
-            except asyncio.CancelledError as error:
-                self._raise_if_cut(error)
-                raise
+            reply = await self._get_lines(self.peer).request_blocks(request, self._request_s)
         if isinstance(reply, Malformed):
             raise PeerUnavailable(f"blocks: {reply}")
         size = reply.ByteSize()
@@ -107,8 +65,9 @@ class Bulk:
     async def fetch_blob(self, digest: Digest, offset: int, max_bytes: int) -> AsyncGenerator[bytes, None]:
         """See Transport.fetch_blob."""
         request = pb.BlobRequest(digest=digest, offset=offset)
-        async with self._blob_slots, self._open() as channel:
-            call, chunk = await self._begin(channel, request)
+        async with self._blob_slots:
+            lines = self._get_lines(self.peer)
+            line, chunk = await self._begin(lines, request)
             complete = False
             position, waited_s = offset, 0.0
             try:
@@ -127,93 +86,55 @@ class Bulk:
                     if complete:
                         return
                     began_s = time.monotonic()
-                    chunk = await self._read(call, self._get_patience_s(position - offset) - waited_s)
+                    chunk = await self._read(line, self._get_patience_s(position - offset) - waited_s)
                     waited_s += time.monotonic() - began_s
             finally:
-                if complete:
-                    self._idle.append(call)
-                else:
-                    call.cancel()
+                if not complete:
+                    line.cancel()
+                await line.give_back()
 
-    async def _begin(self, channel: grpc.aio.Channel, request: pb.BlobRequest) -> tuple[BlobCall, pb.BlobChunk]:  # type: ignore[type-arg]  # as above
-        """Asks over an idle stream if one still lives, else over a new one. Returns it with the first chunk."""
-        while self._idle:
-            call = self._idle.pop()
+    async def _begin(self, lines: Lines, request: pb.BlobRequest) -> tuple[Line, pb.BlobChunk]:
+        """Asks over one line, and over another where it turns out that it has ended while it was idle. Returns the line
+        with the first chunk."""
+        for _ in range(self._limits.blob_streams + 1):
+            line = await lines.take()
+            answered = False
             try:
-                return call, await self._ask(call, request)
+                chunk = await self._ask(line, request)
+                answered = True
+                return line, chunk
             except PeerUnavailable:
-                if not call.done():
+                if not (line.was_idle and line.done()):
                     raise
-        call = PeerCalls(channel).blob(None, metadata=self._caller.get_metadata(), wait_for_ready=True)
-        return call, await self._ask(call, request)
+            finally:
+                if not answered:
+                    line.cancel()
+                    await line.give_back()
+        raise PeerUnavailable("its streams end as soon as they are used")
 
-    async def _ask(self, call: BlobCall, request: pb.BlobRequest) -> pb.BlobChunk:  # type: ignore[type-arg]  # as above
-        answered = False
+    async def _ask(self, line: Line, request: pb.BlobRequest) -> pb.BlobChunk:
         try:
             async with asyncio.timeout(self._limits.blob_grace_s):
-                await call.write(request)
-            chunk = await self._read(call, self._get_patience_s(0))
-            answered = True
-        except asyncio.CancelledError as error:
-            self._raise_if_cut(error)
-            raise
+                await line.ask(request)
         except TimeoutError as error:
             raise PeerUnavailable("the request was not taken in time") from error
-        except asyncio.InvalidStateError as error:  # an idle stream that has ended meanwhile
-            raise PeerUnavailable("the stream had ended") from error
-        except grpc.aio.AioRpcError as error:
-            raise translate(error) from error
-        finally:
-            if not answered:
-                call.cancel()
-        return chunk
+        return await self._read(line, self._get_patience_s(0))
 
-    async def _read(self, call: BlobCall, patience_s: float) -> pb.BlobChunk:  # type: ignore[type-arg]  # as above
+    async def _read(self, line: Line, patience_s: float) -> pb.BlobChunk:
         try:
             async with asyncio.timeout(max(0.0, patience_s)):
-                chunk = await call.read()
-        except asyncio.CancelledError as error:
-            self._raise_if_cut(error)
-            raise
+                chunk = await line.read()
         except TimeoutError as error:
             raise PeerUnavailable(f"slower than {self._limits.blob_bytes_per_s:.0f} bytes a second") from error
-        except grpc.aio.AioRpcError as error:
-            raise translate(error) from error
         if isinstance(chunk, Malformed):
             raise PeerUnavailable(f"blob: {chunk}")
-        if not isinstance(chunk, pb.BlobChunk):
+        if chunk is None:
             raise PeerUnavailable("the stream ended before the blob did")
         return chunk
-
-    def _raise_if_cut(self, error: asyncio.CancelledError) -> None:
-        """gRPC says of a call whose channel was closed that it was cancelled, as if its caller had been. Raises
-        PeerUnavailable if that is all."""
-        task = asyncio.current_task()
-        if self._is_cut and (task is None or not task.cancelling()):
-            raise PeerUnavailable("let in no more") from error
 
     def _get_patience_s(self, num_bytes: int) -> float:
         """How long we may have waited for the next chunk by the time `num_bytes` have come."""
         return self._limits.blob_grace_s + num_bytes / self._limits.blob_bytes_per_s
-
-    @asynccontextmanager
-    async def _open(self) -> AsyncGenerator[grpc.aio.Channel, None]:
-        """The channel; a new one, between calls, once there is a new leaf to show."""
-        if self._is_cut:  # while this waited for its turn
-            raise PeerUnavailable("let in no more")
-        leaf = self._caller.get_leaf()
-        if leaf is not self._leaf and self._num_calls == 0:
-            await self.close()
-        if self._channel is None:
-            self._leaf = leaf
-            self._channel = self._caller.open_channel(self.peer, self._address)
-        self._num_calls += 1
-        try:
-            yield self._channel
-        finally:
-            self._num_calls -= 1
-            if self._is_retired and self._num_calls == 0:
-                await self.close()
 
 
 def _validate_chunk(chunk: pb.BlobChunk) -> None:

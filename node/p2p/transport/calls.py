@@ -34,6 +34,9 @@ class PeerCalls:
         self.blocks = channel.unary_unary(
             f"/{SERVICE}/Blocks", pb.BlocksRequest.SerializeToString, _parse(pb.BlocksReply)
         )
+        self.serve = channel.stream_stream(
+            f"/{SERVICE}/Serve", pb.ServeReply.SerializeToString, _parse(pb.ServeRequest)
+        )
         self.blob = channel.stream_stream(f"/{SERVICE}/Blob", pb.BlobRequest.SerializeToString, _parse(pb.BlobChunk))
 
 
@@ -45,6 +48,8 @@ class PeerServicer(Protocol):
     async def Blocks(self, request: pb.BlocksRequest | Malformed, context: Any) -> pb.BlocksReply: ...  # noqa: N802
 
     async def Blob(self, request_iterator: Any, context: Any) -> None: ...  # noqa: N802
+
+    async def Serve(self, request_iterator: Any, context: Any) -> None: ...  # noqa: N802
 
     async def Hello(self, request: pb.HelloRequest | Malformed, context: Any) -> pb.HelloReply: ...  # noqa: N802
 
@@ -58,6 +63,9 @@ def serve_calls(service: PeerServicer, server: grpc.aio.Server) -> None:
         ),
         "Blob": grpc.stream_stream_rpc_method_handler(
             service.Blob, _parse(pb.BlobRequest), pb.BlobChunk.SerializeToString
+        ),
+        "Serve": grpc.stream_stream_rpc_method_handler(
+            service.Serve, _parse(pb.ServeReply), pb.ServeRequest.SerializeToString
         ),
         "Hello": grpc.unary_unary_rpc_method_handler(
             service.Hello, _parse(pb.HelloRequest), pb.HelloReply.SerializeToString

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import NoReturn
 
@@ -37,7 +37,7 @@ _STREAM_ERRORS = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidState
 class Link:
     """Pushes what is posted to one peer, for as long as `run` runs, and says when the peer is up and when down.
 
-    Without an address nobody is dialled.
+    Without an address nobody is dialled. While the peer is up, `serve` answers what it asks for.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Link:
         caller: Caller,
         sender: Sender,
         intake: Intake,
+        serve: Callable[[Handler], Awaitable[None]],
         refuse: Callable[[Id, PeerFault], None],
         boundary: Boundary,
     ) -> None:
@@ -55,6 +56,7 @@ class Link:
         self._caller = caller
         self._sender = sender
         self._intake = intake
+        self._serve = serve
         self._refuse = refuse
         self._boundary = boundary
         self._random = Random()  # noqa: S311  # jitter
@@ -130,12 +132,13 @@ class Link:
             handler.on_peer_up(self.peer)
         reader = asyncio.create_task(self._read(call, handler))
         writer = asyncio.create_task(self._sender.run(call.write))
+        server = asyncio.ensure_future(self._serve(handler))
         try:
-            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reader, writer, server}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (reader, writer):
+            for task in (reader, writer, server):
                 task.cancel()
-            outcomes = await asyncio.gather(reader, writer, return_exceptions=True)
+            outcomes = await asyncio.gather(reader, writer, server, return_exceptions=True)
             self._sender.close()
             with self._boundary.around("connection", self.peer):
                 handler.on_peer_down(self.peer)

@@ -59,6 +59,11 @@ class RateLimits:
     queue_bytes: int = MAX_BYTES
     write_s: float = 10.0  # a peer that takes nothing for so long is cut off
 
+    @property
+    def max_lines(self) -> int:
+        """What a peer may ask for at once, blocks and blobs."""
+        return self.blocks_at_once + self.blob_streams
+
 
 class Intake:
     """The gate for one peer. It outlives connections, so that reconnecting gains nothing."""

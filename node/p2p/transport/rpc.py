@@ -37,10 +37,14 @@ from node.p2p.transport.base import (
 from node.p2p.transport.bulk import Bulk
 from node.p2p.transport.calls import serve_calls
 from node.p2p.transport.channel import CONNECT_S, Caller
+from node.p2p.transport.dialled_lines import DialledLines
+from node.p2p.transport.lines import Lines
 from node.p2p.transport.link import Link
 from node.p2p.transport.rate_limits import Intake, RateLimits
 from node.p2p.transport.sender import Sender
+from node.p2p.transport.served_lines import ServedLines
 from node.p2p.transport.server import HANDSHAKE_S, MAX_CONNECTIONS, PeerService, make_server
+from node.p2p.transport.serving import Serving
 from node.p2p.transport.timing import OnCall
 
 MAX_STREAMS = 64
@@ -104,6 +108,8 @@ class RpcTransport:
         self._undialled: dict[Id, Sender] = {}
         self._links: dict[Id, Link] = {}
         self._bulks: dict[Id, Bulk] = {}
+        self._dialled: dict[Id, DialledLines] = {}
+        self._served: dict[Id, ServedLines] = {}
         self._service: PeerService | None = None
         self._handler: Handler | None = None  # while links run
         self._failed: asyncio.Future[None] | None = None
@@ -147,21 +153,23 @@ class RpcTransport:
         if address is None:
             self._undialled[peer] = self._senders[peer]
         else:
-            self._bulks[peer] = self._make_bulk(peer, address)
+            self._dialled[peer] = DialledLines(peer, address, self._caller)
+        self._served[peer] = ServedLines(peer, self._limits.max_lines)
+        self._bulks[peer] = Bulk(peer, self._get_lines, counters, self._limits, self._connections.request_s)
         self._links[peer] = self._make_link(peer)
         if self._handler is not None:
             self._start_link(peer, self._handler)
 
     def _let_go(self, peer: Id) -> None:
         """Its traffic is remembered for as long as not many more have gone."""
-        del self._senders[peer], self._intakes[peer], self._links[peer]
+        del self._senders[peer], self._intakes[peer], self._links[peer], self._bulks[peer], self._served[peer]
         self._undialled.pop(peer, None)
         self._end_calls(peer)
         if (task := self._link_tasks.pop(peer, None)) is not None:
             task.cancel()
             self._close_later(asyncio.wait({task}))
-        if (bulk := self._bulks.pop(peer, None)) is not None and self._handler is not None:
-            self._close_later(bulk.cut())
+        if (lines := self._dialled.pop(peer, None)) is not None and self._handler is not None:
+            self._close_later(lines.cut())
         gone = [known for known in self._counters if known not in self._intakes]
         for known in gone[:-MAX_GONE]:
             del self._counters[known]
@@ -196,23 +204,21 @@ class RpcTransport:
             self._addresses[peer] = address
         if peer not in self._links:
             return
-        bulk = self._bulks.pop(peer, None)
+        lines = self._dialled.pop(peer, None)
         if address is None:
             self._undialled[peer] = self._senders[peer]
         else:
             self._undialled.pop(peer, None)
-            self._bulks[peer] = self._make_bulk(peer, address)
+            self._dialled[peer] = DialledLines(peer, address, self._caller)
         self._links[peer].move(address)
         self.hang_up(peer)  # its stream is answered now, or no longer
-        if bulk is not None:
-            await bulk.retire()
+        if lines is not None:
+            await lines.retire()
 
     def _make_link(self, peer: Id) -> Link:
         address, sender, intake = self._addresses.get(peer), self._senders[peer], self._intakes[peer]
-        return Link(address, self._caller, sender, intake, self._refuse, self.boundary)
-
-    def _make_bulk(self, peer: Id, address: str) -> Bulk:
-        return Bulk(peer, address, self._caller, self._counters[peer], self._limits, self._connections.request_s)
+        serving = Serving(intake, self._get_dialled, self._refuse, self.boundary)
+        return Link(address, self._caller, sender, intake, serving.run, self._refuse, self.boundary)
 
     def _validate(self, address: str) -> None:
         try:
@@ -258,6 +264,7 @@ class RpcTransport:
             handler,
             self._intakes,
             self._undialled,
+            self._served,
             self.bans,
             self.tls,
             self.boundary,
@@ -289,8 +296,8 @@ class RpcTransport:
                 task.cancel()
             await asyncio.gather(*self._link_tasks.values(), *self._closing, return_exceptions=True)
             self._link_tasks.clear()
-            for bulk in self._bulks.values():
-                await bulk.close()
+            for lines in self._dialled.values():
+                await lines.close()
             await server.stop(None)
 
     def _start_link(self, peer: Id, handler: Handler) -> None:
@@ -322,6 +329,20 @@ class RpcTransport:
         if bulk is None or not self._senders[peer].is_open:
             raise PeerUnavailable("not connected")
         return bulk
+
+    def _get_dialled(self, peer: Id) -> DialledLines:
+        """Raises PeerUnavailable where nobody is dialled any more."""
+        lines = self._dialled.get(peer)
+        if lines is None:
+            raise PeerUnavailable("not dialled")
+        return lines
+
+    def _get_lines(self, peer: Id) -> Lines:
+        """Raises PeerUnavailable where there are none any more."""
+        lines: Lines | None = self._dialled.get(peer) or self._served.get(peer)
+        if lines is None:
+            raise PeerUnavailable("let in no more")
+        return lines
 
 
 def validate_free(listen: str) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import grpc
@@ -20,25 +20,15 @@ from node.boundary import Boundary
 from node.p2p.bans import Bans
 from node.p2p.refusals import Reason
 from node.p2p.tls import MutualTls, UnknownCaller
-from node.p2p.transport.base import (
-    BLOB,
-    BLOCKS,
-    FRAMING_BYTES,
-    MAX_BLOB_BYTES,
-    MAX_BLOCKS_COUNT,
-    BlobNotFound,
-    Handler,
-    PeerFault,
-    limit_blocks_reply,
-    read_chunks,
-)
+from node.p2p.transport.answers import Answers, NotAnswered
+from node.p2p.transport.base import Handler, PeerFault
 from node.p2p.transport.calls import Malformed
 from node.p2p.transport.channel import PEER_KEY
 from node.p2p.transport.link import ACCEPTED_KEY
 from node.p2p.transport.rate_limits import Intake
 from node.p2p.transport.sender import Sender
+from node.p2p.transport.served_lines import ServedLine, ServedLines
 from node.p2p.transport.timing import CallTiming, OnCall
-from node.pb import common_pb2
 from node.pb import peer_pb2 as pb
 from node.version import get_version
 
@@ -86,7 +76,7 @@ def make_server(
     ]
     interceptors = (*([CallTiming(on_call)] if on_call is not None else []), _Promptness(service))
     return grpc.aio.server(
-        options=options, interceptors=interceptors, maximum_concurrent_rpcs=max_streams + 16 * _count_room(num_peers)
+        options=options, interceptors=interceptors, maximum_concurrent_rpcs=max_streams + 24 * _count_room(num_peers)
     )
 
 
@@ -122,7 +112,8 @@ class _Ended(Exception):
 
 class PeerService:
     """The servicer. `intakes` are those of all who are let in, and `senders` those of peers that we do not dial, which
-    are answered on the stream that they open: both as they are when a call begins.
+    are answered on the stream that they open, `served` the lines that such peers hold open: all as they are when a call
+    begins.
 
     `tls` None means that callers are believed. `on_failure` hears of what is the node's own trouble; what else goes
     wrong with a call is the `boundary`'s.
@@ -133,6 +124,7 @@ class PeerService:
         handler: Handler,
         intakes: Mapping[Id, Intake],
         senders: Mapping[Id, Sender],
+        served: Mapping[Id, ServedLines],
         bans: Bans,
         tls: MutualTls | None,
         boundary: Boundary,
@@ -141,7 +133,9 @@ class PeerService:
     ) -> None:
         self._handler = handler
         self._intakes = intakes
+        self._answers = Answers(handler)
         self._senders = senders
+        self._served = served
         self._bans = bans
         self._tls = tls
         self._boundary = boundary
@@ -191,10 +185,13 @@ class PeerService:
         await self._serve("connection", context, lambda intake: self._push(intake, context))
 
     async def Blocks(self, request: pb.BlocksRequest | Malformed, context: Context) -> pb.BlocksReply:  # noqa: N802
-        return await self._serve("blocks", context, lambda intake: self._blocks(intake, request, context))
+        return await self._serve("blocks", context, lambda intake: self._answers.answer_blocks(intake, request))
 
     async def Blob(self, request_iterator: object, context: Context) -> None:  # noqa: N802
         await self._serve("blob", context, lambda intake: self._blob(intake, context))
+
+    async def Serve(self, request_iterator: object, context: Context) -> None:  # noqa: N802
+        await self._serve("serve", context, lambda intake: self._hold_line(intake, context))
 
     async def Hello(self, request: pb.HelloRequest | Malformed, context: Context) -> pb.HelloReply:  # noqa: N802
         return await self._serve("hello", context, lambda intake: self._hello(intake, request))
@@ -207,6 +204,8 @@ class PeerService:
                 return await serve(intake)
         except _Ended:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "let in no more, or to less")
+        except NotAnswered as refusal:
+            await context.abort(refusal.code, refusal.details)
         except PeerFault as fault:
             self.refuse(intake.peer, fault)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(fault))
@@ -283,6 +282,7 @@ class PeerService:
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             if self._streams.get(peer) is replaced:
                 del self._streams[peer]
+                self._end_lines(peer)
                 if sender is not None:
                     sender.close()
                     with self._boundary.around("connection", peer):
@@ -306,31 +306,11 @@ class PeerService:
         stream = self._streams.get(peer)
         if stream is not None and not stream.done():
             stream.set_result(None)
+            self._end_lines(peer)
 
-    # Blocks
-
-    async def _blocks(self, intake: Intake, request: pb.BlocksRequest | Malformed, context: Context) -> pb.BlocksReply:
-        if isinstance(request, Malformed):
-            raise PeerFault(f"blocks: {request}")
-        if not 1 <= request.count <= MAX_BLOCKS_COUNT:
-            raise PeerFault(f"blocks: expected a count of 1 to {MAX_BLOCKS_COUNT}, got {request.count}")
-        if intake.num_blocks_requests >= intake.limits.blocks_at_once:
-            intake.counters.refusals[Reason.CALLS] += 1
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at once")
-        intake.num_blocks_requests += 1
-        try:
-            await asyncio.sleep(intake.take_blocks_request())
-            blocks = await self._handler.on_blocks_request(intake.peer, request.first, request.count)
-        finally:
-            intake.num_blocks_requests -= 1
-        reply = pb.BlocksReply(
-            blocks=[
-                common_pb2.FinalisedBlock(block=block, certificate=certificate)
-                for block, certificate in limit_blocks_reply(blocks, request.count)
-            ]
-        )
-        intake.counters.add_sent(BLOCKS, reply.ByteSize() + FRAMING_BYTES)
-        return reply
+    def _end_lines(self, peer: Id) -> None:
+        if (lines := self._served.get(peer)) is not None:
+            lines.end()
 
     # Hello
 
@@ -344,56 +324,25 @@ class PeerService:
     # Blob
 
     async def _blob(self, intake: Intake, context: Context) -> None:
-        if not intake.role.may_read_blobs:
-            intake.counters.refusals[Reason.OTHER_HEIGHT] += 1
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "no blobs for a guest")
-        if intake.num_blob_streams >= intake.limits.blob_streams:
-            intake.counters.refusals[Reason.CALLS] += 1
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")
-        intake.num_blob_streams += 1
-        try:
+        with self._answers.blob_slot(intake):
             while (request := await _read(context, pb.BlobRequest)) is not None:
-                if intake.is_refused():
-                    await context.abort(grpc.StatusCode.PERMISSION_DENIED, "refused")
-                if len(request.digest) != 32 or request.offset > MAX_BLOB_BYTES:
-                    raise PeerFault("blob: expected a digest of 32 bytes and an offset within any blob")
-                await asyncio.sleep(intake.take_blob_request())
-                await self._send_blob(intake, request, context)
-        except TimeoutError:
-            intake.counters.refusals[Reason.SLOW] += 1
-            # All is released but the slot: gRPC cannot end a call whose caller reads nothing before the caller goes.
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "read too slowly")
-        finally:
-            intake.num_blob_streams -= 1
+                # Where the caller reads nothing, all is released but the slot: gRPC ends no such call before it goes.
+                await self._answers.answer_blob(intake, request, context.write)
 
-    async def _send_blob(self, intake: Intake, request: pb.BlobRequest, context: Context) -> None:
-        """Sends one chunk behind what the handler gives, so as to know the last. TimeoutError: read too slowly."""
-        limits, sent = intake.limits, 0
-        waited_s = 0.0
-        waiting = b""
+    # Serve
 
-        async def send(data: bytes, *, last: bool) -> None:
-            nonlocal sent, waited_s
-            began_s = time.monotonic()
-            patience_s = limits.blob_grace_s + sent / limits.blob_bytes_per_s - waited_s
-            async with asyncio.timeout(max(0.0, patience_s)):
-                await context.write(pb.BlobChunk(data=data, last=last))
-            waited_s += time.monotonic() - began_s
-            sent += len(data)
-            intake.counters.add_sent(BLOB, len(data) + FRAMING_BYTES)
-
-        async with aclosing(read_chunks(self._handler, intake.peer, request.digest, request.offset)) as chunks:
-            try:
-                async for chunk in chunks:
-                    if waiting:
-                        await send(waiting, last=False)
-                    waiting = chunk
-            except BlobNotFound:
-                if sent or waiting:
-                    await context.abort(grpc.StatusCode.ABORTED, "the blob has gone")
-                await context.write(pb.BlobChunk(not_found=True))
-                return
-        await send(waiting, last=True)
+    async def _hold_line(self, intake: Intake, context: Context) -> None:
+        """The caller holds it open, to be asked on, for as long as it pushes."""
+        lines = self._served.get(intake.peer)
+        if lines is None or intake.peer not in self._streams:
+            raise NotAnswered(grpc.StatusCode.FAILED_PRECONDITION, "expected a stream of messages first")
+        await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
+        if lines.is_full:
+            intake.counters.refusals[Reason.CALLS] += 1
+            raise NotAnswered(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")
+        line = ServedLine(lines, context)
+        with lines.holding(line):
+            await line.ended
 
 
 async def _read(context: Context, kind: type[M]) -> M | None:

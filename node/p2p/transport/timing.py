@@ -12,7 +12,7 @@ import grpc
 
 OnCall = Callable[[str, str, float], None]  # method as in `Peer/Blocks`, code as in `ok`, seconds
 
-ENDLESS = frozenset({"Push", "WatchEvents", "Watch", "ServerReflectionInfo"})  # as long as somebody listens
+ENDLESS = frozenset({"Push", "Serve", "WatchEvents", "Watch", "ServerReflectionInfo"})  # as long as somebody listens
 
 _CODES = {code.value[0]: code.name.lower() for code in grpc.StatusCode}
 _MAKERS = {

@@ -112,13 +112,16 @@ async def rpc_net(
     tls: Literal["mutual", "off"] = "mutual",
     limits: RateLimits | None = None,
     start: Sequence[int] | None = None,
+    diallers: Sequence[int] | None = None,
 ) -> AsyncIterator[RpcNet]:
-    """`count` members that all dial each other; those of `start` (by default all) run and are connected."""
+    """`count` members; those of `diallers` (by default all) know where the others are, and those of `start` (by default
+    all) run and are connected."""
     net = RpcNet(tls, limits if limits is not None else RateLimits())
     keys = make_keys(count)
     addresses = {key.id: f"127.0.0.1:{port}" for key, port in zip(keys, find_free_ports(count), strict=True)}
-    for key in keys:
-        net.build(key, addresses[key.id], addresses)
+    for i, key in enumerate(keys):
+        known = addresses if diallers is None or i in diallers else {}
+        net.build(key, addresses[key.id], known, members=addresses)
     running = [net.nodes[i] for i in (range(count) if start is None else start)]
     try:
         for node in running:

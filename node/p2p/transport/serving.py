@@ -1,0 +1,155 @@
+"""The serving of a peer that this node has dialled: streams are held open to it, on which it asks for blocks and blobs
+and is answered, as if it had dialled this node.
+
+One idle stream is there at any time, until there are as many as a peer may ask things at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, NoReturn
+
+import grpc
+
+from chain.block import Id
+from node.boundary import Boundary
+from node.p2p.refusals import Reason
+from node.p2p.transport.answers import Answers, NotAnswered
+from node.p2p.transport.base import Handler, PeerFault, PeerUnavailable, TransportError
+from node.p2p.transport.calls import Malformed, PeerCalls
+from node.p2p.transport.dialled_lines import DialledLines
+from node.p2p.transport.link import ACCEPTED_KEY, FIRST_PAUSE_S, LAST_REFUSED_PAUSE_S, REDIAL_S, STEADY_AFTER_S
+from node.p2p.transport.rate_limits import Intake
+from node.pb import peer_pb2 as pb
+
+
+class Serving:
+    """Answers one peer for as long as `run` runs. `get_lines` gives the lines dialled to it, whose connection the
+    streams share; `refuse` hears of what no correct node asks."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        get_lines: Callable[[Id], DialledLines],
+        refuse: Callable[[Id, PeerFault], None],
+        boundary: Boundary,
+    ) -> None:
+        self._intake = intake
+        self._get_lines = get_lines
+        self._refuse = refuse
+        self._boundary = boundary
+        self._random = Random()  # noqa: S311  # jitter
+        self._num_streams = 0
+        self._num_busy = 0
+
+    def __repr__(self) -> str:
+        return f"Serving({self._intake.peer.hex()[:8]}, streams={self._num_streams}, busy={self._num_busy})"
+
+    async def run(self, handler: Handler) -> None:
+        """Until cancelled. Raises what is the node's own trouble."""
+        self._num_streams = self._num_busy = 0
+        try:
+            async with asyncio.TaskGroup() as streams:
+                self._open_another(streams, Answers(handler))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+
+    def _open_another(self, streams: asyncio.TaskGroup, answers: Answers) -> None:
+        if self._num_streams == self._num_busy and self._num_streams < self._intake.limits.max_lines:
+            self._num_streams += 1
+            streams.create_task(self._hold(streams, answers), name="serve")
+
+    async def _hold(self, streams: asyncio.TaskGroup, answers: Answers) -> NoReturn:
+        """Keeps one stream open, and opens it anew after it has ended."""
+        failures = 0
+        while True:
+            began_s = time.monotonic()
+            try:
+                await self._answer_all(streams, answers)
+            except PeerUnavailable:
+                pass
+            except PeerFault as fault:
+                self._refuse(self._intake.peer, fault)
+            failures = 0 if time.monotonic() - began_s > STEADY_AFTER_S else failures + 1
+            pause_s = min(FIRST_PAUSE_S * 2.0 ** min(failures, 20), LAST_REFUSED_PAUSE_S)
+            await asyncio.sleep(pause_s * self._random.uniform(0.7, 1.0))
+
+    async def _answer_all(self, streams: asyncio.TaskGroup, answers: Answers) -> None:
+        """One stream from its start to its end. Raises PeerFault, and PeerUnavailable where it breaks."""
+        lines = self._get_lines(self._intake.peer)
+        async with lines.open() as connection:
+            with connection.translating():
+                call = PeerCalls(connection.channel).serve(None, metadata=lines.metadata, wait_for_ready=True)
+                try:
+                    if not await _is_accepted(call):
+                        return
+                    while isinstance(request := await call.read(), pb.ServeRequest | Malformed):
+                        with self._being_busy():
+                            self._open_another(streams, answers)
+                            await self._answer(answers, request, call)
+                finally:
+                    call.cancel()
+
+    @contextmanager
+    def _being_busy(self) -> Iterator[None]:
+        self._num_busy += 1
+        try:
+            yield
+        finally:
+            self._num_busy -= 1
+
+    async def _answer(self, answers: Answers, request: pb.ServeRequest | Malformed, call: Any) -> None:
+        """Raises PeerFault, and PeerUnavailable where the stream is of no use any more."""
+        if isinstance(request, Malformed):
+            raise PeerFault(f"serve: {request}")
+        body = request.WhichOneof("body")
+        if body is None:
+            raise PeerFault("serve: expected a request of a known kind")
+        peer = self._intake.peer
+        try:
+            with self._boundary.around(
+                body, peer, passing=(TransportError, NotAnswered, grpc.RpcError, asyncio.InvalidStateError)
+            ) as crossing:
+                if self._intake.is_refused():
+                    self._intake.counters.refusals[Reason.REFUSED] += 1
+                    raise NotAnswered(grpc.StatusCode.PERMISSION_DENIED, "refused")
+                if body == "blocks":
+                    await self._answer_blocks(answers, request.blocks, call)
+                else:
+                    await self._answer_blob(answers, request.blob, call)
+        except NotAnswered as refusal:
+            if refusal.code is grpc.StatusCode.DEADLINE_EXCEEDED:  # it reads nothing
+                raise PeerUnavailable(refusal.details) from refusal
+            await self._write(call, pb.ServeReply(refused=refusal.details))
+        if crossing.failure is not None:
+            raise PeerUnavailable("it failed") from crossing.failure
+
+    async def _answer_blocks(self, answers: Answers, request: pb.BlocksRequest, call: Any) -> None:
+        await self._write(call, pb.ServeReply(blocks=await answers.answer_blocks(self._intake, request)))
+
+    async def _answer_blob(self, answers: Answers, request: pb.BlobRequest, call: Any) -> None:
+        async def write(chunk: pb.BlobChunk) -> None:
+            await call.write(pb.ServeReply(chunk=chunk))
+
+        with answers.blob_slot(self._intake):
+            await answers.answer_blob(self._intake, request, write)
+
+    async def _write(self, call: Any, reply: pb.ServeReply) -> None:
+        try:
+            async with asyncio.timeout(self._intake.limits.write_s):
+                await call.write(reply)
+        except TimeoutError as error:
+            self._intake.counters.refusals[Reason.SLOW] += 1
+            raise PeerUnavailable("read too slowly") from error
+
+
+async def _is_accepted(call: Any) -> bool:
+    try:
+        async with asyncio.timeout(REDIAL_S):
+            return ACCEPTED_KEY in await call.initial_metadata()
+    except TimeoutError:
+        return False
