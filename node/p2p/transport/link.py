@@ -1,14 +1,17 @@
-"""The link to one peer: the control connection, with the Push stream on it. It is dialled, kept, and dialled again,
-also at another address."""
+"""The link to one peer: the control connection that this node dials, with the Push stream on it. It is dialled where
+the peer has not dialled us, kept, and dialled again, also at another address.
+
+Of two nodes that may dial each other the one with the lower key does so at once, and the other waits a moment for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from random import Random
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
@@ -18,12 +21,15 @@ from node.p2p.refusals import Reason
 from node.p2p.transport.base import Handler, PeerFault
 from node.p2p.transport.calls import Malformed, PeerCalls
 from node.p2p.transport.channel import Caller, get_last_retry_s
-from node.p2p.transport.rate_limits import Intake
-from node.p2p.transport.sender import Sender
+from node.p2p.transport.session import Direction, Session, Stream
 from node.pb import peer_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+DEFER_S = 0.5  # how long the higher of two keys waits for the lower to dial
+GIVE_UP_S = 10.0  # how long a stream that is given up is heard out
+LOOK_S = 1.0  # how often to look whether a refusal has ended
+DEAF_KEY = "fednode-deaf"  # metadata: who calls takes nothing of whoever it calls, for now
 ACCEPTED_KEY = "fednode-accepted"  # initial metadata: this stream is taken, not about to be refused
 REDIAL_S = 60.0  # how long one attempt may wait for the peer before it starts over, with a leaf that is fresh
 STEADY_AFTER_S = 2.0  # a connection that lasted so long starts the pauses afresh
@@ -35,34 +41,33 @@ _STREAM_ERRORS = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidState
 
 
 class Link:
-    """Pushes what is posted to one peer, for as long as `run` runs, and says when the peer is up and when down.
+    """Dials one peer, for as long as `run` runs, while it has not dialled us: what is posted goes over `session`.
 
-    Without an address nobody is dialled. While the peer is up, `serve` answers what it asks for.
+    Without an address nobody is dialled. `serve` answers what the peer asks for over this link.
     """
 
     def __init__(
         self,
         address: str | None,
         caller: Caller,
-        sender: Sender,
-        intake: Intake,
-        serve: Callable[[Handler], Awaitable[None]],
+        session: Session,
+        serve: Callable[[Handler], Coroutine[Any, Any, None]],
         refuse: Callable[[Id, PeerFault], None],
         boundary: Boundary,
     ) -> None:
-        self.peer = intake.peer
+        self.peer = session.peer
         self._address = address
         self._moved = asyncio.Event()
         self._caller = caller
-        self._sender = sender
-        self._intake = intake
+        self._session = session
+        self._intake = session.intake
         self._serve = serve
         self._refuse = refuse
         self._boundary = boundary
         self._random = Random()  # noqa: S311  # jitter
 
     def __repr__(self) -> str:
-        return f"Link({self.peer.hex()[:8]}, address={self._address}, open={self._sender.is_open})"
+        return f"Link({self.peer.hex()[:8]}, address={self._address}, session={self._session!r})"
 
     def move(self, address: str | None) -> None:
         """Ends the connection that is there, and dials at another address, or nobody."""
@@ -86,6 +91,15 @@ class Link:
                 task.result()
 
     async def _dial(self, address: str, handler: Handler) -> NoReturn:
+        while True:
+            await self._session.until_alone()
+            if not self._session.dials_first:
+                await asyncio.sleep(DEFER_S * self._random.uniform(0.7, 1.0))
+            if not self._session.has_accepted:
+                await self._keep(address, handler)
+
+    async def _keep(self, address: str, handler: Handler) -> None:
+        """One connection after the other, until the peer has dialled us."""
         failures = 0
         leaf = self._caller.get_leaf()
         channel = self._caller.open_channel(self.peer, address)
@@ -95,8 +109,12 @@ class Link:
                 code: grpc.StatusCode | None = None
                 with self._boundary.around("connection", self.peer):
                     code = await self._push(channel, handler)
+                if self._session.has_accepted:
+                    return
                 failures = 0 if time.monotonic() - began_s > STEADY_AFTER_S else failures + 1
                 await asyncio.sleep(self._get_pause_s(address, failures, refused=code in _REFUSALS))
+                if self._session.has_accepted:
+                    return
                 if self._caller.get_leaf() is not leaf:
                     await channel.close(None)
                     leaf = self._caller.get_leaf()
@@ -112,13 +130,16 @@ class Link:
 
     async def _push(self, channel: grpc.aio.Channel, handler: Handler) -> grpc.StatusCode | None:
         """One stream from its start to its end. Returns how it ended, None if it had not begun in time."""
-        call = PeerCalls(channel).push(None, metadata=self._caller.get_metadata(), wait_for_ready=True)
+        stream = Stream(is_deaf=self._intake.is_refused())
+        metadata = (*self._caller.get_metadata(), *(((DEAF_KEY, "1"),) if stream.is_deaf else ()))
+        call = PeerCalls(channel).push(None, metadata=metadata, wait_for_ready=True)
         try:
             async with asyncio.timeout(REDIAL_S):
                 metadata = await call.initial_metadata()
             if ACCEPTED_KEY not in metadata:
                 return await call.code()
-            return await self._converse(call, handler)
+            await self._converse(call, stream, handler)
+            return await call.code() if call.done() else None
         except TimeoutError:
             return None
         except grpc.aio.AioRpcError as error:
@@ -126,34 +147,46 @@ class Link:
         finally:
             call.cancel()
 
-    async def _converse(self, call: grpc.aio.StreamStreamCall, handler: Handler) -> grpc.StatusCode | None:  # type: ignore[type-arg]  # generic in the stubs alone
-        self._sender.open()
-        with self._boundary.around("connection", self.peer):
-            handler.on_peer_up(self.peer)
-        reader = asyncio.create_task(self._read(call, handler))
-        writer = asyncio.create_task(self._sender.run(call.write))
-        server = asyncio.ensure_future(self._serve(handler))
-        try:
-            await asyncio.wait({reader, writer, server}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (reader, writer, server):
-                task.cancel()
-            outcomes = await asyncio.gather(reader, writer, server, return_exceptions=True)
-            self._sender.close()
-            with self._boundary.around("connection", self.peer):
-                handler.on_peer_down(self.peer)
+    async def _converse(self, call: Any, stream: Stream, handler: Handler) -> None:
+        with self._session.joined(Direction.DIALLED, stream, handler):
+            conversation: list[Coroutine[Any, Any, Any]] = [
+                self._read(call, handler),
+                self._session.write(stream, call.write),
+                self._give_up(call, stream),
+                stream.ended.wait(),
+                self._hear_again() if stream.is_deaf else self._serve(handler),
+            ]
+            tasks = [asyncio.create_task(part) for part in conversation]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, PeerFault):
                 self._refuse(self.peer, outcome)
-                return None
+                return
             if isinstance(outcome, BaseException) and not isinstance(
                 outcome, (*_STREAM_ERRORS, asyncio.CancelledError)
             ):
                 raise outcome
-        return await call.code() if call.done() else None
 
-    async def _read(self, call: grpc.aio.StreamStreamCall, handler: Handler) -> None:  # type: ignore[type-arg]  # as above
-        """What a peer answers that does not dial us, and the end of the stream."""
+    async def _give_up(self, call: Any, stream: Stream) -> None:
+        """Waits until the peer's stream stays, says what is being said, and hears out what comes still: the other end
+        closes when it has said all."""
+        await stream.superseded.wait()
+        async with stream.writing:
+            await call.done_writing()
+        await asyncio.sleep(GIVE_UP_S)
+
+    async def _hear_again(self) -> None:
+        """Returns once a peer to which we are deaf is refused no more."""
+        while self._intake.is_refused():  # noqa: ASYNC110 (a clock's matter, or an operator's)
+            await asyncio.sleep(LOOK_S)
+
+    async def _read(self, call: Any, handler: Handler) -> None:
+        """What the peer says, and the end of the stream."""
         while isinstance(batch := await call.read(), pb.Batch | Malformed):
             if self._intake.is_refused():
                 raise PeerFault("refused before", Reason.REFUSED)

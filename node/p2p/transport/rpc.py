@@ -1,7 +1,7 @@
 """The transport of real nodes: gRPC over mutual TLS, two connections to each peer (PROTOCOL §7, SECURITY §2 and §5).
 
-Messages are pushed over one stream per direction that stays open: measured, a push costs a fifth of a call of its own,
-and less still when several wait together. Blocks and blobs are pulled over a second connection.
+Messages are pushed over one stream that stays open, whoever of the two has dialled: measured, a push costs a fifth of a
+call of its own, and less still when several wait together. Blocks and blobs are pulled over a second connection.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from node.p2p.transport.sender import Sender
 from node.p2p.transport.served_lines import ServedLines
 from node.p2p.transport.server import HANDSHAKE_S, MAX_CONNECTIONS, PeerService, make_server
 from node.p2p.transport.serving import Serving
+from node.p2p.transport.session import Direction, Session
 from node.p2p.transport.timing import OnCall
 
 MAX_STREAMS = 64
@@ -105,7 +106,7 @@ class RpcTransport:
         self._counters: dict[Id, TrafficCounters] = {}
         self._senders: dict[Id, Sender] = {}
         self._intakes: dict[Id, Intake] = {}
-        self._undialled: dict[Id, Sender] = {}
+        self._sessions: dict[Id, Session] = {}
         self._links: dict[Id, Link] = {}
         self._bulks: dict[Id, Bulk] = {}
         self._dialled: dict[Id, DialledLines] = {}
@@ -150,10 +151,9 @@ class RpcTransport:
         self._senders[peer] = Sender(counters, self._limits)
         self._intakes[peer] = Intake(peer, self._limits, self.bans, counters, role=role, boundary=self.boundary)
         address = self._addresses.get(peer)
-        if address is None:
-            self._undialled[peer] = self._senders[peer]
-        else:
+        if address is not None:
             self._dialled[peer] = DialledLines(peer, address, self._caller)
+        self._sessions[peer] = Session(self._me, self._intakes[peer], self._senders[peer], self.boundary)
         self._served[peer] = ServedLines(peer, self._limits.max_lines)
         self._bulks[peer] = Bulk(peer, self._get_lines, counters, self._limits, self._connections.request_s)
         self._links[peer] = self._make_link(peer)
@@ -162,8 +162,8 @@ class RpcTransport:
 
     def _let_go(self, peer: Id) -> None:
         """Its traffic is remembered for as long as not many more have gone."""
-        del self._senders[peer], self._intakes[peer], self._links[peer], self._bulks[peer], self._served[peer]
-        self._undialled.pop(peer, None)
+        del self._senders[peer], self._intakes[peer], self._sessions[peer]
+        del self._links[peer], self._bulks[peer], self._served[peer]
         self._end_calls(peer)
         if (task := self._link_tasks.pop(peer, None)) is not None:
             task.cancel()
@@ -188,9 +188,9 @@ class RpcTransport:
         task.add_done_callback(self._closing.discard)
 
     def hang_up(self, peer: Id) -> None:
-        """Ends the stream on which `peer` pushes; whether it may open another one is for `bans` to say."""
-        if self._service is not None:
-            self._service.end_stream(peer)
+        """Ends what is open between us; whether the peer may open another stream is for `bans` to say."""
+        if (session := self._sessions.get(peer)) is not None:
+            session.end()
 
     async def redial(self, peer: Id, address: str | None) -> None:
         """See `Transport.redial`. Without TLS an address that is not loopback is none either."""
@@ -205,20 +205,16 @@ class RpcTransport:
         if peer not in self._links:
             return
         lines = self._dialled.pop(peer, None)
-        if address is None:
-            self._undialled[peer] = self._senders[peer]
-        else:
-            self._undialled.pop(peer, None)
+        if address is not None:
             self._dialled[peer] = DialledLines(peer, address, self._caller)
         self._links[peer].move(address)
-        self.hang_up(peer)  # its stream is answered now, or no longer
         if lines is not None:
             await lines.retire()
 
     def _make_link(self, peer: Id) -> Link:
-        address, sender, intake = self._addresses.get(peer), self._senders[peer], self._intakes[peer]
-        serving = Serving(intake, self._get_dialled, self._refuse, self.boundary)
-        return Link(address, self._caller, sender, intake, serving.run, self._refuse, self.boundary)
+        session, address = self._sessions[peer], self._addresses.get(peer)
+        serving = Serving(session.intake, self._get_dialled, self._refuse, self.boundary)
+        return Link(address, self._caller, session, serving.run, self._refuse, self.boundary)
 
     def _validate(self, address: str) -> None:
         try:
@@ -263,7 +259,7 @@ class RpcTransport:
         self._service = PeerService(
             handler,
             self._intakes,
-            self._undialled,
+            self._sessions,
             self._served,
             self.bans,
             self.tls,
@@ -339,10 +335,14 @@ class RpcTransport:
 
     def _get_lines(self, peer: Id) -> Lines:
         """Raises PeerUnavailable where there are none any more."""
-        lines: Lines | None = self._dialled.get(peer) or self._served.get(peer)
-        if lines is None:
-            raise PeerUnavailable("let in no more")
-        return lines
+        session = self._sessions.get(peer)
+        match None if session is None else session.direction:
+            case Direction.DIALLED:
+                return self._get_dialled(peer)
+            case Direction.ACCEPTED:
+                return self._served[peer]
+            case _:
+                raise PeerUnavailable("not connected")
 
 
 def validate_free(listen: str) -> None:

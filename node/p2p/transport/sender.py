@@ -33,6 +33,7 @@ class Sender:
         return self._outbox is not None
 
     def open(self) -> None:
+        """What is posted waits from now on to be sent."""
         limits = self._limits
         self._outbox = Outbox(time.monotonic(), max_messages=limits.queue_messages, max_bytes=limits.queue_bytes)
 
@@ -47,9 +48,14 @@ class Sender:
         else:
             self._wake.set()
 
-    async def run(self, write: Callable[[pb.Batch], Awaitable[None]]) -> None:
-        """Sends what is posted until cancelled or closed. Raises TimeoutError when the peer takes nothing any more."""
-        while (outbox := self._outbox) is not None:
+    def wake(self) -> None:
+        """Has `run` look again whether it may send."""
+        self._wake.set()
+
+    async def run(self, write: Callable[[pb.Batch], Awaitable[None]], may_send: Callable[[], bool]) -> None:
+        """Sends what is posted until cancelled or closed, or until it may send no more. Raises TimeoutError when the
+        peer takes nothing any more."""
+        while (outbox := self._outbox) is not None and may_send():
             messages = _pop_batch(outbox)
             if messages:
                 async with asyncio.timeout(self._limits.write_s):

@@ -81,12 +81,13 @@ class ServedLine:
 
 class ServedLines:
     """Streams that one peer holds open. There are as many as it opens, up to `max_lines`: surplus ones are turned
-    away."""
+    away. They are taken of a peer that pushes: `num_pushing` counts its Push streams."""
 
     def __init__(self, peer: Id, max_lines: int, wait_s: float = LINE_S) -> None:
         self._peer = peer
         self._max_lines = max_lines
         self._wait_s = wait_s
+        self.num_pushing = 0
         self._lines: set[ServedLine] = set()
         self._idle: list[ServedLine] = []
         self._waiting: deque[asyncio.Future[None]] = deque()

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import grpc
@@ -24,10 +24,10 @@ from node.p2p.transport.answers import Answers, NotAnswered
 from node.p2p.transport.base import Handler, PeerFault
 from node.p2p.transport.calls import Malformed
 from node.p2p.transport.channel import PEER_KEY
-from node.p2p.transport.link import ACCEPTED_KEY
+from node.p2p.transport.link import ACCEPTED_KEY, DEAF_KEY
 from node.p2p.transport.rate_limits import Intake
-from node.p2p.transport.sender import Sender
 from node.p2p.transport.served_lines import ServedLine, ServedLines
+from node.p2p.transport.session import Direction, Session, Stream
 from node.p2p.transport.timing import CallTiming, OnCall
 from node.pb import peer_pb2 as pb
 from node.version import get_version
@@ -111,9 +111,8 @@ class _Ended(Exception):
 
 
 class PeerService:
-    """The servicer. `intakes` are those of all who are let in, and `senders` those of peers that we do not dial, which
-    are answered on the stream that they open, `served` the lines that such peers hold open: all as they are when a call
-    begins.
+    """The servicer. `intakes` are those of all who are let in, `sessions` what is open between us, and `served` the
+    lines that peers hold open: all as they are when a call begins.
 
     `tls` None means that callers are believed. `on_failure` hears of what is the node's own trouble; what else goes
     wrong with a call is the `boundary`'s.
@@ -123,7 +122,7 @@ class PeerService:
         self,
         handler: Handler,
         intakes: Mapping[Id, Intake],
-        senders: Mapping[Id, Sender],
+        sessions: Mapping[Id, Session],
         served: Mapping[Id, ServedLines],
         bans: Bans,
         tls: MutualTls | None,
@@ -134,14 +133,13 @@ class PeerService:
         self._handler = handler
         self._intakes = intakes
         self._answers = Answers(handler)
-        self._senders = senders
+        self._sessions = sessions
         self._served = served
         self._bans = bans
         self._tls = tls
         self._boundary = boundary
         self._on_failure = on_failure
         self._chain_id = chain_id
-        self._streams: dict[Id, asyncio.Future[None]] = {}
         self._calls: dict[Id, set[asyncio.Timeout]] = {}  # those that go on, each with what ends it
 
     def end_calls(self, peer: Id) -> None:
@@ -151,12 +149,13 @@ class PeerService:
             call.reschedule(now_s)
 
     def refuse(self, peer: Id, fault: PeerFault) -> None:
-        """Ends the peer's stream and lets it back in no sooner than its refusal ends."""
+        """Ends the peer's streams and lets it back in no sooner than its refusal ends."""
         if (intake := self._intakes.get(peer)) is not None:
             intake.counters.refusals[fault.reason] += 1
         refusal_s = self._bans.add_fault(peer)
         log.warning("refused %s for %.0f s: %s", encode_id(peer), refusal_s, fault)
-        self.end_stream(peer)
+        if (session := self._sessions.get(peer)) is not None:
+            session.end()
 
     async def await_request(self, context: Context) -> Any:
         """The one message of a call, from a caller that may call, has not too many such open, and sends it in time."""
@@ -262,36 +261,33 @@ class PeerService:
     # Push
 
     async def _push(self, intake: Intake, context: Context) -> None:
-        peer = intake.peer
-        self.end_stream(peer)
-        replaced = self._streams[peer] = asyncio.get_running_loop().create_future()
-        await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
-        tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._read(intake, context))]
-        sender = self._senders.get(peer)
-        if sender is not None:
-            sender.open()
-            tasks.append(asyncio.create_task(sender.run(context.write)))
+        session, stream = self._sessions[intake.peer], Stream()
+        accepted = ((ACCEPTED_KEY, "1"),)
+        if any(key == DEAF_KEY for key, _ in context.invocation_metadata()):
+            await context.send_initial_metadata(accepted)
+            with session.hearing(stream):
+                await self._converse(self._read(intake, context), stream.ended.wait())
+        else:
+            with self._lending(intake.peer):
+                await context.send_initial_metadata(accepted)
+                with session.joined(Direction.ACCEPTED, stream, self._handler):
+                    writing = session.write(stream, context.write)
+                    await self._converse(self._read(intake, context), writing, stream.ended.wait())
+        if stream.ended.is_set():
+            await context.abort(grpc.StatusCode.ABORTED, "replaced or refused")
+
+    async def _converse(self, *parts: Coroutine[Any, Any, Any]) -> None:
+        """Until the first of them ends."""
+        tasks = [asyncio.create_task(part) for part in parts]
         try:
-            if sender is not None:
-                with self._boundary.around("connection", peer):
-                    self._handler.on_peer_up(peer)
-            await asyncio.wait({*tasks, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-            if self._streams.get(peer) is replaced:
-                del self._streams[peer]
-                self._end_lines(peer)
-                if sender is not None:
-                    sender.close()
-                    with self._boundary.around("connection", peer):
-                        self._handler.on_peer_down(peer)
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, (TimeoutError, grpc.aio.BaseError)):
                 raise outcome
-        if replaced.done():
-            await context.abort(grpc.StatusCode.ABORTED, "replaced or refused")
 
     async def _read(self, intake: Intake, context: Context) -> None:
         while (batch := await _read(context, pb.Batch)) is not None:
@@ -301,16 +297,17 @@ class PeerService:
             if wait_s:
                 await asyncio.sleep(wait_s)
 
-    def end_stream(self, peer: Id) -> None:
-        """The peer may open another one, unless it is refused."""
-        stream = self._streams.get(peer)
-        if stream is not None and not stream.done():
-            stream.set_result(None)
-            self._end_lines(peer)
-
-    def _end_lines(self, peer: Id) -> None:
-        if (lines := self._served.get(peer)) is not None:
-            lines.end()
+    @contextmanager
+    def _lending(self, peer: Id) -> Iterator[None]:
+        """While the peer pushes it may hold lines open."""
+        lines = self._served[peer]
+        lines.num_pushing += 1
+        try:
+            yield
+        finally:
+            lines.num_pushing -= 1
+            if not lines.num_pushing:
+                lines.end()
 
     # Hello
 
@@ -334,7 +331,7 @@ class PeerService:
     async def _hold_line(self, intake: Intake, context: Context) -> None:
         """The caller holds it open, to be asked on, for as long as it pushes."""
         lines = self._served.get(intake.peer)
-        if lines is None or intake.peer not in self._streams:
+        if lines is None or not lines.num_pushing:
             raise NotAnswered(grpc.StatusCode.FAILED_PRECONDITION, "expected a stream of messages first")
         await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
         if lines.is_full:

@@ -126,7 +126,7 @@ class Serving:
                 raise PeerUnavailable(refusal.details) from refusal
             await self._write(call, pb.ServeReply(refused=refusal.details))
         if crossing.failure is not None:
-            raise PeerUnavailable("it failed") from crossing.failure
+            await self._write(call, pb.ServeReply(refused="it failed"))
 
     async def _answer_blocks(self, answers: Answers, request: pb.BlocksRequest, call: Any) -> None:
         await self._write(call, pb.ServeReply(blocks=await answers.answer_blocks(self._intake, request)))
