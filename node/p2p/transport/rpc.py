@@ -231,6 +231,11 @@ class RpcTransport:
     def connected(self) -> frozenset[Id]:
         return frozenset(peer for peer, sender in self._senders.items() if sender.is_open)
 
+    def directions(self) -> Mapping[Id, Direction]:
+        return {
+            peer: direction for peer, session in self._sessions.items() if (direction := session.direction) is not None
+        }
+
     def counters(self) -> Mapping[Id, TrafficCounters]:
         return self._counters
 

@@ -83,10 +83,9 @@ class ServedLines:
     """Streams that one peer holds open. There are as many as it opens, up to `max_lines`: surplus ones are turned
     away. They are taken of a peer that pushes: `num_pushing` counts its Push streams."""
 
-    def __init__(self, peer: Id, max_lines: int, wait_s: float = LINE_S) -> None:
+    def __init__(self, peer: Id, max_lines: int) -> None:
         self._peer = peer
         self._max_lines = max_lines
-        self._wait_s = wait_s
         self.num_pushing = 0
         self._lines: set[ServedLine] = set()
         self._idle: list[ServedLine] = []
@@ -119,7 +118,7 @@ class ServedLines:
 
     async def take(self) -> ServedLine:
         try:
-            async with asyncio.timeout(self._wait_s):
+            async with asyncio.timeout(LINE_S):
                 while True:
                     while self._idle:
                         line = self._idle.pop()

@@ -1,0 +1,139 @@
+"""One dialler a pair: of two streams the lower key's stays, nothing is lost, and either carries both directions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from node.p2p.transport import link
+from node.p2p.transport.base import Message, MessageKind, PeerUnavailable
+from node.p2p.transport.session import Direction, Session, Stream
+from support.federation.ports import find_free_ports
+from support.federation.recording import PATIENCE_S, wait_until
+from support.federation.transports import RpcNet, RpcNode, make_keys, rpc_net
+
+DIGEST = b"d" * 32
+DIALLED, ACCEPTED = Direction
+
+
+def get_direction(one: RpcNode, other: RpcNode) -> Direction | None:
+    return one.transport.directions().get(other.id)
+
+
+async def pull(reader: RpcNode, owner: RpcNode) -> bytes:
+    owner.recorder.blobs[DIGEST] = b"blob of " + owner.id
+    return b"".join([chunk async for chunk in reader.transport.fetch_blob(owner.id, DIGEST)])
+
+
+async def check_both_ways(alice: RpcNode, bob: RpcNode) -> None:
+    """Messages, blobs and blocks go from each to the other."""
+    for one, other in ((alice, bob), (bob, alice)):
+        assert await pull(one, other) == b"blob of " + other.id
+        other.recorder.blocks = [(b"block", other.id)]
+        assert await one.transport.request_blocks(other.id, 0, 1) == other.recorder.blocks
+        one.transport.post(other.id, Message(MessageKind.VOTE, one.id))
+        await wait_until(lambda o=one, r=other: o.id in r.recorder.get_data(MessageKind.VOTE), "the vote")  # type: ignore[misc]
+
+
+@asynccontextmanager
+async def pair_with_wrong_address(wrong: int) -> AsyncIterator[tuple[RpcNode, RpcNode]]:
+    """Alice and bob, one of whom knows no address at which the other can be reached."""
+    keys, ports = make_keys(2), find_free_ports(3)
+    addresses = {key.id: f"127.0.0.1:{port}" for key, port in zip(keys, ports, strict=False)}
+    net = RpcNet()
+    for i, key in enumerate(keys):
+        known = dict.fromkeys(addresses, f"127.0.0.1:{ports[2]}") if i == wrong else addresses
+        net.build(key, addresses[key.id], known)
+    try:
+        for node in net.nodes:
+            await node.start()
+        await wait_until(lambda: all(node.transport.connected() for node in net.nodes), "connected")
+        yield net.nodes[0], net.nodes[1]
+        net.check_foreseen()
+    finally:
+        await net.stop()
+
+
+async def test_of_two_that_know_each_other_the_lower_key_dials() -> None:
+    async with rpc_net(3) as net:
+        alice, bob, carol = net.nodes
+        await asyncio.sleep(2 * link.DEFER_S)
+        assert [get_direction(alice, other) for other in (bob, carol)] == [DIALLED, DIALLED]
+        assert [get_direction(bob, other) for other in (alice, carol)] == [ACCEPTED, DIALLED]
+        assert [get_direction(carol, other) for other in (alice, bob)] == [ACCEPTED, ACCEPTED]
+        assert [len(node.recorder.ups) for node in net.nodes] == [2, 2, 2]
+        assert not any(node.recorder.downs for node in net.nodes)
+        await check_both_ways(alice, bob)
+
+
+@pytest.mark.parametrize("wrong", [0, 1], ids=["lower", "higher"])
+async def test_one_that_cannot_reach_the_other_takes_part_in_full(wrong: int) -> None:
+    async with pair_with_wrong_address(wrong) as (alice, bob):
+        assert get_direction(alice, bob) is (ACCEPTED if wrong == 0 else DIALLED)
+        assert get_direction(bob, alice) is (DIALLED if wrong == 0 else ACCEPTED)
+        await check_both_ways(alice, bob)
+        assert (alice.recorder.downs, bob.recorder.downs) == ([], [])
+
+
+async def test_of_two_streams_the_higher_keys_is_given_up_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bob dials alice over and over, though she has dialled him, and both talk all the time."""
+    monkeypatch.setattr(link, "DEFER_S", 0.0)
+    monkeypatch.setattr(Session, "has_accepted", False)
+    given_up: list[asyncio.Event] = []
+    give_up = link.Link._give_up
+
+    async def at_once(_: Session) -> None:
+        pass
+
+    async def note(self: link.Link, call: object, stream: Stream) -> None:
+        given_up.append(stream.superseded)
+        await give_up(self, call, stream)
+
+    monkeypatch.setattr(link.Link, "_give_up", note)
+
+    monkeypatch.setattr(Session, "until_alone", at_once)
+    async with rpc_net(2) as net:
+        alice, bob = net.nodes
+        await wait_until(lambda: get_direction(alice, bob) is DIALLED, "alice's stream")
+        monkeypatch.setattr(link, "FIRST_PAUSE_S", 0.0)
+        for i in range(1000):
+            for one, other in ((alice, bob), (bob, alice)):
+                one.transport.post(other.id, Message(MessageKind.VOTE, i.to_bytes(4, "big")))
+            await asyncio.sleep(0.001)
+        await wait_until(lambda: all(len(node.recorder.messages) == 1000 for node in net.nodes), "every vote of both")
+        assert (get_direction(alice, bob), get_direction(bob, alice)) == (DIALLED, ACCEPTED)
+        assert [node.recorder.downs for node in net.nodes] == [[], []]
+        assert sum(ended.is_set() for ended in given_up) >= 2
+
+
+@pytest.mark.parametrize("stopped", [0, 1], ids=["lower", "higher"])
+async def test_after_a_break_the_pair_is_connected_again(stopped: int) -> None:
+    async with rpc_net(2) as net:
+        alice, bob = net.nodes
+        for _ in range(2):
+            await net.nodes[stopped].stop()
+            await wait_until(lambda: not net.nodes[1 - stopped].transport.connected(), "it is gone")
+            await asyncio.sleep(0.3)
+            await net.nodes[stopped].start()
+            await wait_until(lambda: all(node.transport.connected() for node in net.nodes), "connected again")
+        await check_both_ways(alice, bob)
+
+
+async def test_a_refused_peer_that_cannot_be_dialled_from_there_is_heard_again_after_it() -> None:
+    """Bob alone can dial, and refuses alice for a while: he goes on to talk to her, and does not listen."""
+    async with rpc_net(2, diallers=[1]) as net:
+        alice, bob = net.nodes
+        alice.transport.post(bob.id, Message(MessageKind.VOTE, bob.recorder.bad_data))
+        await wait_until(lambda: alice.recorder.downs == [bob.id], "alice is refused")
+        await wait_until(lambda: bob.transport.connected() == {alice.id}, "bob connected")
+        bob.transport.post(alice.id, Message(MessageKind.VOTE, b"bob still talks"))
+        await wait_until(lambda: bool(alice.recorder.messages), "bob's vote")
+        assert not alice.transport.connected()
+        with pytest.raises(PeerUnavailable):
+            await pull(alice, bob)
+        bob.clock.now_s = 61.0
+        await wait_until(lambda: alice.transport.connected() == {bob.id}, "alice heard again", PATIENCE_S)
+        await check_both_ways(alice, bob)
