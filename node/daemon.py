@@ -382,6 +382,7 @@ def _make_transport(
             key,
             listen=network.listen,
             peers=book.get_all(),
+            dial_out=network.dial_out,
             tls=network.tls,
             limits=make_limits(network),
             connections=connections,
@@ -420,7 +421,8 @@ def _greet(config: NodeConfig, genesis: Genesis, key: SigningKey, service: Round
     chain = f"{genesis.chain_name} (genesis {genesis.chain_id.hex()[:8]})"
     log.info("fednode %s  id %s  chain %s", config.node.name, encode_id(key.id)[:8], chain)
     network, state = config.network, service.tip.state
-    log.info("peer %s  tls %s  %d members, quorum %d", network.listen, network.tls, state.n, state.q)
+    place = "dials out" if network.dial_out else network.listen
+    log.info("peer %s  tls %s  %d members, quorum %d", place, network.tls, state.n, state.q)
     log.info("chain height %d  head %s  opened in %.2f s", service.tip.height, service.tip.id.hex()[:8], seconds)
     if service.participation.is_paused:
         log.warning("training was paused before this start; nothing is contributed until fednode resume")

@@ -64,6 +64,8 @@ class PeerView:
         if (left_s := self._bans.get_remaining_s(peer.id)) > 0:
             shown.banned_s = left_s
             shown.banned_for = "hand" if peer.id in self._bans.get_by_hand() else "fault"
+        if (direction := self._transport.directions().get(peer.id)) is not None:
+            shown.direction = direction.value
         traffic = self._transport.counters().get(peer.id)
         if traffic is not None:
             shown.bytes_sent, shown.bytes_received = traffic.bytes_sent, traffic.bytes_received

@@ -44,6 +44,9 @@ def init(
             "--advertise", metavar="HOST:PORT", help="What peers dial; by default this machine's name and the port."
         ),
     ] = None,
+    dial_out: Annotated[
+        bool, typer.Option("--dial-out", help="Nobody can dial the node: it dials the others, and opens no port.")
+    ] = False,
     data: Annotated[
         str, typer.Option("--data", metavar="DATA", help="What it trains on: digits, or FORMAT:PATH.")
     ] = "digits",
@@ -64,7 +67,8 @@ def init(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a site's identity key and its node.yaml. Prints id@host:port, which the others put into genesis.
+    """Make a site's identity key and its node.yaml. Prints id@host:port, which the others put into genesis; the id
+    alone with --dial-out.
 
     The key (mode 0600) lies in DIR/keys and never leaves the machine. No file that is there is written over.
 
@@ -78,12 +82,17 @@ def init(
 
     if genesis is not None and join is not None:
         raise typer.BadParameter("expected --genesis of a founder, or --join, not both")
+    if dial_out and advertise is not None:
+        raise typer.BadParameter("expected --advertise of a node that peers dial, or --dial-out, not both")
+    if not dial_out and advertise is None:
+        advertise = f"{socket.gethostname()}:{listen.rpartition(':')[2]}"
     spec = SiteSpec(
         name=name or directory.absolute().name,
         genesis_file=genesis,
         join_file=join,
         listen=listen,
-        advertise=advertise or f"{socket.gethostname()}:{listen.rpartition(':')[2]}",
+        advertise=advertise,
+        dial_out=dial_out,
         data=data,
         label=None if label is None else tuple(label),
         key_file=key,

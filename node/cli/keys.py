@@ -63,14 +63,15 @@ def show_id(
     name = address = None
     if config is not None and key is None:
         loaded = load_config(config, (), os.environ)
-        name, address = loaded.node.name, loaded.network.advertise or loaded.network.listen
+        name, network = loaded.node.name, loaded.network
+        address = None if network.dial_out else network.advertise or network.listen
         text = encode_id(open_identity(loaded).id)
     elif key is not None and config is None:
         text = encode_id(open_key(key, passphrase_file).id)
     else:
         raise typer.BadParameter("expected either --config FILE or --key FILE")
     if peer and address is None:
-        raise typer.BadParameter("--peer expects --config FILE, which has the address")
+        raise typer.BadParameter("--peer expects --config FILE of a node that peers dial, which has the address")
     if as_json:
         print(json.dumps({"id": text, "name": name, "address": address}))
     elif peer:

@@ -55,15 +55,17 @@ _JOINS = f"#   - a member has the same {JOIN_FILE}: fednode doctor shows its has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSpec:
-    """The options of a new `node.yaml`. `data` is `digits` or `FORMAT:PATH`, `label` the column of a table that its
-    labels are in; `key_file` an identity there already is, of which `passphrase_file` is the passphrase, or that of the
-    new one. With a `join_file` the site joins a chain that is there."""
+    """The options of a new `node.yaml`. With `dial_out` it has no address, and does not listen. `data` is `digits` or
+    `FORMAT:PATH`, `label` the column of a table that its labels are in; `key_file` an identity there already is, of
+    which `passphrase_file` is the passphrase, or that of the new one. With a `join_file` the site joins a chain that is
+    there."""
 
     name: str
     genesis_file: Path | None = None
     join_file: Path | None = None
     listen: str = f"0.0.0.0:{DEFAULT_PORT}"
-    advertise: str
+    advertise: str | None
+    dial_out: bool = False
     data: str = "digits"
     label: tuple[str, ...] | None = None
     key_file: Path | None = None
@@ -72,19 +74,20 @@ class SiteSpec:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The files that were made; `peer` is `id@host:port`, for the others' configurations and for genesis. A site that
-    joins has a `request` for the members, and the hash of the file it joins by."""
+    """The files that were made; `peer` is `id@host:port`, for the others' configurations and for genesis; the id alone
+    of a node that nobody dials. A site that joins has a `request` for the members, and the hash of the file it joins
+    by."""
 
     config_file: Path
     key_file: Path
     id: str
-    address: str
+    address: str | None
     request: str | None = None
     join_digest: str | None = None
 
     @property
     def peer(self) -> str:
-        return f"{self.id}@{self.address}"
+        return self.id if self.address is None else f"{self.id}@{self.address}"
 
 
 def make_site(directory: Path, spec: SiteSpec, made_ms: int = 0) -> Site:
@@ -115,7 +118,7 @@ def make_site(directory: Path, spec: SiteSpec, made_ms: int = 0) -> Site:
         _write(config_file, _HEADER.format(hint=hint, name=spec.name, federation=federation) + dump_yaml(mapping))
     except OSError as error:
         raise NodeError(f"{error.filename or directory}: cannot be written ({error.strerror})") from error
-    address = config.network.advertise or config.network.listen
+    address = None if spec.dial_out else config.network.advertise or config.network.listen
     if joined is None:
         return Site(config_file, key_file, encode_id(key.id), address)
     request = _make_request(key, joined, spec, made_ms)
@@ -125,7 +128,7 @@ def make_site(directory: Path, spec: SiteSpec, made_ms: int = 0) -> Site:
 def _make_request(key: SigningKey, joined: JoinFile, spec: SiteSpec, made_ms: int) -> str:
     try:
         request = JoinRequest.sign(
-            key, joined.genesis.chain_id, name=spec.name, address=spec.advertise, made_ms=made_ms
+            key, joined.genesis.chain_id, name=spec.name, address=spec.advertise or "", made_ms=made_ms
         )
     except ChainError as error:
         raise ConfigError(f"--advertise: {error}") from error
@@ -147,6 +150,7 @@ def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, A
             load_genesis(spec.genesis_file)
         named = "genesis.yaml" if spec.genesis_file is None else _show_path(spec.genesis_file, directory)
         federation = {"genesis_file": named}
+    reach = {"dial_out": True} if spec.dial_out else {"listen": spec.listen, "advertise": spec.advertise}
     node: dict[str, Any] = {"name": spec.name, "identity_key_file": _show_path(key_file, directory)}
     if spec.passphrase_file is not None:
         node["identity_passphrase_file"] = _show_path(spec.passphrase_file, directory)
@@ -154,7 +158,7 @@ def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, A
         "version": 1,
         "node": {**node, "data_dir": "data"},
         **federation,
-        "network": {"listen": spec.listen, "advertise": spec.advertise, "tls": "mutual", "peers": []},
+        "network": {**reach, "tls": "mutual", "peers": []},
         "training": {"device": "auto", "seed": secrets.randbelow(1 << 31), "compare_local": True}
         | ({"plugins": plugins} if plugins else {}),
         "data": data,

@@ -131,7 +131,8 @@ def load_config_source(
 
 def _find_shared_ports(config: NodeConfig) -> list[tuple[Keys, str]]:
     """Where the node would listen twice, and so be in its own way."""
-    listeners = {"network.listen": config.network.listen, "admin.address": config.admin.address}
+    listen = None if config.network.dial_out else config.network.listen
+    listeners = {"network.listen": listen, "admin.address": config.admin.address}
     listeners["http.listen"] = config.http.listen
     found: list[tuple[Keys, str]] = []
     for (first, at), (second, address) in combinations(listeners.items(), 2):
@@ -170,6 +171,9 @@ def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
     if data.train_split == data.test_split:
         found.append((("data", "test_split"), f"expected another split than train_split (got {data.test_split!r})"))
     network = config.network
+    if network.dial_out and network.advertise is not None:
+        said = f"expected none, as network.dial_out says that nobody dials this node (got {network.advertise!r})"
+        found.append((("network", "advertise"), said))
     if network.tls == "off":
         places: dict[Keys, str] = {("network", "listen"): network.listen}
         places |= {("network", "peers", i): peer.split("@", 1)[1] for i, peer in enumerate(network.peers)}

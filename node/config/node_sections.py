@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from chain.signing import decode_id
 from node.addresses import parse_address
@@ -90,15 +91,30 @@ class TimeoutsSection(Section):
     write_s: Seconds = 10.0  # for a peer to take anything of what is pushed to it
 
 
+NOT_SAID = ""
+NOWHERE = "127.0.0.1:0"  # where a node would listen that does not
+
+
 class NetworkSection(Section):
     """Where the node listens, whom it dials. Peers named here override the addresses that genesis hints at."""
 
-    listen: ListenAddress
+    dial_out: bool = False  # nobody dials this node: it does not listen for peers
+    listen: Annotated[ListenAddress, Field(validate_default=True)] = NOT_SAID  # required, unless it dials out
     advertise: DialledAddress | None = None
     tls: Literal["mutual", "off"] = "mutual"
     peers: tuple[Peer, ...] = ()
     limits: LimitsSection = LimitsSection()
     timeouts: TimeoutsSection = TimeoutsSection()
+
+    @field_validator("listen", mode="before")
+    @classmethod
+    def _listen_nowhere(cls, listen: object, info: ValidationInfo) -> object:
+        """What only dials out need not say where it would listen."""
+        if listen != NOT_SAID:
+            return listen
+        if info.data.get("dial_out"):
+            return NOWHERE
+        raise PydanticCustomError("missing", "Field required")
 
     def get_peer_addresses(self) -> dict[bytes, str]:
         """`host:port` by node id."""

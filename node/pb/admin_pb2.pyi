@@ -269,7 +269,7 @@ class ListPeersReply(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerView, _Mapping]]] = ...) -> None: ...
 
 class PeerView(_message.Message):
-    __slots__ = ("id", "name", "address", "added", "member", "role", "connected", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "dropped", "refused", "banned_s", "banned_for", "abstains", "waits", "clock_ahead_s", "credit", "not_awaited", "not_taken", "version", "protocol")
+    __slots__ = ("id", "name", "address", "added", "member", "role", "connected", "direction", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "dropped", "refused", "banned_s", "banned_for", "abstains", "waits", "clock_ahead_s", "credit", "not_awaited", "not_taken", "version", "protocol")
     class NotTakenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +284,7 @@ class PeerView(_message.Message):
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     SILENT_S_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
@@ -314,6 +315,7 @@ class PeerView(_message.Message):
     member: bool
     role: str
     connected: bool
+    direction: str
     alive: bool
     silent_s: float
     height: int
@@ -337,7 +339,7 @@ class PeerView(_message.Message):
     not_taken: _containers.ScalarMap[str, int]
     version: str
     protocol: int
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., added: _Optional[bool] = ..., member: _Optional[bool] = ..., role: _Optional[str] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ..., abstains: _Optional[bool] = ..., waits: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., credit: _Optional[float] = ..., not_awaited: _Optional[str] = ..., not_taken: _Optional[_Mapping[str, int]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., added: _Optional[bool] = ..., member: _Optional[bool] = ..., role: _Optional[str] = ..., connected: _Optional[bool] = ..., direction: _Optional[str] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ..., abstains: _Optional[bool] = ..., waits: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., credit: _Optional[float] = ..., not_awaited: _Optional[str] = ..., not_taken: _Optional[_Mapping[str, int]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class GetHeadRequest(_message.Message):
     __slots__ = ("include_payloads",)

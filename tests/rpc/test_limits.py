@@ -387,6 +387,9 @@ class Liar(rpc.PeerServicer):
     async def Blocks(self, request: pb.BlocksRequest, context: object) -> pb.BlocksReply:  # noqa: N802
         return self.reply
 
+    async def Serve(self, request_iterator: object, context: object) -> None:  # type: ignore[override]  # noqa: N802
+        await asyncio.Event().wait()
+
     async def Blob(  # type: ignore[override]  # noqa: N802
         self, request_iterator: object, context: grpc.aio.ServicerContext[pb.BlobRequest, pb.BlobChunk]
     ) -> None:

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from node.p2p.transport import link
-from node.p2p.transport.base import Message, MessageKind, PeerUnavailable
-from node.p2p.transport.session import Direction, Session, Stream
+from node.p2p.transport.base import Direction, Message, MessageKind, PeerUnavailable
+from node.p2p.transport.session import Session, Stream
 from support.federation.ports import find_free_ports
 from support.federation.recording import PATIENCE_S, wait_until
 from support.federation.transports import RpcNet, RpcNode, make_keys, rpc_net

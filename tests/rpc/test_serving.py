@@ -21,7 +21,6 @@ from node.p2p.transport.link import ACCEPTED_KEY
 from node.p2p.transport.rate_limits import RateLimits
 from node.pb import common_pb2
 from node.pb import peer_pb2 as pb
-from node.pb import peer_pb2_grpc as rpc
 from support.faults.strangers import open_channel, own_leaf, pushing
 from support.federation.ports import find_free_ports
 from support.federation.recording import PATIENCE_S, wait_until
@@ -170,7 +169,7 @@ async def test_blocks_out_of_bounds_are_no_answer() -> None:
 # A lying asker, whom alice has dialled
 
 
-class Asker(rpc.PeerServicer):
+class Asker:
     """Accepts everybody, and does with the streams that are held open to it what `ask` does."""
 
     def __init__(self, ask: Callable[[Any], Awaitable[None]]) -> None:

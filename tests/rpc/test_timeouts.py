@@ -40,6 +40,9 @@ class Mute(rpc.PeerServicer):
     async def Hello(self, request: object, context: object) -> None:  # type: ignore[override]  # noqa: N802
         await asyncio.Event().wait()
 
+    async def Serve(self, request_iterator: object, context: object) -> None:  # type: ignore[override]  # noqa: N802
+        await asyncio.Event().wait()
+
     async def Blob(self, request_iterator: object, context: object) -> None:  # type: ignore[override]  # noqa: N802
         await asyncio.Event().wait()
 

@@ -340,10 +340,11 @@ def _check_peers(config: NodeConfig, genesis: Genesis, roster: Roster, key: Sign
 
 def _check_twin(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterator[Finding]:
     """Of two nodes with one key each signs what contradicts the other, and both are convicted by it."""
-    try:
-        validate_free(config.network.listen)
-    except OSError:
-        return  # what listens there is spoken of at the port
+    if not config.network.dial_out:
+        try:
+            validate_free(config.network.listen)
+        except OSError:
+            return  # what listens there is spoken of at the port
     own = config.network.get_addresses(genesis).get(key.id)
     twin = find_twin(key, dict.fromkeys(address for address in (config.network.advertise, own) if address))
     if twin is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from chain.approvals import APPROVAL_BYTES, MAX_PROPOSAL_BYTES, READINESS_BYTES
@@ -117,6 +117,13 @@ def takes(role: Role, kind: MessageKind) -> bool:
     if role & Role.MEMBER or (role & Role.GUEST and kind in GUEST_KINDS):
         return True
     return bool(role & Role.OBSERVER) and kind in _OBSERVERS_KINDS
+
+
+class Direction(StrEnum):
+    """Who of two peers has dialled: this node, or the other."""
+
+    DIALLED = "dialled"
+    ACCEPTED = "accepted"
 
 
 class CannotListen(OSError):
@@ -248,6 +255,9 @@ class Transport(Protocol):
 
     def connected(self) -> frozenset[Id]:
         """The peers that are up."""
+
+    def directions(self) -> Mapping[Id, Direction]:
+        """Who has dialled, of each peer that is up."""
 
     def counters(self) -> Mapping[Id, TrafficCounters]: ...
 

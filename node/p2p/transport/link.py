@@ -18,10 +18,10 @@ import grpc
 from chain.block import Id
 from node.boundary import Boundary
 from node.p2p.refusals import Reason
-from node.p2p.transport.base import Handler, PeerFault
+from node.p2p.transport.base import Direction, Handler, PeerFault
 from node.p2p.transport.calls import Malformed, PeerCalls
 from node.p2p.transport.channel import Caller, get_last_retry_s
-from node.p2p.transport.session import Direction, Session, Stream
+from node.p2p.transport.session import Session, Stream
 from node.pb import peer_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,8 @@ _STREAM_ERRORS = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidState
 class Link:
     """Dials one peer, for as long as `run` runs, while it has not dialled us: what is posted goes over `session`.
 
-    Without an address nobody is dialled. `serve` answers what the peer asks for over this link.
+    Without an address nobody is dialled; if it `waits`, the peer is given a moment to dial first. `serve` answers what
+    the peer asks for over this link.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class Link:
         serve: Callable[[Handler], Coroutine[Any, Any, None]],
         refuse: Callable[[Id, PeerFault], None],
         boundary: Boundary,
+        *,
+        waits: bool,
     ) -> None:
         self.peer = session.peer
         self._address = address
@@ -64,6 +67,7 @@ class Link:
         self._serve = serve
         self._refuse = refuse
         self._boundary = boundary
+        self._waits = waits
         self._random = Random()  # noqa: S311  # jitter
 
     def __repr__(self) -> str:
@@ -93,7 +97,7 @@ class Link:
     async def _dial(self, address: str, handler: Handler) -> NoReturn:
         while True:
             await self._session.until_alone()
-            if not self._session.dials_first:
+            if self._waits:
                 await asyncio.sleep(DEFER_S * self._random.uniform(0.7, 1.0))
             if not self._session.has_accepted:
                 await self._keep(address, handler)
@@ -135,8 +139,8 @@ class Link:
         call = PeerCalls(channel).push(None, metadata=metadata, wait_for_ready=True)
         try:
             async with asyncio.timeout(REDIAL_S):
-                metadata = await call.initial_metadata()
-            if ACCEPTED_KEY not in metadata:
+                answer = await call.initial_metadata()
+            if ACCEPTED_KEY not in answer:
                 return await call.code()
             await self._converse(call, stream, handler)
             return await call.code() if call.done() else None

@@ -29,6 +29,7 @@ from node.p2p.transport.base import (
     MAX_BLOB_BYTES,
     MAX_BLOCKS_COUNT,
     BlobTooLong,
+    Direction,
     Handler,
     Message,
     PeerFault,
@@ -187,6 +188,9 @@ class MemoryTransport:
 
     def connected(self) -> frozenset[Id]:
         return frozenset(self._up)
+
+    def directions(self) -> Mapping[Id, Direction]:
+        return {peer: Direction.DIALLED if self._me < peer else Direction.ACCEPTED for peer in self._up}
 
     def counters(self) -> Mapping[Id, TrafficCounters]:
         return self._counters

@@ -27,6 +27,7 @@ from node.p2p.transport.base import (
     MAX_BLOB_BYTES,
     AddressInUse,
     CannotListen,
+    Direction,
     Handler,
     Message,
     PeerFault,
@@ -45,7 +46,7 @@ from node.p2p.transport.sender import Sender
 from node.p2p.transport.served_lines import ServedLines
 from node.p2p.transport.server import HANDSHAKE_S, MAX_CONNECTIONS, PeerService, make_server
 from node.p2p.transport.serving import Serving
-from node.p2p.transport.session import Direction, Session
+from node.p2p.transport.session import Session
 from node.p2p.transport.timing import OnCall
 
 MAX_STREAMS = 64
@@ -68,9 +69,10 @@ class ConnectionLimits:
 class RpcTransport:
     """One node's end. See `node.p2p.transport.base.Transport`.
 
-    `peers` gives the address of everyone to dial at first; with those of `admission` they are let in until `admit` says
-    otherwise. With `tls` off callers are believed, on loopback only. `limits` are what one peer may send, and how fast.
-    `chain_id` is what peers are told that ask who answers. `on_call` hears of every call of a peer that has ended.
+    With `dial_out` it does not listen, and dials everyone whose address is known at once. `peers` gives the address of
+    everyone to dial at first; with those of `admission` they are let in until `admit` says otherwise. With `tls` off
+    callers are believed, on loopback only. `limits` are what one peer may send, and how fast. `chain_id` is what peers
+    are told that ask who answers. `on_call` hears of every call of a peer that has ended.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class RpcTransport:
         listen: str,
         peers: Mapping[Id, str],
         *,
+        dial_out: bool = False,
         admission: Admission = NOBODY,
         tls: Literal["mutual", "off"] = "mutual",
         limits: RateLimits | None = None,
@@ -90,6 +93,7 @@ class RpcTransport:
     ) -> None:
         """Raises ValueError on an address that is none, or is not loopback while TLS is off."""
         self._me = identity.id
+        self._dial_out = dial_out
         self._listen = listen
         self._addresses = {peer: address for peer, address in peers.items() if peer != self._me}
         self._needs_loopback = tls == "off"
@@ -213,8 +217,9 @@ class RpcTransport:
 
     def _make_link(self, peer: Id) -> Link:
         session, address = self._sessions[peer], self._addresses.get(peer)
+        waits = not (self._dial_out or session.dials_first)
         serving = Serving(session.intake, self._get_dialled, self._refuse, self.boundary)
-        return Link(address, self._caller, session, serving.run, self._refuse, self.boundary)
+        return Link(address, self._caller, session, serving.run, self._refuse, self.boundary, waits=waits)
 
     def _validate(self, address: str) -> None:
         try:
@@ -225,7 +230,7 @@ class RpcTransport:
             raise ValueError(f"tls off: expected a loopback address, got {address}")
 
     async def ready(self) -> None:
-        """Returns once the node listens, with `port` set."""
+        """Returns once the node listens, with `port` set, or dials out."""
         await self._listening.wait()
 
     def connected(self) -> frozenset[Id]:
@@ -272,7 +277,8 @@ class RpcTransport:
             self._on_failure,
             self._chain_id,
         )
-        validate_free(self._listen)
+        if not self._dial_out:
+            validate_free(self._listen)
         server = make_server(
             self._service,
             self._connections.max_streams,
@@ -283,8 +289,9 @@ class RpcTransport:
         )
         serve_calls(self._service, server)
         try:
-            self.port = self._bind(server)
-            await server.start()
+            if not self._dial_out:
+                self.port = self._bind(server)
+                await server.start()
             self._listening.set()
             self._handler = handler
             for peer in self._links:

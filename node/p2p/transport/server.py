@@ -21,13 +21,13 @@ from node.p2p.bans import Bans
 from node.p2p.refusals import Reason
 from node.p2p.tls import MutualTls, UnknownCaller
 from node.p2p.transport.answers import Answers, NotAnswered
-from node.p2p.transport.base import Handler, PeerFault
+from node.p2p.transport.base import Direction, Handler, PeerFault
 from node.p2p.transport.calls import Malformed
 from node.p2p.transport.channel import PEER_KEY
 from node.p2p.transport.link import ACCEPTED_KEY, DEAF_KEY
 from node.p2p.transport.rate_limits import Intake
 from node.p2p.transport.served_lines import ServedLine, ServedLines
-from node.p2p.transport.session import Direction, Session, Stream
+from node.p2p.transport.session import Session, Stream
 from node.p2p.transport.timing import CallTiming, OnCall
 from node.pb import peer_pb2 as pb
 from node.version import get_version

@@ -10,21 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 
 from chain.block import Id
 from node.boundary import Boundary
-from node.p2p.transport.base import Handler
+from node.p2p.transport.base import Direction, Handler
 from node.p2p.transport.rate_limits import Intake
 from node.p2p.transport.sender import Sender
 from node.pb import peer_pb2 as pb
-
-
-class Direction(StrEnum):
-    """Who of two peers has dialled: this node, or the other."""
-
-    DIALLED = "dialled"
-    ACCEPTED = "accepted"
 
 
 class Stream:
