@@ -71,6 +71,24 @@ def test_init_keeps_the_key_to_its_owner_and_says_the_id_it_has(capsys: Captured
     assert load_config(site / "node.yaml").network.listen == "0.0.0.0:7777"
 
 
+def test_a_site_that_dials_out_is_its_id_alone(capsys: Captured, tmp_path: Path) -> None:
+    site = tmp_path / "dora"
+    peer = init(capsys, site, "--dial-out")
+    assert "@" not in peer
+    network = load_config(site / "node.yaml").network
+    assert (network.dial_out, network.advertise) == (True, None)
+    assert run(capsys, "id", "--config", str(site / "node.yaml"))[1].strip() == peer
+    code, _, err = run(capsys, "id", "--config", str(site / "node.yaml"), "--peer")
+    assert (code, "of a node that peers dial" in " ".join(err.split())) == (2, True)
+    code, _, err = run(capsys, "init", str(tmp_path / "eve"), "--dial-out", "--advertise", "eve.example:7050")
+    assert code == 2
+    others = [f"{name}={init(capsys, tmp_path / name, '--advertise', f'{name}.example:7050')}" for name in ("a", "b")]
+    genesis = tmp_path / "genesis.yaml"
+    code, _, err = run(capsys, "genesis", "new", *others, f"dora={peer}", "-o", str(genesis), *SMALL)
+    assert code == 0, err
+    assert {founder.name: founder.address for founder in load_genesis(genesis)[0].founders}["dora"] in (None, "")
+
+
 def test_init_writes_over_nothing(capsys: Captured, tmp_path: Path) -> None:
     init(capsys, tmp_path / "alice", "--advertise", "a:1")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

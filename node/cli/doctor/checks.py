@@ -25,6 +25,7 @@ from node.cli.doctor.findings import Finding, Verdict, fail, ok, warn
 from node.cli.doctor.listeners import check_admin, check_http, check_port, find_existing
 from node.cli.doctor.membership import Roster, check_membership, read_addresses, read_roster
 from node.cli.doctor.model import check_model
+from node.cli.doctor.reach import check_reach, read_connections
 from node.config.federation import Federation, read_join_file
 from node.config.genesis_file import check_initial_model, read_genesis
 from node.config.identity import open_identity
@@ -74,7 +75,8 @@ def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Ite
         yield from check_model(config, read.genesis)
         yield from _check_data(config, path, read.genesis)
         if key is not None:
-            yield from _check_peers(config, read.genesis, roster, key)
+            connections = {} if node is None else read_connections(config)
+            yield from _check_peers(config, read.genesis, roster, key, connections)
             if node is None:
                 yield from _check_twin(config, read.genesis, key)
 
@@ -305,7 +307,9 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
 # ---- whom it talks to
 
 
-def _check_peers(config: NodeConfig, genesis: Genesis, roster: Roster, key: SigningKey) -> Iterator[Finding]:
+def _check_peers(
+    config: NodeConfig, genesis: Genesis, roster: Roster, key: SigningKey, connections: Mapping[bytes, str]
+) -> Iterator[Finding]:
     known = {*roster.members, *roster.observers} - {key.id}
     addresses = {peer: at for peer, at in read_addresses(config, genesis).items() if peer in known}
     names, num_members = roster.members, len(roster.members)
@@ -322,17 +326,23 @@ def _check_peers(config: NodeConfig, genesis: Genesis, roster: Roster, key: Sign
     clocks_s = {peer: _read_clock_s(answer) for peer, answer in answers.items() if isinstance(answer, Greeting)}
     skews_s = compute_skews_s({key.id: 0.0} | clocks_s)
     stands_beside = config.node.observer or config.join_file is not None
-    reached = 0 if stands_beside and key.id not in roster.members else 1
+    reached = set() if stands_beside and key.id not in roster.members else {key.id}
+    answering = set(reached) if not config.network.dial_out else set()
     for peer, answer in answers.items():
         check = f"peer {names.get(peer, encode_id(peer)[:8])}"
+        if isinstance(answer, NotReached) and peer in connections:
+            yield ok(check, f"{answer}; it is connected all the same")
+            continue
         finding = _judge_peer(check, addresses[peer], answer, genesis, skews_s.get(peer, 0.0), len(skews_s))
         yield finding
-        is_there = finding.verdict is not Verdict.FAIL and not isinstance(answer, NotReached)
-        reached += is_there and peer in roster.members
+        if finding.verdict is not Verdict.FAIL and not isinstance(answer, NotReached):
+            answering.add(peer)
     if num_members > 1:
         yield _judge_clock(skews_s, key.id)
-    shown = f"{reached} of {num_members} members in reach, {roster.quorum} needed"
-    if reached < roster.quorum:
+    yield from check_reach(roster.members, answering, connections)
+    num_reached = len((reached | answering | connections.keys()) & roster.members.keys())
+    shown = f"{num_reached} of {num_members} members in reach, {roster.quorum} needed"
+    if num_reached < roster.quorum:
         yield fail("quorum", shown, "nothing is finalised before: see the peers above")
     else:
         yield ok("quorum", shown)

@@ -290,6 +290,22 @@ def test_peers_are_ids_with_addresses_each_once(tmp_path: Path) -> None:
         assert f"network.peers.0: {message}" in problem
 
 
+def test_a_node_that_dials_out_needs_no_place_to_listen_and_has_no_address(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL.replace('listen: "127.0.0.1:0"', "dial_out: true"))
+    network = load_config(path).network
+    assert (network.dial_out, network.listen, network.advertise) == (True, "127.0.0.1:0", None)
+    [problem] = complain(path, "network.advertise=node3:7053")
+    assert problem == (
+        "--set network.advertise: expected none, as network.dial_out says that nobody dials this node "
+        "(got 'node3:7053')"
+    )
+    [problem] = complain(path, "network.dial_out=false")
+    assert "network.listen: required, but missing" in problem
+    assert load_config(write(tmp_path, SMALL, "other.yaml"), ["network.dial_out=true"]).network.dial_out
+    ports = ["http.listen=127.0.0.1:9100", "network.listen=127.0.0.1:9100"]
+    assert load_config(path, ports).network.listen == "127.0.0.1:9100"  # where it does not listen
+
+
 def test_without_tls_a_node_listens_on_this_machine_only(tmp_path: Path) -> None:
     path = write(tmp_path, SMALL)
     off = ["network.tls=off", "network.listen=0.0.0.0:7050"]
