@@ -326,8 +326,8 @@ def _check_peers(
     clocks_s = {peer: _read_clock_s(answer) for peer, answer in answers.items() if isinstance(answer, Greeting)}
     skews_s = compute_skews_s({key.id: 0.0} | clocks_s)
     stands_beside = config.node.observer or config.join_file is not None
-    reached = set() if stands_beside and key.id not in roster.members else {key.id}
-    answering = set(reached) if not config.network.dial_out else set()
+    counts_itself = not stands_beside or key.id in roster.members
+    answering = {key.id} if counts_itself and not config.network.dial_out else set()
     for peer, answer in answers.items():
         check = f"peer {names.get(peer, encode_id(peer)[:8])}"
         if isinstance(answer, NotReached) and peer in connections:
@@ -340,7 +340,7 @@ def _check_peers(
     if num_members > 1:
         yield _judge_clock(skews_s, key.id)
     yield from check_reach(roster.members, answering, connections)
-    num_reached = len((reached | answering | connections.keys()) & roster.members.keys())
+    num_reached = counts_itself + len((answering | connections.keys()) & (roster.members.keys() - {key.id}))
     shown = f"{num_reached} of {num_members} members in reach, {roster.quorum} needed"
     if num_reached < roster.quorum:
         yield fail("quorum", shown, "nothing is finalised before: see the peers above")
