@@ -94,6 +94,7 @@ class FederationView:
         elif (peer := self._service.peers.get(member.key)) is not None:
             view = self._peers.show(peer)
             shown.connected, shown.alive = view.connected, view.alive
+            shown.through.extend(view.through)
             for name in ("silent_s", "height", "address", "version"):
                 if view.HasField(name):
                     setattr(shown, name, getattr(view, name))

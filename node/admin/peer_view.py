@@ -55,6 +55,8 @@ class PeerView:
                 shown.version, shown.protocol = peer.status.version, peer.status.protocol
             if peer.status.height and self._service.tip.state.has_round(peer.status.height):
                 shown.round, shown.view = peer.status.height, peer.status.view
+        if peer.is_member and not peer.connected:
+            shown.through.extend(relay.name for relay in self._service.peers.get_relays(peer.id))
         if peer.is_member:
             shown.credit = self._service.credits.get_waits(peer.id)
             if (reason := self._service.describe_not_awaited().get(peer.id)) is not None:

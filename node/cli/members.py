@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
+from node.cli.peers import describe_reach
 from node.cli.target import NodeConfigFile, Socket, make_listing
 from node.errors import NotFound
 
@@ -111,6 +112,5 @@ def describe_origin(member: pb.MemberView) -> str:
 
 
 def describe_state(member: pb.MemberView) -> str:
-    reached = "up" if member.alive else "silent" if member.connected else "away"
-    state = "this node" if member.me else reached
+    state = "this node" if member.me else describe_reach(member)
     return f"{state}, suspended" if member.suspended else state

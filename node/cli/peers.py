@@ -41,7 +41,7 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
         return
     rows = []
     for peer in peers:
-        state = "up" if peer.connected and peer.alive else "silent" if peer.connected else "away"
+        state = describe_reach(peer)
         if state == "up" and peer.abstains:
             state = "up, abstains"
         if peer.HasField("banned_s"):
@@ -169,6 +169,13 @@ def unban(which: _Which, socket: Socket = None, config: NodeConfigFile = None, a
         print_json(to_json(peer))
     else:
         print(f"{peer.name} {show_id(peer.id)} may connect")
+
+
+def describe_reach(peer: pb.PeerView | pb.MemberView) -> str:
+    """`up`, `silent`, `away`, or through whom it is reached."""
+    if not peer.connected:
+        return f"through {', '.join(peer.through)}" if peer.through else "away"
+    return "up" if peer.alive else "silent"
 
 
 def describe_not_awaited(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:

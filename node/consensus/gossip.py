@@ -200,8 +200,17 @@ class Gossip:
         machine, tip = position.machine, position.tip
         now_ms = self._clock.now_ms()
         version, protocol = get_version()[:MAX_VERSION_CHARS], get_newest()
+        reaches, contributing, abstaining = self._peers.get_reach(0 if machine is None else machine.height)
         if machine is None:
-            return Status(tip.state.chain_id, tip.height, tip.id, time_ms=now_ms, version=version, protocol=protocol)
+            return Status(
+                tip.state.chain_id,
+                tip.height,
+                tip.id,
+                time_ms=now_ms,
+                version=version,
+                protocol=protocol,
+                reaches=reaches,
+            )
         members = tip.state.member_ids
         candidates = sorted(machine.candidates)[: 2 * len(members)]  # no peer takes a longer list
         return Status(
@@ -219,6 +228,9 @@ class Gossip:
             time_ms=now_ms,
             version=version,
             protocol=protocol,
+            reaches=reaches,
+            contributing=contributing,
+            abstaining=abstaining,
         )
 
     # ---- repair

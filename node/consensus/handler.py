@@ -24,12 +24,13 @@ from node.consensus.hints import AddressHints
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.proposals import ProposalBook
 from node.consensus.published import PublishedRounds
+from node.consensus.relay import Relay
 from node.consensus.serving import StoreServer
 from node.consensus.sync import Sync
 from node.events import Events
 from node.p2p.peers import Peer, Peers
 from node.p2p.refusals import Reason, get_reason
-from node.p2p.status import Status, StatusError, check_bounds, status_from_bytes
+from node.p2p.status import Status, StatusError, check_bounds, list_bits, status_from_bytes
 from node.p2p.transport.base import CONSENT_KINDS, Message, MessageKind, PeerFault, takes
 from node.payloads.pushed import PushedPayloads
 
@@ -66,6 +67,7 @@ class PeerHandler:
         peers: Peers,
         clocks: MemberClocks,
         gossip: Gossip,
+        relay: Relay,
         sync: Sync,
         events: Events,
         boundary: Boundary,
@@ -81,6 +83,7 @@ class PeerHandler:
         self._peers = peers
         self._clocks = clocks
         self._gossip = gossip
+        self.relay = relay
         self._sync = sync
         self._events = events
         self._boundary = boundary
@@ -135,8 +138,9 @@ class PeerHandler:
             if not entry.is_member:
                 self._proposals.on_alive(peer)
         if message.kind is MessageKind.STATUS:
-            entry.status = self._open_status(message.data)
-            self._on_status(peer, entry.status)
+            status = self._open_status(message.data)
+            self._peers.on_status(peer, status)
+            self._on_status(peer, status)
             return
         try:
             self._on_signed(entry, message)
@@ -163,14 +167,30 @@ class PeerHandler:
         self._sync.on_status()
         self._published.on_status(peer, status.head_height)
         height = self._current.tip.height + 1
-        if status.height != height or not (status.contributes or status.abstains):
+        if status.height != height:
             return
-        said = (peer, status.contributes)
-        if said not in self._heard:
-            self._heard.add(said)
-            contributes = status.contributes  # at work on our height: worth awaiting
-            event = actions.MemberAlive(peer) if contributes else actions.MemberAbstains(peer)
-            self._current.post(height, event)
+        says = status.contributes or status.abstains
+        if says and self._hear(peer, contributes=status.contributes) and self.relay.list_cut_off(peer):
+            self._gossip.on_step()  # they hear of it from this node
+        self._hear_through(status)
+
+    def _hear(self, member: Id, *, contributes: bool) -> bool:
+        """A member is at work on our height, and worth awaiting, or is not. Whether that is news."""
+        if (member, contributes) in self._heard:
+            return False
+        self._heard.add((member, contributes))
+        event = actions.MemberAlive(member) if contributes else actions.MemberAbstains(member)
+        self._current.post(self._current.tip.height + 1, event)
+        return True
+
+    def _hear_through(self, status: Status) -> None:
+        """What a status of our height tells of members that this node is not connected with."""
+        told = status.reaches & (status.contributing | status.abstaining) & ~self._peers.connected_members
+        members = self._current.tip.state.member_ids
+        for index in list_bits(told):
+            contributes = self._peers.get_word(members[index], status.height)
+            if contributes is not None and self._peers.get(members[index]) is not None:  # it is not this node itself
+                self._hear(members[index], contributes=contributes)
 
     def _on_signed(self, sender: Peer, message: Message) -> None:
         if message.kind in CONSENT_KINDS:
@@ -204,8 +224,10 @@ class PeerHandler:
             if not is_taken:
                 sender.refusals[Reason.NO_ROOM] += 1
                 self._authenticator.forget(opened)
-            elif isinstance(opened, Contribution):
+                return
+            if isinstance(opened, Contribution):
                 self._pushed.expect(opened)
+            self.relay.pass_on(sender.id, get_signer(opened), message)
 
     def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
         """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. One of

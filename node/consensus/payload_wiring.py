@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chain.block import Id
+from chain.block import Contribution, Id
 from node.consensus.awaiting import Awaiting
 from node.consensus.context import NodeContext
 from node.consensus.current import CurrentRound
@@ -17,6 +18,7 @@ from node.payloads.fetcher import BlobFetcher
 from node.payloads.on_demand import OnDemand
 from node.payloads.partial_files import PartialFiles
 from node.payloads.pushed import PushedPayloads
+from node.payloads.relayed import RelayedBlobs
 from node.payloads.retention import read_sharing_blocks
 from node.payloads.shared_sets import SharedSets
 from node.payloads.transfers import Transfers
@@ -36,15 +38,26 @@ class Payloads:
     late_aggregates: Aggregates
     on_demand: OnDemand
     shared_sets: SharedSets
+    relayed_blobs: BlobFetcher  # for peers that cannot reach their authors
+    relayed: RelayedBlobs
 
 
 def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting: Awaiting) -> Payloads:
     """On the chain as `current` has it."""
+
+    def get_open() -> Iterable[Contribution]:
+        return current.machine.contributions.values() if current.machine is not None else ()
+
     transfers = _make_transfers(c, peers, current.tip.height)
     partial_files = PartialFiles(c.store, c.bulk)
 
     def make_fetcher(disk: Offload) -> BlobFetcher:
-        return BlobFetcher(c.transport, c.store, disk, partial_files, transfers, c.slowness, c.boundary)
+        return BlobFetcher(
+            c.transport, c.store, disk, partial_files, transfers, c.slowness, c.boundary, get_relays=get_relays
+        )
+
+    def get_relays(author: Id) -> list[Id]:
+        return [peer.id for peer in peers.get_relays(author)]
 
     def make_aggregates(blobs: BlobFetcher) -> Aggregates:
         return Aggregates(c.runs, c.store, blobs, disk=c.disk, arithmetic=c.arithmetic, boundary=c.boundary)
@@ -75,6 +88,7 @@ def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting:
         on_loss=awaiting.on_missing,
         boundary=c.boundary,
     )
+    relayed_blobs, own = make_fetcher(c.bulk), (blobs, demanded_blobs, late_blobs)
     return Payloads(
         transfers,
         writes,
@@ -86,6 +100,8 @@ def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting:
         make_aggregates(late_blobs),
         on_demand,
         shared_sets,
+        relayed_blobs,
+        RelayedBlobs(c.runs, peers, relayed_blobs, own, get_open=get_open, boundary=c.boundary),
     )
 
 

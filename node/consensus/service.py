@@ -53,6 +53,7 @@ from node.p2p.refusals import Refusals
 from node.p2p.transport.base import Transport
 from node.payloads.checks import Aggregate
 from node.payloads.fetcher import BlobFetcher
+from node.payloads.relayed import RelayedBlobs
 from node.payloads.transfers import Transfers
 from node.training.learner import Learner
 from node.training.local_work import LocalWork
@@ -72,6 +73,7 @@ class RoundParts:
     events: Events
     blobs: BlobFetcher
     transfers: Transfers
+    relayed: RelayedBlobs
     current: CurrentRound
     signer: Signer
     committer: Committer
@@ -141,6 +143,7 @@ class RoundService:
         self._stands_ready = parts.stands_ready
         self._convictions = parts.convictions
         self._sightings = parts.sightings
+        self._relayed = parts.relayed
 
     # ---- for status and admin
 
@@ -198,6 +201,7 @@ class RoundService:
                 group.create_task(self._keep("readiness", self._stands_ready.run), name="readiness")
                 group.create_task(self._keep("convictions", self._convictions.run), name="convictions")
                 group.create_task(self._keep("sightings", self._sightings.run), name="sightings")
+                group.create_task(self._keep("relayed blobs", self._relayed.run), name="relayed")
                 group.create_task(self._auditor.run(), name="auditor")
                 group.create_task(self._auditor.audit_imported(self.tip.height), name="imported")
                 group.create_task(self._decide(), name="rounds")
@@ -244,6 +248,7 @@ class RoundService:
         tip, height = self.tip, self.tip.height + 1
         check_release(tip, self.peers)
         self.handler.on_height(height)
+        self._relayed.on_block(tip.block)
         is_done = self.is_done
         collect_s = self.tasks.get_collect_s(height)
         machine = await self.opener.open(tip, collect_s, is_behind=self._sync.is_behind)

@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator
 from chain.block import Digest, Id
 from chain.store.sqlite import SqliteStore
 from node.offload import Offload, run_sized
-from node.p2p.transport.base import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_BLOCKS_REPLY_BYTES, BlobNotFound
+from node.p2p.transport.base import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_BLOCKS_REPLY_BYTES, BlobNotFound, BlobNotYet
+from node.payloads.relayed import RelayedBlobs
 from node.payloads.transfers import Transfers
 
 BLOCK_FRAMING_BYTES = 16  # around each block of a reply, at most
@@ -17,11 +18,14 @@ BLOCK_FRAMING_BYTES = 16  # around each block of a reply, at most
 class StoreServer:
     """One node's. `disk` is the store's thread; `bulk` reads blobs, so that votes do not wait for them."""
 
-    def __init__(self, store: SqliteStore, disk: Offload, bulk: Offload, transfers: Transfers) -> None:
+    def __init__(
+        self, store: SqliteStore, disk: Offload, bulk: Offload, transfers: Transfers, relayed: RelayedBlobs
+    ) -> None:
         self._store = store
         self._disk = disk
         self._bulk = bulk
         self._transfers = transfers
+        self._relayed = relayed
 
     async def get_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
         """Blocks with their certificates, as many as are here and fit into a reply. Raises StoreCorrupted."""
@@ -43,7 +47,7 @@ class StoreServer:
         return replies
 
     async def read_blob(self, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
-        """A blob from `offset` on, in chunks. Raises BlobNotFound."""
+        """A blob from `offset` on, in chunks. Raises BlobNotFound, and BlobNotYet where it will be here soon."""
         if offset > MAX_BLOB_BYTES:
             raise BlobNotFound(f"{digest.hex()} from {offset}")
         try:
@@ -59,4 +63,6 @@ class StoreServer:
                         yield chunk
                         on_passed(len(chunk))
         except FileNotFoundError as error:
+            if self._relayed.is_coming(peer, digest):
+                raise BlobNotYet(digest.hex()) from error
             raise BlobNotFound(digest.hex()) from error

@@ -136,6 +136,10 @@ class StallDetector:
     def _is_training(self, state: State, peer: Id, height: int) -> bool:
         """As it says itself. One that has fallen back trains once it has caught up."""
         entry, index = self._peers.get(peer), state.index_of(peer)
+        if index is not None and not self._peers.is_connected(peer):
+            relays = [relay.status for relay in self._peers.get_relays(peer) if relay.status is not None]
+            is_held = any(told.height == height and told.contributions >> index & 1 for told in relays)
+            return self._peers.get_word(peer, height) is True and not is_held
         if entry is None or entry.status is None or index is None or not self._peers.is_alive(peer):
             return False
         status = entry.status
@@ -172,6 +176,8 @@ class StallDetector:
         peer, machine = self._peers.get(member), self._get_work().machine
         if member == self._me:
             return machine is not None and machine.abstains
+        if not self._peers.is_connected(member):
+            return machine is not None and self._peers.get_word(member, machine.height) is False
         return peer is not None and peer.status is not None and peer.status.abstains
 
 

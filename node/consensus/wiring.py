@@ -36,6 +36,7 @@ from node.consensus.proposals import ProposalBook, load_proposals
 from node.consensus.published import PublishedRounds
 from node.consensus.readiness import StandsReady
 from node.consensus.record import Records
+from node.consensus.relay import Relay
 from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import RoundTasks
 from node.consensus.scheduler import TrainingScheduler
@@ -168,6 +169,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         events=events,
         blobs=payloads.blobs,
         transfers=payloads.transfers,
+        relayed=payloads.relayed,
         current=current,
         signer=ledger.signer,
         committer=ledger.committer,
@@ -230,7 +232,7 @@ def _make_ledger(c: NodeContext, ground: _Ground, payloads: Payloads) -> _Ledger
         retention=Retention(c.store, c.runs, c.me),
         blobs=payloads.blobs,
         writes=payloads.writes,
-        behind=(payloads.demanded_blobs, payloads.late_blobs),
+        behind=(payloads.demanded_blobs, payloads.late_blobs, payloads.relayed_blobs),
         followers=(ground.admissions, ground.awaiting, ground.standing),
         transfers=payloads.transfers,
         boundary=c.boundary,
@@ -322,7 +324,7 @@ def _make_talk(
         current,
         authenticator,
         evidence,
-        StoreServer(c.store, c.disk, c.bulk, payloads.transfers),
+        StoreServer(c.store, c.disk, c.bulk, payloads.transfers, payloads.relayed),
         proposals,
         hints,
         published,
@@ -330,6 +332,7 @@ def _make_talk(
         peers=peers,
         clocks=clocks,
         gossip=gossip,
+        relay=Relay(c.transport, peers, lambda: current.tip.state),
         sync=ledger.sync,
         events=events,
         boundary=c.boundary,

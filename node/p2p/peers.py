@@ -27,6 +27,7 @@ class Peer:
     name: str
     role: Role
     connected: bool = False
+    num_statuses: int = 0  # since it came up
     seen_s: float = float("-inf")
     status: Status | None = None
     refusals: Refusals = field(default_factory=Refusals)
@@ -49,6 +50,7 @@ class Peers:
         self._guests: Mapping[Id, str] = {}
         self._peers: dict[Id, Peer] = {}
         self._names: dict[Id, str] = {}
+        self.connected_members = 0  # bit i: the member of index i
         self.on_state(state)
 
     def on_state(self, state: State) -> None:
@@ -74,6 +76,7 @@ class Peers:
             peer = book[key] = self._peers.get(key) or Peer(key, names[key], role)
             peer.name, peer.role = names[key], role  # also of one that joins: it goes on to be connected
         self._peers = book
+        self._note_connected()
 
     @property
     def my_role(self) -> Role:
@@ -118,7 +121,18 @@ class Peers:
     def _set_connected(self, peer: Id, connected: bool) -> None:
         entry = self._peers.get(peer)
         if entry is not None:  # a stranger is the transport's to turn away
-            entry.connected = connected
+            entry.connected, entry.num_statuses = connected, 0
+            self._note_connected()
+
+    def _note_connected(self) -> None:
+        """Who is connected, as a bitmap: asked at every status, it must not cost a look at each member."""
+        flags = (self.is_connected(member) << index for index, member in enumerate(self._state.member_ids))
+        self.connected_members = sum(flags)
+
+    def on_status(self, peer: Id, status: Status) -> None:
+        entry = self._peers[peer]
+        entry.status = status
+        entry.num_statuses += 1
 
     def on_seen(self, peer: Id) -> None:
         self._peers[peer].seen_s = self._clock.monotonic()
@@ -141,17 +155,78 @@ class Peers:
             and self._clock.monotonic() - entry.seen_s < SILENT_AFTER * self._state.rules.waits.status_s
         )
 
+    # ---- through others
+
+    def get_relays(self, member: Id) -> list[Peer]:
+        """The live members here that say that they are connected with `member`: what it signs comes through them.
+
+        One that lies makes a member look alive that is not. That makes others wait, for as long as the credit of the
+        one waited for lasts; it makes nobody believe anything that is signed.
+        """
+        index = self._state.index_of(member)
+        if index is None:
+            return []
+        return [
+            peer
+            for peer in self
+            if peer.is_member
+            and peer.connected
+            and peer.id != member
+            and peer.status is not None
+            and peer.status.reaches >> index & 1
+            and self.is_alive(peer.id)
+        ]
+
+    def is_settled(self, peer: Id) -> bool:
+        """Whether it has told of all its connections: its first status, where many come up at once, does not."""
+        entry = self._peers.get(peer)
+        return entry is not None and entry.connected and entry.num_statuses > 1
+
+    def is_in_sight(self, member: Id) -> bool:
+        """Heard of lately, by this node or by one that it is connected with."""
+        return self.is_alive(member) or bool(self.get_relays(member))
+
+    def get_word(self, member: Id, height: int) -> bool | None:
+        """Whether a member contributes at a height, as it says itself, and of one that is not connected here, as others
+        say that it says; None where nobody knows.
+
+        One word that it contributes is enough, and that it does not has to be everybody's: a single liar has nobody
+        left out whom an honest peer hears too.
+        """
+        if self.is_connected(member):
+            return _get_word(self._peers[member].status, height)
+        index = self._state.index_of(member)
+        if index is None:
+            return None
+        told = [relay.status for relay in self.get_relays(member) if relay.status is not None]
+        if any(status.height == height and status.contributing >> index & 1 for status in told):
+            return True
+        abstains = bool(told) and all(status.height == height and status.abstaining >> index & 1 for status in told)
+        return False if abstains else None
+
+    def get_reach(self, height: int) -> tuple[int, int, int]:
+        """Bitmaps of the members that are connected and alive, and of those of them that say that they contribute at
+        this height, and that they do not."""
+        reaches = contributing = abstaining = 0
+        for index, member in enumerate(self._state.member_ids):
+            if self.is_connected(member) and self.is_alive(member):
+                word = _get_word(self._peers[member].status, height)
+                reaches |= 1 << index
+                contributing |= (word is True) << index
+                abstaining |= (word is False) << index
+        return reaches, contributing, abstaining
+
     def count_alive_members(self) -> int:
         """Members alive as far as this node can tell, itself included if it is one."""
         is_member = self._state.index_of(self._me) is not None
-        return is_member + sum(peer.is_member and self.is_alive(peer.id) for peer in self)
+        return is_member + sum(peer.is_member and self.is_in_sight(peer.id) for peer in self)
 
     def describe_stall(self) -> str | None:
         """The reason why nothing can be finalised now, or None while a quorum is in sight."""
         alive, quorum = self.count_alive_members(), self._state.q
         if alive >= quorum:
             return None
-        missing = ", ".join(sorted(peer.name for peer in self if peer.is_member and not self.is_alive(peer.id)))
+        missing = ", ".join(sorted(peer.name for peer in self if peer.is_member and not self.is_in_sight(peer.id)))
         return f"{alive} of {self._state.n} members in sight, {quorum} needed; missing {missing}"
 
     def describe_lag(self, height: int) -> str | None:
@@ -162,8 +237,8 @@ class Peers:
         return f"catching up: at height {height} of {reached}"
 
     def get_reached_height(self) -> int:
-        """The height that the chain has reached for certain: so many members in sight say so that one of them does not
-        lie. 0 where there are not so many."""
+        """The height that the chain has reached for certain: so many members say so themselves that one of them does
+        not lie. 0 where there are not so many."""
         heights = sorted(
             (
                 peer.status.head_height
@@ -174,3 +249,10 @@ class Peers:
         )
         num_liars = self._state.n - self._state.q
         return heights[num_liars] if len(heights) > num_liars else 0
+
+
+def _get_word(status: Status | None, height: int) -> bool | None:
+    """Whether a peer contributes at a height, by its own status."""
+    if status is None or status.height != height or not (status.contributes or status.abstains):
+        return None
+    return status.contributes

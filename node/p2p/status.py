@@ -5,6 +5,7 @@ Only `Status` needs it: everything else travels as canonical chain bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -64,6 +65,9 @@ class Status:
     time_ms: int = 0  # of its sender's wall clock; 0: it does not tell
     version: str = ""  # of its sender's release, by its own word
     protocol: int = 0  # the newest that its sender speaks
+    reaches: int = 0  # bit i: its sender is connected with the member of index i, and has heard of it lately
+    contributing: int = 0  # of those, who say that they contribute at this height
+    abstaining: int = 0  # of those, who say that they do not
 
 
 def status_to_bytes(status: Status) -> bytes:
@@ -84,6 +88,9 @@ def status_to_bytes(status: Status) -> bytes:
         time_ms=status.time_ms,
         version=status.version,
         protocol=status.protocol,
+        reaches=_bitmap_to_bytes(status.reaches),
+        contributing=_bitmap_to_bytes(status.contributing),
+        abstaining=_bitmap_to_bytes(status.abstaining),
         open=[
             pb.OpenChange(
                 id=change.id,
@@ -127,6 +134,9 @@ def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
         time_ms=message.time_ms,
         version=_version_from_pb(message),
         protocol=message.protocol,
+        reaches=_bitmap_from_bytes("reaches", message.reaches, num_members),
+        contributing=_bitmap_from_bytes("contributing", message.contributing, num_members),
+        abstaining=_bitmap_from_bytes("abstaining", message.abstaining, num_members),
     )
 
 
@@ -135,10 +145,21 @@ def check_bounds(status: Status, num_members: int) -> None:
     _check("number of candidates", len(status.candidates), 2 * num_members)
     _check("number of vote bitmaps", len(status.votes), 2 * (FULL_VIEWS + num_members))
     _check("bits of the bitmap of contributions", status.contributions.bit_length(), num_members)
+    _check("bits of the bitmap of reaches", status.reaches.bit_length(), num_members)
+    _check("bits of the bitmap of contributing", status.contributing.bit_length(), num_members)
+    _check("bits of the bitmap of abstaining", status.abstaining.bit_length(), num_members)
     for votes in status.votes:
         _check("bits of the bitmap of votes", votes.members.bit_length(), num_members)
     for change in status.open:
         _check("bits of the bitmap of approvals", change.approvals.bit_length(), num_members)
+
+
+def list_bits(bitmap: int) -> Iterator[int]:
+    """The indices of the members in a bitmap, in their order."""
+    while bitmap:
+        lowest = bitmap & -bitmap
+        yield lowest.bit_length() - 1
+        bitmap ^= lowest
 
 
 def _votes_from_pb(message: pb.Status, num_members: int) -> tuple[VoteBitmap, ...]:

@@ -20,15 +20,16 @@ from chain.errors import BlobMissing, ValidationError
 from chain.store.sqlite import SqliteStore
 from node.boundary import UNFORESEEN, Boundary
 from node.offload import Offload
-from node.p2p.transport.base import BlobNotFound, BlobTooLong, PeerUnavailable, Transport, TransportError
+from node.p2p.transport.base import BlobNotFound, BlobNotYet, BlobTooLong, PeerUnavailable, Transport, TransportError
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.payloads.partial_files import Partial, PartialFiles, PartialLost, WrongChunk
+from node.payloads.patience import Patience
+from node.payloads.sources import GetRelays, Sources
 from node.payloads.transfers import Transfers
 
 log = logging.getLogger(__name__)
 
 RETRY_S = (0.02, 0.1, 0.25, 0.5, 1.0)  # pauses between rounds of asking everybody; the last repeats
-AGAIN_S = (0.02, 0.1, None)  # the same for a blob that one can do without
 SHARE = 0.75  # of the time left for such a blob, what one peer may take to begin with it
 SMALL_BYTES = 1 << 20  # up to one chunk a blob is gathered in memory, above that in a partial file
 PATIENCE_S = 10.0  # PROTOCOL §7
@@ -77,18 +78,6 @@ class _FilePull:
     task: asyncio.Task[Path] | None = None
 
 
-@dataclass(slots=True)
-class _Patience:
-    """Until when peers are asked for a blob that one can do without. What comes of it earns it more time, as much as it
-    may take at `bytes_per_s`."""
-
-    until_s: float
-    bytes_per_s: float
-
-    def add(self, num_bytes: int) -> None:
-        self.until_s += num_bytes / self.bytes_per_s
-
-
 class BlobFetcher:
     """Gets blobs into the store. Asking twice for one digest pulls it once.
 
@@ -105,7 +94,9 @@ class BlobFetcher:
         transfers: Transfers,
         slowness: Slowness = USUAL_SLOWNESS,
         boundary: Boundary | None = None,
+        get_relays: GetRelays = lambda author: (),
     ) -> None:
+        self._sources = Sources(transport, get_relays)
         self._transport = transport
         self._store = store
         self._disk = disk
@@ -153,32 +144,36 @@ class BlobFetcher:
     ) -> bytes:
         """As `fetch`, of a blob that one can do without. Raises BlobUnavailable.
 
-        Everyone connected is asked once, and a little later again who was not there or broke off. Who sends nothing is
-        left for the next after SHARE of the time there is, and nobody is asked any more after `patience_s`; a transfer
-        that goes on no slower than is allowed may take as long as that takes.
+        Everyone connected is asked once, and again who was not there, broke off or is about to have it (`Patience`).
+        Who sends nothing is left for the next after SHARE of the time there is, and nobody is asked any more after
+        `patience_s`; a transfer that goes on no slower than is allowed may take as long as that takes.
         """
         if self._store.has_blob(digest):
             with suppress(BlobMissing):  # let go since
                 return await self._disk.run(self._store.get_blob, digest)
-        patience = _Patience(asyncio.get_running_loop().time() + patience_s, self._slowness.bytes_per_s)
+        patience = Patience(asyncio.get_running_loop().time() + patience_s, self._slowness.bytes_per_s)
         return await self._ask_all(
             sources, patience, lambda peer, left_s: self._pull_from(peer, digest, max_bytes, left_s)
         )
 
     async def _ask_all(
-        self, sources: Sequence[Id], patience: _Patience, pull_from: Callable[[Id, float], Awaitable[T]]
+        self, sources: Sequence[Id], patience: Patience, pull_from: Callable[[Id, float], Awaitable[T]]
     ) -> T:
         loop = asyncio.get_running_loop()
         have_not: set[Id] = set()
         reasons: dict[Id, str] = {}
-        for pause_s in AGAIN_S:
-            for peer in self._order_sources(sources):
+        while True:
+            is_coming = False
+            for peer in self._sources.order(sources):
                 left_s = patience.until_s - loop.time()
                 if peer in have_not or left_s <= 0:
                     continue
                 with self._boundary.around("transfer", peer, passing=(ChunksMisfit,)) as crossing:
                     try:
                         return await pull_from(peer, min(self._slowness.patience_s, SHARE * left_s))
+                    except BlobNotYet:
+                        is_coming = True
+                        reasons[peer] = "it does not have it yet"
                     except (BlobNotFound, BlobTooLong, BlobMismatch, WrongChunk) as error:
                         have_not.add(peer)
                         self._blame(peer, error, sources)
@@ -188,9 +183,8 @@ class BlobFetcher:
                 if crossing.failure is not None:
                     have_not.add(peer)
                     reasons[peer] = UNFORESEEN
-            if pause_s is None or loop.time() + pause_s >= patience.until_s:
+            if not await patience.rest(is_coming=is_coming):
                 break
-            await asyncio.sleep(pause_s)
         raise BlobUnavailable(next((reasons.get(source, "not connected") for source in sources), "nobody has it"))
 
     # ---- into a file
@@ -215,7 +209,7 @@ class BlobFetcher:
         self, digest: Digest, size: int, chunk_digests: bytes, sources: Sequence[Id] = (), *, patience_s: float
     ) -> Path:
         """As `fetch_file`, of a blob that one can do without: asks as `try_fetch` does. Raises BlobUnavailable."""
-        patience = _Patience(asyncio.get_running_loop().time() + patience_s, self._slowness.bytes_per_s)
+        patience = Patience(asyncio.get_running_loop().time() + patience_s, self._slowness.bytes_per_s)
         try:
             chunks = Chunks(size, chunk_digests)
             if (path := await self._find_file(digest, chunks)) is not None:
@@ -258,7 +252,7 @@ class BlobFetcher:
     async def _pull(self, digest: Digest, pull: _Pull) -> bytes:
         attempt = 0
         while True:
-            for peer in self._order_sources(pull.sources):
+            for peer in self._sources.order(pull.sources):
                 with self._boundary.around("transfer", peer):
                     try:
                         return await self._pull_from(peer, digest, pull.max_bytes, self._slowness.patience_s)
@@ -275,11 +269,6 @@ class BlobFetcher:
         the digests of its chunks."""
         if isinstance(error, BlobTooLong | WrongChunk) and peer in authors:
             self._transfers.on_wrong(peer)
-
-    def _order_sources(self, sources: Collection[Id]) -> list[Id]:
-        """Who is connected, `sources` first."""
-        connected = self._transport.connected()
-        return [source for source in sources if source in connected] + sorted(connected - {*sources})
 
     async def _pull_from(self, peer: Id, digest: Digest, max_bytes: int, patience_s: float) -> bytes:
         pull = self._pull_small if max_bytes <= SMALL_BYTES else self._pull_large
@@ -338,7 +327,7 @@ class BlobFetcher:
         while True:
             if (path := await self._find_file(digest, chunks)) is not None:
                 return path
-            for peer in self._order_sources(pull.sources):
+            for peer in self._sources.order(pull.sources):
                 if peer in useless:
                     continue
                 with self._boundary.around("transfer", peer, passing=(ChunksMisfit,)):

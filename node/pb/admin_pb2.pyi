@@ -269,7 +269,7 @@ class ListPeersReply(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerView, _Mapping]]] = ...) -> None: ...
 
 class PeerView(_message.Message):
-    __slots__ = ("id", "name", "address", "added", "member", "role", "connected", "direction", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "dropped", "refused", "banned_s", "banned_for", "abstains", "waits", "clock_ahead_s", "credit", "not_awaited", "not_taken", "version", "protocol")
+    __slots__ = ("id", "name", "address", "added", "member", "role", "connected", "direction", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "dropped", "refused", "banned_s", "banned_for", "abstains", "waits", "clock_ahead_s", "credit", "not_awaited", "not_taken", "version", "protocol", "through")
     class NotTakenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +308,7 @@ class PeerView(_message.Message):
     NOT_TAKEN_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     address: str
@@ -339,7 +340,8 @@ class PeerView(_message.Message):
     not_taken: _containers.ScalarMap[str, int]
     version: str
     protocol: int
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., added: _Optional[bool] = ..., member: _Optional[bool] = ..., role: _Optional[str] = ..., connected: _Optional[bool] = ..., direction: _Optional[str] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ..., abstains: _Optional[bool] = ..., waits: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., credit: _Optional[float] = ..., not_awaited: _Optional[str] = ..., not_taken: _Optional[_Mapping[str, int]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
+    through: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., added: _Optional[bool] = ..., member: _Optional[bool] = ..., role: _Optional[str] = ..., connected: _Optional[bool] = ..., direction: _Optional[str] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ..., abstains: _Optional[bool] = ..., waits: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., credit: _Optional[float] = ..., not_awaited: _Optional[str] = ..., not_taken: _Optional[_Mapping[str, int]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., through: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetHeadRequest(_message.Message):
     __slots__ = ("include_payloads",)
@@ -1450,7 +1452,7 @@ class ListMembersReply(_message.Message):
     def __init__(self, height: _Optional[int] = ..., quorum: _Optional[int] = ..., min_contributions: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberView, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[ObserverView, _Mapping]]] = ...) -> None: ...
 
 class MemberView(_message.Message):
-    __slots__ = ("id", "name", "seat", "since", "change", "key_since", "suspended", "pardoned_at", "me", "connected", "alive", "silent_s", "height", "clock_ahead_s", "address", "version")
+    __slots__ = ("id", "name", "seat", "since", "change", "key_since", "suspended", "pardoned_at", "me", "connected", "alive", "silent_s", "height", "clock_ahead_s", "address", "version", "through")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SEAT_FIELD_NUMBER: _ClassVar[int]
@@ -1467,6 +1469,7 @@ class MemberView(_message.Message):
     CLOCK_AHEAD_S_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     seat: int
@@ -1483,7 +1486,8 @@ class MemberView(_message.Message):
     clock_ahead_s: float
     address: str
     version: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., seat: _Optional[int] = ..., since: _Optional[int] = ..., change: _Optional[str] = ..., key_since: _Optional[int] = ..., suspended: _Optional[bool] = ..., pardoned_at: _Optional[int] = ..., me: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    through: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., seat: _Optional[int] = ..., since: _Optional[int] = ..., change: _Optional[str] = ..., key_since: _Optional[int] = ..., suspended: _Optional[bool] = ..., pardoned_at: _Optional[int] = ..., me: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., through: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ObserverView(_message.Message):
     __slots__ = ("id", "name", "connected", "alive")

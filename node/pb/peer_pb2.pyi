@@ -40,7 +40,7 @@ class Envelope(_message.Message):
     def __init__(self, status: _Optional[bytes] = ..., contribution: _Optional[bytes] = ..., block: _Optional[bytes] = ..., vote: _Optional[bytes] = ..., evidence: _Optional[bytes] = ..., proposal: _Optional[bytes] = ..., approval: _Optional[bytes] = ..., readiness: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., measures: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("chain_id", "head_height", "head_id", "height", "view", "contributes", "contributions", "candidates", "votes", "abstains", "time_ms", "open", "version", "protocol")
+    __slots__ = ("chain_id", "head_height", "head_id", "height", "view", "contributes", "contributions", "candidates", "votes", "abstains", "time_ms", "open", "version", "protocol", "reaches", "contributing", "abstaining")
     CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
     HEAD_HEIGHT_FIELD_NUMBER: _ClassVar[int]
     HEAD_ID_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,9 @@ class Status(_message.Message):
     OPEN_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    REACHES_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTING_FIELD_NUMBER: _ClassVar[int]
+    ABSTAINING_FIELD_NUMBER: _ClassVar[int]
     chain_id: bytes
     head_height: int
     head_id: bytes
@@ -69,7 +72,10 @@ class Status(_message.Message):
     open: _containers.RepeatedCompositeFieldContainer[OpenChange]
     version: str
     protocol: int
-    def __init__(self, chain_id: _Optional[bytes] = ..., head_height: _Optional[int] = ..., head_id: _Optional[bytes] = ..., height: _Optional[int] = ..., view: _Optional[int] = ..., contributes: _Optional[bool] = ..., contributions: _Optional[bytes] = ..., candidates: _Optional[_Iterable[bytes]] = ..., votes: _Optional[_Iterable[_Union[VoteBitmap, _Mapping]]] = ..., abstains: _Optional[bool] = ..., time_ms: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenChange, _Mapping]]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
+    reaches: bytes
+    contributing: bytes
+    abstaining: bytes
+    def __init__(self, chain_id: _Optional[bytes] = ..., head_height: _Optional[int] = ..., head_id: _Optional[bytes] = ..., height: _Optional[int] = ..., view: _Optional[int] = ..., contributes: _Optional[bool] = ..., contributions: _Optional[bytes] = ..., candidates: _Optional[_Iterable[bytes]] = ..., votes: _Optional[_Iterable[_Union[VoteBitmap, _Mapping]]] = ..., abstains: _Optional[bool] = ..., time_ms: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenChange, _Mapping]]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., reaches: _Optional[bytes] = ..., contributing: _Optional[bytes] = ..., abstaining: _Optional[bytes] = ...) -> None: ...
 
 class OpenChange(_message.Message):
     __slots__ = ("id", "approvals", "ready")
@@ -114,14 +120,16 @@ class BlobRequest(_message.Message):
     def __init__(self, digest: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class BlobChunk(_message.Message):
-    __slots__ = ("data", "last", "not_found")
+    __slots__ = ("data", "last", "not_found", "not_yet")
     DATA_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    NOT_YET_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     last: bool
     not_found: bool
-    def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ..., not_found: _Optional[bool] = ...) -> None: ...
+    not_yet: bool
+    def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ..., not_found: _Optional[bool] = ..., not_yet: _Optional[bool] = ...) -> None: ...
 
 class ServeRequest(_message.Message):
     __slots__ = ("blocks", "blob")

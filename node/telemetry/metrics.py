@@ -290,12 +290,12 @@ class NodeMetrics(Collector):
 
     def _collect_peers(self) -> Iterable[Metric]:
         """How each peer stands."""
-        states = Tally(dict.fromkeys(("connected", "silent", "missing", "refused", "observer", "guest"), 0))
+        states = Tally(dict.fromkeys(("connected", "through", "silent", "missing", "refused", "observer", "guest"), 0))
         states.update(state for peer in self._service.peers if (state := self._get_state(peer)) is not None)
         peers = GaugeMetricFamily(
             "fednode_peers",
-            "Other members, each in one state: connected, silent (connected, and not heard of), missing or refused; "
-            "and observers and guests that are connected.",
+            "Other members, each in one state: connected, through (others are connected with it), silent (connected, "
+            "and not heard of), missing or refused; and observers and guests that are connected.",
             labels=("state",),
         )
         for state, count in states.items():
@@ -303,12 +303,12 @@ class NodeMetrics(Collector):
         yield peers
         in_sight = GaugeMetricFamily(
             "fednode_peer_in_sight",
-            "1 for another member that is connected and was heard of, 0 for one that is not.",
+            "1 for another member that was heard of, by this node or one that it is connected with, 0 for others.",
             labels=("peer", "name"),
         )
         for peer in self._service.peers:
             if peer.is_member:
-                in_sight.add_metric((_shorten(peer.id), peer.name), self._get_state(peer) == "connected")
+                in_sight.add_metric((_shorten(peer.id), peer.name), self._get_state(peer) in ("connected", "through"))
         yield in_sight
         credit = GaugeMetricFamily(
             "fednode_peer_credit",
@@ -362,7 +362,7 @@ class NodeMetrics(Collector):
         if self._bans.is_banned(peer.id):
             return "refused"
         if not peer.connected:
-            return "missing"
+            return "through" if self._service.peers.get_relays(peer.id) else "missing"
         return "connected" if self._service.peers.is_alive(peer.id) else "silent"
 
     def _collect_facts(self) -> Iterable[Metric]:

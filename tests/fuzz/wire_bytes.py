@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 from chain.block import Phase
 from fuzz.claims import Seeds, attempt, passes
@@ -18,6 +19,7 @@ def make_statuses() -> Seeds:
     working = Status(GENESIS.chain_id, 0, PARENT.id, 1, 2, True, 0b1011, (CANDIDATE.id,), votes)
     return {
         "working": status_to_bytes(working),
+        "reaching": status_to_bytes(replace(working, reaches=0b1110, contributing=0b0110, abstaining=0b1000)),
         "done": status_to_bytes(Status(GENESIS.chain_id, 2**63 - 1, CANDIDATE.id)),
     }
 

@@ -22,6 +22,7 @@ from node.p2p.transport.base import (
     MAX_BLOCKS_REPLY_BYTES,
     MAX_MESSAGE_BYTES,
     BlobNotFound,
+    BlobNotYet,
     BlobTooLong,
     Message,
     MessageKind,
@@ -215,6 +216,19 @@ async def test_a_blob_that_is_not_there(pair: Pair) -> None:
     for _ in range(3):
         with pytest.raises(BlobNotFound):
             await anext(alice.transport.fetch_blob(bob.id, b"?" * 32))
+    assert len([chunk async for chunk in alice.transport.fetch_blob(bob.id, DIGEST)]) == 3
+
+
+async def test_a_blob_that_is_not_there_yet_is_told_from_one_that_is_not_there(pair: Pair) -> None:
+    alice, bob = pair
+    bob.recorder.coming.add(DIGEST)
+    for _ in range(3):
+        with pytest.raises(BlobNotYet):
+            await anext(alice.transport.fetch_blob(bob.id, DIGEST))
+    with pytest.raises(BlobNotFound) as caught:
+        await anext(alice.transport.fetch_blob(bob.id, b"?" * 32))
+    assert not isinstance(caught.value, BlobNotYet)
+    bob.recorder.blobs[DIGEST] = BLOB
     assert len([chunk async for chunk in alice.transport.fetch_blob(bob.id, DIGEST)]) == 3
 
 

@@ -18,6 +18,7 @@ from node.p2p.transport.base import (
     MAX_BLOB_BYTES,
     MAX_BLOCKS_COUNT,
     BlobNotFound,
+    BlobNotYet,
     Handler,
     PeerFault,
     limit_blocks_reply,
@@ -125,6 +126,7 @@ class Answers:
                 if sent or waiting:
                     raise NotAnswered(grpc.StatusCode.ABORTED, "the blob has gone") from error
                 async with asyncio.timeout(limits.blob_grace_s):
-                    await write(pb.BlobChunk(not_found=True))
+                    is_coming = isinstance(error, BlobNotYet)
+                    await write(pb.BlobChunk(not_found=not is_coming, not_yet=is_coming))
                 return
         await send(waiting, last=True)

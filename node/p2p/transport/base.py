@@ -6,6 +6,7 @@ blobs are pulled, and a pull says when it failed. A transport never calls out fr
     TransportError
      ├ PeerUnavailable    not connected, timed out, refused or broken off: try another peer, or later
      ├ BlobNotFound       the peer is there and does not hold the blob
+     │  └ BlobNotYet      and is about to: ask it again
      ├ BlobTooLong        the peer sent more than was declared: the transfer was broken off
      └ PeerFault          raised by a handler: the bytes or the signature are bad, refuse this peer for a while
     CannotListen          (an OSError) the address is not one this machine, or this user, can listen on
@@ -93,6 +94,10 @@ class PeerUnavailable(TransportError):
 
 class BlobNotFound(TransportError):
     """The peer does not hold the blob. Also what a handler raises to say so."""
+
+
+class BlobNotYet(BlobNotFound):
+    """The peer does not hold the blob yet: it is being had from its author, or will be soon."""
 
 
 class BlobTooLong(TransportError):

@@ -15,6 +15,7 @@ from node.p2p.transport.base import (
     MAX_BLOCKS_COUNT,
     MAX_BLOCKS_REPLY_BYTES,
     BlobNotFound,
+    BlobNotYet,
     BlobTooLong,
     PeerUnavailable,
     TrafficCounters,
@@ -73,9 +74,9 @@ class Bulk:
             try:
                 while True:
                     _validate_chunk(chunk)
-                    if chunk.not_found:
+                    if chunk.not_found or chunk.not_yet:
                         complete = True
-                        raise BlobNotFound(digest.hex())
+                        raise (BlobNotYet if chunk.not_yet else BlobNotFound)(digest.hex())
                     position += len(chunk.data)
                     if position > max_bytes:
                         raise BlobTooLong(f"expected {max_bytes} bytes, got {position} and more")
@@ -140,5 +141,5 @@ class Bulk:
 def _validate_chunk(chunk: pb.BlobChunk) -> None:
     if len(chunk.data) > CHUNK_BYTES:
         raise PeerUnavailable(f"expected chunks of at most {CHUNK_BYTES} bytes, got {len(chunk.data)}")
-    if not chunk.data and not chunk.last and not chunk.not_found:
+    if not chunk.data and not (chunk.last or chunk.not_found or chunk.not_yet):
         raise PeerUnavailable("expected a chunk with data")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from chain.block import Digest, Id
-from node.p2p.transport.base import CHUNK_BYTES, BlobNotFound, Message, MessageKind, PeerFault
+from node.p2p.transport.base import CHUNK_BYTES, BlobNotFound, BlobNotYet, Message, MessageKind, PeerFault
 
 PATIENCE_S = 60.0  # for whatever must come: a busy machine may be a hundred times slower than an idle one
 
@@ -20,6 +20,7 @@ class Recorder:
         self.downs: list[Id] = []
         self.blocks: list[tuple[bytes, bytes]] = []
         self.blobs: dict[Digest, bytes] = {}
+        self.coming: set[Digest] = set()  # what it says it does not have yet
         self.blob_requests: list[tuple[Id, int]] = []
         self.bad_data = b"bad"
         self.open_streams = 0
@@ -41,6 +42,8 @@ class Recorder:
     async def on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncIterator[bytes]:
         self.blob_requests.append((peer, offset))
         blob = self.blobs.get(digest)
+        if blob is None and digest in self.coming:
+            raise BlobNotYet(digest.hex())
         if blob is None:
             raise BlobNotFound(digest.hex())
         self.open_streams += 1

@@ -40,6 +40,9 @@ STATUS = Status(
     open=(OpenChange(b"a" * 32, 0b0101), OpenChange(b"b" * 32, 0b0001, 0)),
     version="0.3.0",
     protocol=3,
+    reaches=0b1110,
+    contributing=0b0110,
+    abstaining=0b1000,
 )
 
 
@@ -75,6 +78,9 @@ def test_a_status_of_a_finished_federation_survives() -> None:
         contributes=st.booleans(),
         abstains=st.booleans(),
         contributions=BITMAP,
+        reaches=BITMAP,
+        contributing=BITMAP,
+        abstaining=BITMAP,
         candidates=st.sets(HASH, max_size=2 * MEMBERS).map(lambda ids: tuple(sorted(ids))),
         votes=st.dictionaries(
             st.tuples(st.integers(0, 2**32 - 1), st.sampled_from(Phase)), BITMAP, max_size=2 * MEMBERS
@@ -122,6 +128,9 @@ def test_a_flipped_byte_gives_a_status_or_a_status_error(position: int, value: i
         (edit(contributions=b"\x10"), "bits of the bitmap of contributions: expected at most 4, got 5"),
         (edit(contributions=b"\x01\x01"), "bytes of the bitmap of contributions: expected at most 1, got 2"),
         (edit(contributions=b"\x00"), "no zero byte at the end"),
+        (edit(reaches=b"\x10"), "bits of the bitmap of reaches: expected at most 4, got 5"),
+        (edit(contributing=b"\x01\x01"), "bytes of the bitmap of contributing: expected at most 1, got 2"),
+        (edit(abstaining=b"\x00"), "bitmap of abstaining: expected no zero byte at the end"),
         (edit(candidates=[b"a" * 31]), "candidate: expected 32 bytes"),
         (edit(candidates=[b"b" * 32, b"a" * 32]), "expected sorted ids"),
         (edit(candidates=[b"a" * 32, b"a" * 32]), "expected sorted ids, each once"),
@@ -167,6 +176,9 @@ def test_approvals_of_more_than_there_are_members_are_told_by_nobody() -> None:
     told = replace(STATUS, open=(OpenChange(b"a" * 32, 0b10000),))
     assert status_from_bytes(status_to_bytes(told)) == told
     check_bounds(told, 5)
+    for wide in (replace(STATUS, reaches=16), replace(STATUS, contributing=16), replace(STATUS, abstaining=16)):
+        with pytest.raises(StatusError, match="expected at most 4, got 5"):
+            check_bounds(wide, 4)
     with pytest.raises(StatusError, match="bitmap of approvals: expected at most 4, got 5"):
         check_bounds(told, 4)
 
@@ -176,4 +188,5 @@ def test_a_status_of_as_many_members_and_changes_as_there_may_be_has_room() -> N
     told = tuple(OpenChange(bytes([i]) * 32, everybody, 2**63 - 2) for i in range(MAX_OPEN_TOLD))
     votes = tuple(VoteBitmap(view, phase, everybody) for view in range(17) for phase in Phase)
     full = replace(STATUS, contributions=everybody, votes=votes, open=told)
+    full = replace(full, reaches=everybody, contributing=everybody, abstaining=everybody)
     assert status_from_bytes(status_to_bytes(full)) == full
