@@ -1,4 +1,4 @@
-"""Who passes on what its author cannot send to everybody itself, and what a node believes of members through others."""
+"""Relays: who passes on what an author cannot send to all itself, and what is believed of members through others."""
 
 from __future__ import annotations
 
