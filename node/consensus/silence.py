@@ -35,7 +35,7 @@ class SilenceWatch:
     def look(self) -> None:
         """Once more as long as it takes to count as silent: right after a start nobody has been heard of yet."""
         now_s, machine = self._clock.monotonic(), self._current.machine
-        silent = [peer.id for peer in self._peers if peer.is_member and not self._peers.is_alive(peer.id)]
+        silent = [peer.id for peer in self._peers if peer.is_member and not self._peers.is_in_sight(peer.id)]
         self._since_s = {member: self._since_s.get(member, now_s) for member in silent}
         self._told = {member: height for member, height in self._told.items() if member in self._since_s}
         if machine is None or self._peers.describe_stall() is not None:

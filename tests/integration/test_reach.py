@@ -94,6 +94,20 @@ def test_where_all_are_connected_there_is_not_one_message_more(tmp_path: Path, m
     run(story)
 
 
+def test_who_is_reached_through_others_is_not_taken_for_silent(tmp_path: Path) -> None:
+    """Fewer than a quorum suffice, so that a round does not wait for whom nothing is heard of."""
+
+    async def story() -> None:
+        trainers = [ScriptedTrainer(i, train_s=0.02 if i in (2, 3) else 30.0) for i in range(4)]
+        async with cluster(tmp_path, 4, trainers=trainers, start=(), min_contributions=2) as net:
+            start_apart(net, MISSING["three of four"])
+            await net.wait_for_height(1)
+            assert net["node2"].clock.monotonic() > 30.0
+            assert count_authors(net, 1) >= 3
+
+    run(story)
+
+
 # ---- who is in sight
 
 
