@@ -41,6 +41,7 @@ for name in "$@"; do
 done
 for name in "$@"; do
     ip netns del "$name" 2> /dev/null
+    rm -rf "/etc/netns/$name"
 done
 true
 """
@@ -176,22 +177,36 @@ def namespaces(num_hosts: int, *others: str) -> Iterator[tuple[list[Host], list[
 def lan(num_hosts: int) -> Iterator[Lan]:
     """Hosts whose links end at one bridge."""
     with namespaces(num_hosts, "hub") as (hosts, (hub,)):
-        run_ip(hub, "link add bridge type bridge", "link set bridge up")
+        make_bridge(hub)
         for host in hosts:
-            port = f"port{host.index}"
-            run_ip(
-                host,
-                f"link add {WIRE} address {_get_mac(host)} type veth peer name {port} netns {hub}",
-                f"address add {host.address}/24 dev {WIRE}",
-                f"link set {WIRE} up",
-                *(  # a cut is not to be told by address resolution, which would be quicker to give up
-                    f"neighbour add {other.address} lladdr {_get_mac(other)} dev {WIRE} nud permanent"
-                    for other in hosts
-                    if other != host
-                ),
-            )
-            run_ip(hub, f"link set {port} master bridge up")
+            connect(hub, host, hosts, at=host.namespace)
         yield Lan(hosts)
+
+
+def make_bridge(hub: str) -> None:
+    run_ip(hub, "link add bridge type bridge", "link set bridge up")
+
+
+def connect(hub: str, host: Host, hosts: Sequence[Host], *, at: str) -> None:
+    """A link from the bridge to the namespace `at`, which is where the address of `host` is."""
+    port = get_port(host)
+    run_ip(
+        at,
+        f"link add {WIRE} address {_get_mac(host)} type veth peer name {port} netns {hub}",
+        f"address add {host.address}/24 dev {WIRE}",
+        f"link set {WIRE} up",
+        *(  # a cut is not to be told by address resolution, which would be quicker to give up
+            f"neighbour add {other.address} lladdr {_get_mac(other)} dev {WIRE} nud permanent"
+            for other in hosts
+            if other != host
+        ),
+    )
+    run_ip(hub, f"link set {port} master bridge up")
+
+
+def get_port(host: Host) -> str:
+    """The bridge's end of a host's link."""
+    return f"port{host.index}"
 
 
 def _get_mac(host: Host) -> str:
