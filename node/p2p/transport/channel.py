@@ -20,6 +20,7 @@ FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 LAST_RETRY_LOOPBACK_S = 0.25
 CONNECT_S = 5.0
+RESOLVE_AGAIN_S = 2.0  # a host name that led nowhere is looked up again after this; 30 s are gRPC's own
 
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
@@ -32,6 +33,7 @@ _OPTIONS = (
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.compression_enabled_algorithms_bitset", 1),  # the identity alone
     ("grpc.initial_reconnect_backoff_ms", int(FIRST_RETRY_S * 1000)),
+    ("grpc.dns_min_time_between_resolutions_ms", int(RESOLVE_AGAIN_S * 1000)),
 )
 
 

@@ -14,11 +14,11 @@ import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from support.machines import namespaces
-from support.machines.namespaces import FIRST, MAX_HOSTS, NET, WIRE, Host, Lan, connect, get_port, make_bridge, run_ip
+from support.machines.namespaces import FIRST, MAX_HOSTS, WIRE, Host, Lan, connect, get_port, make_bridge, run_ip
 
 INNER = "inner"  # a router's end of the link to its host
 INNER_ADDRESS, PRIVATE_ADDRESS = "192.168.1.1", "192.168.1.2"  # of every router, and of every host behind one
@@ -65,7 +65,6 @@ class Router:
 
     namespace: str
     address: str
-    num_moves: int = field(default=0, init=False)
 
     def forget(self) -> None:
         """Loses the table of connections: what comes for one from outside is dropped, what goes out for one gets
@@ -80,17 +79,14 @@ class Router:
 
     def move(self) -> None:
         """Gets another address, as from a provider every night. What came through the old one is lost."""
-        self.num_moves += 1
-        last = int(self.address.rpartition(".")[2]) + MAX_HOSTS * 2
-        old, self.address = self.address, f"{NET}.{last}"
-        assert last < 255, f"moved too often: {self}"
-        run_ip(self.namespace, f"address del {old}/24 dev {WIRE}", f"address add {self.address}/24 dev {WIRE}")
+        self.address = renumber(self.namespace, self.address)
         self.forget()
 
-    def count_connections(self) -> int:
-        """Those of TCP that it has in its table as established."""
+    def list_connections(self) -> set[tuple[str, int]]:
+        """Where those of TCP lead that it has as established, and from which port of the host's."""
         listed = self._run("conntrack", "-L", "-p", "tcp", "--state", "ESTABLISHED")
-        return len(listed.splitlines())
+        ways = (dict(word.split("=") for word in reversed(line.split()) if "=" in word) for line in listed.splitlines())
+        return {(way["dst"], int(way["sport"])) for way in ways}
 
     def _set(self, key: str, value: int) -> None:
         self._run("sh", "-c", f"echo {value} > /proc/sys/net/{key}")
@@ -146,10 +142,11 @@ class Sites(Lan):
         for host in hosts:
             run_ip(host, f"address del {host.address}/24 dev {WIRE}")
 
-    def name(self, addresses: Mapping[str, str], *hosts: Host) -> None:
-        """Tells these hosts, or all, where each of these names is from now on; what runs there sees it at once."""
-        text = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items())
-        for host in hosts or self:
+    def name(self, addresses: Mapping[str, Sequence[str]]) -> None:
+        """Tells all hosts where each of these names is from now on; what runs there sees it at once."""
+        lines = [f"{address} {name}\n" for name, those in addresses.items() for address in those]
+        text = "127.0.0.1 localhost\n" + "".join(lines)
+        for host in self:
             directory = RESOLVER_DIR / host.namespace
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "resolv.conf").touch()
@@ -158,6 +155,15 @@ class Sites(Lan):
 
 def get_address6(host: Host) -> str:
     return f"{NET6}{FIRST + host.index}"
+
+
+def renumber(namespace: str, address: str) -> str:
+    """The address that takes the place of this one."""
+    head, _, last = address.rpartition(".")
+    new = f"{head}.{int(last) + 2 * MAX_HOSTS}"
+    assert int(last) < 255 - 2 * MAX_HOSTS, f"renumbered too often: {address}"
+    run_ip(namespace, f"address add {new}/24 dev {WIRE}", f"address del {address}/24 dev {WIRE}")
+    return new
 
 
 def list_pids(host: Host) -> list[int]:
