@@ -162,7 +162,7 @@ def renumber(namespace: str, address: str) -> str:
     head, _, last = address.rpartition(".")
     new = f"{head}.{int(last) + 2 * MAX_HOSTS}"
     assert int(last) < 255 - 2 * MAX_HOSTS, f"renumbered too often: {address}"
-    run_ip(namespace, f"address add {new}/24 dev {WIRE}", f"address del {address}/24 dev {WIRE}")
+    run_ip(namespace, f"address del {address}/24 dev {WIRE}", f"address add {new}/24 dev {WIRE}")
     return new
 
 

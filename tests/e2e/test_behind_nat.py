@@ -1,0 +1,190 @@
+"""Members that can only dial out, behind routers that translate addresses: they take part in full.
+
+What was measured is printed: `pytest -rP -m e2e tests/e2e/test_dial_out.py`. After every story the nodes have one
+chain, and what each has left on disk passes the audit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.federation.dial_out import hide
+from support.federation.real_nodes import Federation, make_federation, paused, run_command
+from support.machines import nat
+from support.machines.namespaces import ADDRESS
+from support.machines.nat import Sites, sites
+
+OBSTACLE = nat.find_obstacle()
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(OBSTACLE is not None, reason=f"needs network namespaces with NAT: {OBSTACLE}"),
+]
+
+NUM_NODES = 4
+ROUNDS = 4
+COLLECT_S = 90  # how long a round waits for who is in sight: whoever is not heard by then is left out of its block
+SECONDS = 45.0  # what may pass for "seconds" on a loaded machine: well below COLLECT_S
+METHODS: dict[str, dict[str, Any]] = {
+    "dfpl": {},
+    "fedavg": {"model": "mlp"},
+    "uapdfl": {"settings": ("num_peers=2",)},
+    "fededs": {
+        "model": "cnn_cifar",
+        "partition": "iid",
+        "i_understand": True,
+        "settings": (
+            *("unet_width=4", "warmup_epochs=1", "encryptor_epochs=1", "local_epochs=1", "anneal_to=2"),
+            "input.shape=[3,32,32]",  # 360 samples each: sets of 5.5 MB
+        ),
+    },
+}
+OFTEN = {("dfpl", 1), ("dfpl", 3), ("uapdfl", 2)}  # in CI too
+
+
+@asynccontextmanager
+async def spread(
+    path: Path, net: Sites, method: str = "dfpl", rounds: int = 0, **spec: Any
+) -> AsyncIterator[Federation]:
+    """A node on each host, those behind routers without an address. They are up; in the end they agree, and their
+    directories pass the audit."""
+    made = {**METHODS[method], **spec}
+    made["settings"] = (*made.pop("settings", ()), f"waits.collect_s={COLLECT_S}")
+    shape = {"num_nodes": len(net), "host": ADDRESS, "method": method, "rounds": rounds, "difficulty": 4096}
+    directory = hide(make_federation(path / "net", **shape, **made), *(name_host(i) for i in net.routers))
+    async with Federation(directory, {name_host(host.index): host.enter for host in net}) as nodes:
+        await nodes.start()
+        await nodes.wait_until_ready()
+        yield nodes
+        await nodes.check_agreement()
+        names = nodes.running
+        assert await asyncio.gather(*(nodes.stop(name) for name in names)) == [0] * len(names)
+        audits = await asyncio.gather(*(asyncio.to_thread(audit, nodes, name) for name in names))
+        assert audits == [""] * len(names)
+
+
+def audit(nodes: Federation, name: str) -> str:
+    """What is wrong with what a stopped node has on disk."""
+    done = run_command("chain", "verify", "--deep", "--json", "--data-dir", nodes.get_data_dir(name))
+    return "" if done.code == 0 and json.loads(done.out)["ok"] else f"{name}: {done.out}{done.err}"
+
+
+def name_host(index: int) -> str:
+    return f"node{index}"
+
+
+async def check_all_contribute(nodes: Federation, first: int, last: int) -> None:
+    """The blocks of these heights have everybody's contribution, as every node has them."""
+    for height in range(first, last + 1):
+        began_s = time.monotonic()
+        await nodes.wait_for_height(height)
+        held = await asyncio.gather(*(nodes.read_contributors(name, height) for name in nodes.running))
+        print(f"height {height}: {', '.join(held[0])}, {time.monotonic() - began_s:.1f} s after the one before")
+        assert [sorted(names) for names in held] == [sorted(nodes.names)] * len(held), f"height {height}"
+
+
+# ---- some of four
+
+
+@pytest.mark.parametrize(
+    ("method", "num_behind"),
+    [
+        pytest.param(method, num_behind, marks=pytest.mark.slow if (method, num_behind) in OFTEN else pytest.mark.long)
+        for method in METHODS
+        for num_behind in (1, 2, 3)
+    ],
+)
+async def test_members_that_only_dial_out_contribute_to_every_block(
+    tmp_path: Path, method: str, num_behind: int
+) -> None:
+    with sites(NUM_NODES, behind=range(NUM_NODES - num_behind, NUM_NODES)) as net:
+        async with spread(tmp_path, net, method, ROUNDS) as nodes:
+            await check_all_contribute(nodes, 1, ROUNDS)
+
+
+# ---- what befalls a connection
+
+
+@asynccontextmanager
+async def in_mid_round(nodes: Federation, *names: str) -> AsyncIterator[int]:
+    """These nodes' training stands still meanwhile, and so does the round, whose height it is."""
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(paused(await nodes.get_worker(name)))
+        now = await nodes.wait_for(
+            lambda now: (
+                all(now[name]["phase"] == "train" for name in names)
+                and len({status["round"] for status in now.values()}) == 1
+            ),
+            f"{names} to train in the round of all",
+            looks=3,
+        )
+        yield now[names[0]]["round"]
+
+
+async def wait_for_round(nodes: Federation, height: int, what: str) -> None:
+    """All contribute to this round and the next, within seconds."""
+    began_s = time.monotonic()
+    await check_all_contribute(nodes, height, height + 1)
+    took_s = time.monotonic() - began_s
+    print(f"{what} in mid-round {height}: its block and the next after {took_s:.1f} s")
+    assert took_s < SECONDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("misfortune", ["forgets", "moves"])
+async def test_a_router_that_forgets_or_moves_in_mid_round_costs_seconds(tmp_path: Path, misfortune: str) -> None:
+    with sites(NUM_NODES, behind=[3]) as net:
+        async with spread(tmp_path, net) as nodes:
+            await check_all_contribute(nodes, 1, 2)
+            async with in_mid_round(nodes, "node3") as height:
+                router = net.routers[3]
+                if misfortune == "forgets":
+                    router.forget()
+                else:
+                    router.move()
+            await wait_for_round(nodes, height, f"a router that {misfortune}")
+
+
+@pytest.mark.long
+async def test_connections_outlast_a_firewall_that_forgets_what_is_idle(tmp_path: Path) -> None:
+    """Its patience is longer than a pause between two pings, and shorter than the round."""
+    patience_s = 15
+    with sites(NUM_NODES, behind=[3]) as net:
+        net.routers[3].forget_idle_after(patience_s, silently=True)
+        async with spread(tmp_path, net) as nodes:
+            await check_all_contribute(nodes, 1, 2)
+            async with in_mid_round(nodes, *nodes.names) as height:
+                before = net.routers[3].list_connections()
+                await asyncio.sleep(2 * patience_s)
+                assert net.routers[3].list_connections() == before
+            await wait_for_round(nodes, height, "a firewall that forgets")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hold_s", [5.0, 60.0])
+async def test_a_site_that_sleeps_contributes_again_when_it_wakes(tmp_path: Path, hold_s: float) -> None:
+    """Its link is down and its processes stand still; the others go on."""
+    with sites(NUM_NODES, behind=[3]) as net:
+        async with spread(tmp_path, net) as nodes:
+            await check_all_contribute(nodes, 1, 2)
+            others = nodes.names[:3]
+            net.unplug(net[3])
+            with paused(*nat.list_pids(net[3])):
+                await asyncio.sleep(hold_s)
+                statuses = [await nodes.get_status(name) for name in others]
+                height = max(status["height"] for status in statuses)
+            net.plug_in(net[3])
+            began_s = time.monotonic()
+            contributed = await nodes.wait_for_contribution("node3", height)
+            took_s = time.monotonic() - began_s
+            print(f"after {hold_s:g} s asleep it contributes to height {contributed}, {took_s:.1f} s on")
+            await check_all_contribute(nodes, contributed + 1, contributed + 2)

@@ -1,0 +1,50 @@
+"""Test networks some of whose members have no address: they dial, and are dialled by nobody.
+
+directory = hide(make_federation(tmp_path / "net", host=ADDRESS), "node3")
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from node.config.node_sections import NetworkSection
+
+DIAL_OUT = "dial_out"
+
+
+def hide(directory: Path, *names: str) -> Path:
+    """The test network, with these members' addresses in no file of anybody's. The chain stays the same one."""
+    genesis = _read(directory / "genesis.yaml")
+    hidden = {member["key"] for member in genesis["members"] if member["name"] in names}
+    assert len(hidden) == len(names), names
+    for member in genesis["members"]:
+        if member["key"] in hidden:
+            del member["address"]
+    _write(directory / "genesis.yaml", genesis)
+    for file in sorted(directory.glob("node*.yaml")):
+        config = _read(file)
+        network = config["network"]
+        network["peers"] = [peer for peer in network["peers"] if peer.partition("@")[0] not in hidden]
+        if config["node"]["name"] in names:
+            _let_dial_only(network)
+        _write(file, config)
+    return directory
+
+
+def _let_dial_only(network: dict[str, Any]) -> None:
+    del network["advertise"]
+    if DIAL_OUT in NetworkSection.model_fields:
+        network[DIAL_OUT] = True
+        network.pop("listen")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return read
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
