@@ -1,6 +1,6 @@
 """Members that can only dial out, behind routers that translate addresses: they take part in full.
 
-What was measured is printed: `pytest -rP -m e2e tests/e2e/test_dial_out.py`. After every story the nodes have one
+What was measured is printed: `pytest -rP -m e2e tests/e2e/test_behind_nat.py`. After every story the nodes have one
 chain, and what each has left on disk passes the audit.
 """
 
