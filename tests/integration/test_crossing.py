@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from node.p2p.transport import memory
 from support.federation.cluster import cluster
 from support.federation.virtual_time import run_virtual
 
@@ -20,12 +19,6 @@ ROUNDS = 30
 def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine under the tests stays up: what a process wrote is there, synced or not."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
-@pytest.fixture(autouse=True)
-def _in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is sent in one instant arrives in one, as it does over a stream."""
-    monkeypatch.setattr(memory, "TICK_S", 1e-12)
 
 
 @pytest.mark.parametrize(("difficulty", "jitter_s"), [(1, 0.0), (1, 0.02), (200, 0.0)])  # mining: 1 us, and 20 ms

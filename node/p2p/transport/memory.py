@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from random import Random
 
 from chain.block import Digest, Id
@@ -49,7 +50,8 @@ TICK_S = 1e-6  # the loop keeps no order among timers of the same instant
 class MemoryNetwork:
     """The wires between the transports made by `transport`. Any of them reaches any other while both run.
 
-    `latency_s` bounds the uniform delay of each message, one way. Messages overtake each other unless `fifo`. `loss`
+    `latency_s` bounds the uniform delay of each message, one way. Messages overtake each other unless `fifo`: then
+    those sent at once also arrive at once, as a stream's do. `loss`
     and `duplicate` are probabilities per pushed message; a pull fails with probability `loss`. `notice_s` is how long
     it takes a node to see that a peer has come or gone.
     """
@@ -254,33 +256,40 @@ class MemoryTransport:
         outbox, there = self._outboxes.get(peer), self._up.get(peer)
         if outbox is None or there is None:
             return
+        messages: list[Message] = []
         while (message := outbox.pop(self._get_time_s())) is not None:
-            self._send(there, message)
+            messages.append(message)
+        self._send(there, messages)
         wait_s = outbox.get_wait_s(self._get_time_s())
         if wait_s is not None:
             self._drain_later(peer, wait_s)
 
-    def _send(self, there: MemoryTransport, message: Message) -> None:
-        network = self._network
-        size = len(message.data) + FRAMING_BYTES
-        self._get_counters(there.me).add_sent(KIND_NAMES[message.kind], size)
-        copies = 2 if network.random.random() < network.duplicate else 1
-        for _ in range(copies):
-            if network.random.random() >= network.loss:
-                self._get_loop().call_at(self._draw_arrival_s(there.me), there.deliver, self._me, message)
+    def _send(self, there: MemoryTransport, messages: Iterable[Message]) -> None:
+        """Those that arrive together."""
+        network, arriving = self._network, list[Message]()
+        for message in messages:
+            self._get_counters(there.me).add_sent(KIND_NAMES[message.kind], len(message.data) + FRAMING_BYTES)
+            copies = 2 if network.random.random() < network.duplicate else 1
+            arriving += [message for _ in range(copies) if network.random.random() >= network.loss]
+        if not self._network.fifo:
+            for message in arriving:  # each copy has a delay of its own
+                self._get_loop().call_at(self._draw_arrival_s(there.me), there.deliver, self._me, [message])
+        elif arriving:
+            self._get_loop().call_at(self._draw_arrival_s(there.me), there.deliver, self._me, arriving)
 
     def _draw_arrival_s(self, peer: Id) -> float:
-        """When a message sent now arrives; on a fifo link after every earlier one."""
+        """When what is sent now arrives; on a fifo link after everything earlier."""
         arrival_s = self._get_time_s() + self._network.draw_delay_s()
         if self._network.fifo:
             arrival_s = max(arrival_s, self._last_arrival_s.get(peer, 0.0) + TICK_S)
             self._last_arrival_s[peer] = arrival_s
         return arrival_s
 
-    def deliver(self, sender: Id, message: Message) -> None:
-        """A message has come down the wire, if the wire is still there and this end still plugged in."""
+    def deliver(self, sender: Id, messages: Iterable[Message]) -> None:
+        """Messages have come down the wire, if the wire is still there and this end still plugged in."""
         if self._network.find(self._me) is self and self._network.is_open(sender, self._me):
-            self._enqueue(lambda: self._take(sender, message))
+            for message in messages:
+                self._enqueue(partial(self._take, sender, message))
 
     def _take(self, sender: Id, message: Message) -> None:
         if not self.get_role(sender):

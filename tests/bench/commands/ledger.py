@@ -49,8 +49,8 @@ def bench_ledger(
     from bench.ledger import run_ledger_bench
 
     figures = run_ledger_bench(
-        sizes=_read_sizes("--sizes", sizes, MOST_MEMBERS),
-        processes=_read_sizes("--processes", processes, MOST_PROCESSES),
+        sizes=read_sizes("--sizes", sizes, MOST_MEMBERS),
+        processes=read_sizes("--processes", processes, MOST_PROCESSES),
         rounds=rounds,
         difficulty=difficulty,
         report=report,
@@ -58,7 +58,8 @@ def bench_ledger(
     print_figures(figures, _show, as_json)
 
 
-def _read_sizes(option: str, text: str, most: int) -> tuple[int, ...]:
+def read_sizes(option: str, text: str, most: int) -> tuple[int, ...]:
+    """Numbers of members, from 2 to `most`. Raises ConfigError."""
     sizes = [int(word) if word.isdecimal() else 0 for word in text.split(",")] if text else []
     if any(not 2 <= size <= most for size in sizes):
         raise ConfigError(f"{option}: expected numbers from 2 to {most}, as in 4,16 (got {text!r})")

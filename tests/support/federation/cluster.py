@@ -81,14 +81,15 @@ class SleepyMiner:
         pass
 
     async def mine(self, seal: bytes, difficulty: int, start_nonce: int, count: int) -> int | None:
-        for tried, nonce in enumerate(range(start_nonce, start_nonce + count), start=1):
-            if is_valid_work(compute_block_id(seal, nonce), difficulty):
-                await self._rest(tried)
-                return nonce
-        await self._rest(count)
-        return None
+        nonce = self.search(seal, difficulty, start_nonce, count)
+        await self.rest(count if nonce is None else nonce - start_nonce + 1)
+        return nonce
 
-    async def _rest(self, tried: int) -> None:
+    def search(self, seal: bytes, difficulty: int, start_nonce: int, count: int) -> int | None:
+        nonces = range(start_nonce, start_nonce + count)
+        return next((nonce for nonce in nonces if is_valid_work(compute_block_id(seal, nonce), difficulty)), None)
+
+    async def rest(self, tried: int) -> None:
         self.hashes += tried
         await asyncio.sleep(tried / self.rate)
 
@@ -254,6 +255,7 @@ class Cluster:
         self.boundaries: list[tuple[str, Boundary]] = []  # of each start of a node
         self.may_fail = False
         self.make_disk: Callable[[], Offload] = InlineOffload
+        self.make_miner: Callable[[float], SleepyMiner] = SleepyMiner
         self.service_class: Callable[[NodeContext], RoundService] = make_round_service
 
     def __getitem__(self, name: str) -> Node:
@@ -286,7 +288,7 @@ class Cluster:
             store=node.store,
             transport=transport,
             trainer=node.trainer,
-            miner=SleepyMiner(self.hash_rate),
+            miner=self.make_miner(self.hash_rate),
             clock=node.clock,
             disk=node.disk,
             arithmetic=InlineOffload(),
@@ -345,6 +347,11 @@ class Cluster:
         nodes = [self.nodes[name] for name in (names or self.nodes)]
         await self.wait_for(
             lambda: all(node.height >= height for node in nodes), f"height {height} on {names or 'all'}", timeout_s
+        )
+
+    async def wait_for_first(self, height: int, timeout_s: float = 120.0) -> None:
+        await self.wait_for(
+            lambda: any(node.height >= height for node in self.nodes.values()), f"first of height {height}", timeout_s
         )
 
     def describe(self) -> str:
