@@ -52,12 +52,12 @@ OFTEN = {("dfpl", 1), ("dfpl", 3), ("uapdfl", 2)}  # in CI too
 
 @asynccontextmanager
 async def spread(
-    path: Path, net: Sites, method: str = "dfpl", rounds: int = 0, **spec: Any
+    path: Path, net: Sites, method: str = "dfpl", rounds: int = 0, *, collect_s: int = COLLECT_S, **spec: Any
 ) -> AsyncIterator[Federation]:
     """A node on each host, those behind routers without an address. They are up; in the end they agree, and their
     directories pass the audit."""
     made = {**METHODS[method], **spec}
-    made["settings"] = (*made.pop("settings", ()), f"waits.collect_s={COLLECT_S}")
+    made["settings"] = (*made.pop("settings", ()), f"waits.collect_s={collect_s}")
     shape = {"num_nodes": len(net), "host": ADDRESS, "method": method, "rounds": rounds, "difficulty": 4096}
     directory = hide(make_federation(path / "net", **shape, **made), *(name_host(i) for i in net.routers))
     async with Federation(directory, {name_host(host.index): host.enter for host in net}) as nodes:
@@ -108,6 +108,18 @@ async def test_members_that_only_dial_out_contribute_to_every_block(
     with sites(NUM_NODES, behind=range(NUM_NODES - num_behind, NUM_NODES)) as net:
         async with spread(tmp_path, net, method, ROUNDS) as nodes:
             await check_all_contribute(nodes, 1, ROUNDS)
+
+
+@pytest.mark.long
+async def test_sets_of_100_mb_come_to_and_from_members_that_only_dial_out(tmp_path: Path) -> None:
+    """360 encrypted images of 3 x 160 x 160 a member, 110 MB each: two of these pairs have them through the others."""
+    settings = (*METHODS["fededs"]["settings"][:-1], "unet_width=1", "input.shape=[3,160,160]", "share_max=360")
+    with sites(NUM_NODES, behind=[2, 3]) as net:
+        async with spread(tmp_path, net, "fededs", 2, collect_s=900, settings=settings) as nodes:
+            await nodes.wait_for(
+                lambda now: all(status["height"] >= 1 for status in now.values()), "the first block", timeout_s=900
+            )
+            await check_all_contribute(nodes, 1, 2)
 
 
 # ---- what befalls a connection
