@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from random import Random
 from typing import Any, NoReturn
 
@@ -64,33 +64,39 @@ class Serving:
             streams.create_task(self._hold(streams, answers), name="serve")
 
     async def _hold(self, streams: asyncio.TaskGroup, answers: Answers) -> NoReturn:
-        """Keeps one stream open, and opens it anew after it has ended."""
+        """Keeps one stream open, and opens it anew after it has ended: at once where it was asked on, as whoever asked
+        breaks off what it needs no more."""
         failures = 0
         while True:
             began_s = time.monotonic()
+            failures += 1
             try:
-                await self._answer_all(streams, answers)
+                async with self._open() as call:
+                    while isinstance(request := await call.read(), pb.ServeRequest | Malformed):
+                        failures = 0
+                        with self._being_busy():
+                            self._open_another(streams, answers)
+                            await self._answer(answers, request, call)
             except PeerUnavailable:
                 pass
             except PeerFault as fault:
                 self._refuse(self._intake.peer, fault)
-            failures = 0 if time.monotonic() - began_s > STEADY_AFTER_S else failures + 1
+            if time.monotonic() - began_s > STEADY_AFTER_S:
+                failures = 0
             pause_s = min(FIRST_PAUSE_S * 2.0 ** min(failures, 20), LAST_REFUSED_PAUSE_S)
             await asyncio.sleep(pause_s * self._random.uniform(0.7, 1.0))
 
-    async def _answer_all(self, streams: asyncio.TaskGroup, answers: Answers) -> None:
-        """One stream from its start to its end. Raises PeerFault, and PeerUnavailable where it breaks."""
+    @asynccontextmanager
+    async def _open(self) -> AsyncGenerator[Any, None]:
+        """One stream that the peer has taken. Raises PeerUnavailable, also where the stream breaks later."""
         lines = self._get_lines(self._intake.peer)
         async with lines.open() as connection:
             with connection.translating():
                 call = PeerCalls(connection.channel).serve(None, metadata=lines.metadata, wait_for_ready=True)
                 try:
                     if not await _is_accepted(call):
-                        return
-                    while isinstance(request := await call.read(), pb.ServeRequest | Malformed):
-                        with self._being_busy():
-                            self._open_another(streams, answers)
-                            await self._answer(answers, request, call)
+                        raise PeerUnavailable("it takes no stream")
+                    yield call
                 finally:
                     call.cancel()
 
