@@ -172,7 +172,8 @@ class PeerHandler:
         says = status.contributes or status.abstains
         if says and self._hear(peer, contributes=status.contributes) and self.relay.list_cut_off(peer):
             self._gossip.on_step()  # they hear of it from this node
-        self._hear_through(status)
+        if (sender := self._peers.get(peer)) is not None and sender.is_member:
+            self._hear_through(status)
 
     def _hear(self, member: Id, *, contributes: bool) -> bool:
         """A member is at work on our height, and worth awaiting, or is not. Whether that is news."""
@@ -184,13 +185,15 @@ class PeerHandler:
         return True
 
     def _hear_through(self, status: Status) -> None:
-        """What a status of our height tells of members that this node is not connected with."""
+        """What a status of our height tells of members that this node is not connected with, as far as it is news."""
         told = status.reaches & (status.contributing | status.abstaining) & ~self._peers.connected_members
         members = self._current.tip.state.member_ids
         for index in list_bits(told):
-            contributes = self._peers.get_word(members[index], status.height)
-            if contributes is not None and self._peers.get(members[index]) is not None:  # it is not this node itself
-                self._hear(members[index], contributes=contributes)
+            member, contributes = members[index], bool(status.contributing >> index & 1)
+            if (member, contributes) in self._heard or self._peers.get(member) is None:  # the latter: this node itself
+                continue
+            if self._peers.get_word(member, status.height) is contributes:
+                self._hear(member, contributes=contributes)
 
     def _on_signed(self, sender: Peer, message: Message) -> None:
         if message.kind in CONSENT_KINDS:

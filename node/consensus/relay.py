@@ -60,8 +60,9 @@ class Relay:
         me, first = state.index_of(self._transport.me), state.index_of(author)
         if me is None or first is None or entry is None or entry.status is None or peer.status is None:
             return False
-        both = entry.status.reaches & peer.status.reaches | 1 << me
-        return not any(both >> (first + step) % state.n & 1 for step in range(1, (me - first) % state.n))
+        both = (entry.status.reaches & peer.status.reaches | 1 << me) & ~(1 << first)
+        after = both >> first << first or both  # around the end, where nobody comes after the author
+        return next(list_bits(after), None) == me
 
     def __repr__(self) -> str:
         return f"<Relay: {self.num_passed_on} passed on>"

@@ -169,11 +169,11 @@ class Peers:
         return [
             peer
             for peer in self
-            if peer.is_member
+            if peer.status is not None
+            and peer.status.reaches >> index & 1
+            and peer.is_member
             and peer.connected
             and peer.id != member
-            and peer.status is not None
-            and peer.status.reaches >> index & 1
             and self.is_alive(peer.id)
         ]
 
