@@ -46,6 +46,9 @@ class RateLimits:
     messages_per_s: float = 1000.0
     messages_burst: float = 4000.0  # who is behind is given the votes of many views at once
     bytes_per_s: float = 20.0 * MIB
+    streams_per_s: float = 1.0  # of messages: each that is opened is greeted
+    streams_burst: float = 16.0
+    streams_waiting: int = 2
     blocks_per_s: float = 4.0
     blocks_burst: float = 8.0
     blocks_at_once: int = 2
@@ -85,6 +88,7 @@ class Intake:
         self.limits = limits
         self.counters = counters
         self.num_awaited = 0
+        self.num_streams_waiting = 0
         self.num_blocks_requests = 0
         self.num_blob_streams = 0
         self._bans = bans
@@ -93,6 +97,7 @@ class Intake:
         self._statuses = TokenBucket(limits.status_per_s, limits.status_burst, now)
         self._messages = TokenBucket(limits.messages_per_s, limits.messages_burst, now)
         self._bytes = TokenBucket(limits.bytes_per_s, limits.bytes_per_s, now)
+        self._streams = TokenBucket(limits.streams_per_s, limits.streams_burst, now)
         self._blocks = TokenBucket(limits.blocks_per_s, limits.blocks_burst, now)
         self._blobs = TokenBucket(limits.blobs_per_s, limits.blobs_burst, now)
 
@@ -132,6 +137,10 @@ class Intake:
                 handler.on_message(self.peer, message)
         self.counters.waits += wait_s > 0
         return wait_s
+
+    def take_stream(self) -> float:
+        """Returns for how many seconds a stream of messages should wait before it is taken."""
+        return self._streams.borrow(self._clock(), 1.0)
 
     def take_blocks_request(self) -> float:
         """Returns for how many seconds the answer should wait."""

@@ -261,6 +261,7 @@ class PeerService:
     # Push
 
     async def _push(self, intake: Intake, context: Context) -> None:
+        await self._await_turn(intake)
         session, stream = self._sessions[intake.peer], Stream()
         accepted = ((ACCEPTED_KEY, "1"),)
         if any(key == DEAF_KEY for key, _ in context.invocation_metadata()):
@@ -275,6 +276,19 @@ class PeerService:
                     await self._converse(self._read(intake, context), writing, stream.ended.wait())
         if stream.ended.is_set():
             await context.abort(grpc.StatusCode.ABORTED, "replaced or refused")
+
+    async def _await_turn(self, intake: Intake) -> None:
+        """Whoever opens one stream after the other waits, as each costs a greeting and ends the one before."""
+        if intake.num_streams_waiting >= intake.limits.streams_waiting:
+            intake.counters.refusals[Reason.CALLS] += 1
+            raise NotAnswered(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams one after the other")
+        intake.num_streams_waiting += 1
+        try:
+            await asyncio.sleep(intake.take_stream())
+        finally:
+            intake.num_streams_waiting -= 1
+        if intake.is_refused():  # since it called
+            raise NotAnswered(grpc.StatusCode.PERMISSION_DENIED, "refused")
 
     async def _converse(self, *parts: Coroutine[Any, Any, Any]) -> None:
         """Until the first of them ends."""
