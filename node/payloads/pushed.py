@@ -1,8 +1,9 @@
 """Small payloads that their authors push right behind a contribution, so that nobody need ask for them (PROTOCOL §7).
 
 Nothing is trusted: a blob is taken of no one but the author of an authentic contribution to the height in hand, or to
-the next, that names its digest and its size, once, and up to MAX_PUSHED_BYTES for each contribution. It waits in memory
-until the contribution's payloads are wanted, and goes when the height is over. Whatever did not come is pulled.
+the next, that names its digest and its size, once, and up to MAX_PUSHED_BYTES for each contribution; what turns out to
+have another digest counts too. It stays in memory until the height is over, as several contributions may name it.
+Whatever did not come is pulled.
 """
 
 from __future__ import annotations
@@ -68,20 +69,25 @@ class PushedPayloads:
             return False  # before anything is hashed
         digest = hashlib.sha256(data).digest()
         for height, expected in fitting:
+            expected.left_bytes -= len(data)  # it was hashed, whatever it is
             if expected.sizes.get(digest) == len(data):
                 del expected.sizes[digest]
-                expected.left_bytes -= len(data)
-                self._held[digest] = (height, data)
+                self._hold(height, digest, data)
                 return True
         return False
 
+    def _hold(self, height: int, digest: Digest, data: bytes) -> None:
+        """Until this height is over, or a later one for which it is held already."""
+        until, _ = self._held.get(digest, (height, data))
+        self._held[digest] = (max(until, height), data)
+
     def keep(self, height: int, data: bytes) -> None:
         """One of this node's own, for `height`: it need not be read again."""
-        self._held[hashlib.sha256(data).digest()] = (height, data)
+        self._hold(height, hashlib.sha256(data).digest(), data)
 
     def take(self, digest: Digest) -> bytes | None:
         """A blob that was pushed, on its way into the store; None where it is to be fetched."""
-        held = self._held.pop(digest, None)
+        held = self._held.get(digest)
         if held is None:
             return None
         self._writes.begin(digest, held[1])

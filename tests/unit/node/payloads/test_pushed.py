@@ -62,7 +62,6 @@ def test_what_a_contribution_names_is_taken_and_durable_once_it_is_wanted(
     assert not store.has_blob(sha256(b"two").digest())  # nobody has asked for it
     assert take(pushed, writes, b"two") == b"two"
     assert store.get_blob(sha256(b"two").digest()) == b"two"
-    assert pushed.held_bytes == 0
     assert writes.take_written() == {sha256(b"two").digest()}
     assert writes.take_written() == frozenset()
     assert take(pushed, writes, b"one") is None  # to be pulled
@@ -111,6 +110,36 @@ def test_a_contribution_brings_no_more_than_its_share(pushed: PushedPayloads, wr
     assert MAX_MESSAGE_BYTES[MessageKind.PAYLOAD] == MAX_PUSHED_BYTES
 
 
+def test_what_is_named_by_several_is_there_for_each(pushed: PushedPayloads, writes: BlobWrites) -> None:
+    """Else one who names the payload of another would have everybody pull that."""
+    pushed.expect(make_contribution(b"same"))
+    pushed.expect(make_contribution(b"same", author=BOB))
+    assert pushed.offer(ALICE, b"same")
+    assert [take(pushed, writes, b"same") for _ in range(2)] == [b"same"] * 2
+
+
+def test_what_has_a_wrong_digest_counts_for_the_share_too(pushed: PushedPayloads, writes: BlobWrites) -> None:
+    """Else a member could have bytes hashed without end that it never signed."""
+    right, wrong = bytes(MAX_PUSHED_BYTES // 4), b"w" * (MAX_PUSHED_BYTES // 4)
+    pushed.expect(make_contribution(right))
+    assert [pushed.offer(ALICE, wrong) for _ in range(3)] == [False] * 3
+    assert pushed.offer(ALICE, right)
+    pushed.expect(make_contribution(right, author=BOB))
+    assert [pushed.offer(BOB, wrong) for _ in range(4)] == [False] * 4
+    assert not pushed.offer(BOB, right)  # nothing more of it is looked at
+
+
+def test_naming_what_is_held_for_the_next_height_has_it_let_go_no_sooner(
+    pushed: PushedPayloads, writes: BlobWrites
+) -> None:
+    pushed.expect(make_contribution(b"next", height=6))
+    assert pushed.offer(ALICE, b"next")
+    pushed.expect(make_contribution(b"next", author=BOB))
+    assert pushed.offer(BOB, b"next")
+    pushed.on_height(6)
+    assert take(pushed, writes, b"next") == b"next"
+
+
 def test_the_next_height_may_begin_elsewhere_before_it_does_here(pushed: PushedPayloads, writes: BlobWrites) -> None:
     pushed.expect(make_contribution(b"next", height=6))
     assert pushed.offer(ALICE, b"next")
@@ -143,8 +172,7 @@ def test_two_may_offer_the_same(pushed: PushedPayloads, writes: BlobWrites) -> N
     pushed.expect(make_contribution(b"one", author=BOB))
     assert pushed.offer(ALICE, b"one")
     assert pushed.offer(BOB, b"one")
-    assert take(pushed, writes, b"one") == b"one"
-    assert take(pushed, writes, b"one") is None  # it is in the store, or about to be
+    assert [take(pushed, writes, b"one") for _ in range(2)] == [b"one"] * 2
 
 
 @pytest.mark.parametrize(
