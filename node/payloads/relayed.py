@@ -85,7 +85,10 @@ class RelayedBlobs:
         self._offered = {height: offered for height, offered in self._offered.items() if height > block.height - kept}
 
     def is_coming(self, asker: Id, digest: Digest) -> bool:
-        """Whether `asker`, who cannot ask the author itself, is to ask again for a blob that is not here."""
+        """Whether `asker`, a member who cannot ask the author itself, is to ask again for a blob that is not here."""
+        peer = self._peers.get(asker)
+        if peer is None or not peer.is_member:
+            return False
         height, offered = self._find(digest)
         if offered is None or any(self._has_connection(asker, author) for author in offered.authors):
             return False

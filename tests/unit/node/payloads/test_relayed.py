@@ -25,6 +25,7 @@ from support.federation.virtual_time import run_virtual
 
 KEYS = sorted(make_keys(4), key=lambda key: key.id)
 ASKER, AUTHOR, ME, OTHER = (key.id for key in KEYS)
+OBSERVER = b"o" * 32
 GENESIS = make_genesis(KEYS)
 SIZE = 1000
 
@@ -128,6 +129,13 @@ def test_who_is_connected_with_the_author_asks_it_itself() -> None:
     node.finish(1, offer(1))
     assert not node.blobs.is_coming(ASKER, make_digest(1))
     assert not node.blobs.is_coming(AUTHOR, make_digest(1))
+
+
+def test_nothing_is_pulled_for_who_is_no_member() -> None:
+    """An observer takes nothing that is on demand, and could have every member pull everything."""
+    node = Node()
+    node.finish(1, offer(1))
+    assert not node.blobs.is_coming(OBSERVER, make_digest(1))
 
 
 def test_what_this_node_cannot_have_itself_it_promises_nobody() -> None:
