@@ -166,11 +166,13 @@ class BlobFetcher:
             is_coming = False
             for peer in self._sources.order(sources):
                 left_s = patience.until_s - loop.time()
-                if peer in have_not or left_s <= 0:
+                if peer in have_not or left_s <= 0 or (is_coming and self._sources.is_doubtful(peer, sources)):
                     continue
+                patience_s = min(self._slowness.patience_s, SHARE * left_s)
                 with self._boundary.around("transfer", peer, passing=(ChunksMisfit,)) as crossing:
                     try:
-                        return await pull_from(peer, min(self._slowness.patience_s, SHARE * left_s))
+                        with self._sources.asking(peer, sources, patience_s) as limit_s:
+                            return await pull_from(peer, limit_s)
                     except BlobNotYet:
                         is_coming = True
                         reasons[peer] = "it does not have it yet"
@@ -255,7 +257,8 @@ class BlobFetcher:
             for peer in self._sources.order(pull.sources):
                 with self._boundary.around("transfer", peer):
                     try:
-                        return await self._pull_from(peer, digest, pull.max_bytes, self._slowness.patience_s)
+                        with self._sources.asking(peer, pull.sources, self._slowness.patience_s) as limit_s:
+                            return await self._pull_from(peer, digest, pull.max_bytes, limit_s)
                     except BlobNotFound:
                         continue
                     except (PeerUnavailable, BlobTooLong, BlobMismatch, TimeoutError) as error:
@@ -332,7 +335,8 @@ class BlobFetcher:
                     continue
                 with self._boundary.around("transfer", peer, passing=(ChunksMisfit,)):
                     try:
-                        return await self._pull_file_from(peer, digest, chunks, self._slowness.patience_s)
+                        with self._sources.asking(peer, pull.sources, self._slowness.patience_s) as limit_s:
+                            return await self._pull_file_from(peer, digest, chunks, limit_s)
                     except BlobNotFound:
                         continue
                     except (BlobTooLong, BlobMismatch, WrongChunk) as error:
