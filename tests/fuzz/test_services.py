@@ -36,7 +36,10 @@ from node.p2p.transport.base import TrafficCounters
 from node.p2p.transport.calls import serve_calls
 from node.p2p.transport.channel import PEER_KEY
 from node.p2p.transport.rate_limits import Intake, RateLimits
+from node.p2p.transport.sender import Sender
+from node.p2p.transport.served_lines import ServedLines
 from node.p2p.transport.server import PeerService, make_server
+from node.p2p.transport.session import Session
 from node.pb import admin_pb2, peer_pb2, peer_pb2_grpc
 from support.faults.open_boundary import OpenBoundary
 from support.federation.asked import Running, running
@@ -52,6 +55,8 @@ LIMITS = RateLimits(
     messages_per_s=1e9,
     messages_burst=1e9,
     bytes_per_s=1e12,
+    streams_per_s=1e9,
+    streams_burst=1e9,
     blocks_per_s=1e9,
     blocks_burst=1e9,
     blobs_per_s=1e9,
@@ -59,7 +64,14 @@ LIMITS = RateLimits(
 )
 
 # How a call may end: never with INTERNAL, which says that it was this node's fault.
-PEER_ENDS = {FINE.OK, FINE.PERMISSION_DENIED, FINE.RESOURCE_EXHAUSTED, FINE.ABORTED, FINE.CANCELLED}
+PEER_ENDS = {
+    FINE.OK,
+    FINE.PERMISSION_DENIED,
+    FINE.RESOURCE_EXHAUSTED,
+    FINE.ABORTED,
+    FINE.CANCELLED,
+    FINE.FAILED_PRECONDITION,  # to be asked on a stream before there is one of messages
+}
 ADMIN_ENDS = {FINE.OK, FINE.INVALID_ARGUMENT, FINE.NOT_FOUND, FINE.RESOURCE_EXHAUSTED, FINE.CANCELLED}
 ADMIN_ENDS |= {FINE.FAILED_PRECONDITION}  # a change that cannot hold
 
@@ -177,9 +189,20 @@ async def attack(runner: asyncio.Runner, path: Path) -> AsyncIterator[Attacked]:
         clock, failures = HandClock(), list[Exception]()
         bans = Bans(clock)
         boundary = OpenBoundary()
-        intake = Intake(liar.key.id, LIMITS, bans, TrafficCounters(), boundary=boundary, clock=clock)
-        handler = node.service.handler
-        service = PeerService(handler, {liar.key.id: intake}, {}, {}, bans, None, boundary, failures.append)
+        peer_id, counters = liar.key.id, TrafficCounters()
+        intake = Intake(peer_id, LIMITS, bans, counters, boundary=boundary, clock=clock)
+        session = Session(node.key.id, intake, Sender(counters, LIMITS), boundary)
+        served = ServedLines(peer_id, LIMITS.max_lines)
+        service = PeerService(
+            node.service.handler,
+            {peer_id: intake},
+            {peer_id: session},
+            {peer_id: served},
+            bans,
+            None,
+            boundary,
+            failures.append,
+        )
         server = make_server(service, 64, 3, 5.0, max_connections=16)
         serve_calls(service, server)
         port = server.add_insecure_port("127.0.0.1:0")
