@@ -150,6 +150,7 @@ async def test_silence_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
             for asking in (pull(alice, bob), alice.transport.request_blocks(bob, 0, 1)):
                 with pytest.raises(PeerUnavailable, match="holds no stream open"):
                     await asking
+        monkeypatch.setattr(served_lines, "LINE_S", PATIENCE_S)
         async with answering(channel):
             with pytest.raises(PeerUnavailable, match="slower than"):
                 await pull(alice, bob)
