@@ -294,7 +294,8 @@ class Client:
     ) -> Record:
         """Measures the node's model on labelled samples: files, or directories that hold one for each class. As
         `fednode evaluate --json`: sensitivity, specificity, AUC and the others, with intervals, of which `resamples`
-        of the bootstrap find some. `label` and `timeout_s` are as `predict` has them."""
+        of the bootstrap find some. Under `alone` are the same of the model trained without the others, None where the
+        node trains none. `label` and `timeout_s` are as `predict` has them."""
         from node.admin.asking import Labelled
         from node.admin.judging import evaluate_node
 

@@ -107,6 +107,12 @@ class TrainingAlone:
 
     # ---- what there is to say, and to keep
 
+    def get_client(self) -> Client:
+        """A client that answers with the model as it stands, by the input that the client beside goes by."""
+        if self._steps is None:
+            self._look_again()
+        return self._client
+
     def describe(self) -> TrainedAlone:
         if self._measures is None and self._rounds and self._steps is None and self._beside.has_samples:
             self._look_again()  # it was taken up before there were samples

@@ -49,13 +49,16 @@ class Labelled(NamedTuple):
 
 class Answered(NamedTuple):
     """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so: its class,
-    or by the task its labels or the values of its targets."""
+    or by the task its labels or the values of its targets. `alone` is what the model says that was trained without the
+    others, and `trained_alone` how far that is, where it was asked for and is there."""
 
     file: Path
     row: int | None
     expected: Expected | None
     prediction: pb.Prediction
     applied_round: int
+    alone: pb.Prediction | None = None
+    trained_alone: pb.TrainedAlone | None = None
 
     @property
     def is_correct(self) -> bool | None:
@@ -85,7 +88,14 @@ class Terms:
 
 
 def ask(
-    node: AdminClient, terms: Terms, inputs: Sequence[Path], top: int, labelled: Labelled, timeout_s: float
+    node: AdminClient,
+    terms: Terms,
+    inputs: Sequence[Path],
+    top: int,
+    labelled: Labelled,
+    timeout_s: float,
+    *,
+    alone: bool = False,
 ) -> Iterator[Answered]:
     """An answer for each sample in files, and in directories that hold one for each class. Raises NodeError for files
     that cannot be read, before anything is asked where that can be seen without reading them."""
@@ -96,19 +106,19 @@ def ask(
         for path, _ in found:
             validate_kind(path)
         files = (_read(path, name, terms, labelled) for path, name in found)
-        yield from ask_about(node, terms, files, top, timeout_s)
+        yield from ask_about(node, terms, files, top, timeout_s, alone=alone)
     except DataError as error:
         raise NodeError(str(error)) from error
 
 
 def ask_about(
-    node: AdminClient, terms: Terms, files: Iterable[InferenceFile], top: int, timeout_s: float
+    node: AdminClient, terms: Terms, files: Iterable[InferenceFile], top: int, timeout_s: float, *, alone: bool = False
 ) -> Iterator[Answered]:
     """An answer for each sample in files that have been read."""
     ranked = get_top(top, len(terms.classes))
-    max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked)
+    max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked, 1 + alone)
     for batch in make_batches(files, terms.input.shape, max_samples):
-        yield from _match(terms, batch, node.predict(encode_batch(batch), ranked, timeout_s))
+        yield from _match(terms, batch, node.predict(encode_batch(batch), ranked, timeout_s, alone=alone))
 
 
 def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) -> InferenceFile:
@@ -129,10 +139,14 @@ def _match(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterator[Answe
     samples = [(piece.file, i) for piece in batch for i in range(piece.start, piece.stop)]
     if len(samples) != len(reply.predictions):
         raise NodeError(f"expected {len(samples)} predictions of the node, got {len(reply.predictions)}")
-    for (file, i), prediction in zip(samples, reply.predictions, strict=True):
+    if len(reply.alone) not in (0, len(samples)):
+        raise NodeError(f"expected {len(samples)} predictions of the model trained alone, got {len(reply.alone)}")
+    told = reply.trained_alone if reply.HasField("trained_alone") else None
+    of_alone = reply.alone or [None] * len(samples)
+    for (file, i), prediction, alone in zip(samples, reply.predictions, of_alone, strict=True):
         row = None if file.rows is None else file.rows[i]
         expected = None if file.labels is None else _name(terms, file.labels[i])
-        yield Answered(file.path, row, expected, prediction, reply.applied_round)
+        yield Answered(file.path, row, expected, prediction, reply.applied_round, alone, told)
 
 
 def _name(terms: Terms, label: Any) -> Expected:

@@ -138,9 +138,10 @@ class AdminClient:
             finally:
                 events.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
 
-    def predict(self, samples: bytes, top: int, wait_s: float) -> pb.PredictReply:
-        """The model's predictions for encoded samples, once the node's worker has come to them within `wait_s`."""
-        request = pb.PredictRequest(samples=samples, top=top, wait_s=wait_s)
+    def predict(self, samples: bytes, top: int, wait_s: float, *, alone: bool = False) -> pb.PredictReply:
+        """The model's predictions for encoded samples, once the node's worker has come to them within `wait_s`; and
+        those of the model trained `alone`, where there is one."""
+        request = pb.PredictRequest(samples=samples, top=top, wait_s=wait_s, alone=alone)
         with self._translated(timeout_s := wait_s + CALL_S):
             return self._admin.Predict(request, timeout=timeout_s)
 

@@ -23,15 +23,23 @@ from node.pb import admin_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The measures of the model that stood after `applied_round`, and the signs that it has not learned, by name."""
+    """The measures of the model that stood after `applied_round`, and the signs that it has not learned, by name.
+
+    `alone` is the model trained without the others, measured on the same samples: None where the node trains none."""
 
     applied_round: int
     measures: pb.Measures
     signs: dict[str, str]
+    alone: pb.TrainedAlone | None = None
 
     def to_record(self) -> dict[str, Any]:
         """As `fednode evaluate --json` prints it."""
-        return {"applied_round": self.applied_round, "measures": to_json(self.measures), "signs": self.signs}
+        return {
+            "applied_round": self.applied_round,
+            "measures": to_json(self.measures),
+            "signs": self.signs,
+            "alone": None if self.alone is None else to_json(self.alone),
+        }
 
 
 def evaluate_node(
@@ -40,7 +48,7 @@ def evaluate_node(
     """Has a node answer labelled samples in files, and in directories that hold one for each class. Raises NodeError,
     also for samples without a label."""
     terms = Terms.fetch(node)
-    answers = list(ask(node, terms, inputs, len(terms.classes), labelled, timeout_s))
+    answers = list(ask(node, terms, inputs, len(terms.classes), labelled, timeout_s, alone=True))
     return judge(answers, terms, resamples)
 
 
@@ -55,7 +63,22 @@ def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluati
     measures, intervals = evaluate(y, labels, said, terms.classes, resamples, kind=terms.task, scale=terms.scale)
     signs = {sign.value: text for sign, text in find_signs(measures, {}).items()}
     newest = max(answered.applied_round for answered in answers)
-    return Evaluation(newest, show_measures(measures, intervals), signs)
+    return Evaluation(newest, show_measures(measures, intervals), signs, _judge_alone(answers, terms, resamples))
+
+
+def _judge_alone(answers: Sequence[Answered], terms: Terms, resamples: int) -> pb.TrainedAlone | None:
+    """Without measures where that model has not answered all samples. It may have trained on between two requests: told
+    is what stood at the last."""
+    if (last := answers[-1].trained_alone) is None:
+        return None
+    told = pb.TrainedAlone()
+    told.CopyFrom(last)
+    said = [answered._replace(prediction=answered.alone) for answered in answers if answered.alone is not None]
+    if len(said) == len(answers):
+        y, labels, numbers = _gather(said, terms)
+        measures, intervals = evaluate(y, labels, numbers, terms.classes, resamples, kind=terms.task, scale=terms.scale)
+        told.measures.CopyFrom(show_measures(measures, intervals))
+    return told
 
 
 def _gather(answers: Sequence[Answered], terms: Terms) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:

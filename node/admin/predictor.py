@@ -7,6 +7,8 @@ into words here: classes by name, and members by the block whose aggregate their
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from ml.payload import Array, decode_arrays
 from node.admin.samples import decode_samples, get_max_samples, get_top
 from node.admin.stored_chain import StoredChain
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
+from node.ledger.measures_view import show_alone
 from node.ledger.names import get_name
 from node.offload import Offload, run_sized
 from node.pb import admin_pb2 as pb
@@ -76,9 +79,9 @@ class Predictor:
     async def _predict(self, request: pb.PredictRequest, wait_s: float) -> pb.PredictReply:
         run, num_bytes = self._get_run(self._learner.run_number), len(request.samples)
         shape = InputFormat.from_mapping(run.input).shape
-        max_samples = get_max_samples(shape, len(run.classes), request.top)
+        max_samples = get_max_samples(shape, len(run.classes), request.top, 1 + request.alone)
         await run_sized(self._arithmetic, num_bytes, decode_samples, request.samples, shape, max_samples)
-        predicted = await self._ask_worker(request.samples, wait_s)
+        predicted = await self._ask_worker(request, wait_s)
         run = self._get_run(predicted.run)
         height = self._chain.runs.calendar.get_height(Place(predicted.run, predicted.applied_round))
         block, judge = await self._chain.get_block(height or 0), await self._chain.get_judge(height or 0)
@@ -98,10 +101,10 @@ class Predictor:
         if self._learner.info is None:
             raise NotReady("the worker is not ready yet; ask again")
 
-    async def _ask_worker(self, samples: bytes, wait_s: float) -> Predicted:
+    async def _ask_worker(self, request: pb.PredictRequest, wait_s: float) -> Predicted:
         try:
             async with asyncio.timeout(wait_s):
-                return await self._trainer.predict(samples)
+                return await self._trainer.predict(request.samples, alone=request.alone)
         except TimeoutError:
             raise NotInTime(f"not answered within {wait_s:g} s: {self._describe_work()}") from None
         except AnswerRefused as error:
@@ -121,19 +124,27 @@ class Predictor:
 
 
 def _describe(predicted: Predicted, block: Block, judge: State, run: Run, top: int) -> pb.PredictReply:
-    """The reply, with the `top` most probable classes or labels of each sample, of equal ones the first; of a
-    regression with the values."""
-    answer = decode_arrays(predicted.answer, len(predicted.answer))
     reply = pb.PredictReply(applied_round=predicted.applied_round, run=predicted.run)
+    reply.predictions.extend(_describe_answer(predicted.answer, block, judge, run, top))
+    if predicted.trained_alone is not None:
+        reply.trained_alone.CopyFrom(show_alone(replace(predicted.trained_alone, measures=None)))
+        if predicted.alone is not None:
+            reply.alone.extend(_describe_answer(predicted.alone, block, judge, run, top))
+    return reply
+
+
+def _describe_answer(data: bytes, block: Block, judge: State, run: Run, top: int) -> Iterator[pb.Prediction]:
+    """Of each sample the `top` most probable classes or labels, of equal ones the first; of a regression the values."""
+    answer = decode_arrays(data, len(data))
     if run.task == REGRESSION:
         for values in answer["values"].tolist():
             named = zip(run.classes, values, strict=True)
-            reply.predictions.add(values=[pb.TargetValue(target=name, value=value) for name, value in named])
-        return reply
+            yield pb.Prediction(values=[pb.TargetValue(target=name, value=value) for name, value in named])
+        return
     labels, probabilities = answer["labels"], answer["probabilities"]  # [N] or [N, C], [N, C]
     ranked = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
     for i in range(len(labels)):
-        said = reply.predictions.add()
+        said = pb.Prediction()
         if labels.ndim == 2:
             for label in np.flatnonzero(labels[i]).tolist():
                 said.labels.add(**_name(run, label, probabilities[i]))
@@ -146,7 +157,7 @@ def _describe(predicted: Predicted, block: Block, judge: State, run: Run, top: i
             said.distance = float(answer["distances"][i])
         if "authors" in answer:
             _name_nearest(said, int(answer["authors"][i]), block, judge)
-    return reply
+        yield said
 
 
 def _name_nearest(said: pb.Prediction, author: int, block: Block, judge: State) -> None:

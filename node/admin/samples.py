@@ -33,10 +33,10 @@ def get_top(top: int, num_classes: int) -> int:
     return min(top or DEFAULT_TOP, num_classes)
 
 
-def get_max_samples(shape: Shape, num_classes: int, top: int) -> int:
-    """The most samples that a request may have, for a model that takes `shape`."""
+def get_max_samples(shape: Shape, num_classes: int, top: int, num_models: int = 1) -> int:
+    """The most samples that a request may have, for models that take `shape`."""
     by_work = _MAX_WORK_BYTES // (4 * max(prod(shape), num_classes))
-    by_reply = _MAX_RANKED // get_top(top, num_classes)
+    by_reply = _MAX_RANKED // (num_models * get_top(top, num_classes))
     return max(1, min(_MAX_SAMPLES, by_work, by_reply))
 
 

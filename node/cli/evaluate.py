@@ -42,12 +42,15 @@ def evaluate(
     multilabel there are those of each label, exact match and Hamming loss; in a regression mean absolute error, root
     mean squared error and R2 of each target, in its own unit.
 
+    Where the node also trains without the others (training.compare_local: true), each measure of that model stands
+    beside, on the same samples.
+
     Examples: fednode evaluate test.csv --config node.yaml, or fednode evaluate scans/ --json
     """
     from node.admin.asking import Labelled
     from node.admin.judging import evaluate_node
-    from node.cli.measures import describe_measures, print_classes
-    from node.cli.output import print_facts, print_json
+    from node.cli.evaluation import print_evaluation
+    from node.cli.output import print_json
     from node.cli.predict import name_model, read_columns
     from node.cli.target import open_node
 
@@ -60,7 +63,6 @@ def evaluate(
     if as_json:
         print_json(found.to_record())
         return
-    print_facts([("model", name_model([found.applied_round])), *describe_measures(found.measures)])
-    print_classes(found.measures)
+    print_evaluation(found, name_model([found.applied_round]))
     for text in found.signs.values():
         print(f"fednode: this model has not learned: {text}", file=sys.stderr)

@@ -34,12 +34,17 @@ MAX_CONFUSED = 12  # classes whose counts fit beside each other
 
 def describe_measures(measures: pb.Measures) -> list[tuple[str, str]]:
     """The figures of all classes, each with its interval where there is one."""
-    facts = [("test samples", f"{measures.num_samples}")]
+    return [("test samples", f"{measures.num_samples}"), *list_figures(measures)]
+
+
+def list_figures(measures: pb.Measures) -> list[tuple[str, str]]:
+    """Those of all classes: titles, and values with their intervals."""
+    figures = []
     for name, title in TITLES.items():
         if name in measures.summary:
             interval = f" ({show_interval(measures.intervals[name])})" if name in measures.intervals else ""
-            facts.append((title, f"{show_figure(measures.summary[name])}{interval}"))
-    return facts
+            figures.append((title, f"{show_figure(measures.summary[name])}{interval}"))
+    return figures
 
 
 def describe_briefly(measures: pb.Measures) -> str:
@@ -61,8 +66,13 @@ def describe_alone(alone: pb.TrainedAlone) -> str:
     told = describe_briefly(alone.measures)
     if "accuracy" in alone.measures.summary:
         told = ", ".join(filter(None, (f"accuracy {alone.measures.summary['accuracy']:.3f}", told)))
+    return f"{told}; {describe_progress(alone)}"
+
+
+def describe_progress(alone: pb.TrainedAlone) -> str:
+    """How far training alone is."""
     behind = f", {alone.owed_steps} steps behind" if alone.owed_steps else ""
-    return f"{told}; after the work of {alone.rounds} round{'s' if alone.rounds != 1 else ''}{behind}"
+    return f"after the work of {alone.rounds} round{'s' if alone.rounds != 1 else ''}{behind}"
 
 
 def print_classes(measures: pb.Measures) -> None:
@@ -73,7 +83,7 @@ def print_classes(measures: pb.Measures) -> None:
         return
     met = [measures.classes[i] for i in places]
     if any("mae" in one.values for one in met):
-        rows = [(one.class_name, *(_show(one, name) for name in OF_TARGETS)) for one in met]
+        rows = [(one.class_name, *(show_of_class(one, name) for name in OF_TARGETS)) for one in met]
         print()
         print_table(("TARGET", *(f">{title}" for title in OF_TARGETS.values())), rows)
         return
@@ -87,7 +97,7 @@ def _print_counted(met: Sequence[pb.ClassMeasures], places: Sequence[int]) -> No
         (
             one.class_name,
             str(one.num_samples),
-            *(_show(one, name) for name in ("sensitivity", "specificity", "auc", "precision", "f1")),
+            *(show_of_class(one, name) for name in ("sensitivity", "specificity", "auc", "precision", "f1")),
         )
         for one in met
     ]
@@ -119,7 +129,8 @@ def print_published(entry: pb.Round) -> None:
     print_table(("MEMBER", ">SAMPLES", *(f">{TITLES[name].upper()}" for name in told)), rows)
 
 
-def _show(one: pb.ClassMeasures, name: str) -> str:
+def show_of_class(one: pb.ClassMeasures, name: str) -> str:
+    """A figure of a class, with its interval where there is one."""
     if name not in one.values:
         return "-"
     interval = f" ({show_interval(one.intervals[name])})" if name in one.intervals else ""

@@ -925,24 +925,30 @@ class Event(_message.Message):
     def __init__(self, cursor: _Optional[str] = ..., time: _Optional[str] = ..., kind: _Optional[str] = ..., data: _Optional[str] = ..., missed: _Optional[int] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("samples", "top", "wait_s")
+    __slots__ = ("samples", "top", "wait_s", "alone")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TOP_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     samples: bytes
     top: int
     wait_s: float
-    def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    alone: bool
+    def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ..., alone: _Optional[bool] = ...) -> None: ...
 
 class PredictReply(_message.Message):
-    __slots__ = ("applied_round", "run", "predictions")
+    __slots__ = ("applied_round", "run", "predictions", "trained_alone", "alone")
     APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_ALONE_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     applied_round: int
     run: int
     predictions: _containers.RepeatedCompositeFieldContainer[Prediction]
-    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ...) -> None: ...
+    trained_alone: TrainedAlone
+    alone: _containers.RepeatedCompositeFieldContainer[Prediction]
+    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., trained_alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., alone: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ...) -> None: ...
 
 class Prediction(_message.Message):
     __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name", "labels", "values")

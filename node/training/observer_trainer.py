@@ -58,7 +58,7 @@ class ObserverTrainer:
     async def measure(self) -> Measured:
         return Measured()
 
-    async def predict(self, samples: bytes) -> Predicted:
+    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
         raise WorkerFailed("an observer has no model")
 
     async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:

@@ -120,11 +120,14 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """A client's answer about samples: the encoded arrays of `ml.clients.inference`, and the run and the round of the
-    last aggregate in the model that gave it (0: none yet)."""
+    last aggregate in the model that gave it (0: none yet). Where it was asked for and there is such training, how far
+    training alone is, and that model's answer, if it has one."""
 
     answer: bytes
     applied_round: int
     run: int = 1
+    trained_alone: TrainedAlone | None = None
+    alone: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +214,9 @@ class Trainer(Protocol):
         """All that the client's answers to its own test samples show, as it stands. Raises as `predict`."""
         ...
 
-    async def predict(self, samples: bytes) -> Predicted:
-        """Classifies the array `x` of these canonical bytes, and leaves the client as it is.
+    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
+        """Classifies the array `x` of these canonical bytes, if asked by the model trained `alone` too, and leaves the
+        client as it is.
 
         It waits for the end of the call under way, and holds the next one up by no more than itself: of several
         predictions, `train` or `apply` waits for one. Raises AnswerRefused, WorkerDied and WorkerFailed.
@@ -425,7 +429,7 @@ class InlineTrainer:
     async def measure(self) -> Measured:
         return Measured(self._client.measure())
 
-    async def predict(self, samples: bytes) -> Predicted:
+    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
         if self._answer is None:
             raise AnswerRefused("expected a client that can be asked, got one that only trains")
         try:

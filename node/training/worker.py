@@ -10,11 +10,11 @@ any other call, and begins anew behind it. What passes, all JSON but for what is
                        {call: "train", number, round, num_iterations, beacon, me, offers, gone, files} [blobs]
                        {call: "apply", number, round, beacon, me, offers, gone, files} [aggregate, and blobs by digest]
                        {call: "pass_over", number, round}
-                       {call: "predict", number} [samples]
+                       {call: "predict", number, alone} [samples]
                        {call: "score", number, round} [aggregates by place]
                        {call: "cancel", number}    {call: "abandon", number}
-    from the worker    {number, saved, result} [payloads, or answer]  {number, saved, failed: why, spoiled}
-                       of a score the result has losses
+    from the worker    {number, saved, result} [payloads, or answers]  {number, saved, failed: why, spoiled}
+                       of a score the result has losses; of a prediction run, applied_round and alone: how far that is
                        of a training the result has weight, metrics, went_back and files: the paths of payloads too
                        large to pass
                        {number, saved, stopped: true}      {number, saved, abandoned: true}
@@ -160,11 +160,13 @@ class WorkerProcess:
             None if alone is None else TrainedAlone.from_mapping(alone),
         )
 
-    async def predict(self, samples: bytes) -> Predicted:
+    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
         async with self._predicting:
-            reply = await self._request(Call({"call": "predict"}, {"samples": samples}))
+            reply = await self._request(Call({"call": "predict", "alone": alone}, {"samples": samples}))
         result = reply.header["result"]
-        return Predicted(reply.attachments["answer"], result["applied_round"], result["run"])
+        told = None if result["alone"] is None else TrainedAlone.from_mapping(result["alone"])
+        said = reply.attachments.get("alone")
+        return Predicted(reply.attachments["answer"], result["applied_round"], result["run"], told, said)
 
     async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         attachments = {str(place): aggregate for place, aggregate in enumerate(aggregates)}

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chain.store.interface import Faults
+from ml.data.base import Samples
 from ml.errors import Abandoned, MlError, SpecError, Spoiled, Stopped
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from ml.plugins import Plugins
@@ -54,6 +55,7 @@ class Built(NamedTuple):
     device: str
     precision: str = "fp32"
     alone: TrainingAlone | None = None
+    answer_alone: Answer | None = None
 
 
 BuildClient = Callable[[Config, Arrays], Built]  # of a configuration and the initial model
@@ -186,11 +188,19 @@ class Session:
             "alone": None if self.beside is None else self.beside.describe().to_mapping(),
         }
 
-    def predict(self, samples: bytes, should_stop: Callable[[], bool]) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
+    def predict(
+        self, samples: bytes, alone: bool, should_stop: Callable[[], bool]
+    ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `predict`, after which everything is as before. Raises MlError."""
-        answer = self._answer(decode_arrays(samples, len(samples))["x"], should_stop)
+        x = decode_arrays(samples, len(samples))["x"]
+        attachments = {"answer": encode_arrays(self._answer(x, should_stop))}
+        told = None
+        if alone and self.beside is not None:
+            told, answer = self.beside.answer(x, should_stop)
+            attachments |= {} if answer is None else {"alone": encode_arrays(answer)}
         applied_round = self._round if self._phase is Phase.APPLIED else self._round - 1
-        return {"run": self._run, "applied_round": applied_round}, {"answer": encode_arrays(answer)}
+        result = {"run": self._run, "applied_round": applied_round}
+        return {**result, "alone": None if told is None else told.to_mapping()}, attachments
 
     def score(
         self, round_number: int, aggregates: Mapping[str, bytes], should_stop: Callable[[], bool]
@@ -279,7 +289,9 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
         forget_old_runs(checkpoints.directory)
         outgoing_dir, before = Path(config["outgoing_dir"]), _read_before(config)
         before_dir = None if config["before_dir"] is None else Path(config["before_dir"])
-        beside = None if built.alone is None else Beside(built.alone, checkpoints.directory, before_dir)
+        beside = None
+        if built.alone is not None:
+            beside = Beside(built.alone, checkpoints.directory, before_dir, built.answer_alone)
         session = Session(
             built.client,
             built.answer,
@@ -329,7 +341,7 @@ def _answer(calls: Calls, session: Session, frame: Frame) -> None:
             case "score":
                 result = session.score(frame.header["round"], frame.attachments, should_stop)
             case _:
-                result, attachments = session.predict(frame.attachments["samples"], should_stop)
+                result, attachments = session.predict(frame.attachments["samples"], frame.header["alone"], should_stop)
     except Abandoned:
         answer: Mapping[str, Any] = {"abandoned": True}
     except Stopped:
@@ -384,12 +396,20 @@ def build_client(config: Config, initial: Arrays) -> Built:
         raise SpecError(
             "schema", f"expected what {client.spec.name} sends as its plugin here describes it, got another"
         )
+    alone = Alone(client) if config["compare_local"] else None
+    input_format, transform = InputFormat.from_mapping(config["input"]), load_transform(config["data"])
+
+    def answer_with(alone: Alone, x: Samples, should_stop: Callable[[], bool]) -> Arrays:
+        completed = client.complete_input(input_format)
+        return answer(alone.get_client(), completed, x, should_stop, transform=transform)
+
     return Built(
         client,
-        partial(answer, client, InputFormat.from_mapping(config["input"]), transform=load_transform(config["data"])),
+        partial(answer, client, input_format, transform=transform),
         str(client.device),
         client.engine.get_precision(client.device),
-        Alone(client) if config["compare_local"] else None,
+        alone,
+        None if alone is None else partial(answer_with, alone),
     )
 
 

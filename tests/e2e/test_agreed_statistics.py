@@ -75,6 +75,14 @@ async def test_sites_with_unscaled_features_agree_on_constants_and_learn(tmp_pat
         labels = [one["class"] for one in json.loads(asked.out)["predictions"]]
         own = [line.rpartition(",")[2] for line in (tmp_path / "node0.csv").read_text().splitlines()[1:]]
         assert np.mean([a == b for a, b in zip(labels, own, strict=True)]) > 0.8
+        asked = run_command("evaluate", "--config", directory / "node2.yaml", tmp_path / "node0.csv", "--json")
+        assert asked.code == 0, asked.err
+        found = json.loads(asked.out)
+        alone, measures = found["alone"], found["alone"]["measures"]
+        assert 1 <= alone["rounds"] <= ROUNDS
+        assert measures["num_samples"] == len(own) == found["measures"]["num_samples"]
+        assert {"auc", "balanced_accuracy"} <= measures["intervals"].keys()
+        assert {"sensitivity", "specificity", "auc"} <= measures["classes"][0]["intervals"].keys()
     for name in SITES:
         verified = run_command("chain", "verify", "--deep", "--data-dir", net.get_data_dir(name))
         assert verified.code == 0, verified.err + verified.out

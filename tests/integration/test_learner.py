@@ -114,7 +114,7 @@ class SlowTrainer:
     async def measure(self) -> Measured:
         return Measured()
 
-    async def predict(self, samples: bytes) -> Predicted:
+    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
         raise AssertionError
 
     async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:

@@ -16,6 +16,7 @@ from grpc import aio
 from chain.signing import SigningKey, encode_id
 from ml import payload
 from ml.data.inference_files import DEFAULT_LABEL
+from ml.measures.alone import TrainedAlone
 from node.admin import client as admin_client
 from node.admin import predictor
 from node.admin.asking import Labelled
@@ -48,10 +49,12 @@ class Telling(ScriptedTrainer):
         self.counts: list[int] = []
         self.authors: list[int] | None = None
         self.error: Exception | None = None
+        self.alone: TrainedAlone | None = None
+        self.alone_says: int | None = None  # of every sample
         self.is_let = asyncio.Event()
         self.is_let.set()
 
-    async def predict(self, samples: bytes) -> Predicted:
+    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
         await self.is_let.wait()
         if self.error is not None:
             raise self.error
@@ -64,7 +67,17 @@ class Telling(ScriptedTrainer):
         if self.authors is not None:
             answer["authors"] = np.resize(np.array(self.authors, np.int64), len(x))
             answer["distances"] = np.full(len(x), 1.5, np.float32)
-        return Predicted(payload.encode_arrays(answer), max(self.applied, default=0))
+        applied = max(self.applied, default=0)
+        if not alone or self.alone is None:
+            return Predicted(payload.encode_arrays(answer), applied)
+        of_alone = None if self.alone_says is None else payload.encode_arrays(make_same(len(x), self.alone_says))
+        return Predicted(payload.encode_arrays(answer), applied, 1, self.alone, of_alone)
+
+
+def make_same(count: int, label: int) -> payload.Arrays:
+    """An answer to so many samples that gives all of them one class."""
+    probabilities = np.eye(1, NUM_CLASSES, label, dtype=np.float32).repeat(count, axis=0)
+    return {"labels": np.full(count, label, np.int64), "probabilities": probabilities}
 
 
 def make_trainers(first: ScriptedTrainer) -> Sequence[ScriptedTrainer]:
@@ -322,6 +335,46 @@ async def test_the_model_is_measured_on_labelled_samples(tmp_path: Path, capsys:
         code, _, err = await evaluate(capsys, tmp_path, *where)
         assert code == 1
         assert "expected" in err
+
+
+async def test_the_model_trained_alone_is_measured_beside_on_the_same_samples(tmp_path: Path, capsys: Captured) -> None:
+    x = np.zeros((40, 1, 8, 8), np.uint8)
+    said, truth = np.array([0] * 20 + [1] * 20), np.array([0] * 15 + [1] * 25)
+    x[:, 0, 0, 0] = said
+    np.savez(tmp_path / "test.npz", x=x, y=truth)
+    trainer = Telling()
+    async with running(tmp_path, rounds=2, trainers=make_trainers(trainer)) as one:
+        await one.net.wait_for_height(2)
+        where = ("--socket", one.path)
+        code, out, _ = await evaluate(capsys, tmp_path / "test.npz", *where)
+        assert (code, "alone              not compared: set training.compare_local: true" in out) == (0, True)
+        code, out, _ = await evaluate(capsys, tmp_path / "test.npz", *where, "--json", "--resamples", "0")
+        assert (code, json.loads(out)["alone"]) == (0, None)
+
+        trainer.alone = TrainedAlone(rounds=0, owed_steps=30, seconds=0.5)
+        _, out, _ = await evaluate(capsys, tmp_path / "test.npz", *where)
+        assert "alone              no round is done yet, 30 steps to do" in out
+        trainer.alone = TrainedAlone(rounds=1, owed_steps=0, seconds=0.5, failure="it diverged")
+        _, out, _ = await evaluate(capsys, tmp_path / "test.npz", *where)
+        assert "alone              training alone has ended: it diverged" in out
+
+        trainer.alone, trainer.alone_says = TrainedAlone(rounds=2, owed_steps=9, seconds=0.5), 1
+        _, out, _ = await evaluate(capsys, tmp_path / "test.npz", *where)
+        lines = [line.split() for line in out.splitlines()]
+        assert ["alone", "after", "the", "work", "of", "2", "rounds,", "9", "steps", "behind"] in lines
+        assert ["accuracy", "0.875", "(0.739", "to", "0.945)", "0.625", "(0.470", "to", "0.758)"] in lines
+        missed = next(i for i, line in enumerate(lines) if line[:2] == ["0", "federation"])
+        assert lines[missed][2:4] == ["15", "1.000"]  # sensitivity
+        assert lines[missed + 1][:2] == ["alone", "0.000"]
+        assert ["alone", "0", "15"] in lines  # as they were confused: all 15 of class 0 were called 1
+        code, out, _ = await evaluate(capsys, tmp_path / "test.npz", *where, "--json", "--resamples", "100")
+        shown = json.loads(out)
+        assert (shown["alone"]["rounds"], shown["alone"]["owed_steps"], shown["alone"]["failure"]) == (2, 9, None)
+        assert shown["alone"]["measures"]["summary"]["accuracy"] == 0.625
+        assert shown["measures"]["summary"]["accuracy"] == 0.875
+        many = payload.encode_arrays({"x": np.zeros((1639, 1, 8, 8), np.uint8)})
+        with pytest.raises(InvalidRequest, match="expected at most 1638 in one request, got 1639"):
+            await one.ask(lambda node: node.predict(many, NUM_CLASSES, PATIENCE_S, alone=True))
 
 
 async def test_a_directory_of_classes_is_evaluated_and_one_answer_to_all_is_told(

@@ -12,7 +12,9 @@ import torch
 from ml.clients.alone import TrainingAlone
 from ml.clients.build import Federation, make_clients
 from ml.clients.client import Client
+from ml.clients.inference import answer
 from ml.data import get_classes, get_default_input
+from ml.data.base import InputFormat
 from ml.payload import Arrays
 
 MODEL = {"name": "mlp", "hidden": [16]}
@@ -125,3 +127,19 @@ def test_of_other_methods_too(method: str) -> None:
     work_off(alone)
     measures = alone.describe().measures
     assert measures is not None
+
+
+def test_it_answers_as_it_stands_and_goes_on_as_if_nobody_had_asked() -> None:
+    one, other = TrainingAlone(make_client()), TrainingAlone(make_client())
+    form = InputFormat.from_mapping(get_default_input({"format": "digits"}, MODEL))
+    x = np.zeros((3, 1, 8, 8), np.uint8)
+    for alone in (one, other):
+        alone.owe(1, 7)
+    untrained = answer(one.get_client(), form, x)["probabilities"]
+    for _ in range(4):
+        one.step()
+        half = answer(one.get_client(), form, x)["probabilities"]
+    assert not np.array_equal(half, untrained)
+    work_off(one)
+    work_off(other)
+    check_same(one.state_arrays(), other.state_arrays())
