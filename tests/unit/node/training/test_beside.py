@@ -1,4 +1,4 @@
-"""What a worker says of samples by the model trained alone: once a round is done, and never in the way of its own."""
+"""Answers of a worker by the model trained alone: once a round is done, and never in the way of its own."""
 
 from __future__ import annotations
 
