@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from sklearn.datasets import load_digits
 
 from support.federation.real_nodes import Federation, make_federation, run_command
 
@@ -31,6 +34,7 @@ async def test_a_site_sees_what_it_would_have_without_the_others(tmp_path: Path)
         assert alone["failure"] is None
         shown = run_command("rounds", "show", statuses["node0"]["measured_round"], "-c", file)
         assert "after the work of" in shown.out
+        check_evaluation(tmp_path, file)
         assert await net.stop("node0") == 0
         before = _count(statuses["node0"])
         await net.start("node0")
@@ -41,6 +45,23 @@ async def test_a_site_sees_what_it_would_have_without_the_others(tmp_path: Path)
         assert _count(after) >= before
         assert await net.check_agreement() > 3
     assert (directory / "data/node0/checkpoints/run-1/alone/trained.safetensors").exists()
+
+
+def check_evaluation(tmp_path: Path, config: Path) -> None:
+    """On samples of one's own both models are measured."""
+    digits = load_digits()
+    x = digits.images[:200, None].astype(np.float32) / 16
+    np.savez(tmp_path / "own.npz", x=x, y=digits.target[:200])
+    done = run_command("evaluate", tmp_path / "own.npz", "-c", config, "--json")
+    found = json.loads(done.out)
+    assert found["alone"]["measures"]["num_samples"] == found["measures"]["num_samples"] == 200
+    both = [found["measures"]["summary"]["accuracy"], found["alone"]["measures"]["summary"]["accuracy"]]
+    assert 0.1 < both[1] <= 1
+    assert both[0] != both[1]  # they are two models
+    assert found["alone"]["rounds"] >= 3
+    done = run_command("evaluate", tmp_path / "own.npz", "-c", config)
+    assert "FEDERATION" in done.out
+    assert sum(line.split()[:1] == ["alone"] for line in done.out.splitlines()) == 21  # how far, and each class twice
 
 
 def _count(status: dict[str, object]) -> int:
