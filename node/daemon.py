@@ -383,6 +383,7 @@ def _make_transport(
             listen=network.listen,
             peers=book.get_all(),
             dial_out=network.dial_out,
+            proxy=network.proxy,
             tls=network.tls,
             limits=make_limits(network),
             connections=connections,

@@ -177,6 +177,8 @@ def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
     if network.tls == "off":
         places: dict[Keys, str] = {("network", "listen"): network.listen}
         places |= {("network", "peers", i): peer.split("@", 1)[1] for i, peer in enumerate(network.peers)}
+        if network.proxy is not None:
+            places["network", "proxy"] = network.proxy
         for keys, address in places.items():
             if not is_on_loopback(address):
                 found.append((keys, f"expected a loopback address, since network.tls is off (got {address!r})"))

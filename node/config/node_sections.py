@@ -19,6 +19,7 @@ from node.config.value_types import (
     ListenAddress,
     Name,
     Peer,
+    ProxyAddress,
     Seed,
     SocketPath,
     Threads,
@@ -101,6 +102,7 @@ class NetworkSection(Section):
     dial_out: bool = False  # nobody dials this node: it does not listen for peers
     listen: Annotated[ListenAddress, Field(validate_default=True)] = NOT_SAID  # required, unless it dials out
     advertise: DialledAddress | None = None
+    proxy: ProxyAddress | None = None  # peers are dialled through it, by HTTP CONNECT
     tls: Literal["mutual", "off"] = "mutual"
     peers: tuple[Peer, ...] = ()
     limits: LimitsSection = LimitsSection()

@@ -69,6 +69,12 @@ def _validate_socket(path: Path) -> Path:
     return path
 
 
+def _validate_proxy(text: str) -> str:
+    if "@" in text or "://" in text:
+        raise ValueError("expected host:port of an HTTP proxy that asks for no password (what was given is not shown)")
+    return validate_dialled(text)
+
+
 def _validate_digest(text: str) -> str:
     if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
         raise ValueError("expected 64 hexadecimal digits")
@@ -79,6 +85,7 @@ FilePath = Annotated[Path, AfterValidator(_resolve)]
 SocketPath = Annotated[Path, AfterValidator(_resolve), AfterValidator(_validate_socket)]
 ListenAddress = Annotated[str, AfterValidator(_validate_listen)]
 DialledAddress = Annotated[str, AfterValidator(validate_dialled)]
+ProxyAddress = Annotated[str, AfterValidator(_validate_proxy)]
 NodeId = Annotated[str, AfterValidator(_validate_id)]
 Peer = Annotated[str, AfterValidator(_validate_peer)]
 Digest = Annotated[str, AfterValidator(_validate_digest)]

@@ -16,9 +16,9 @@ import grpc
 
 from chain.block import Digest, Id
 from chain.signing import SigningKey, encode_id
-from node.addresses import parse_address
+from node.p2p.proxy import ProxyFailed, dial
 from node.p2p.tls import MutualTls, UnknownCaller, get_server_name, identify
-from node.p2p.transport.channel import PEER_KEY
+from node.p2p.transport.channel import PEER_KEY, get_way
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc
 
@@ -56,14 +56,17 @@ class Greeting:
     rtt_s: float
 
 
-def probe_peer(key: SigningKey, peer: Id, address: str, *, tls: bool = True) -> Greeting | None:
-    """The greeting of `peer` at `address`; None where it is there and runs a version that has none. Raises ProbeFailed.
+def probe_peer(
+    key: SigningKey, peer: Id, address: str, *, tls: bool = True, proxy: str | None = None
+) -> Greeting | None:
+    """The greeting of `peer` at `address`, dialled through `proxy` if there is one; None where it is there and runs a
+    version that has none. Raises ProbeFailed.
 
     Without `tls` whoever answers is taken for the peer.
     """
-    _reach(address)
+    _reach(address, proxy)
     if tls:
-        found = identify_server(address)
+        found = identify_server(address, proxy)
         if found is None:
             raise WrongPeer(
                 f"{address}: something answers that is no fednode", "correct the address, or what listens there"
@@ -73,12 +76,14 @@ def probe_peer(key: SigningKey, peer: Id, address: str, *, tls: bool = True) -> 
                 f"{address}: expected {encode_id(peer)}, {encode_id(found)} answers",
                 "correct id or address under network.peers (fednode id --peer prints them on the peer's machine)",
             )
-    return _greet(key, peer, address, tls=tls)
+    return _greet(key, peer, address, tls=tls, proxy=proxy)
 
 
-def _reach(address: str) -> None:
+def _reach(address: str, proxy: str | None) -> None:
     try:
-        socket.create_connection(parse_address(address), timeout=STEP_S).close()
+        dial(address, proxy, STEP_S).close()
+    except ProxyFailed as error:
+        raise NotReached(str(error), error.advice) from error
     except ConnectionRefusedError as error:
         raise NotReached(f"{address}: nobody listens there", "start the peer, or correct its address") from error
     except TimeoutError as error:
@@ -93,7 +98,7 @@ def _reach(address: str) -> None:
         raise NotReached(f"{address}: {error.strerror or error}", "look at routes and firewalls") from error
 
 
-def identify_server(address: str) -> Id | None:
+def identify_server(address: str, proxy: str | None = None) -> Id | None:
     """Whose identity answers at `address` under TLS; None where it is no node's. Raises NotReached."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -101,12 +106,14 @@ def identify_server(address: str) -> Id | None:
     context.set_alpn_protocols(["h2"])
     try:
         with (
-            socket.create_connection(parse_address(address), timeout=STEP_S) as raw,
+            dial(address, proxy, STEP_S) as raw,
             context.wrap_socket(raw) as secured,
         ):
             certificate = secured.getpeercert(binary_form=True)
     except ssl.SSLError:
         return None
+    except ProxyFailed as error:
+        raise NotReached(str(error), error.advice) from error
     except OSError as error:  # closed or silent in the middle of a handshake: not one of us
         if isinstance(error, ConnectionRefusedError):
             raise NotReached(f"{address}: nobody listens there", "start the peer, or correct its address") from error
@@ -117,26 +124,27 @@ def identify_server(address: str) -> Id | None:
         return None
 
 
-def find_twin(key: SigningKey, addresses: Iterable[str]) -> str | None:
+def find_twin(key: SigningKey, addresses: Iterable[str], proxy: str | None = None) -> str | None:
     """The first of `addresses` at which a node answers under our own key."""
     for address in addresses:
         try:
-            if identify_server(address) == key.id:
+            if identify_server(address, proxy) == key.id:
                 return address
         except NotReached:
             continue
     return None
 
 
-def _greet(key: SigningKey, peer: Id, address: str, *, tls: bool) -> Greeting | None:
-    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0), ("grpc.enable_retries", 0)]
+def _greet(key: SigningKey, peer: Id, address: str, *, tls: bool, proxy: str | None) -> Greeting | None:
+    dialled, way = get_way(address, proxy)
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0), *way]
     metadata: tuple[tuple[str, str], ...] = ()
     if tls:
         named = [*options, ("grpc.ssl_target_name_override", get_server_name(peer))]
         credentials = MutualTls(key, {peer}).make_channel_credentials(peer)
-        channel = grpc.secure_channel(address, credentials, options=named)
+        channel = grpc.secure_channel(dialled, credentials, options=named)
     else:
-        channel = grpc.insecure_channel(address, options=options)
+        channel = grpc.insecure_channel(dialled, options=options)
         metadata = ((PEER_KEY, encode_id(key.id)),)
     with channel:
         stub: peer_pb2_grpc.PeerStub = peer_pb2_grpc.PeerStub(channel)

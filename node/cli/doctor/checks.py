@@ -25,7 +25,7 @@ from node.cli.doctor.findings import Finding, Verdict, fail, ok, warn
 from node.cli.doctor.listeners import check_admin, check_http, check_port, find_existing
 from node.cli.doctor.membership import Roster, check_membership, read_addresses, read_roster
 from node.cli.doctor.model import check_model
-from node.cli.doctor.reach import check_reach, read_connections
+from node.cli.doctor.reach import check_proxy, check_reach, read_connections
 from node.config.federation import Federation, read_join_file
 from node.config.genesis_file import check_initial_model, read_genesis
 from node.config.identity import open_identity
@@ -313,11 +313,12 @@ def _check_peers(
     known = {*roster.members, *roster.observers} - {key.id}
     addresses = {peer: at for peer, at in read_addresses(config, genesis).items() if peer in known}
     names, num_members = roster.members, len(roster.members)
-    uses_tls = config.network.tls == "mutual"
+    uses_tls, proxy = config.network.tls == "mutual", config.network.proxy
+    yield from check_proxy(proxy)
 
     def probe(peer: bytes) -> Greeting | ProbeFailed | None:
         try:
-            return probe_peer(key, peer, addresses[peer], tls=uses_tls)
+            return probe_peer(key, peer, addresses[peer], tls=uses_tls, proxy=proxy)
         except ProbeFailed as error:
             return error
 
@@ -356,7 +357,9 @@ def _check_twin(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterat
         except OSError:
             return  # what listens there is spoken of at the port
     own = config.network.get_addresses(genesis).get(key.id)
-    twin = find_twin(key, dict.fromkeys(address for address in (config.network.advertise, own) if address))
+    twin = find_twin(
+        key, dict.fromkeys(address for address in (config.network.advertise, own) if address), config.network.proxy
+    )
     if twin is not None:
         advice = "stop that one first: two nodes with one key are convicted of signing twice"
         yield fail("key in use", f"{twin}: a node with this node's key runs already", advice)

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 
 from chain.block import Id
 from chain.signing import decode_id
-from node.cli.doctor.findings import Finding, ok, warn
+from node.cli.doctor.findings import Finding, fail, ok, warn
 from node.config.node_config import NodeConfig
 from node.errors import NodeError
+from node.p2p.proxy import ProxyFailed, reach_proxy
 
+PROXY_S = 5.0
 WAYS = {"dialled": "dialled from here", "accepted": "dialled from there"}
 
 
@@ -25,6 +27,19 @@ def read_connections(config: NodeConfig) -> dict[Id, str]:
             return {decode_id(peer.id): peer.direction for peer in client.list_peers() if peer.HasField("direction")}
     except NodeError:  # it is on its way up or down: what is wrong with it is said elsewhere
         return {}
+
+
+def check_proxy(proxy: str | None) -> Iterator[Finding]:
+    """Whether the proxy is there through which peers are dialled; what it makes of each address is told with the
+    peer."""
+    if proxy is None:
+        return
+    try:
+        reach_proxy(proxy, PROXY_S).close()
+    except ProxyFailed as error:
+        yield fail("proxy", str(error), error.advice)
+    else:
+        yield ok("proxy", f"peers are dialled through {proxy}, which accepts connections")
 
 
 def check_reach(

@@ -29,7 +29,6 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),  # else a ping's own minute counts
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.compression_enabled_algorithms_bitset", 1),  # the identity alone
@@ -41,11 +40,12 @@ _OPTIONS = (
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The identity under which this node dials. `tls` is None where TLS is off. A connection may take `connect_s` to
-    come about."""
+    come about. With a `proxy`, `host:port`, everyone is dialled through it; it is asked by HTTP CONNECT."""
 
     me: Id
     tls: MutualTls | None
     connect_s: float = CONNECT_S
+    proxy: str | None = None
 
     def get_leaf(self) -> Leaf | None:
         return None if self.tls is None else self.tls.get_leaf()
@@ -55,15 +55,26 @@ class Caller:
 
     def open_channel(self, peer: Id, address: str) -> grpc.aio.Channel:
         """A channel on which nobody but `peer` answers. It connects with the first call, and again by itself."""
+        dialled, way = get_way(address, self.proxy)
         options: list[tuple[str, str | int]] = [
             *_OPTIONS,
+            *way,
             ("grpc.max_reconnect_backoff_ms", int(get_last_retry_s(address) * 1000)),
             ("grpc.min_reconnect_backoff_ms", int(self.connect_s * 1000)),
         ]
         if self.tls is None:
-            return grpc.aio.insecure_channel(address, options=options)
+            return grpc.aio.insecure_channel(dialled, options=options)
         options.append(("grpc.ssl_target_name_override", get_server_name(peer)))
-        return grpc.aio.secure_channel(address, self.tls.make_channel_credentials(peer), options=options)
+        return grpc.aio.secure_channel(dialled, self.tls.make_channel_credentials(peer), options=options)
+
+
+def get_way(address: str, proxy: str | None) -> tuple[str, tuple[tuple[str, str | int], ...]]:
+    """What to dial to come to `address`, and the options that go with it. gRPC's own option for a proxy would let the
+    environment name exceptions: no variable changes which way peers are dialled."""
+    plain = ("grpc.enable_http_proxy", 0)
+    if proxy is None:
+        return address, (plain,)
+    return proxy, (plain, ("grpc.http_connect_server", address))
 
 
 def get_last_retry_s(address: str) -> float:

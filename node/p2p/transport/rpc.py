@@ -69,10 +69,11 @@ class ConnectionLimits:
 class RpcTransport:
     """One node's end. See `node.p2p.transport.base.Transport`.
 
-    With `dial_out` it does not listen, and dials everyone whose address is known at once. `peers` gives the address of
-    everyone to dial at first; with those of `admission` they are let in until `admit` says otherwise. With `tls` off
-    callers are believed, on loopback only. `limits` are what one peer may send, and how fast. `chain_id` is what peers
-    are told that ask who answers. `on_call` hears of every call of a peer that has ended.
+    With `dial_out` it does not listen, and dials everyone whose address is known at once. It dials through `proxy`,
+    `host:port`, if there is one, which also resolves names. `peers` gives the address of everyone to dial at first;
+    with those of `admission` they are let in until `admit` says otherwise. With `tls` off callers are believed, on
+    loopback only. `limits` are what one peer may send, and how fast. `chain_id` is what peers are told that ask who
+    answers. `on_call` hears of every call of a peer that has ended.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class RpcTransport:
         peers: Mapping[Id, str],
         *,
         dial_out: bool = False,
+        proxy: str | None = None,
         admission: Admission = NOBODY,
         tls: Literal["mutual", "off"] = "mutual",
         limits: RateLimits | None = None,
@@ -102,7 +104,7 @@ class RpcTransport:
         self.tls = MutualTls(identity, ()) if tls == "mutual" else None
         self.bans = bans if bans is not None else Bans(time.monotonic)
         self.boundary = boundary if boundary is not None else Boundary()
-        self._caller = Caller(self._me, self.tls, connections.connect_s)
+        self._caller = Caller(self._me, self.tls, connections.connect_s, proxy)
         self._limits = limits if limits is not None else RateLimits()
         self._connections = connections
         self._chain_id = chain_id

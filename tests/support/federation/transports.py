@@ -74,12 +74,14 @@ class RpcNet:
         members: Collection[Id] = (),
         observers: Collection[Id] = (),
         recorder: Recorder | None = None,
+        proxy: str | None = None,
     ) -> RpcNode:
         clock = HandClock()
         transport = RpcTransport(
             key,
             listen,
             peers,
+            proxy=proxy,
             admission=Admission(members, observers),
             tls=self.tls,
             limits=self.limits,

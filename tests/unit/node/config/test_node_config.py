@@ -290,6 +290,19 @@ def test_peers_are_ids_with_addresses_each_once(tmp_path: Path) -> None:
         assert f"network.peers.0: {message}" in problem
 
 
+def test_a_proxy_is_an_address_without_a_password_that_is_printed_nowhere(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    assert load_config(path, ["network.proxy=proxy.example:3128"]).network.proxy == "proxy.example:3128"
+    for wrong in ("user:hunter2@proxy:3128", "http://proxy:3128"):
+        [problem] = complain(path, f"network.proxy={wrong}")
+        assert "network.proxy: expected host:port of an HTTP proxy that asks for no password" in problem
+        assert "hunter2" not in problem
+    [problem] = complain(path, "network.proxy=proxy.example:0")
+    assert "port of at least 1" in problem
+    [problem] = complain(path, "network.proxy=proxy.example:3128", "network.tls=off")
+    assert "network.proxy: expected a loopback address" in problem
+
+
 def test_a_node_that_dials_out_needs_no_place_to_listen_and_has_no_address(tmp_path: Path) -> None:
     path = write(tmp_path, SMALL.replace('listen: "127.0.0.1:0"', "dial_out: true"))
     network = load_config(path).network
