@@ -72,6 +72,7 @@ class PeerView:
         if traffic is not None:
             shown.bytes_sent, shown.bytes_received = traffic.bytes_sent, traffic.bytes_received
             shown.messages_sent, shown.messages_received = traffic.messages_sent, traffic.messages_received
+            shown.batches_sent = traffic.batches_sent
             shown.dropped, shown.refused, shown.waits = traffic.dropped, traffic.refused, traffic.waits
         refusals = self._service.get_refusals().get(peer.id, Refusals())
         shown.not_taken.update({reason.value: count for reason, count in refusals.items()})

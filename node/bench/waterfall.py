@@ -28,11 +28,17 @@ from node.testnet.layout import Testnet, TestnetSpec
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """What one node has spent by a height: seconds of CPU by process, and messages sent."""
+    """What one node has spent by a height: seconds of CPU by process, messages sent, and the batches they went in."""
 
     height: int
     cpu_s: Mapping[str, float]
     messages: int
+    batches: int
+
+    def compare(self, before: _Spent, name: str) -> float:
+        """So many a round more."""
+        more: float = getattr(self, name) - getattr(before, name)
+        return more / (self.height - before.height)
 
 
 def run_waterfall(spec: TestnetSpec, *, report: Report) -> dict[str, Any]:
@@ -62,9 +68,10 @@ def _measure(testnet: Testnet) -> dict[str, Any]:
         "round_s": describe_spread([after - before for before, after in itertools.pairwise(times)][WARM_UP:]),
         "steps": describe_steps([record["steps"] for record in records]),
         "cpu_s": describe_cpu(spent),
-        "messages": statistics.mean(
-            (after.messages - before.messages) / (after.height - before.height) for before, after in spent
-        ),
+        **{
+            name: statistics.mean(after.compare(before, name) for before, after in spent)
+            for name in ("messages", "batches")
+        },
     }
 
 
@@ -75,12 +82,13 @@ async def _look(process: NodeProcess) -> _Spent:
         "worker": read_cpu_s(status["worker_pid"]),
         "miner": sum(read_cpu_s(pid) for pid in status["miner_pids"]),
     }
-    return _Spent(status["height"], cpu_s, await asyncio.to_thread(_count_messages, process))
+    return _Spent(status["height"], cpu_s, *await asyncio.to_thread(_count_sent, process))
 
 
-def _count_messages(process: NodeProcess) -> int:
+def _count_sent(process: NodeProcess) -> tuple[int, int]:
     with AdminClient(process.socket) as admin:
-        return sum(peer.messages_sent for peer in admin.list_peers())
+        peers = admin.list_peers()
+    return sum(peer.messages_sent for peer in peers), sum(peer.batches_sent for peer in peers)
 
 
 def _read_records(testnet: Testnet) -> list[Mapping[str, Any]]:

@@ -7,6 +7,7 @@ for ever. It is held, and looked at again.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import inf
 
 from chain.block import Block, Id
@@ -39,14 +40,14 @@ class Candidates:
 
     # ---- which are kept
 
-    def has_room_for(self, block: Block) -> bool:
+    def has_room_for(self, block: Block, coming: Collection[Id] = ()) -> bool:
         """Two of each miner are kept (I6), and whatever the votes have asked for: a miner that made three must not be
         able to leave its quorum without the one that was locked. Votes ask for a proposal once a view, so this stays
-        small."""
+        small. Those of the miner that are `coming` count as if they were here."""
         if block.id in self._wanted:
             return True
-        rivals = sum(other.header.miner == block.header.miner for other in self.blocks.values())
-        return rivals < MAX_CANDIDATES_PER_MINER
+        rivals = {other.id for other in self.blocks.values() if other.header.miner == block.header.miner}
+        return len(rivals.union(coming)) < MAX_CANDIDATES_PER_MINER
 
     def find_rival(self, block: Block) -> Block | None:
         """Another block of the same miner: both are evidence."""

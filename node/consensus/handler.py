@@ -89,6 +89,7 @@ class PeerHandler:
         self._boundary = boundary
         self._next: dict[Hashable, Contribution | Block | Vote] = {}
         self._heard: set[tuple[Id, bool]] = set()  # who has said of this height that it contributes, or does not
+        self._posted: dict[Id, set[Id]] = {}  # candidates of this height by miner: a batch comes in between two turns
 
     @property
     def num_kept(self) -> int:
@@ -102,6 +103,7 @@ class PeerHandler:
         self._authenticator.on_height(height, self._current.tip.state)
         self._pushed.on_height(height)
         self._heard.clear()
+        self._posted.clear()
 
     def release(self) -> None:
         """What was kept for this height goes into it now."""
@@ -272,8 +274,9 @@ class PeerHandler:
                     knows_approval=self._proposals.knows,
                     is_verified=True,
                 )
-                if not machine.has_room(thing):
+                if not self._has_room(thing):
                     return False
+                self._posted.setdefault(thing.header.miner, set()).add(thing.id)
                 self._current.post(height, actions.CandidateSeen(thing))
         return True
 
@@ -283,7 +286,8 @@ class PeerHandler:
             slot = _get_next_slot(thing)
             return slot is not None and slot not in self._next
         machine = self._current.machine
-        return machine is not None and machine.has_room(thing)
+        coming = self._posted.get(thing.header.miner, ()) if isinstance(thing, Block) else ()
+        return machine is not None and machine.has_room(thing, coming)
 
     def _keep(self, thing: Contribution | Block | Vote) -> bool:
         """One contribution and one candidate a member, and the votes of the first views."""

@@ -184,14 +184,15 @@ class RoundMachine:
         """By candidate, why it is not one to prevote in view 0, or at all."""
         return self._candidates.objections
 
-    def has_room(self, thing: Contribution | Block | Vote) -> bool:
+    def has_room(self, thing: Contribution | Block | Vote, coming: Collection[Id] = ()) -> bool:
         """Whether this would be taken in, were it authentic: of an author whose two contributions are evidence against
-        it no third one is, of a miner no third candidate, and votes are bounded by the book they go into."""
+        it no third one is, of a miner no third candidate, and votes are bounded by the book they go into. `coming` are
+        the ids of candidates of the same miner that were taken in and have not had their turn."""
         match thing:
             case Contribution(author=author):
                 return self._has_round and self._collecting.has_room_for(author)
             case Block():
-                return self._candidates.has_room_for(thing)
+                return self._candidates.has_room_for(thing, coming)
             case Vote():
                 return True
 

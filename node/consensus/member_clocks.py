@@ -14,7 +14,7 @@ from chain.block import Id
 from chain.state import State
 from node.clock import Clock
 from node.consensus.current import CurrentRound
-from node.p2p.clock_skew import ENOUGH_TO_TELL, compute_lower_median, compute_skews_s, describe_skew, is_wrong
+from node.p2p.clock_skew import ENOUGH_TO_TELL, compute_skews_s, describe_skew, is_wrong
 
 FORGET_S = 60.0  # after a member's last status
 SETTLE_S = 10.0  # for so long a reading that shows an earlier time, as of a status that was held up, changes nothing
@@ -37,6 +37,8 @@ class MemberClocks:
         self._me = me
         self._clock = clock
         self._readings: dict[Id, _Reading] = {}
+        self._sorted: tuple[State, list[float]] | None = None  # of whom, and what `_sort_others` gave
+        self._forget_s = 0.0  # when one of them is too old
 
     @property
     def _state(self) -> State:
@@ -50,11 +52,31 @@ class MemberClocks:
         before, new = self._readings.get(member), _Reading(time_ms - now_s * 1000, now_s)
         if before is None or new.ahead_ms >= before.ahead_ms or now_s - before.at_s > SETTLE_S:
             self._readings[member] = new
+            self._sorted = None
 
     def now_ms(self) -> int:
-        """The time that candidates are judged by: this node's own, or the lower median where that is later."""
-        clocks = self._get_clocks_ms().values()
-        return max(self._clock.now_ms(), round(compute_lower_median(clocks)) if clocks else 0)
+        """The time that candidates are judged by: this node's own, or the lower median where that is later.
+
+        It is asked at every event. Where the median is later than the own clock, which counts, it is the other that is
+        next below the middle.
+        """
+        ahead_ms, own_ms = self._sort_others(), self._clock.now_ms()
+        counts = self._state.index_of(self._me) is not None
+        place = len(ahead_ms) // 2 - 1 if counts else (len(ahead_ms) - 1) // 2
+        return own_ms if place < 0 else max(own_ms, round(ahead_ms[place] + self._clock.monotonic() * 1000))
+
+    def _sort_others(self) -> list[float]:
+        """How far the other members' clocks are ahead of this node's steady one, sorted."""
+        state, now_s = self._state, self._clock.monotonic()
+        if self._sorted is None or self._sorted[0] is not state or now_s > self._forget_s:
+            known = [
+                reading
+                for member, reading in self._readings.items()
+                if now_s - reading.at_s <= FORGET_S and state.index_of(member) is not None
+            ]
+            self._forget_s = min((reading.at_s for reading in known), default=now_s) + FORGET_S
+            self._sorted = state, sorted(reading.ahead_ms for reading in known)
+        return self._sorted[1]
 
     def get_skews_s(self) -> Mapping[Id, float]:
         """Seconds by which each clock is ahead of the median, this node's own among them, if there is any other."""

@@ -269,7 +269,7 @@ class ListPeersReply(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerView, _Mapping]]] = ...) -> None: ...
 
 class PeerView(_message.Message):
-    __slots__ = ("id", "name", "address", "added", "member", "role", "connected", "direction", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "dropped", "refused", "banned_s", "banned_for", "abstains", "waits", "clock_ahead_s", "credit", "not_awaited", "not_taken", "version", "protocol", "through")
+    __slots__ = ("id", "name", "address", "added", "member", "role", "connected", "direction", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "batches_sent", "dropped", "refused", "banned_s", "banned_for", "abstains", "waits", "clock_ahead_s", "credit", "not_awaited", "not_taken", "version", "protocol", "through")
     class NotTakenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -296,6 +296,7 @@ class PeerView(_message.Message):
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_SENT_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_SENT_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     BANNED_S_FIELD_NUMBER: _ClassVar[int]
@@ -328,6 +329,7 @@ class PeerView(_message.Message):
     bytes_received: int
     messages_sent: int
     messages_received: int
+    batches_sent: int
     dropped: int
     refused: int
     banned_s: float
@@ -341,7 +343,7 @@ class PeerView(_message.Message):
     version: str
     protocol: int
     through: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., added: _Optional[bool] = ..., member: _Optional[bool] = ..., role: _Optional[str] = ..., connected: _Optional[bool] = ..., direction: _Optional[str] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ..., abstains: _Optional[bool] = ..., waits: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., credit: _Optional[float] = ..., not_awaited: _Optional[str] = ..., not_taken: _Optional[_Mapping[str, int]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., through: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., added: _Optional[bool] = ..., member: _Optional[bool] = ..., role: _Optional[str] = ..., connected: _Optional[bool] = ..., direction: _Optional[str] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., batches_sent: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ..., abstains: _Optional[bool] = ..., waits: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., credit: _Optional[float] = ..., not_awaited: _Optional[str] = ..., not_taken: _Optional[_Mapping[str, int]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., through: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetHeadRequest(_message.Message):
     __slots__ = ("include_payloads",)

@@ -12,6 +12,7 @@ from bench.commands.catch_up import bench_catch_up
 from bench.commands.flood import bench_flood
 from bench.commands.join import bench_join
 from bench.commands.ledger import bench_ledger
+from bench.commands.link import bench_link
 from bench.commands.methods import bench_methods
 from bench.commands.share import bench_share
 from bench.commands.simulate import bench_simulate
@@ -28,6 +29,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "flood": bench_flood,
     "join": bench_join,
     "ledger": bench_ledger,
+    "link": bench_link,
     "methods": bench_methods,
     "share": bench_share,
     "simulate": bench_simulate,

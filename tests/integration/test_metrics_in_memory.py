@@ -169,7 +169,7 @@ def test_a_member_that_has_gone_is_missing_and_its_quorum_too(tmp_path: Path) ->
         async with observed(tmp_path) as one:
             await one.net.wait_for_height(1)
             await one.net.crash("node3")
-            await asyncio.sleep(1)
+            await asyncio.sleep(2)  # until the others say no more that they are connected with it
             assert one.scrape().get("fednode_peers", state="missing") == 1
             assert one.scrape().get("fednode_stalled") == 0
             await one.net.crash("node2")

@@ -16,7 +16,7 @@ def show_waterfall(figures: dict[str, Any]) -> None:
     print(f"ratio          {figures['ratio']:.2f}")
     cpu = "  ".join(f"{process} {1000 * cpu_s:.1f}" for process, cpu_s in figures["cpu_s"].items())
     print(f"CPU, ms        {cpu}   a node and round")
-    print(f"messages       {figures['messages']:.1f} a node and round")
+    print(f"messages       {figures['messages']:.1f} a node and round, in {figures['batches']:.1f} batches")
     whole_s = max(step["at_s"] for step in steps)
     for step in steps:
         bar = draw_bar(step["at_s"] - step["took_s"], step["at_s"], whole_s)

@@ -153,11 +153,13 @@ class KindCounters:
 class TrafficCounters:
     """Traffic with one peer since the start, by kind: the names of `MessageKind` in lower case, `blocks`, `blob`.
 
+    Messages that travel together are one of the `batches`.
     `dropped` counts what we did not send (queue full, peer away), `refusals` by reason what we did not take, and
     `waits` how often we stopped reading for a while because it came too fast.
     """
 
     kinds: dict[str, KindCounters] = field(default_factory=dict)
+    batches_sent: int = 0
     dropped: int = 0
     refusals: Refusals = field(default_factory=Refusals)
     waits: int = 0

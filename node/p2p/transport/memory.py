@@ -259,7 +259,8 @@ class MemoryTransport:
         messages: list[Message] = []
         while (message := outbox.pop(self._get_time_s())) is not None:
             messages.append(message)
-        self._send(there, messages)
+        if messages:
+            self._send(there, messages)
         wait_s = outbox.get_wait_s(self._get_time_s())
         if wait_s is not None:
             self._drain_later(peer, wait_s)
@@ -267,6 +268,7 @@ class MemoryTransport:
     def _send(self, there: MemoryTransport, messages: Iterable[Message]) -> None:
         """Those that arrive together."""
         network, arriving = self._network, list[Message]()
+        self._get_counters(there.me).batches_sent += 1
         for message in messages:
             self._get_counters(there.me).add_sent(KIND_NAMES[message.kind], len(message.data) + FRAMING_BYTES)
             copies = 2 if network.random.random() < network.duplicate else 1

@@ -60,6 +60,7 @@ class Sender:
             if messages:
                 async with asyncio.timeout(self._limits.write_s):
                     await write(pb.Batch(messages=[to_pb(message) for message in messages]))
+                self.counters.batches_sent += 1
                 framing = FRAMING_BYTES
                 for message in messages:
                     size = len(message.data) + ENVELOPE_BYTES + framing

@@ -41,7 +41,7 @@ class Node:
         terms = {"classes": self._classes, "input": {"shape": [2, 1, 1]}}
         return [pb.RunView(number=2, terms=json.dumps(terms))]
 
-    def predict(self, samples: bytes, top: int, wait_s: float) -> pb.PredictReply:
+    def predict(self, samples: bytes, top: int, wait_s: float, *, alone: bool = False) -> pb.PredictReply:
         x = payload.decode_arrays(samples, len(samples))["x"]
         self.counts.append(len(x))
         labels = (x[:, 0, 0, 0] > 0).astype(int)

@@ -56,10 +56,12 @@ def test_each_step_is_a_line_with_what_it_is(capsys: pytest.CaptureFixture[str])
         {"step": "final", "what": "all of it is durable", "at_s": 0.06, "took_s": 0.03},
     ]
     figures = {"job": {"nodes": 4}, "bare": {"round_s": spread}, "round_s": spread, "ratio": 3.456, "steps": steps}
-    show_waterfall({**figures, "cpu_s": {"daemon": 0.035, "worker": 0.01, "miner": 0.001}, "messages": 14.04})
+    show_waterfall(
+        {**figures, "cpu_s": {"daemon": 0.035, "worker": 0.01, "miner": 0.001}, "messages": 14.04, "batches": 9.0}
+    )
     lines = capsys.readouterr().out.splitlines()
     assert "ratio          3.46" in lines
     assert "CPU, ms        daemon 35.0  worker 10.0  miner 1.0   a node and round" in lines
-    assert "messages       14.0 a node and round" in lines
+    assert "messages       14.0 a node and round, in 9.0 batches" in lines
     assert lines[-2].endswith(f"{'#' * 20}{'.' * 20}  the local phase is over")
     assert lines[-1].startswith("final             60.0 ms   +30.0  ")

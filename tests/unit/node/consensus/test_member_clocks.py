@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 
 import pytest
 
+from chain.block import Id
 from chain.tip import Tip
 from node.consensus.current import CurrentRound
 from node.consensus.member_clocks import FORGET_S, SETTLE_S, MemberClocks
+from node.p2p.clock_skew import compute_lower_median
 from support.data.chains import make_genesis, make_keys
 
 GENESIS = make_genesis(make_keys(4))
@@ -64,6 +67,23 @@ def test_times_are_judged_by_the_own_clock_or_the_lower_median_if_later(
     own_ms: int, others_ms: tuple[int, ...], judged_ms: int
 ) -> None:
     assert make_clocks(own_ms, *others_ms)[0].now_ms() == BEGAN_MS + judged_ms
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_the_lower_median_of_all_as_statuses_come_and_are_forgotten(seed: int) -> None:
+    random = Random(seed)
+    clocks, clock = make_clocks(random.randrange(-100, 100))
+    shown: dict[Id, tuple[float, int]] = {}
+    for _ in range(50):
+        clock.at_s += random.choice([0.0, SETTLE_S + 1, FORGET_S / 2])
+        member, off_ms = random.choice(IDS[1:]), random.randrange(-100, 100)
+        clocks.on_status(member, BEGAN_MS + round(clock.at_s * 1000) + off_ms)
+        before = shown.get(member)
+        if before is None or off_ms >= before[1] or clock.at_s - before[0] > SETTLE_S:
+            shown[member] = clock.at_s, off_ms
+        others = [off for at_s, off in shown.values() if clock.at_s - at_s <= FORGET_S]
+        median_ms = compute_lower_median([clock.off_ms, *others])
+        assert clocks.now_ms() == clock.now_ms() - clock.off_ms + max(clock.off_ms, median_ms)
 
 
 def test_a_clock_that_is_off_is_named_whoever_looks() -> None:
