@@ -45,6 +45,7 @@ def test_make_calls_them_by_name() -> None:
     assert said.stdout.splitlines()[-1].endswith("/python -m tests.bench catch-up --rounds 9")
 
 
+@pytest.mark.slow
 def test_they_run_from_the_root_of_a_checkout() -> None:
     command = [sys.executable, "-m", "tests.bench", "ledger", "--sizes", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -22,6 +22,7 @@ def bench_simulate(**settings: Any) -> dict[str, Any]:
     return run_simulate_bench(SimulationConfig(**config), repeats=2, report=lambda _: None)
 
 
+@pytest.mark.slow
 def test_both_ways_are_timed_and_compared() -> None:
     figures = bench_simulate(device="cpu")
     assert list(figures["devices"]) == ["cpu"]

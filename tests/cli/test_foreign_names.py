@@ -26,6 +26,7 @@ def test_the_command_starts(place: Path, by_module: bool) -> None:
 
 
 @pytest.mark.parametrize("by_module", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_simulation_runs(place: Path, by_module: bool) -> None:
     done = run_as_user(place, *SIMULATE, path=(place,), by_module=by_module)
     assert done.code == 0, done.err

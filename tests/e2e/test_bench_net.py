@@ -21,6 +21,7 @@ def test_delays_and_rates_are_told_as_how_many_times_as_long() -> None:
     assert rates["ratio"] == {"median": 3.0, "min": 2.0, "max": 4.0}
 
 
+@pytest.mark.slow
 def test_messages_come_back_a_blob_comes_whole_and_connections_are_made(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--messages", 20, "--mb", 2.5, "--connections", 2, "--repeats", 2)
     done = run_command("bench", "net", *options, "--json")

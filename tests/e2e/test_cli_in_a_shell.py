@@ -58,6 +58,7 @@ def fill(command: Sequence[str], demo: DemoRun) -> list[str]:
         ("data", "inspect", "digits"),
     ],
 )
+@pytest.mark.slow
 def test_a_reader_who_has_enough_is_no_accident(command: tuple[str, ...], demo: DemoRun) -> None:
     read, write = os.pipe()
     os.close(read)  # before anything was written
@@ -139,6 +140,7 @@ def find_colors(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", COLORED)
+@pytest.mark.slow
 def test_colours_are_on_terminals_unless_no_color_is_set(command: tuple[str, ...], demo: DemoRun) -> None:
     words = fill(command, demo)
     assert find_colors(run_on_a_terminal(words))

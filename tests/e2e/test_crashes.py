@@ -144,6 +144,7 @@ async def test_a_node_told_to_stop_ends_with_0_in_any_phase_and_resumes(net: Fed
     await net.check_agreement()
 
 
+@pytest.mark.slow
 async def test_a_node_told_to_stop_in_the_middle_of_a_long_training_breaks_it_off(tmp_path: Path) -> None:
     settings = ("local_iterations=1000000000",)
     async with Federation(make_federation(tmp_path / "net", num_nodes=1, rounds=0, settings=settings)) as net:
@@ -159,6 +160,7 @@ def get_children(status: Status) -> list[int]:
     return [status["worker_pid"], *status["miner_pids"]]
 
 
+@pytest.mark.slow
 async def test_two_of_four_down_finalise_nothing_and_say_why(net: Federation) -> None:
     await asyncio.gather(net.kill("node1"), net.kill("node2"))
     reason = "2 of 4 members in sight, 3 needed; missing node1, node2"

@@ -181,6 +181,7 @@ SHORT = Step("append.written", after="vote.committed")
 @pytest.mark.parametrize(
     "step", [pytest.param(step, id=str(step), marks=() if step == SHORT else pytest.mark.long) for step in LONE]
 )
+@pytest.mark.slow
 async def test_a_lone_member_killed_at_a_durable_step_goes_on_with_the_chain_it_had(
     tmp_path: Path, step: Step, record_property: Record
 ) -> None:

@@ -58,6 +58,7 @@ def test_daemons_workers_and_miners_run(place: Path, by_module: bool) -> None:
 
 
 @pytest.mark.parametrize("by_module", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.slow
 def test_the_runs_of_an_experiment_are_done(place: Path, by_module: bool) -> None:
     (place / "sweep.yaml").write_text(SWEEP)
     done = run_as_user(place, "experiment", "run", "sweep.yaml", "-j", 1, path=(place,), by_module=by_module)
@@ -65,6 +66,7 @@ def test_the_runs_of_an_experiment_are_done(place: Path, by_module: bool) -> Non
     assert "now 2 more done, 0 failed" in done.out
 
 
+@pytest.mark.slow
 def test_the_bare_arithmetic_of_a_benchmark_is_ours(place: Path) -> None:
     done = run_as_user(place, "bench", "net", "--messages", 5, "--mb", 0.5, "--connections", 1, path=(place,))
     assert done.code == 0, done.err

@@ -45,6 +45,7 @@ def make_trick(name: str) -> object:
 
 
 @pytest.mark.parametrize("trick", [make_trick(name) for name in TRICKS])
+@pytest.mark.slow
 async def test_three_of_four_go_on_and_learn_beside_one_that(tmp_path: Path, trick: str) -> None:
     spec = {"method": "fedavg", "partition": "dirichlet:1", "settings": (*GUARDED, "pow.adaptive=true")}
     assert await run_beside(tmp_path, trick, **spec) > 0.6

@@ -26,6 +26,7 @@ def get_mode(path: str) -> int:
     return Path(path).stat().st_mode & 0o777
 
 
+@pytest.mark.slow
 async def test_a_node_goes_over_to_its_new_key_and_keeps_it(tmp_path: Path) -> None:
     async with Federation(make_federation(tmp_path / "net", num_nodes=1, rounds=0, difficulty=4096)) as net:
         await net.start()

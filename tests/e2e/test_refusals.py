@@ -77,6 +77,7 @@ def test_a_key_that_others_can_read_is_not_used(directory: Path) -> None:
     assert f"{key}: expected mode 0600, got 0644" in line
 
 
+@pytest.mark.slow
 async def test_places_that_are_taken_and_another_genesis(directory: Path) -> None:
     config, genesis = directory / "node0.yaml", directory / "genesis.yaml"
     async with Federation(directory) as net:

@@ -52,6 +52,7 @@ def test_a_late_joiner_comes_to_hold_and_recompute_every_height(tmp_path: Path) 
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_blobs_that_nobody_has_any_more_leave_the_height_unaudited_and_nothing_else(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path, 4, rounds=4, start=["node0", "node1", "node2"]) as net:

@@ -76,6 +76,7 @@ async def measure_pace_s(path: Path, skews_ms: dict[str, int], rounds: int = 24)
 
 
 @pytest.mark.parametrize("skew_s", [300, *(pytest.param(skew_s, marks=pytest.mark.slow) for skew_s in (60, -300))])
+@pytest.mark.slow
 def test_one_clock_that_is_wrong_does_not_slow_the_others(tmp_path: Path, skew_s: int) -> None:
     usual_s = run_virtual(measure_pace_s(tmp_path / "right", {}))
     wrong_s = run_virtual(measure_pace_s(tmp_path / "wrong", {"node3": skew_s * 1000}))
@@ -111,6 +112,7 @@ class Claimer(RoundService):
 
 
 @pytest.mark.parametrize("claim_ms", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_one_miners_word_does_not_make_mining_harder(tmp_path: Path, claim_ms: int) -> None:
     """It has every second block or more. The others take 20 ms, which is what mining should take."""
 

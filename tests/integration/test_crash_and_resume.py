@@ -32,6 +32,7 @@ from support.faults.slow_disk import SlowDisk
 from support.federation.cluster import Cluster, cluster
 from support.federation.virtual_time import run_virtual
 from support.federation.wiretap import TappedNetwork
+from support.slow_rest import slow_after
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -332,7 +333,7 @@ def test_what_was_trained_for_a_height_that_is_over_is_not_signed(tmp_path: Path
     run_virtual(story())
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", slow_after(2, range(8)))
 def test_all_lose_power_again_and_again_and_the_chain_goes_on(tmp_path: Path, seed: int) -> None:
     async def story() -> None:
         rng = Random(seed)
@@ -429,7 +430,7 @@ async def live_dangerously(net: Cluster, rng: Random, fate: Fate, heads: dict[st
                             assert net[name].height >= heads[name], f"the head of {name} went down"
 
 
-@pytest.mark.parametrize("seed", range(18))
+@pytest.mark.parametrize("seed", slow_after(6, range(18)))
 def test_one_chain_whatever_happens_and_progress_once_it_stops(tmp_path: Path, seed: int) -> None:
     async def story() -> None:
         rng = Random(1000 + seed)

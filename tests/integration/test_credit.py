@@ -130,6 +130,7 @@ async def measure_alone_s(path: Path) -> float:
     "pattern",
     [be_mute, *(pytest.param(each, marks=pytest.mark.long) for each in (withhold, be_late, take_it_back, spoil))],
 )
+@pytest.mark.slow
 def test_a_promise_that_is_not_kept_costs_two_waits_and_a_thirty_second_a_round(
     tmp_path: Path, pattern: Pattern
 ) -> None:

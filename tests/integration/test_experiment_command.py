@@ -165,6 +165,7 @@ def test_a_dry_run_lists_and_starts_nothing(tmp_path: Path) -> None:
         pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_whatever_stops_it_loses_only_the_runs_under_way(tmp_path: Path, number: int, code: int) -> None:
     run(tmp_path, TEXT, "--jobs", 1)
     kept = read_runs(tmp_path)

@@ -26,6 +26,7 @@ def test_every_piece_is_done_once_and_reports_on_its_way() -> None:
     assert len(events) == 10
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_loses_its_own_piece_alone() -> None:
     events = list(work_through([1, -1, 2, 0, 3], double_or_die, 2))
     assert get_outcomes(events) == {0: 2, 2: 4, 4: 6}

@@ -78,6 +78,7 @@ def simulate_the_same(net: Cluster, method: dict[str, Any]) -> SimulationResult:
 
 
 @pytest.mark.parametrize("settings", [{}, {"base": "fednova", "draw": "batch", "share_dtype": "uint8"}])
+@pytest.mark.slow
 def test_a_federation_comes_to_what_the_simulation_does(tmp_path: Path, settings: dict[str, Any]) -> None:
     method = METHOD | settings
 

@@ -17,6 +17,7 @@ from ml.simulation.run import SimulationConfig, simulate
 from node.training.trainer import InlineTrainer
 from support.federation.cluster import cluster
 from support.federation.virtual_time import run_virtual
+from support.slow_rest import slow_after
 
 MODEL = {"name": "mlp", "hidden": [64, 32]}
 
@@ -32,37 +33,40 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("method", "rounds"),
-    [
-        ({"name": "dfpl", "lambda": 1.0}, 10),
-        ({"name": "fedavg"}, 10),
-        ({"name": "blade_fl"}, 2),
-        ({"name": "moon"}, 3),
-        ({"name": "swim"}, 3),  # its contrast is none in the first and has no weight in the last
-        ({"name": "fedintr"}, 3),
-        ({"name": "fedprox"}, 2),
-        (
-            {"name": "fednova", "momentum": 0.5, "local_epochs": 1},
-            4,
-        ),  # whose steps are as many as there are samples for
-        ({"name": "fedproto"}, 3),
-        ({"name": "uapdfl", "num_peers": 2}, 4),
-        ({"name": "criticalfl", "num_peers": 1}, 3),
-        ({"name": "fedper", "num_peers": 2}, 2),  # these vote on nothing: what they come to is what is compared
-        ({"name": "fedavg_p2p", "num_peers": 2}, 2),
-        ({"name": "dfedavgm", "num_peers": 1}, 2),
-        ({"name": "dispfl", "num_peers": 2}, 3),
-        ({"name": "mpfedcl"}, 3),
-        ({"name": "fedavg", "aggregation": "median"}, 2),
-        ({"name": "fedavg", "aggregation": "trimmed_mean"}, 3),
-        ({"name": "fedavg", "aggregation": "clipped_mean"}, 3),
-        ({"name": "fedavg", "aggregation": "multi_krum"}, 3),
-        ({"name": "fedavg", "weight_cap": 1}, 2),
-        ({"name": "dfpl", "aggregation": "median"}, 3),
-        ({"name": "dfpl", "aggregation": "clipped_mean"}, 3),
-        ({"name": "mpfedcl", "aggregation": "trimmed_mean"}, 3),
-        ({"name": "fednova", "local_epochs": 1, "momentum": 0.5, "weight_cap": 1}, 3),
-        ({"name": "fedintr", "aggregation": "clipped_mean"}, 2),  # whose projections block 0 has not
-    ],
+    slow_after(
+        5,
+        [
+            ({"name": "dfpl", "lambda": 1.0}, 10),
+            ({"name": "fedavg"}, 10),
+            ({"name": "blade_fl"}, 2),
+            ({"name": "moon"}, 3),
+            ({"name": "swim"}, 3),  # its contrast is none in the first and has no weight in the last
+            ({"name": "fedintr"}, 3),
+            ({"name": "fedprox"}, 2),
+            (
+                {"name": "fednova", "momentum": 0.5, "local_epochs": 1},
+                4,
+            ),  # whose steps are as many as there are samples for
+            ({"name": "fedproto"}, 3),
+            ({"name": "uapdfl", "num_peers": 2}, 4),
+            ({"name": "criticalfl", "num_peers": 1}, 3),
+            ({"name": "fedper", "num_peers": 2}, 2),  # these vote on nothing: what they come to is what is compared
+            ({"name": "fedavg_p2p", "num_peers": 2}, 2),
+            ({"name": "dfedavgm", "num_peers": 1}, 2),
+            ({"name": "dispfl", "num_peers": 2}, 3),
+            ({"name": "mpfedcl"}, 3),
+            ({"name": "fedavg", "aggregation": "median"}, 2),
+            ({"name": "fedavg", "aggregation": "trimmed_mean"}, 3),
+            ({"name": "fedavg", "aggregation": "clipped_mean"}, 3),
+            ({"name": "fedavg", "aggregation": "multi_krum"}, 3),
+            ({"name": "fedavg", "weight_cap": 1}, 2),
+            ({"name": "dfpl", "aggregation": "median"}, 3),
+            ({"name": "dfpl", "aggregation": "clipped_mean"}, 3),
+            ({"name": "mpfedcl", "aggregation": "trimmed_mean"}, 3),
+            ({"name": "fednova", "local_epochs": 1, "momentum": 0.5, "weight_cap": 1}, 3),
+            ({"name": "fedintr", "aggregation": "clipped_mean"}, 2),  # whose projections block 0 has not
+        ],
+    ),
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
 def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: dict[str, Any], rounds: int) -> None:

@@ -89,6 +89,7 @@ class LateTrainer(ScriptedTrainer):
         return await super().start(task)
 
 
+@pytest.mark.slow
 def test_who_trains_for_longer_than_the_others_is_waited_for_once_its_worker_is_there(tmp_path: Path) -> None:
     """Others wait for who is at work, and it does not overtake itself by mining without its own contribution."""
 
@@ -543,6 +544,7 @@ def test_where_the_first_in_turn_is_away_another_convicts(tmp_path: Path) -> Non
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_an_observer_that_stands_ready_is_not_refused_by_who_has_not_approved(tmp_path: Path) -> None:
     """Nor once it is a member: three of four are enough."""
 

@@ -298,6 +298,7 @@ worker_child.main(faults=lambda step: time.sleep(0.1 if step.endswith(".begin") 
 @pytest.mark.parametrize(
     "method", [*METHODS[:1], *(pytest.param(method, marks=pytest.mark.slow) for method in METHODS[1:])], ids=get_name
 )
+@pytest.mark.slow
 async def test_a_worker_says_what_the_client_says_and_trains_as_if_it_had_not_been_asked(
     method: dict[str, Any], tmp_path: Path
 ) -> None:

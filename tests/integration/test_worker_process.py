@@ -715,6 +715,7 @@ async def train_at_last(worker: WorkerProcess, height: int, num_iterations: int 
 
 @pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("method", ["dfpl", pytest.param("fedavg", marks=pytest.mark.slow)])
+@pytest.mark.slow
 async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_is_killed(
     method: str, tmp_path: Path
 ) -> None:
@@ -816,6 +817,7 @@ async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_f
 
 
 @pytest.mark.parametrize("keeps", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
 async def test_what_was_learned_stays_if_the_round_is_over_and_not_if_training_is_called_off(
     tmp_path: Path, keeps: bool
 ) -> None:

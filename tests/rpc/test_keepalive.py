@@ -94,6 +94,7 @@ async def test_a_quiet_watch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert (await asyncio.wait_for(waiting, PATIENCE_S)).kind == "operator"
 
 
+@pytest.mark.slow
 async def test_a_watch_ends_when_the_node_can_be_reached_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_batched_clients_learn_what_they_would_have_one_after_the_other(method: 
     [pytest.param({"name": "cnn_cifar"}, marks=pytest.mark.slow), {"name": "mlp_mnist"}],
     ids=lambda model: model["name"],
 )
+@pytest.mark.slow
 def test_other_models_without_dropout_and_batch_norm_too(model: dict[str, Any], groups: list[int]) -> None:
     method = {"name": "dfpl", "local_iterations": 2, "batch_size": 4, "lr": 0.05}
     assert_same_rounds(method, num_rounds=2, model=model, shots=5, num_clients=2, tolerance=1e-4)

@@ -484,6 +484,7 @@ def predict_with(model: Model, arrays: Arrays, x: torch.Tensor) -> torch.Tensor:
     ],
     ids=["kmeans", "mean"],
 )
+@pytest.mark.slow
 def test_digits_are_learned(settings: dict[str, Any], taa: tuple[float, float], everyone: tuple[float, float]) -> None:
     for seed in (1, 2):
         plain, drawn = (run({**m}, clients=5, rounds=10, seed=seed) for m in ({"name": "fedavg"}, METHOD | settings))

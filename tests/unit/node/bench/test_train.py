@@ -56,6 +56,7 @@ def test_no_worker_outlives_the_benchmark_and_threads_are_given_back() -> None:
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.slow
 def test_every_job_fits_its_model() -> None:
     for job in JOBS:
         figures = bench_train(job.name, steps=1)
