@@ -48,6 +48,7 @@ BOUNDED = {
     "current.tip.headers": LOOKBACK,
     "events._kept[].data": 8 * KEPT_EVENTS,
     "events._kept[].data[]": 8 * KEPT_EVENTS,
+    "events._kept[].data[][]": 8 * KEPT_EVENTS,  # of what was not taken, by peer and reason
 }
 MOST_BLOCKS = 3.0
 MOST_RSS_MB = 0.01
