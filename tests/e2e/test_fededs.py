@@ -20,6 +20,7 @@ from ml.payload import CHUNK_BYTES, KINDS
 from ml.simulation.run import SimulationConfig, simulate
 from node.addresses import parse_address
 from support.faults.relay import Relay, relaying
+from support.federation.dial_out import dial_by_relays
 from support.federation.real_nodes import WAIT_S, Federation, Statuses, make_federation, paused, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -55,17 +56,6 @@ def one_thread() -> Iterator[None]:
 
 def list_settings(settings: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in settings.items())
-
-
-def route(net: Federation, name: str, relays: Sequence[tuple[str, Relay]]) -> None:
-    """The node dials these others by their relays alone."""
-    file = net.nodes[name].node.config_file
-    text = file.read_text()
-    for other, relay in relays:
-        address = net.nodes[other].node.address
-        assert text.count(f"@{address}") == 1
-        text = text.replace(f"@{address}", f"@{relay.address}")
-    file.write_text(text)
 
 
 def ask(net: Federation, name: str, *command: object) -> Any:
@@ -121,7 +111,7 @@ async def test_a_node_that_dies_while_it_pulls_sets_goes_on_where_it_was_and_sha
     net = Federation(directory)
     servers = [parse_address(net.nodes[name].node.address) for name in OTHERS]
     async with relaying(servers, bytes_per_s=CRAWLING_BYTES_PER_S) as relays, net:
-        route(net, VICTIM, list(zip(OTHERS, relays, strict=True)))
+        dial_by_relays(net, VICTIM, dict(zip(OTHERS, relays, strict=True)))
         sizes, held = await kill_while_it_pulls(net, relays)
         await wait_for_sets(net, sizes, held, relays)
         await net.wait_for_height(ROUNDS)

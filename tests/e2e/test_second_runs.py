@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from ml.models import resolve_model
 from ml.payload import CHUNK_BYTES, encode_arrays
 from node.addresses import parse_address
 from node.config.yaml_source import dump_yaml, read_yaml
-from support.faults.relay import Relay, relaying
+from support.faults.relay import relaying
+from support.federation.dial_out import dial_by_relays
 from support.federation.operators import wait_until_open, wait_until_over
 from support.federation.real_nodes import Federation, make_federation, run_command
 
@@ -110,15 +110,6 @@ def write_model(place: Path, genesis: Genesis) -> bytes:
     return data
 
 
-def route(net: Federation, name: str, relays: Sequence[tuple[str, Relay]]) -> None:
-    """The node dials these others by their relays alone."""
-    file = net.nodes[name].node.config_file
-    text = file.read_text()
-    for other, relay in relays:
-        text = text.replace(f"@{net.nodes[other].node.address}", f"@{relay.address}")
-    file.write_text(text)
-
-
 def has_vote(net: Federation, name: str, height: int) -> bool:
     """Whether a stopped node has voted at a height."""
     with SqliteStore.open(net.get_data_dir(name), net.genesis, readonly=True) as store:
@@ -137,7 +128,7 @@ async def test_a_run_begins_from_a_large_model_once_a_quorum_has_it(tmp_path: Pa
     others = ("node0", "node1")
     servers = [parse_address(net.nodes[name].node.address) for name in others]
     async with relaying(servers, bytes_per_s=SLOW_BYTES_PER_S) as relays, net:
-        route(net, "node2", list(zip(others, relays, strict=True)))
+        dial_by_relays(net, "node2", dict(zip(others, relays, strict=True)))
         await net.start()
         await wait_until_done(net)
         await net.kill("node3")

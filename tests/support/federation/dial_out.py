@@ -6,11 +6,17 @@ directory = hide(make_federation(tmp_path / "net", host=ADDRESS), "node3")
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from node.config.node_sections import NetworkSection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from support.faults.relay import Relay
+    from support.federation.real_nodes import Federation
 
 DIAL_OUT = "dial_out"
 
@@ -34,8 +40,20 @@ def hide(directory: Path, *names: str) -> Path:
     return directory
 
 
+def dial_by_relays(net: Federation, name: str, relays: Mapping[str, Relay]) -> None:
+    """This node, which nobody dials, dials these others by their relays alone: all between them passes there."""
+    file = net.nodes[name].node.config_file
+    config = _read(file)
+    _let_dial_only(config["network"])
+    dialled = {net.nodes[other].node.address: relay.address for other, relay in relays.items()}
+    peers = [peer.split("@") for peer in config["network"]["peers"]]
+    config["network"]["peers"] = [f"{key}@{dialled.pop(address, address)}" for key, address in peers]
+    assert not dialled, f"{name} knows no peer at {list(dialled)}"
+    _write(file, config)
+
+
 def _let_dial_only(network: dict[str, Any]) -> None:
-    del network["advertise"]
+    network.pop("advertise", None)
     if DIAL_OUT in NetworkSection.model_fields:
         network[DIAL_OUT] = True
         network.pop("listen")
