@@ -252,6 +252,7 @@ def make(shape, num_classes):
 """
 
 
+@pytest.mark.slow
 def test_a_model_of_the_users_own_is_imported(
     capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +310,7 @@ def test_a_node_elsewhere_with_the_same_key_is_found_where_others_dial_it(capsys
         server.stop(None).wait()
 
 
+@pytest.mark.slow
 def test_the_http_port_is_free_taken_or_the_nodes_own(
     capsys: Captured, single: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +379,7 @@ def test_another_chains_data_directory_is_refused(capsys: Captured, single: Path
     assert genesis.chain_id.hex() in found["data directory"][1]
 
 
+@pytest.mark.slow
 def test_peers_are_held_to_chain_protocol_version_and_clock(
     capsys: Captured, three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_file_that_is_no_key_is_not_blamed_on_a_passphrase(capsys: Captured, t
     assert complain(capsys, "id", "--key", str(key), code=77).endswith("expected PKCS#8 PEM\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("listen", "reason"),
     [("203.0.113.7:7050", "Cannot assign requested address"), ("nobody.invalid:7050", "")],
@@ -103,6 +104,7 @@ def test_a_port_that_is_taken_is_one_line(cluster: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_show_a_character_is_no_failure(tmp_path: Path) -> None:
     """A testnet's ids end with an ellipsis, and a path may have any bytes."""
     out = os.fsencode(tmp_path) + b"/t\xfc\xc3\xbc"
@@ -158,6 +160,7 @@ def test_what_a_node_writes_is_its_owners_whatever_the_umask(
     assert stat.S_IMODE((tmp_path / "written").stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "reason"), [("file", "File exists"), ("file/below", "Not a directory")])
 def test_a_data_directory_that_cannot_be_made_names_the_key(
     capsys: Captured, cluster: Path, place: str, reason: str

@@ -8,6 +8,8 @@ import pytest
 
 from support.faults.foreign_names import make_hostile_directory, run_as_user
 
+pytestmark = pytest.mark.slow
+
 SIMULATE = (
     "simulate",
     "--clients",

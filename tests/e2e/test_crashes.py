@@ -102,7 +102,7 @@ HOLDS = {"train": hold_in_train, "exchange": hold_in_exchange, "mine": hold_in_m
 @pytest.mark.parametrize(
     ("phase", "victim"),
     [
-        pytest.param(phase, victim, marks=[[], [pytest.mark.slow], [pytest.mark.long], [pytest.mark.long]][i])
+        pytest.param(phase, victim, marks=pytest.mark.slow if i < 2 else pytest.mark.long)
         for i, (phase, victim) in enumerate(zip(HOLDS, NAMES, strict=True))
     ],
 )

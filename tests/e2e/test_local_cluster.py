@@ -77,6 +77,7 @@ def test_an_error_in_the_block_stops_the_nodes_and_keeps_a_directory_that_was_gi
         cluster.__enter__()
 
 
+@pytest.mark.slow
 def test_what_a_cluster_cannot_be_asked_is_told() -> None:
     with fednode.LocalCluster(1, rounds=0, **SMALL) as cluster:
         cluster.wait(1)
@@ -88,6 +89,7 @@ def test_what_a_cluster_cannot_be_asked_is_told() -> None:
             cluster.wait()
 
 
+@pytest.mark.slow
 def test_a_node_that_ends_by_itself_is_told_with_its_log() -> None:
     with fednode.LocalCluster(1, rounds=0, **SMALL) as cluster:
         cluster.wait(1)
@@ -97,6 +99,7 @@ def test_a_node_that_ends_by_itself_is_told_with_its_log() -> None:
             cluster.wait(1_000_000)
 
 
+@pytest.mark.slow
 async def test_it_works_beside_a_running_loop_and_says_what_is_out_of_reach() -> None:
     await asyncio.sleep(0)
     with fednode.LocalCluster(1, rounds=1, **SMALL) as cluster:

@@ -68,6 +68,7 @@ def test_hosts_and_what_runs_on_them_go_whatever_ends_the_tests(number: signal.S
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_cut_takes_the_packets_of_one_direction_until_it_is_healed() -> None:
     with lan(3) as net:
         ports = [host.call(lambda host=host: open_port(host)) for host in net]  # type: ignore[misc]  # bound now

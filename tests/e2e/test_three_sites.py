@@ -108,6 +108,7 @@ async def wait_for(condition: Callable[[], bool], what: str, sites: list[Site]) 
         await asyncio.sleep(0.2)
 
 
+@pytest.mark.long
 async def test_three_organisations_begin_run_and_one_moves(tmp_path: Path) -> None:
     with lan(4) as net:
         sites = [Site(name, tmp_path / name, host) for name, host in zip(NAMES, net, strict=False)]

@@ -27,6 +27,8 @@ from support.federation.proposing import change, get_state, wait_for_state, wait
 from support.federation.runs import NODES, RunTrainer, learn
 from support.federation.virtual_time import run_virtual
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 4
 MODEL = {"name": "mlp", "hidden": [16]}
 DIGITS = {"format": "digits"}

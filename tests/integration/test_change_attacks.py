@@ -33,6 +33,8 @@ from support.federation.proposing import (
 )
 from support.federation.virtual_time import run_virtual
 
+pytestmark = pytest.mark.slow
+
 HONEST = ("node0", "node1", "node2")
 
 

@@ -35,6 +35,8 @@ from support.federation.proposing import (
 from support.federation.virtual_time import run_virtual
 from support.federation.wiretap import TappedNetwork
 
+pytestmark = pytest.mark.slow
+
 NODES = ("node0", "node1", "node2", "node3")
 RULES = SetRules({"keep_heights": (2, 3)})
 MORE = SetRounds(1, 2, 4)

@@ -23,6 +23,8 @@ from support.data.chains import make_keys
 from support.federation.cluster import Cluster, cluster
 from support.federation.virtual_time import run_virtual
 
+pytestmark = pytest.mark.slow
+
 ALL = ("node0", "node1", "node2", "node3")
 BUT_THE_LAST = ("node0", "node1", "node2")
 SHARING = {"name": "fededs", "warmup_epochs": 1, "encryptor_epochs": 1, "unet_width": 4, "share_max": 100}

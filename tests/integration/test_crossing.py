@@ -11,6 +11,8 @@ import pytest
 from support.federation.cluster import cluster
 from support.federation.virtual_time import run_virtual
 
+pytestmark = pytest.mark.slow
+
 ONE_WAY_S = 0.05
 ROUNDS = 30
 

@@ -15,6 +15,8 @@ import pytest
 from support.federation.processes import is_alive
 from support.federation.real_nodes import WAIT_S, Finished, run_command
 
+pytestmark = pytest.mark.slow
+
 TEXT = """\
 name: little
 title: A little sweep

@@ -8,6 +8,8 @@ from node.experiments.pool import Advanced, Died, Event, Finished, work_through
 from support.data.experiments import double, double_or_die, tell_pid_and_wait, tell_threads
 from support.federation.processes import is_alive
 
+pytestmark = pytest.mark.slow
+
 
 def get_outcomes(events: list[Event]) -> dict[int, object]:
     return {event.index: event.outcome for event in events if isinstance(event, Finished)}

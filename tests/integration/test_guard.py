@@ -19,6 +19,8 @@ from support.federation.cluster import cluster
 from support.federation.virtual_time import run_virtual
 from support.slow_rest import slow_after
 
+pytestmark = pytest.mark.slow
+
 MODEL = {"name": "mlp", "hidden": [64, 32]}
 
 

@@ -148,6 +148,7 @@ def test_the_fourth_s_vote_is_needed_once_it_is_a_member(tmp_path: Path) -> None
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_nobody_joins_whose_node_does_not_live(tmp_path: Path) -> None:
     async def story() -> None:
         async with growing(tmp_path, 3, ["node3"]) as net:
@@ -163,6 +164,7 @@ def test_nobody_joins_whose_node_does_not_live(tmp_path: Path) -> None:
     run_virtual(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["synced", "open", "ready", "admitted"])
 def test_a_joiner_that_is_killed_at_any_step_goes_on_from_there(tmp_path: Path, step: str) -> None:
     async def story() -> None:
@@ -506,6 +508,7 @@ def test_a_member_that_signs_twice_is_convicted_once_and_can_be_pardoned(tmp_pat
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_evidence_of_heights_to_come_delays_no_conviction(tmp_path: Path) -> None:
     """A liar can accuse itself at any height: then no older evidence is news, and the newest cannot be executed."""
 
@@ -524,6 +527,7 @@ def test_evidence_of_heights_to_come_delays_no_conviction(tmp_path: Path) -> Non
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_where_the_first_in_turn_is_away_another_convicts(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path, 5, start=(*FOUNDERS, "node3")) as net, lying(net, "node4") as liar:

@@ -16,6 +16,8 @@ from support.federation.cluster import Cluster, ScriptedTrainer, cluster
 from support.federation.virtual_time import run_virtual
 from support.federation.wiretap import TappedNetwork
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(3)
 
 

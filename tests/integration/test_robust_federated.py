@@ -22,6 +22,8 @@ from support.federation.cluster import DIM, Cluster, cluster
 from support.federation.simulated import make_digit_federation
 from support.federation.virtual_time import run_virtual
 
+pytestmark = pytest.mark.slow
+
 MODEL = {"name": "mlp", "hidden": [16]}
 NODES = ("node0", "node1", "node2", "node3")
 HONEST = NODES[:3]

@@ -31,6 +31,8 @@ from support.federation.cluster import INITIAL_MODEL, Cluster
 from support.federation.sharing import FEDEDS, MODEL, Slow, get_held, get_trainer, make_list, make_set, sharing
 from support.federation.virtual_time import run_virtual
 
+pytestmark = pytest.mark.slow
+
 ALL = [f"node{i}" for i in range(4)]
 SMALL = 100  # samples of a set that has one chunk and could be kept for ever, were it not of samples
 OVER = 3  # the height from which on no round reads sets any more: lambda_dis is above 0 for t = 1 and 2

@@ -36,6 +36,8 @@ from support.federation.asked import make_book, make_config
 from support.federation.cluster import Cluster, cluster
 from support.federation.virtual_time import run_virtual
 
+pytestmark = pytest.mark.slow
+
 HONEST = ("node0", "node1", "node2")
 LIAR = "node3"
 MODEL = {"name": "mlp", "hidden": [16]}

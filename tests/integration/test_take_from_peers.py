@@ -31,6 +31,8 @@ from support.federation.fixed_specs import find_round
 from support.federation.pulling import FEDPER, UAPDFL, Stingy, TakingCluster, count_numbers, taking
 from support.federation.virtual_time import run_virtual
 
+pytestmark = pytest.mark.slow
+
 SIX = tuple(f"node{i}" for i in range(6))
 
 

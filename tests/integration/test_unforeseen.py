@@ -41,6 +41,8 @@ from support.federation.pulling import UAPDFL, taking
 from support.federation.sharing import get_trainer, sharing
 from support.federation.virtual_time import run_virtual
 
+pytestmark = pytest.mark.slow
+
 FOUR = ("node0", "node1", "node2", "node3")
 VICTIM, LIAR = "node0", "node3"
 INPUTS = ("learner", "_inputs")

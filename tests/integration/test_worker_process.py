@@ -183,6 +183,7 @@ async def test_a_call_cancelled_while_it_waits_for_its_turn_never_runs(
         assert get_number(await worker.train(1, TRAIN)) == 1.0
 
 
+@pytest.mark.slow
 async def test_a_long_training_tells_how_far_it_is_until_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -344,6 +345,7 @@ async def test_a_worker_that_dies_of_what_it_applies_can_be_given_the_same_again
         assert (await worker.apply(1, None, make_exchange(10)))["accuracy"] == 31.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 100])
 async def test_a_restart_goes_on_from_where_it_was(tmp_path: Path, every: int) -> None:
     config = make_config(tmp_path, checkpoint_every=every)
@@ -433,6 +435,7 @@ async def test_the_next_worker_is_brought_to_where_an_aggregate_was_passed_over(
         assert get_number(await worker.train(3, TRAIN)) == number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_training_that_diverges_from_an_aggregate_goes_back_also_after_a_restart(
     tmp_path: Path, restarts: bool
@@ -453,6 +456,7 @@ async def test_training_that_diverges_from_an_aggregate_goes_back_also_after_a_r
         assert again.payloads == trained.payloads
 
 
+@pytest.mark.slow
 async def test_a_worker_that_dies_of_an_aggregate_can_be_told_to_pass_it_over(tmp_path: Path) -> None:
     async with running(make_config(tmp_path)) as worker:
         await worker.train(1, TRAIN)
@@ -753,6 +757,7 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
     assert encode_arrays(newest.arrays) == encode_arrays(client.state_arrays())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_one_thread")
 async def test_a_peers_model_that_does_harm_is_refused_in_a_worker_as_here(tmp_path: Path) -> None:
     described = describe_client("fedavg_p2p")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ml.payload import decode_arrays, encode_arrays
 from node.training.checkpoint import Phase, get_run_dir, list_runs, read_checkpoint
@@ -19,6 +20,8 @@ from node.training.worker import WorkerProcess
 from node.training.worker_config import WorkerConfig
 from support.federation.fake_task import TASK
 from support.federation.fake_worker import TRAIN, make_config
+
+pytestmark = pytest.mark.slow
 
 DEADLINE_S = 60.0
 

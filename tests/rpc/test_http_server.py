@@ -131,6 +131,7 @@ async def test_a_page_from_elsewhere_does_not_reach_it_under_its_own_name() -> N
             assert (await site.get("/metrics", host=host))[0] == 200, host
 
 
+@pytest.mark.slow
 async def test_who_does_not_come_to_the_point_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "REQUEST_S", 0.2)
     monkeypatch.setattr(http_server, "IDLE_S", 1)

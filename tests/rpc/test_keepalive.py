@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from node.addresses import parse_address
 from node.admin import client as admin_client
 from node.admin import server as admin_server
 from node.admin.address import TOKEN_FILE_VARIABLE, RemoteAddress
 from node.admin.client import AdminClient
 from node.errors import NodeUnreachable
+from support.faults.way import open_way
 from support.federation.asked_over_tcp import Remote, remote
 from support.federation.recording import PATIENCE_S
 
@@ -28,47 +26,6 @@ def ping(monkeypatch: pytest.MonkeyPatch, every_ms: int) -> None:
     monkeypatch.setattr(admin_client, "KEEPALIVE", tuple(rest.items()))
     taken = dict(admin_server.KEEPALIVE) | {"grpc.http2.min_ping_interval_without_data_ms": every_ms // 2}
     monkeypatch.setattr(admin_server, "KEEPALIVE", tuple(taken.items()))
-
-
-class Proxy:
-    """Between a caller and a node, until it is `cut`: then nothing goes through, and nobody is told."""
-
-    def __init__(self, target: str) -> None:
-        self._target = parse_address(target)
-        self.cut = asyncio.Event()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(*self._target)
-        try:
-            await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
-        finally:
-            for one in (back, writer):
-                one.close()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                if self.cut.is_set():
-                    continue
-                writer.write(data)
-
-
-@asynccontextmanager
-async def through_proxy(one: Remote) -> AsyncIterator[tuple[Proxy, str]]:
-    proxy = Proxy(one.address)
-    tasks: list[asyncio.Task[None]] = []
-
-    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.append(asyncio.create_task(proxy.serve(reader, writer)))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield proxy, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
 
 
 def make_client(one: Remote, address: str, path: Path) -> AdminClient:
@@ -99,11 +56,11 @@ async def test_a_watch_ends_when_the_node_can_be_reached_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ping(monkeypatch, 500)
-    async with remote(tmp_path) as one, through_proxy(one) as (proxy, address):
-        with make_client(one, address, tmp_path) as client:
+    async with remote(tmp_path) as one, open_way(one.address) as way:
+        with make_client(one, way.address, tmp_path) as client:
             assert (await asyncio.to_thread(client.get_status)).name == "hospital-a"
             waiting = asyncio.ensure_future(asyncio.to_thread(next, client.watch(QUIET, "")))
             await asyncio.sleep(0.5)
-            proxy.cut.set()
+            way.cut()
             with pytest.raises(NodeUnreachable):
                 await asyncio.wait_for(waiting, PATIENCE_S)

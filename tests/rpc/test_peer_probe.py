@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,6 +15,7 @@ from node.p2p.admission import Admission
 from node.p2p.probe import Greeting, NotReached, Refused, WrongPeer, identify_server, probe_peer
 from node.p2p.transport.rpc import RpcTransport
 from node.version import get_version
+from support.faults.connections import serve_connections
 from support.federation.ports import find_free_ports
 from support.federation.recording import PATIENCE_S, Recorder
 from support.federation.transports import RpcNet, make_keys, rpc_net
@@ -87,9 +87,7 @@ async def test_an_empty_address_and_something_else_there_are_told_apart() -> Non
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
-        writer.close()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0, family=socket.AF_INET)
-    async with server:
+    async with serve_connections(hang_up) as address:
         with pytest.raises(WrongPeer, match="no fednode"):
-            await probe(alice, bob.id, f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            await probe(alice, bob.id, address)

@@ -14,9 +14,10 @@ from node.cli.doctor.findings import Verdict
 from node.cli.doctor.reach import check_proxy
 from node.p2p import probe as peer_probe
 from node.p2p.admission import Admission
-from node.p2p.probe import Greeting, NotReached, ProbeFailed, WrongPeer, probe_peer
+from node.p2p.probe import Greeting, ProbeFailed, WrongPeer, probe_peer
 from node.p2p.transport.base import Message, MessageKind
 from node.p2p.transport.rpc import RpcTransport
+from support.faults.connections import serve_connections
 from support.faults.way import open_way
 from support.federation.ports import find_free_ports
 from support.federation.recording import PATIENCE_S, wait_until
@@ -144,15 +145,10 @@ async def test_something_else_than_a_proxy_is_told() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n\r\n")
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
-        with pytest.raises(NotReached, match="is no HTTP proxy"):
+    async with serve_connections(talk) as address:
+        with pytest.raises(ProbeFailed, match="is no HTTP proxy"):
             await probe(make_keys(1)[0].id, make_address(), address)
-    finally:
-        server.close()
 
 
 async def test_doctor_tells_whether_the_proxy_is_there() -> None:

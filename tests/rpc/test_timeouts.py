@@ -18,6 +18,7 @@ from node.p2p.transport.rpc import ConnectionLimits
 from node.p2p.transport.sender import Sender
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc as rpc
+from support.faults.connections import serve_connections
 from support.faults.strangers import open_channel, own_leaf
 from support.federation.ports import find_free_ports
 from support.federation.recording import PATIENCE_S, wait_until
@@ -89,22 +90,24 @@ async def test_a_peer_that_reads_nothing_is_cut_off() -> None:
 
 async def test_a_connection_that_does_not_come_about_is_tried_again() -> None:
     """Somebody accepts, and never answers the handshake."""
-    accepted = []
-    silent = await asyncio.start_server(lambda reader, writer: accepted.append(writer), "127.0.0.1", 0)
+    num_accepted = 0
+
+    async def say_nothing(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        nonlocal num_accepted
+        num_accepted += 1
+        await reader.read()
+
     key, other = make_keys(2)
     net = RpcNet(connections=ConnectionLimits(connect_s=SHORT_S))
-    host, port = silent.sockets[0].getsockname()
-    node = net.build(key, f"127.0.0.1:{find_free_ports(1)[0]}", {other.id: f"{host}:{port}"})
-    try:
-        async with asyncio.timeout(PATIENCE_S / 2):  # of the usual length these would take 35 s, of gRPC's minutes
-            await node.start()
-            while len(accepted) < 8:  # noqa: ASYNC110 (the other end of a socket)
-                await asyncio.sleep(0.01)
-    finally:
-        await net.stop()
-        for writer in accepted:
-            writer.close()
-        silent.close()
+    async with serve_connections(say_nothing) as address:
+        node = net.build(key, f"127.0.0.1:{find_free_ports(1)[0]}", {other.id: address})
+        try:
+            async with asyncio.timeout(PATIENCE_S / 2):  # of the usual length these would take 35 s, of gRPC's minutes
+                await node.start()
+                while num_accepted < 8:  # noqa: ASYNC110 (the other end of a socket)
+                    await asyncio.sleep(0.01)
+        finally:
+            await net.stop()
 
 
 async def test_a_caller_that_does_not_say_who_it_is_is_hung_up_on() -> None:

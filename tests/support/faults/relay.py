@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
-LOOPBACK = "127.0.0.1"
+from support.faults.connections import serve_connections
+
 READ_BYTES = 16 * 1024
 HELD_BYTES = 64 * 1024  # by each end for this way: what a server has handed over is nearly what has passed
 
@@ -28,47 +29,19 @@ class Relay:
         self.passed = 0
         self._host = host
         self._port = port
-        self._server: asyncio.Server | None = None
-        self._calls: set[asyncio.Task[None]] = set()
+        self.address = ""
 
-    @property
-    def address(self) -> str:
-        assert self._server is not None, "the relay does not run"
-        return f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._on_call, LOOPBACK, 0)
-
-    async def stop(self) -> None:
-        assert self._server is not None, "the relay does not run"
-        self._server.close()
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
-
-    async def _on_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        call = asyncio.create_task(self._carry(reader, writer))
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-
-    async def _carry(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        writers = [to_client]
+    async def carry(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        from_server, to_server = await self._dial()
+        ways = {asyncio.create_task(self._up(from_client, to_server))}
+        ways.add(asyncio.create_task(self._down(from_server, to_client)))
         try:
-            from_server, to_server = await self._dial()
-            writers.append(to_server)
-            ways = {asyncio.create_task(self._up(from_client, to_server))}
-            ways.add(asyncio.create_task(self._down(from_server, to_client)))
-            try:
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
-        except OSError:  # nobody listens there yet
-            pass
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for writer in writers:
-                writer.transport.abort()
+            for way in ways:
+                way.cancel()
+            to_server.transport.abort()
+            await asyncio.gather(*ways, return_exceptions=True)
 
     async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         dialled = socket.socket()
@@ -105,13 +78,10 @@ async def relaying(
     servers: Iterable[tuple[str, int]], *, bytes_per_s: float | None = None
 ) -> AsyncIterator[tuple[Relay, ...]]:
     """One relay for each server, host and port."""
-    relays = tuple(Relay(host, port, bytes_per_s) for host, port in servers)
-    started: list[Relay] = []
-    try:
-        for relay in relays:
-            await relay.start()
-            started.append(relay)
-        yield relays
-    finally:
-        for relay in started:
-            await relay.stop()
+    async with AsyncExitStack() as stack:
+        relays = []
+        for host, port in servers:
+            relay = Relay(host, port, bytes_per_s)
+            relay.address = await stack.enter_async_context(serve_connections(relay.carry))
+            relays.append(relay)
+        yield tuple(relays)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack
 from typing import Self
+
+from support.faults.connections import serve_connections
 
 BLOCK = 65536
 TICK_S = 0.05
@@ -19,32 +21,18 @@ class _Server:
         self.num_connections = 0
         self.num_bytes = 0
         self._listener = listener
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._serving = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, sock=self._listener)
+        await self._serving.enter_async_context(serve_connections(self._count, self._listener))
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._serving.aclose()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _count(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_connections += 1
-        task = asyncio.create_task(self._hold(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(OSError):
-                await self._serve(reader, writer)
-        finally:
-            writer.close()
+        await self._serve(reader, writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raise NotImplementedError

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from node.addresses import parse_address
+from support.faults.connections import serve_connections
 
-LOOPBACK = "127.0.0.1"
 READ_BYTES = 64 * 1024
 END_OF_HEAD = b"\r\n\r\n"
 
@@ -31,38 +31,24 @@ class Way:
         self._target = target
         self._names = names or {}
         self._cut = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def cut(self) -> None:
         """Connections that come later are good."""
         self._cut.set()
         self._cut = asyncio.Event()
 
-    def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         cut = self._cut
-        try:
-            with suppress(OSError, asyncio.IncompleteReadError):
-                target = self._target if self._target is not None else await self._ask(reader, writer)
-                if target is None:
-                    return
-                there, back = await asyncio.open_connection(*parse_address(target))
-                self.num_opened += 1
-                try:
-                    await asyncio.gather(self._pass(reader, back, cut), self._pass(there, writer, cut))
-                finally:
-                    back.transport.abort()
-        finally:
-            writer.transport.abort()
+        with suppress(asyncio.IncompleteReadError):
+            target = self._target if self._target is not None else await self._ask(reader, writer)
+            if target is None:
+                return
+            there, back = await asyncio.open_connection(*parse_address(target))
+            self.num_opened += 1
+            try:
+                await asyncio.gather(self._pass(reader, back, cut), self._pass(there, writer, cut))
+            finally:
+                back.transport.abort()
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str | None:
         head = await reader.readuntil(END_OF_HEAD)
@@ -89,10 +75,5 @@ class Way:
 @asynccontextmanager
 async def open_way(target: str | None = None, names: dict[str, str] | None = None) -> AsyncIterator[Way]:
     way = Way(target, names)
-    server = await asyncio.start_server(way.on_connection, LOOPBACK, 0)
-    way.address = f"{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with serve_connections(way.serve) as way.address:
         yield way
-    finally:
-        server.close()
-        await way.stop()

@@ -155,6 +155,7 @@ def test_members_without_a_lock_fork_under_as_many_liars_as_are_allowed(seed: in
     find_breach(seed, n, f, quorum=compute_bft_quorum(n), make_voting=Unlocked, calm=None, invariant="I1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "n", "f"), [(95, 4, 1), (118, 7, 2)])
 def test_refusing_for_good_what_is_too_early_gets_stuck_under_one_liar(seed: int, n: int, f: int) -> None:
     """A liar's block at the very edge of what is valid yet: some lock on it, the others never take it."""
@@ -175,6 +176,7 @@ class Strict(Voting):
         self._book = StrictBook()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [337])
 def test_members_that_wait_for_who_has_jumped_over_their_view_get_stuck(seed: int) -> None:
     find_breach(seed, 4, 1, quorum=3, make_voting=Strict, invariant="I10")

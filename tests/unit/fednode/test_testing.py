@@ -23,6 +23,8 @@ from ml.specs.sharing import ModelSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors
 from support.data.plugins import LOOP, METHOD, MODEL, put_plugin
 
+pytestmark = pytest.mark.slow
+
 QUICK: Mapping[str, Any] = {"local_iterations": 2}
 OUTSIDE = "specs_of_this_test_alone"  # no module, so that none is imported to see whether it loads torch
 SLOW = {"fededs"}  # whose members learn to transform samples first

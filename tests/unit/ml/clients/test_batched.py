@@ -106,6 +106,7 @@ def test_other_models_without_dropout_and_batch_norm_too(model: dict[str, Any], 
     assert groups == [2, 2]
 
 
+@pytest.mark.slow
 def test_what_is_frozen_is_shared(groups: list[int]) -> None:
     method = {"name": "local", "local_iterations": 2, "batch_size": 2, "lr": 0.05}
     assert_same_rounds(method, num_rounds=1, model={"name": "head_256"}, shots=1, num_clients=2, tolerance=1e-4)

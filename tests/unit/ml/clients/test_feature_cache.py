@@ -29,6 +29,8 @@ from ml.seeding import get_partition_seed
 from ml.training.loop import Engine
 from support.federation.simulated import BEACON, run_round
 
+pytestmark = pytest.mark.slow
+
 HEAD = {"name": "head_256"}
 DIGITS: dict[str, Any] = {"format": "digits"}
 INPUT: dict[str, Any] = {"shape": [1, 16, 16], "resize": [16, 16], "mean": [0.3], "std": [0.4]}
