@@ -82,12 +82,12 @@ class TrainingScheduler:
 
     def prepare(self) -> bool:
         """Has the worker started for a node that is about to be a member. Whether that is done, as far as it can be."""
-        if self._has_part or not self._holds_initial_model():
+        if self._has_part:
             return True
         if not self._is_coming:
             self._is_coming = True
             self._learner.set_target(self._make_target(trains=False))
-        return self._learner.info is not None or self._learner.failure is not None
+        return not self._holds_initial_model() or self._learner.info is not None or self._learner.failure is not None
 
     def _set_target(
         self, machine: RoundMachine, chosen: int | None, *, trains: bool, has_contributed: bool = False
@@ -103,7 +103,7 @@ class TrainingScheduler:
         tip = self._current.tip
         run = tip.state.run
         made_height = self._runs.calendar.get_height(Place(run.number, run.get_round(tip.height)))
-        only_starts = not self._has_part and self._is_coming and self._holds_initial_model()
+        only_starts = not self._has_part and self._is_coming
         return Target(
             tip.block,
             tip.state,
@@ -111,7 +111,7 @@ class TrainingScheduler:
             trains=trains,
             has_contributed=has_contributed,
             num_iterations=num_iterations,
-            may_start=self._has_part or only_starts,
+            may_start=self._has_part or (only_starts and self._holds_initial_model()),
             only_starts=only_starts,
         )
 

@@ -33,7 +33,8 @@ from node.runs.specs import RunSpecs
 from node.testnet.synthetic import INITIAL_MODEL, make_genesis
 from node.training.exchange import Exchange
 from node.training.observer_trainer import ObserverTrainer
-from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
+from node.training.progress import OnProgress
+from node.training.trainer import NOTHING_TAKEN, Trained
 
 LATENCY_S = (0.0005, 0.002)  # one way, as in a network of one building
 POLL_S = 0.02

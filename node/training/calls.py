@@ -10,7 +10,7 @@ from typing import Any
 
 from ml.errors import Abandoned
 from node.training.frames import Frame, FrameError, receive_frame, send_frame
-from node.training.trainer import Progress
+from node.training.progress import Progress
 
 IDLE_MS = 20  # calls often follow each other at once: only then is there time for something else
 

@@ -20,11 +20,10 @@ from typing import Any
 
 from node.training.checkpoint import Position
 from node.training.frames import Frame, FrameError, await_frame, post_frame
+from node.training.progress import OnProgress, Progress
 from node.training.trainer import (
     AggregateSpoiled,
     AnswerRefused,
-    OnProgress,
-    Progress,
     TrainerInfo,
     TrainingAbandoned,
     TrainingFailed,
@@ -58,14 +57,15 @@ class _Asked:
 
 
 class ChildProcess:
-    """One worker process, from its start to its end, and the calls it has not answered yet."""
+    """One worker process, from its start to its end, and the calls it has not answered yet. One that is open already is
+    entered as it is."""
 
-    def __init__(self, config: WorkerConfig, tail: deque[str], on_gone: Callable[[], None]) -> None:
+    def __init__(self, command: tuple[str, ...], tail: deque[str], on_gone: Callable[[], None]) -> None:
         self.info = TrainerInfo(0, 0, "", 0, 0)
         self.reason = "it was ended"
         self.has_served = False  # answered a call that moves the client
         self.is_blamed = False  # died before it was ready, or during such a call
-        self._command = (config.python, *config.arguments)
+        self._command = command
         self._tail = tail
         self._on_gone = on_gone
         self._calls = 0
@@ -80,6 +80,11 @@ class ChildProcess:
         return None if self._process is None else self._process.pid
 
     async def __aenter__(self) -> ChildProcess:
+        if self._process is None:
+            await self.open()
+        return self
+
+    async def open(self) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         with theirs:
@@ -98,7 +103,6 @@ class ChildProcess:
                 raise WorkerFailed(f"the worker {self._command[0]} cannot be started: {error}") from error
         talking = (self._forward_output(self._process), self._write(), self._read(self._process))
         self._tasks = [asyncio.create_task(part) for part in talking]
-        return self
 
     async def __aexit__(self, *exception: object) -> None:
         with suppress(OSError):
@@ -119,6 +123,10 @@ class ChildProcess:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._socket.close()
+
+    def load(self) -> None:
+        """Has it import what every run needs, before it is told of one."""
+        self._outgoing.put_nowait(Frame({"call": "load"}))
 
     async def start(self, config: WorkerConfig) -> TrainerInfo:
         """Raises WorkerDied, and WorkerFailed if the worker refuses its configuration."""

@@ -28,12 +28,12 @@ from chain.calendar import Place
 from chain.state import State
 from node.boundary import UNFORESEEN, Boundary
 from node.training.exchange import Exchange
+from node.training.progress import Progress
 from node.training.target import RunTerms, Target
 from node.training.trainer import (
     NOTHING_TAKEN,
     AnswerRefused,
     Measured,
-    Progress,
     RunTask,
     Trained,
     Trainer,
@@ -206,6 +206,8 @@ class Learner:
                 await self._tell_failed(target, self.failure)
             return self.failure is None
         if not target.may_start:
+            if target.only_starts:
+                await self._trainer.warm_up()
             return False
         self.work = f"what run {target.run.number} begins from is being gathered"
         opening = asyncio.create_task(self._ask(self._inputs.open_run(target.state)))

@@ -23,7 +23,7 @@ from typing import Any
 
 from ml.budget import compute_plan
 from ml.errors import BudgetError
-from node.training.trainer import Progress
+from node.training.progress import Progress
 
 log = logging.getLogger(__name__)
 

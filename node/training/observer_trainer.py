@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from ml.guard import OnRefused
 from node.training.exchange import Exchange
+from node.training.progress import OnProgress
 from node.training.trainer import (
     NOTHING_TAKEN,
     Measured,
     Metrics,
-    OnProgress,
     Predicted,
     RunTask,
     Trained,
@@ -25,6 +25,9 @@ class ObserverTrainer:
     """A `Trainer` without data, a model or a process."""
 
     last_death: str | None = None
+
+    async def warm_up(self) -> None:
+        pass
 
     async def start(self, task: RunTask) -> TrainerInfo:
         return TrainerInfo(num_train=0, num_test=0, device="none", parameters=0, model_bytes=0)

@@ -20,7 +20,8 @@ class Target:
     `made_height` is that of the block which the last round made, 0 where the run has none yet. `has_contributed`: this
     node's contribution to the height after `head` is durable already. `num_iterations` is the phase's E, the same
     however often it is repeated; None is the method's own number. `may_start`: a worker may begin this run, since this
-    node has a part in it, or is about to have one: then it `only_starts`, and takes nothing in yet.
+    node has a part in it, or is about to have one: then it `only_starts`, and takes nothing in yet. What `only_starts`
+    and may not start, for want of the initial model, is warmed up.
     """
 
     head: Block

@@ -7,7 +7,6 @@ A trainer is one client of `ml` behind two calls that move it, `train` and `appl
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +24,10 @@ from ml.specs import MethodSpec, Offer
 from node.errors import NodeError
 from node.training.checkpoint import Checkpoint
 from node.training.exchange import Exchange, FileUnusable
+from node.training.progress import OnProgress, ProgressMeter
 
 Metrics = Mapping[str, float]
 
-PROGRESS_S = 0.5  # between two reports of a local phase under way
 NOTHING_TAKEN = Exchange()
 
 
@@ -130,34 +129,6 @@ class Predicted:
     alone: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a local phase: `step` of `steps`, `seconds` after the first began."""
-
-    step: int
-    steps: int
-    seconds: float
-
-
-OnProgress = Callable[[Progress], None]
-
-
-class ProgressMeter:
-    """Hears of every step and reports some: at most one in PROGRESS_S, the first so long after it was made. Between two
-    reports a step costs a look at the clock."""
-
-    def __init__(self, report: OnProgress) -> None:
-        self._report = report
-        self._began_s = time.perf_counter()
-        self._due_s = self._began_s + PROGRESS_S
-
-    def on_step(self, step: int, steps: int) -> None:
-        now_s = time.perf_counter()
-        if now_s >= self._due_s:
-            self._due_s = now_s + PROGRESS_S
-            self._report(Progress(step, steps, now_s - self._began_s))
-
-
 class Trainer(Protocol):
     """Trains one client, in one run at a time. `predict` and `score` are called at any time, by anyone, all else one at
     a time. `last_death` is why its worker died, until another is ready."""
@@ -166,6 +137,10 @@ class Trainer(Protocol):
 
     async def start(self, task: RunTask, /) -> TrainerInfo:
         """Gets ready for a run, and lets go of the one before it. Raises WorkerFailed."""
+        ...
+
+    async def warm_up(self) -> None:
+        """Has ready what every run needs, for the one that begins next. Raises WorkerFailed."""
         ...
 
     async def train(
@@ -377,6 +352,9 @@ class InlineTrainer:
     @property
     def client(self) -> Client:
         return self._client
+
+    async def warm_up(self) -> None:
+        """Has all it needs."""
 
     async def start(self, task: RunTask) -> TrainerInfo:
         self._run, self._applied_round = task.run.number, 0

@@ -6,7 +6,8 @@ checkpoint, and the caller asks again. Calls go one at a time, in the order they
 time stands in that line, so that training is never behind two. A score, for which nobody is in a hurry, gives way to
 any other call, and begins anew behind it. What passes, all JSON but for what is in brackets:
 
-    to the worker      {call: "start", config} [initial_model]
+    to the worker      {call: "load"}, once and before all else, if at all
+                       {call: "start", config} [initial_model]
                        {call: "train", number, round, num_iterations, beacon, me, offers, gone, files} [blobs]
                        {call: "apply", number, round, beacon, me, offers, gone, files} [aggregate, and blobs by digest]
                        {call: "pass_over", number, round}
@@ -43,11 +44,11 @@ from node.training.checkpoint import Position
 from node.training.child_process import Call, ChildProcess
 from node.training.exchange import AGGREGATE, Exchange
 from node.training.frames import Frame
+from node.training.progress import OnProgress
 from node.training.trainer import (
     NOTHING_TAKEN,
     Measured,
     Metrics,
-    OnProgress,
     Predicted,
     RunTask,
     Trained,
@@ -56,7 +57,7 @@ from node.training.trainer import (
     WorkerDied,
     WorkerFailed,
 )
-from node.training.worker_config import WorkerConfig
+from node.training.worker_config import DEFAULT_COMMAND, WorkerConfig
 
 _log = logging.getLogger(__name__)
 
@@ -71,13 +72,19 @@ class WorkerProcess:
     """A trainer in a child process that is replaced when it dies. `deaths` counts how often that was needed.
 
     All calls may be repeated: training for a round again, with as many iterations, gives the same bytes, and applying
-    it again changes nothing, as predicting and scoring do.
+    it again changes nothing, as predicting and scoring do. `command` is the program that is warmed up, before there is
+    a configuration to name one.
     """
 
-    def __init__(self, make_config: Callable[[RunTask], WorkerConfig]) -> None:
+    def __init__(
+        self, make_config: Callable[[RunTask], WorkerConfig], command: tuple[str, ...] = DEFAULT_COMMAND
+    ) -> None:
         self.deaths = 0
         self.last_death: str | None = None  # until another is ready
         self._make_config = make_config
+        self._command = command
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._spare: ChildProcess | None = None  # warmed up, for whatever run begins first
         self._config: WorkerConfig | None = None  # of the run that it was started for last
         self._turn = asyncio.Lock()  # who waits for it gets it in the order they came
         self._predicting = asyncio.Lock()
@@ -106,9 +113,17 @@ class WorkerProcess:
         if before is not None:
             await _end(before)
         self._config, self._unsaved = config, {}
+        self._tail.clear()
         self._sweep()
         self._supervisor = asyncio.create_task(self._supervise(config), name="worker")
         return (await self._get_child()).info
+
+    async def warm_up(self) -> None:
+        if self._supervisor is None and self._spare is None:
+            spare = ChildProcess(self._command, self._tail, self._on_gone)
+            await spare.open()
+            spare.load()
+            self._spare = spare
 
     async def train(
         self,
@@ -190,6 +205,9 @@ class WorkerProcess:
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             await _end(supervisor)
+        if self._spare is not None:
+            async with self._spare:
+                self._spare = None
         self._set_failed(WorkerFailed("the worker was closed"))
 
     def _get_ready_child(self) -> ChildProcess | None:
@@ -233,12 +251,11 @@ class WorkerProcess:
         """Keeps a worker alive until cancelled or hopeless."""
         crashes = 0
         reason = ""
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
         try:
             while crashes < MAX_CRASHES:
                 if crashes:
                     await asyncio.sleep(min(BACKOFF_S * 2 ** (crashes - 1), MAX_BACKOFF_S))
-                async with ChildProcess(config, tail, self._on_gone) as child:
+                async with self._take_child(config) as child:
                     try:
                         await self._prepare(child, config)
                         self._set_ready(child)
@@ -252,9 +269,14 @@ class WorkerProcess:
                 if child.is_blamed:
                     crashes += 1
                 _log.warning("Worker %s died and was replaced: %s", child.pid, reason)
-            raise WorkerFailed(f"the worker died {crashes} times in a row: {reason}{_show_tail(tail)}")
+            raise WorkerFailed(f"the worker died {crashes} times in a row: {reason}{_show_tail(self._tail)}")
         except WorkerFailed as error:
             self._set_failed(error)
+
+    def _take_child(self, config: WorkerConfig) -> ChildProcess:
+        """The one that was warmed up, or another."""
+        spare, self._spare = self._spare, None
+        return spare or ChildProcess(config.command, self._tail, self._on_gone)
 
     async def _prepare(self, child: ChildProcess, config: WorkerConfig) -> None:
         """Brings a new worker to where the last one was: its checkpoint may lack what was done last."""

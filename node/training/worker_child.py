@@ -39,7 +39,8 @@ from node.training.calls import Calls
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, forget_old_runs, read_checkpoint
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame
-from node.training.trainer import Answer, Client, ProgressMeter, apply_to, get_info, score_with, train_with
+from node.training.progress import ProgressMeter
+from node.training.trainer import Answer, Client, apply_to, get_info, score_with, train_with
 from node.training.worker_config import TERMS
 
 _log = logging.getLogger(__name__)
@@ -278,6 +279,9 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
     """Answers calls until there are no more."""
     calls = Calls(sock)
     frame = calls.receive()
+    if frame is not None and frame.header["call"] == "load":
+        load()
+        frame = calls.receive()
     if frame is None:
         return
     config = frame.header["config"]
@@ -366,6 +370,10 @@ def _read_initial_model(config: Config, attachments: Mapping[str, bytes]) -> Arr
         attachments["initial_model"] if "initial_model" in attachments else Path(config["initial_model"]).read_bytes()
     )
     return decode_arrays(data, len(data))
+
+
+def load() -> None:
+    """Imports what takes long, for whichever run comes."""
 
 
 def build_client(config: Config, initial: Arrays) -> Built:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TERMS = ("method", "model", "classes", "input", "task", "target")  # of a run
 WORKER_ARGUMENTS = make_arguments("node.training.worker_child")  # modules of the daemon's own directory stay out
+DEFAULT_COMMAND = (sys.executable, *WORKER_ARGUMENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,10 @@ class WorkerConfig:
     niceness: int = 0
     python: str = sys.executable
     arguments: tuple[str, ...] = WORKER_ARGUMENTS
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return self.python, *self.arguments
 
     def encode(self) -> Frame:
         """The call that starts a worker."""

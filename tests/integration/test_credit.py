@@ -15,7 +15,8 @@ import pytest
 from node.consensus.credit import FULL, PER_HEIGHT
 from node.consensus.service import RoundService
 from node.training.exchange import Exchange
-from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
+from node.training.progress import OnProgress
+from node.training.trainer import NOTHING_TAKEN, Trained
 from support.faults.liar import Liar, lying
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
 from support.federation.virtual_time import run_virtual

@@ -16,7 +16,9 @@ from chain.codec import encode_block, encode_certificate, encode_vote
 from chain.errors import InvalidChange
 from chain.signing import SigningKey
 from chain.tip import Tip
+from node.consensus.context import NodeContext
 from node.consensus.keys import OtherKeyInForce, make_rotation
+from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.errors import InvalidRequest
 from node.p2p.refusals import Reason
@@ -84,8 +86,15 @@ class LateTrainer(ScriptedTrainer):
 
     START_S = 5.0
 
+    is_warm = False
+
+    async def warm_up(self) -> None:
+        if not self.is_warm:
+            await asyncio.sleep(self.START_S)
+            self.is_warm = True
+
     async def start(self, task: RunTask) -> TrainerInfo:
-        await asyncio.sleep(self.START_S)
+        await self.warm_up()
         return await super().start(task)
 
 
@@ -125,6 +134,34 @@ def test_a_joiner_that_stands_ready_contributes_at_once_however_long_its_worker_
             joiner = get_service(net, "node3")
             assert joiner.learner.info is not None
             assert (trainer.applied, trainer.trained) == ({}, [])  # it is given no blobs yet
+            await approve(net, change_id, "node1", "node2")
+            since = await wait_until_member(net, "node3")
+            await net.wait_for_height(since + 3)
+            assert any(net.id("node3") in find_authors(net, at) for at in range(since + 1, since + 4))
+            check_chains(net)
+
+    run_virtual(story())
+
+
+def test_a_joiner_without_the_initial_model_contributes_at_once_too(tmp_path: Path) -> None:
+    """It is given the model once it is let in, and all else that takes long is done by then."""
+
+    async def story() -> None:
+        async with growing(tmp_path, 3, ["node3"]) as net:
+            net["node3"].trainer = trainer = LateTrainer(3)
+
+            def join(context: NodeContext) -> RoundService:
+                context.store.delete_blob(context.genesis.run.initial_model)
+                return make_round_service(context)
+
+            await net.wait_for_height(3, *FOUNDERS)
+            net.start("node3", join)
+            change_id = await propose(net, "node0", add(net, "node3"))
+            await wait_until_open(net, change_id, "node1")
+            book = get_service(net, "node1").proposals
+            await net.wait_for(lambda: any(proposal.readiness for proposal in book), "it to stand ready")
+            await net.wait_for(lambda: trainer.is_warm, "what it can do by now")
+            assert get_service(net, "node3").learner.info is None
             await approve(net, change_id, "node1", "node2")
             since = await wait_until_member(net, "node3")
             await net.wait_for_height(since + 3)

@@ -27,13 +27,13 @@ from node.training.learner import (
     RoundInputs,
     SpoiledAggregate,
 )
+from node.training.progress import OnProgress
 from node.training.readiness import describe_unready
 from node.training.target import Target
 from node.training.trainer import (
     NOTHING_TAKEN,
     AggregateSpoiled,
     Measured,
-    OnProgress,
     Predicted,
     RunTask,
     Trained,
@@ -70,6 +70,9 @@ class SlowTrainer:
         self.log: list[str] = []
         self.shared: list[Exchange] = []
         self._abandoned = asyncio.Event()
+
+    async def warm_up(self) -> None:
+        pass
 
     async def start(self, task: RunTask) -> TrainerInfo:
         return TrainerInfo(1, 1, "cpu", 1, 1)
@@ -468,6 +471,9 @@ def test_older_aggregates_are_tried_up_to_a_number_and_then_it_is_the_initial_mo
 class CountingTrainer(MoodyTrainer):
     """Writes down which run it begins, and under which limit of weights."""
 
+    async def warm_up(self) -> None:
+        self.log.append("warm up")
+
     async def start(self, task: RunTask) -> TrainerInfo:
         self.log.append(f"start {task.run.number} at {task.limits.max_weight}")
         return await super().start(task)
@@ -565,6 +571,16 @@ async def test_no_worker_begins_a_run_that_this_node_has_no_part_in() -> None:
         assert learner.info is None
         learner.set_target(make_target(2, trains=True))
         await wait_until(lambda: "trained 3" in told, "training once it has")
+
+
+async def test_a_worker_that_is_about_to_start_and_may_not_yet_warms_up() -> None:
+    trainer = CountingTrainer()
+    with learning(trainer) as (learner, told):
+        learner.set_target(make_target(1, trains=False, may_start=False, only_starts=True))
+        await wait_until(lambda: trainer.log == ["warm up"], "it to be warm")
+        assert learner.info is None
+        learner.set_target(make_target(2, trains=True))
+        await wait_until(lambda: "trained 3" in told, "training once it has a part in the run")
 
 
 async def test_a_worker_that_only_starts_takes_nothing_in_until_the_node_has_a_part_in_the_run() -> None:

@@ -21,7 +21,8 @@ from ml.specs import MethodSpec
 from node.ledger.offline import OfflineNode
 from node.p2p.transport.base import BLOB
 from node.training.exchange import Exchange, get_offers
-from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained, WorkerDied
+from node.training.progress import OnProgress
+from node.training.trainer import NOTHING_TAKEN, Trained, WorkerDied
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
 from support.federation.pulling import get_shape
 from support.federation.sharing import MODEL, NUM_SAMPLES, make_set, make_spec

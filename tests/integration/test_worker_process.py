@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -29,11 +30,10 @@ from node.training import child_process
 from node.training import worker as worker_module
 from node.training.checkpoint import Checkpoints, Phase
 from node.training.exchange import Exchange
+from node.training.progress import PROGRESS_S, Progress
 from node.training.trainer import (
-    PROGRESS_S,
     AggregateSpoiled,
     InlineTrainer,
-    Progress,
     Trained,
     Trainer,
     TrainerInfo,
@@ -95,6 +95,12 @@ def get_number(trained: Trained) -> float:
     return float(decode_arrays(payload, len(payload))["w"][0])
 
 
+def list_children() -> list[int]:
+    """The processes of workers that this one has started and that live."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in children if b"fake_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def get_pid(worker: WorkerProcess) -> int:
     assert worker.pid is not None
     return worker.pid
@@ -127,6 +133,44 @@ async def test_a_trainer_trains_and_applies(kind: str, tmp_path: Path) -> None:
         await trainer.train(3, DIVERGE)
     assert get_number(await trainer.train(3, TRAIN)) == 53.0
     await trainer.close()
+
+
+async def test_a_process_that_was_warmed_up_begins_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = make_config(tmp_path)
+    worker = WorkerProcess(always(config), config.command)
+    for _ in range(2):
+        await worker.warm_up()
+    [pid] = list_children()
+    assert (await worker.start(TASK)).num_train == 2
+    assert get_pid(worker) == pid
+    assert get_number(await worker.train(1, TRAIN)) == 1.0
+    await worker.close()
+    assert list_children() == []
+
+
+async def test_one_that_dies_while_it_is_warm_is_replaced(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    worker = WorkerProcess(always(config), config.command)
+    await worker.warm_up()
+    [pid] = list_children()
+    os.kill(pid, signal.SIGKILL)
+    assert (await worker.start(TASK)).num_train == 2
+    assert get_pid(worker) != pid
+    await worker.close()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_one_that_is_not_needed_any_more_is_ended(has_begun: bool, tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    worker = WorkerProcess(always(config), config.command)
+    await worker.warm_up()
+    starting = asyncio.create_task(worker.start(TASK))
+    await asyncio.sleep(0)
+    if not has_begun:
+        starting.cancel()
+    await worker.close()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert list_children() == []
 
 
 async def test_a_cancelled_training_stops_between_steps_and_the_worker_is_usable_at_once(

@@ -369,6 +369,7 @@ async def test_what_goes_wrong_in_a_handler_unforeseen_is_refused_and_counted(
         await wait_until(lambda: not bob.transport.connected(), "alice is gone")
         await alice.start()
         await wait_until(lambda: bool(bob.transport.connected()), "alice is back")
+        await wait_until(lambda: bool(alice.transport.connected()), "bob is back")
     alice.transport.post(bob.id, Message(MessageKind.VOTE, b"again"))
     await wait_until(lambda: bob.recorder.get_data(MessageKind.VOTE)[1:] == [b"again"], "the vote of one come back")
 

@@ -37,17 +37,8 @@ from node.offload import InlineOffload, Offload
 from node.p2p.transport.memory import MemoryNetwork
 from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
-from node.training.trainer import (
-    NOTHING_TAKEN,
-    Measured,
-    OnProgress,
-    Predicted,
-    Progress,
-    RunTask,
-    Trained,
-    Trainer,
-    TrainerInfo,
-)
+from node.training.progress import OnProgress, Progress
+from node.training.trainer import NOTHING_TAKEN, Measured, Predicted, RunTask, Trained, Trainer, TrainerInfo
 from support.data.chains import make_genesis_mapping, make_keys
 from support.data.run_schemas import with_schema
 
@@ -112,6 +103,9 @@ class ScriptedTrainer:
         self.trained: list[int] = []
         self.passed_over: list[int] = []
         self.iterations: dict[int, int] = {}  # by height
+
+    async def warm_up(self) -> None:
+        pass
 
     async def start(self, task: RunTask) -> TrainerInfo:
         return TrainerInfo(1, 1, "cpu", 1, 1)

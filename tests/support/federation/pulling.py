@@ -29,7 +29,8 @@ from node.consensus.wiring import make_round_parts
 from node.p2p.transport.memory import MemoryTransport
 from node.payloads.on_demand import get_kinds
 from node.training.exchange import Exchange, get_offers
-from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained, WorkerDied
+from node.training.progress import OnProgress
+from node.training.trainer import NOTHING_TAKEN, Trained, WorkerDied
 from support.federation.cluster import DIM, NUM_CLASSES, Cluster, ScriptedTrainer, cluster
 from support.federation.fixed_specs import find_round
 

@@ -24,7 +24,8 @@ from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_parts
 from node.training.exchange import Exchange
-from node.training.trainer import NOTHING_TAKEN, OnProgress, Trained
+from node.training.progress import OnProgress
+from node.training.trainer import NOTHING_TAKEN, Trained
 from support.federation.cluster import Cluster, cluster
 from support.federation.pulling import TakingTrainer
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.training.local_work import ALPHA_ROUNDS, BETA_ROUNDS, MAX_ITERATIONS, Choice, LocalWork
-from node.training.trainer import PROGRESS_S, Progress, ProgressMeter
+from node.training.progress import PROGRESS_S, Progress, ProgressMeter
 
 
 def make_local_work(budget_s: float | None, *rounds: tuple[float | None, float | None]) -> LocalWork:
