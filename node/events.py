@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from node.clock import Clock
@@ -51,7 +52,8 @@ class Events:
         seen = self._cursor if since is None else since
         while True:
             published = self._published
-            for event in [event for event in self._kept if event.cursor > seen]:
+            num_new = max(0, self._cursor - seen)  # cursors have no gaps
+            for event in [*islice(reversed(self._kept), num_new)][::-1]:
                 seen = event.cursor
                 yield event
             if self._cursor <= seen or not self._kept:
