@@ -21,8 +21,9 @@ import mmap
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,7 @@ _KIND_NAMES = {code: name for name, code in KINDS.items()}
 CHUNK_BYTES = 1 << 20  # of an encoding, each with a digest of its own in the list of its chunks' digests
 BLOCK_ELEMENTS = 64 * 1024  # of an array that are looked at together
 MAX_HEADER_BYTES = 1 << 20
+KNOWN_HEADER_BYTES = 16 * 1024  # of headers that are remembered
 MAX_DIMENSIONS = 8
 _MAX_ARRAY_BYTES = 1 << 48  # far above any payload limit, far below where numpy's sizes overflow
 
@@ -118,23 +120,10 @@ def decode_arrays(data: bytes | bytearray | memoryview, max_bytes: int) -> dict[
         )
     header = bytes(data[8 : 8 + header_bytes])
     start = 8 + header_bytes
-    arrays: dict[str, Array] = {}
-    layout: dict[str, tuple[str, Shape]] = {}
-    cursor = 0
-    for name, begin, end, code, shape in _parse_header(header):
-        size = _compute_nbytes(name, code, shape)
-        if begin != cursor or end != cursor + size or start + end > total:
-            raise PayloadError(
-                f"array {name!r}: expected bytes {cursor} to {cursor + size} of {total - start}, got {begin} to {end}"
-            )
-        layout[name] = (code, shape)
-        arrays[name] = _view(data, start + begin, code, shape)
-        cursor = end
-    if start + cursor != total:
-        raise PayloadError(f"data section: expected {cursor} bytes, got {total - start}")
-    if _encode_header(layout) != header:
-        raise PayloadError("header is not in canonical form (order of names, numbers or padding)")
-    return arrays
+    layout = (_read_known_layout if header_bytes <= KNOWN_HEADER_BYTES else _read_layout)(header)
+    if layout.num_bytes != total - start:
+        raise PayloadError(f"data section: expected {layout.num_bytes} bytes, got {total - start}")
+    return {name: _view(data, start + begin, code, shape) for name, begin, code, shape in layout.entries}
 
 
 def map_arrays(path: Path, max_bytes: int) -> dict[str, Array]:
@@ -177,8 +166,15 @@ def compute_chunk_digests(arrays: Arrays) -> Array:
 
 def compute_encoded_bytes(layout: Mapping[str, tuple[str, Shape]]) -> int:
     """The length of the encoding of arrays with these (dtype, shape), without making them. Raises PayloadError."""
-    coded = {name: (_get_code(name, np.dtype(dtype)), shape) for name, (dtype, shape) in layout.items()}
-    return 8 + len(_encode_header(coded)) + sum(_compute_nbytes(name, *entry) for name, entry in coded.items())
+    coded = ((name, _get_code(name, np.dtype(dtype)), shape) for name, (dtype, shape) in layout.items())
+    return _compute_encoded_bytes(tuple(coded))
+
+
+@lru_cache(maxsize=32)
+def _compute_encoded_bytes(coded: tuple[tuple[str, str, Shape], ...]) -> int:
+    """Of arrays by name, dtype code and shape."""
+    header = _encode_header({name: (code, shape) for name, code, shape in coded})
+    return 8 + len(header) + sum(_compute_nbytes(name, code, shape) for name, code, shape in coded)
 
 
 def _encode_header(layout: Mapping[str, tuple[str, Shape]]) -> bytes:
@@ -197,6 +193,31 @@ def _encode_header(layout: Mapping[str, tuple[str, Shape]]) -> bytes:
     if len(header) > MAX_HEADER_BYTES:
         raise PayloadError(f"header too long: expected at most {MAX_HEADER_BYTES} bytes, got {len(header)}")
     return header
+
+
+class _Layout(NamedTuple):
+    """What a header says: name, first byte, dtype code and shape of each array, and the bytes of all."""
+
+    entries: tuple[tuple[str, int, str, Shape], ...]
+    num_bytes: int
+
+
+def _read_layout(header: bytes) -> _Layout:
+    """Raises PayloadError where the header is not the one form of what it says."""
+    entries: list[tuple[str, int, str, Shape]] = []
+    cursor = 0
+    for name, begin, end, code, shape in _parse_header(header):
+        size = _compute_nbytes(name, code, shape)
+        if begin != cursor or end != cursor + size:
+            raise PayloadError(f"array {name!r}: expected bytes {cursor} to {cursor + size}, got {begin} to {end}")
+        entries.append((name, begin, code, shape))
+        cursor = end
+    if _encode_header({name: (code, shape) for name, _, code, shape in entries}) != header:
+        raise PayloadError("header is not in canonical form (order of names, numbers or padding)")
+    return _Layout(tuple(entries), cursor)
+
+
+_read_known_layout = lru_cache(maxsize=32)(_read_layout)  # members send the same few, round after round
 
 
 def _parse_header(header: bytes) -> list[tuple[str, int, int, str, Shape]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -127,14 +127,29 @@ class BlobFiles:
 
     def put_blob(self, data: bytes) -> Digest:
         """Make the blob durable and return its digest. A held blob is kept, a damaged one written anew."""
+        (digest,) = self.put_blobs([data])
+        return digest
+
+    def put_blobs(self, blobs: Sequence[bytes]) -> list[Digest]:
+        """As `put_blob`, of several: the names in a directory are made durable together, at the end."""
         self._refuse_if_readonly()
-        digest = hashlib.sha256(data).digest()
+        digests = [hashlib.sha256(data).digest() for data in blobs]
+        for digest, data in zip(digests, blobs, strict=True):
+            self._reach("blob.begin")
+            self._place_blob(digest, data)
+        for directory in {self.blob_path(digest).parent for digest in digests}:
+            with translated_os_errors(directory):
+                sync_directory(directory)  # also of what was held: a crash may have come between its rename and this
+        for _ in digests:
+            self._reach("blob.durable")
+        return digests
+
+    def _place_blob(self, digest: Digest, data: bytes) -> None:
+        """The blob has its name, which is not durable yet."""
         path = self.blob_path(digest)
-        self._reach("blob.begin")
         with translated_os_errors(path):
             if path.is_file() and path.stat().st_size == len(data) and _hash_file(path) == digest:
-                sync_directory(path.parent)  # a crash may have come between its rename and this
-                return digest
+                return
             temporary = self._partials / f"{digest.hex()}.{os.urandom(4).hex()}.tmp"
             try:
                 with temporary.open("xb") as file:
@@ -143,12 +158,10 @@ class BlobFiles:
                     self._reach("blob.written")
                     os.fsync(file.fileno())
                 self._reach("blob.synced")
-                self._publish(temporary, path, "blob")
+                self._rename(temporary, path, "blob")
             except OSError:
                 temporary.unlink(missing_ok=True)
                 raise
-        self._reach("blob.durable")
-        return digest
 
     def adopt_blob(self, source: Path) -> tuple[Digest, int]:
         """Make a finished file of the same file system the blob that it is, durably: its digest and its size.
@@ -249,12 +262,16 @@ class BlobFiles:
 
     def _publish(self, source: Path, path: Path, what: str) -> None:
         """Give a synced file its final name, durably. `what` is how its steps are announced."""
+        self._rename(source, path, what)
+        sync_directory(path.parent)
+
+    def _rename(self, source: Path, path: Path, what: str) -> None:
+        """Give a synced file its final name."""
         if not path.parent.is_dir():
             path.parent.mkdir(exist_ok=True)
             sync_directory(self._blobs)
         source.replace(path)
         self._reach(f"{what}.renamed")
-        sync_directory(path.parent)
 
 
 def _check_digest(path: Path, expected: Digest, got: Digest) -> None:

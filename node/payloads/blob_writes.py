@@ -17,37 +17,48 @@ OnFailure = Callable[[BaseException], None]
 
 
 class BlobWrites:
-    """One node's. `offload` runs the writes, in their order; `on_failure` hears at once of one that fails."""
+    """One node's. `offload` runs the writes, in their order, and all that wait at once; `on_failure` hears at once of
+    one that fails, and nothing is written from then on."""
 
     def __init__(self, store: SqliteStore, offload: Offload, on_failure: OnFailure = lambda error: None) -> None:
         self._store = store
         self._offload = offload
         self._on_failure = on_failure
-        self._running: dict[Digest, asyncio.Task[Digest]] = {}
+        self._waiting: dict[Digest, bytes] = {}
+        self._running: frozenset[Digest] = frozenset()
+        self._writing: asyncio.Task[None] | None = None
         self._written: set[Digest] = set()
 
     def __repr__(self) -> str:
-        return f"BlobWrites(running={len(self._running)})"
+        return f"BlobWrites(waiting={len(self._waiting)}, running={len(self._running)})"
 
     def begin(self, digest: Digest, data: bytes) -> None:
         """Has a blob written, unless it is held or being written. What was held before counts as nothing that came:
         nobody can have it let go of by offering it anew."""
-        if digest not in self._running and not self._store.has_blob(digest):
-            self._written.add(digest)
-            write = self._offload.run(self._store.put_blob, data)
-            task = self._running[digest] = asyncio.create_task(write, name=f"write {digest.hex()[:8]}")
-            task.add_done_callback(self._on_done)
+        if digest in self._waiting or digest in self._running or self._store.has_blob(digest):
+            return
+        self._written.add(digest)
+        self._waiting[digest] = data
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write(), name="write blobs")
+            self._writing.add_done_callback(self._on_done)
 
-    def _on_done(self, task: asyncio.Task[Digest]) -> None:
+    async def _write(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, {}
+            self._running = frozenset(batch)
+            await self._offload.run(self._store.put_blobs, tuple(batch.values()))
+            self._running = frozenset()
+        self._writing = None  # not after a failure
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_failure(error)
 
     async def settle(self) -> None:
         """Returns once everything begun is durable. Raises what the store raises, at every call from then on."""
-        while self._running:
-            digest, task = next(iter(self._running.items()))
-            await asyncio.shield(task)
-            self._running.pop(digest, None)
+        while self._writing is not None:
+            await asyncio.shield(self._writing)
 
     def take_written(self) -> frozenset[Digest]:
         """The digests of blobs that were not held before, since the last call."""
