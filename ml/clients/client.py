@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -360,19 +361,26 @@ class Client:
     def measure(self) -> AnyMeasures | None:
         """All that the answers to the matched test set show, as the client stands; None where it has no samples, or the
         answers are no numbers."""
-        if not len(self.state.data.matched):
-            return None
-        if self._judged is None:
+        return self.keep_answers()()
+
+    def keep_answers(self) -> Callable[[], AnyMeasures | None]:
+        """`measure` of the client as it stands now, for whoever calls it when there is time."""
+        if self._judged is None or not self._judged.logits:  # perhaps there are samples by now
             self.evaluate()
         assert self._judged is not None  # noqa: S101
+        return partial(self._measure, self._judged)
+
+    def _measure(self, judged: Judged) -> AnyMeasures | None:
         task = self.spec.task
-        labels, said = self._judged.to_numpy(task)
+        if not judged.logits:
+            return None
+        labels, said = judged.to_numpy(task)
         if not np.isfinite(said).all():
             return None
         y = self.state.data.matched.y.cpu().numpy()
         if task.kind == REGRESSION:
             y = task.scale.unscale(y.astype(np.float64))
-        return measure_answers(task.kind, y, labels, said, self._judged.metrics["loss"])
+        return measure_answers(task.kind, y, labels, said, judged.metrics["loss"])
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:

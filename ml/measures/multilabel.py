@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -47,7 +47,7 @@ class LabelMeasures:
 
     def to_mapping(self) -> dict[str, Any]:
         """JSON-able."""
-        return asdict(self)
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:

@@ -127,9 +127,10 @@ class Learner:
         self._given: tuple[Place, RoundInput] | None = None  # what is applied: the same again if the worker dies of it
         self._shared_sets: tuple[Block, Exchange] | None = None  # what is trained with, likewise
         self._changed = asyncio.Event()
-        self.applied = -1  # the newest height whose aggregate this worker process has dealt with
+        self.applied = -1  # the newest height whose aggregate this worker process has dealt with, and measured
         self.metrics: Metrics = {}  # as measured then
-        self._applied = -1  # and that in rounds of the run
+        self._applied = -1  # and that in rounds of the run, measured or not
+        self._untold: tuple[int, int] | None = None  # the height of a round that was taken in, and of its head
         self._trained = -1
         self._has_model = False  # another than the initial one
         self._deaths: tuple[Place, int] | None = None  # of workers, over a round
@@ -173,17 +174,16 @@ class Learner:
             if target.has_contributed and self._trained > target.made.round:
                 return  # the checkpoint holds that training: there is nothing to do for this round but wait
             self.work = f"the aggregate of round {target.made.round} is being taken in"
-            if not (await self._apply(target) and target.trains) or self._changed.is_set():
-                return
-            self.work = f"what training for round {target.made.round + 1} reads is being gathered"
-            if await self._get_ready(target.head) and not self._changed.is_set():
-                self.work = f"training for round {target.made.round + 1} is under way"
+            if await self._apply(target):
                 await self._train(target)
-                self.trouble = None
+                self.work = None
+                await self._tell_applied()
         except TrainingFailed as error:
+            await self._tell_applied()
             self._shared_sets = None
             await self._on_failed(target, str(error))
         except WorkerDied as error:
+            self._report_applied(Measured())
             self.applied = self._applied = -1
             if self._count_death(target.made) < HOPELESS:
                 log.warning("the worker died and was started anew: %s", error)
@@ -193,6 +193,7 @@ class Learner:
         except WorkerFailed as error:
             log.error("training stopped: %s", error)
             self.info, self.failure = None, str(error)
+            self._report_applied(Measured())
             await self._tell_failed(target, str(error))
         finally:
             self.work = None
@@ -234,7 +235,7 @@ class Learner:
         if self.run_number != target.run.number:
             self.spoiled, self.metrics = None, {}
         self.run_number, self._terms = target.run.number, target.terms
-        self.info = self.failure = self._given = self._shared_sets = self._deaths = None
+        self.info = self.failure = self._given = self._shared_sets = self._deaths = self._untold = None
         self.applied = self._applied = -1
 
     async def _tell_failed(self, target: Target, reason: str) -> None:
@@ -269,11 +270,21 @@ class Learner:
                 return False
             self._given = made, gathering.result()
         self.metrics = await self._take_in(made, height, self._given[1])
-        measured = await self._measure()
         self._given = None
-        self._applied, self.applied = made.round, target.head.height
-        self._listener.on_applied(height, self.metrics, measured)
+        self._applied, self._untold = made.round, (height, target.head.height)
         return True
+
+    async def _tell_applied(self) -> None:
+        """What the model that a round has left is worth. Others wait for this node's training and nobody for that, so
+        it comes after it."""
+        if self._untold is not None:
+            self._report_applied(await self._measure())
+
+    def _report_applied(self, measured: Measured) -> None:
+        if self._untold is not None:
+            height, self.applied = self._untold
+            self._untold = None
+            self._listener.on_applied(height, self.metrics, measured)
 
     async def _take_in(self, made: Place, height: int, given: RoundInput) -> Metrics:
         """What is measured once the aggregate is in the client's model, or was passed over."""
@@ -295,10 +306,10 @@ class Learner:
         return metrics
 
     async def _measure(self) -> Measured:
-        """What the model as it stands makes of the site's own test samples. A round does not fail of it."""
+        """What the model as the round left it makes of the site's own test samples. A round does not fail of it."""
         try:
             return await self._ask(self._trainer.measure())
-        except (AnswerRefused, TrainingFailed, WorkerDied) as error:
+        except (AnswerRefused, WorkerFailed, WorkerDied) as error:  # whoever asks next hears of the last two
             log.warning("the model could not be measured: %s", error)
             return Measured()
 
@@ -338,6 +349,16 @@ class Learner:
         return True
 
     async def _train(self, target: Target) -> None:
+        """If this is wanted, and nothing else before it can be."""
+        if not target.trains or self._changed.is_set():
+            return
+        self.work = f"what training for round {target.made.round + 1} reads is being gathered"
+        if await self._get_ready(target.head) and not self._changed.is_set():
+            self.work = f"training for round {target.made.round + 1} is under way"
+            await self._train_on(target)
+            self.trouble = None
+
+    async def _train_on(self, target: Target) -> None:
         head, number = target.head, target.made.round + 1
         training = asyncio.create_task(
             self._ask(

@@ -186,7 +186,8 @@ class Trainer(Protocol):
         ...
 
     async def measure(self) -> Measured:
-        """All that the client's answers to its own test samples show, as it stands. Raises as `predict`."""
+        """All that the client's answers to its own test samples showed when it last took in a round, or passed one
+        over; nothing where this trainer has not lived through that. Raises as `predict`."""
         ...
 
     async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
@@ -264,7 +265,7 @@ class Client(Protocol):
         self, round_number: int, aggregates: Iterable[Arrays], /, *, should_stop: Callable[[], bool] = ...
     ) -> Sequence[float]: ...
     def evaluate(self) -> Metrics: ...
-    def measure(self) -> AnyMeasures | None: ...
+    def keep_answers(self) -> Callable[[], AnyMeasures | None]: ...
     def state_arrays(self) -> Arrays: ...
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
 
@@ -348,6 +349,7 @@ class InlineTrainer:
         self._answer = answer
         self._applied_round = 0
         self._run = 1
+        self._measure: Callable[[], AnyMeasures | None] = lambda: None
 
     @property
     def client(self) -> Client:
@@ -395,17 +397,18 @@ class InlineTrainer:
             raise AggregateSpoiled(f"round {round_number}: {error}") from error
         except (MlError, FileUnusable) as error:
             raise TrainingFailed(f"round {round_number}: {error}") from error
-        self._applied_round = round_number
+        self._applied_round, self._measure = round_number, self._client.keep_answers()
         return metrics
 
     async def pass_over(self, round_number: int) -> Metrics:
         if self._applied_round == round_number:
             self._client.go_back()
-        self._applied_round = round_number
-        return self._client.evaluate()
+        metrics = self._client.evaluate()
+        self._applied_round, self._measure = round_number, self._client.keep_answers()
+        return metrics
 
     async def measure(self) -> Measured:
-        return Measured(self._client.measure())
+        return Measured(self._measure())
 
     async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
         if self._answer is None:

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from chain.store.interface import Faults
 from ml.data.base import Samples
 from ml.errors import Abandoned, MlError, SpecError, Spoiled, Stopped
+from ml.measures.kinds import AnyMeasures
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from ml.plugins import Plugins
 from ml.specs.run_schema import describe_payloads
@@ -91,6 +92,7 @@ class Session:
         self._run = run
         self._round, self._phase = 0, Phase.APPLIED
         self._is_saved = False
+        self._measure: Callable[[], AnyMeasures | None] = lambda: None
         self.resumed = self._resume()
         if self.resumed is None and before is not None:
             self._go_on_from(before)
@@ -165,13 +167,15 @@ class Session:
 
     def apply(self, round_number: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
         """The answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""
-        if (self._round, self._phase) == (round_number, Phase.APPLIED):
-            return {"metrics": dict(self._client.evaluate()), "refused": {}}
         refused: dict[str, str] = {}
-        metrics = apply_to(
-            self._client, round_number, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
-        )
-        self._move(round_number, Phase.APPLIED)
+        if (self._round, self._phase) == (round_number, Phase.APPLIED):
+            metrics = dict(self._client.evaluate())
+        else:
+            metrics = apply_to(
+                self._client, round_number, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
+            )
+            self._move(round_number, Phase.APPLIED)
+        self._measure = self._client.keep_answers()
         return {"metrics": metrics, "refused": refused}
 
     def pass_over(self, round_number: int) -> Mapping[str, Any]:
@@ -179,11 +183,13 @@ class Session:
         if (self._round, self._phase) == (round_number, Phase.APPLIED):
             self._client.go_back()
         self._move(round_number, Phase.APPLIED)
-        return {"metrics": dict(self._client.evaluate())}
+        metrics = dict(self._client.evaluate())
+        self._measure = self._client.keep_answers()
+        return {"metrics": metrics}
 
     def measure(self) -> Mapping[str, Any]:
-        """The answer to `measure`."""
-        measures = self._client.measure()
+        """The answer to `measure`: of the client as it last took in a round, though it may have trained since."""
+        measures = self._measure()
         return {
             "measures": None if measures is None else measures.to_mapping(),
             "alone": None if self.beside is None else self.beside.describe().to_mapping(),

@@ -318,7 +318,7 @@ def test_an_aggregate_that_workers_die_of_is_passed_over_after_the_second() -> N
             learner.set_target(make_target(head.height, head=head, trains=True))
             await rest()
             assert trainer.log == ["apply 1", "apply 1", "pass over 1", "train 2"]
-            assert told == ["spoiled 1: 2 workers have died over it", "applied 1 0.25", "trained 2"]
+            assert told == ["spoiled 1: 2 workers have died over it", "trained 2", "applied 1 0.25"]
             assert learner.spoiled == SpoiledAggregate(1, "2 workers have died over it")
             learner.set_target(make_target(2, trains=True))
             await rest()
@@ -343,7 +343,7 @@ def test_so_is_one_that_they_die_of_in_training_and_then_training_has_failed_for
             assert trainer.log == at_first
             await rest(2 * RETRY_S)
             assert trainer.log[8:] == ["pass over 1", "train 2"] * 2  # of the second it does not die
-            assert told[-1] == "trained 2"
+            assert told[-2:] == ["trained 2", "applied 1 0.25"]
             assert learner.trouble is None
 
     run_virtual(story())
@@ -377,6 +377,7 @@ def test_training_that_fails_is_tried_again_after_a_minute_or_with_the_next_head
             assert learner.trouble is None
             await rest()
             assert trainer.log[10:] == ["apply 1", "train 2"]
+            assert told[-2:] == ["applied 1 0.5", f"failed 2: {learner.trouble}"]  # what was taken in counts
             trainer.trouble = None
             await rest(RETRY_S)
             assert told[-1] == "trained 2"
@@ -422,9 +423,9 @@ def test_training_that_went_back_is_told_of_the_aggregate_before() -> None:
             learner.set_target(make_target(1, trains=True))
             await rest()
             assert told == [
-                "applied 1 0.5",
                 "spoiled 1: training from it diverges: loss not finite at step 1 of 20, lr 0.1",
                 "trained 2",
+                "applied 1 0.5",
             ]
             assert learner.spoiled is not None
 

@@ -159,10 +159,10 @@ def test_words_of_strangers_and_of_other_rounds_are_left_out_and_nobodys_fault(t
                 replace(make_word(net, liar.key), place=Place(7, 1)),
                 make_word(net, net["node0"].key),  # of the receiver itself
                 make_word(net, liar.key),
-                make_word(net, liar.key, accuracy=0.1),  # it has said something already
             ):
                 liar.send(wrap(word), "node0")
             await wait_until_kept(net, "node0", 1, "node3")
+            liar.send(wrap(make_word(net, liar.key, accuracy=0.1)), "node0")  # it has said something already
             await asyncio.sleep(5)
             assert read(net, "node0", 1)[liar.key.id] == make_word(net, liar.key)
             assert (peer.refusals[Reason.STRANGER], peer.refusals[Reason.OTHER_HEIGHT]) == (1, 3)

@@ -119,6 +119,26 @@ async def begin_endless_training(worker: WorkerProcess, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("kind", ["process", "inline"])
+async def test_what_is_measured_is_the_round_that_was_taken_in_though_it_has_trained_since(
+    kind: str, tmp_path: Path
+) -> None:
+    inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
+    trainer: Trainer = WorkerProcess(always(make_config(tmp_path))) if kind == "process" else inline
+    await trainer.start(TASK)
+    assert (await trainer.measure()).measures is None  # nothing has been taken in
+    await trainer.apply(1, aggregate(4))
+    await trainer.train(2, TRAIN)
+    measured = (await trainer.measure()).measures
+    assert measured is not None
+    assert measured.loss == 4.0
+    await trainer.pass_over(2)
+    measured = (await trainer.measure()).measures
+    assert measured is not None
+    assert measured.loss == 42.0
+    await trainer.close()
+
+
+@pytest.mark.parametrize("kind", ["process", "inline"])
 async def test_a_trainer_trains_and_applies(kind: str, tmp_path: Path) -> None:
     config = make_config(tmp_path)
     inline = InlineTrainer(FakeClient({"model/w": np.zeros(1)}))
