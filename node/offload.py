@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, Protocol, TypeVar
 
-SMALL_BYTES = 1 << 16  # work on so little is done before a thread would have heard of it
+SMALL_BYTES = 1 << 18  # work on so little is done before a busy thread would have heard of it
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -123,8 +123,13 @@ class Contributor:
         self._events.publish("rejected", height=height, author=me, reason=f"training failed: {reason}")
         self._current.post(height, TrainingFailed())
 
-    def on_applied(self, height: int, metrics: Metrics, measured: Measured) -> None:
+    def on_applied(self, height: int, metrics: Metrics) -> None:
         """The worker has applied the aggregate of `height`."""
+        self._records.on_applied(height, metrics)
+
+    def on_measured(self, height: int, measured: Measured) -> None:
+        """The worker has measured the model that this aggregate left, and has perhaps trained since: that is the last
+        thing there is to know of the round."""
         if (record := self._records.get(height)) is not None:
             classes = tuple(self._runs.calendar.get_span(height).run.classes)
             if measured.measures is not None:
@@ -134,7 +139,7 @@ class Contributor:
             record.alone = alone
             record.signs = find_signs(record.measures, record.train)
             self._published.publish(record)
-        self._records.on_applied(height, metrics)
+        self._records.on_measured(height)
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
         """What this peer offered would have harmed the client, and was not taken."""

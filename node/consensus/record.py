@@ -35,7 +35,7 @@ PHASE_ENDS = {"train": "contributed", "exchange": "cutoff", "mine": "candidate",
 
 # The steps of a round on one node, in the order in which they follow from each other, and what each of them is.
 STEPS: Mapping[str, str] = {
-    "taken_in": "the aggregate of the round before is in the model, and measured",
+    "taken_in": "the aggregate of the round before is in the model",
     "trained": "the local phase is over",
     "contributed": "the own contribution is durable, and on its way",
     "arrived": "the last contribution that the candidates wait for is here",
@@ -195,9 +195,9 @@ def show_measure(value: float | None) -> str:
 
 
 class Records:
-    """The record of the round in hand, and those of rounds that are committed but not applied yet.
+    """The record of the round in hand, and those of rounds that are committed but not written down yet.
 
-    A round's record is written down when the worker has applied it, `call` giving that its turn."""
+    That is done when the worker has applied and measured them, `call` giving it its turn."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class Records:
         return len(self._committed)
 
     def get(self, height: int) -> RoundRecord | None:
-        """The record of a round that is committed and not applied."""
+        """The record of a round that is committed, and not applied and measured yet."""
         return self._committed.get(height)
 
     def begin(self, height: int, place: Place | None = None, *, after_change: bool = False) -> None:
@@ -267,21 +267,27 @@ class Records:
         return counts
 
     def on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
-        """The worker has applied the aggregate of `height`: the round is over, its record can be written."""
+        """The worker has applied the aggregate of `height`: the round is over."""
         with self._boundary.around("record"):
-            self._on_applied(height, metrics)
+            record = self._committed.get(height)
+            if record is None:
+                return
+            now_s, sent, refusals = self._clock.monotonic(), self._count_bytes_sent(), self.get_refusals()
+            record.on_applied(now_s, dict(metrics), sent, refusals)
+            if self.current is not None and self.current.height == height + 1:
+                self.current.bytes_before = sent  # it has begun already, and what was sent since is counted here
+                self.current.refusals_before = refusals
+                self.current.mark("taken_in", now_s)
 
-    def _on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
+    def on_measured(self, height: int) -> None:
+        """All there is to know of the round of `height` is known: its record can be written."""
+        with self._boundary.around("record"):
+            self._on_measured(height)
+
+    def _on_measured(self, height: int) -> None:
         record = self._committed.pop(height, None)
         if record is None:
             return
-        sent = self._count_bytes_sent()
-        refusals = self.get_refusals()
-        record.on_applied(self._clock.monotonic(), dict(metrics), sent, refusals)
-        if self.current is not None and self.current.height == height + 1:
-            self.current.bytes_before = sent  # it has begun already, and what was sent since is counted here
-            self.current.refusals_before = refusals
-            self.current.mark("taken_in", self._clock.monotonic())
         told = record.to_mapping()
         score = "R2" if "r2" in told["apply"] else "accuracy"
         log.info(
@@ -303,4 +309,4 @@ class Records:
 
     def __repr__(self) -> str:
         current = None if self.current is None else self.current.height
-        return f"<Records of round {current}, and {len(self)} not applied yet>"
+        return f"<Records of round {current}, and {len(self)} not written yet>"

@@ -61,7 +61,10 @@ class Listener(Protocol):
 
     async def on_trained(self, height: int, trained: Trained) -> None: ...
 
-    def on_applied(self, height: int, metrics: Metrics, measured: Measured) -> None: ...
+    def on_applied(self, height: int, metrics: Metrics) -> None: ...
+
+    def on_measured(self, height: int, measured: Measured) -> None:
+        """Hears what the model was worth when it had taken in the aggregate of this height."""
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
         """Hears that this peer's offer at this height would have harmed the client, and was not taken."""
@@ -130,7 +133,7 @@ class Learner:
         self.applied = -1  # the newest height whose aggregate this worker process has dealt with, and measured
         self.metrics: Metrics = {}  # as measured then
         self._applied = -1  # and that in rounds of the run, measured or not
-        self._untold: tuple[int, int] | None = None  # the height of a round that was taken in, and of its head
+        self._unmeasured: tuple[int, int] | None = None  # the height of a round that was taken in, and of its head
         self._trained = -1
         self._has_model = False  # another than the initial one
         self._deaths: tuple[Place, int] | None = None  # of workers, over a round
@@ -177,13 +180,13 @@ class Learner:
             if await self._apply(target):
                 await self._train(target)
                 self.work = None
-                await self._tell_applied()
+                await self._tell_measured()
         except TrainingFailed as error:
-            await self._tell_applied()
+            await self._tell_measured()
             self._shared_sets = None
             await self._on_failed(target, str(error))
         except WorkerDied as error:
-            self._report_applied(Measured())
+            self._report_measured(Measured())
             self.applied = self._applied = -1
             if self._count_death(target.made) < HOPELESS:
                 log.warning("the worker died and was started anew: %s", error)
@@ -193,7 +196,7 @@ class Learner:
         except WorkerFailed as error:
             log.error("training stopped: %s", error)
             self.info, self.failure = None, str(error)
-            self._report_applied(Measured())
+            self._report_measured(Measured())
             await self._tell_failed(target, str(error))
         finally:
             self.work = None
@@ -235,7 +238,7 @@ class Learner:
         if self.run_number != target.run.number:
             self.spoiled, self.metrics = None, {}
         self.run_number, self._terms = target.run.number, target.terms
-        self.info = self.failure = self._given = self._shared_sets = self._deaths = self._untold = None
+        self.info = self.failure = self._given = self._shared_sets = self._deaths = self._unmeasured = None
         self.applied = self._applied = -1
 
     async def _tell_failed(self, target: Target, reason: str) -> None:
@@ -271,20 +274,21 @@ class Learner:
             self._given = made, gathering.result()
         self.metrics = await self._take_in(made, height, self._given[1])
         self._given = None
-        self._applied, self._untold = made.round, (height, target.head.height)
+        self._applied, self._unmeasured = made.round, (height, target.head.height)
+        self._listener.on_applied(height, self.metrics)
         return True
 
-    async def _tell_applied(self) -> None:
+    async def _tell_measured(self) -> None:
         """What the model that a round has left is worth. Others wait for this node's training and nobody for that, so
         it comes after it."""
-        if self._untold is not None:
-            self._report_applied(await self._measure())
+        if self._unmeasured is not None:
+            self._report_measured(await self._measure())
 
-    def _report_applied(self, measured: Measured) -> None:
-        if self._untold is not None:
-            height, self.applied = self._untold
-            self._untold = None
-            self._listener.on_applied(height, self.metrics, measured)
+    def _report_measured(self, measured: Measured) -> None:
+        if self._unmeasured is not None:
+            height, self.applied = self._unmeasured
+            self._unmeasured = None
+            self._listener.on_measured(height, measured)
 
     async def _take_in(self, made: Place, height: int, given: RoundInput) -> Metrics:
         """What is measured once the aggregate is in the client's model, or was passed over."""

@@ -131,7 +131,10 @@ class Silent:
     async def on_trained(self, height: int, trained: Trained) -> None:
         raise AssertionError
 
-    def on_applied(self, height: int, metrics: Mapping[str, float], measured: Measured) -> None:
+    def on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
+        pass
+
+    def on_measured(self, height: int, measured: Measured) -> None:
         pass
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
@@ -276,12 +279,16 @@ class Told:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.measured: list[str] = []
 
     async def on_trained(self, height: int, trained: Trained) -> None:
         self.log.append(f"trained {height}")
 
-    def on_applied(self, height: int, metrics: Mapping[str, float], measured: Measured) -> None:
+    def on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
         self.log.append(f"applied {height} {metrics['accuracy']}")
+
+    def on_measured(self, height: int, measured: Measured) -> None:
+        self.measured.append(f"{height} after {self.log[-1]}")
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
         self.log.append(f"refused {peer.hex()} at {height}: {reason}")
@@ -296,17 +303,46 @@ class Told:
 @contextmanager
 def learning(trainer: Trainer, inputs: RoundInputs | None = None) -> Iterator[tuple[Learner, list[str]]]:
     """A learner at work, and what it tells."""
+    with telling(trainer, inputs) as (learner, told):
+        yield learner, told.log
+
+
+@contextmanager
+def telling(trainer: Trainer, inputs: RoundInputs | None = None) -> Iterator[tuple[Learner, Told]]:
     told = Told()
     learner = Learner(trainer, inputs or Nothing(), told)
     running = asyncio.create_task(learner.run())
     try:
-        yield learner, told.log
+        yield learner, told
     finally:
         running.cancel()
 
 
 async def rest(seconds: float = 1.0) -> None:
     await asyncio.sleep(seconds)  # of virtual time
+
+
+def test_the_model_is_measured_when_the_next_training_is_over_or_there_is_none() -> None:
+    async def story() -> None:
+        trainer = MoodyTrainer()
+        with telling(trainer) as (learner, told):
+            learner.set_target(make_target(1, trains=True))
+            await rest()
+            assert told.measured == ["1 after trained 2"]
+            assert learner.applied == 1
+            trainer.trouble = "loss not finite at step 3 of 20, lr 50"
+            learner.set_target(make_target(2, trains=True))
+            await rest()
+            assert told.measured[1:] == ["2 after applied 2 0.5"]  # before it is told that training has failed
+            learner.set_target(make_target(3, trains=False))
+            await rest()
+            assert told.measured[2:] == ["3 after applied 3 0.5"]
+            trainer.trouble, trainer.deaths = None, ["train 5"]
+            learner.set_target(make_target(4, trains=True))
+            await rest()
+            assert told.measured[3:] == ["4 after applied 4 0.5", "4 after trained 5"]  # anew, as the worker died
+
+    run_virtual(story())
 
 
 def test_an_aggregate_that_workers_die_of_is_passed_over_after_the_second() -> None:
@@ -318,7 +354,7 @@ def test_an_aggregate_that_workers_die_of_is_passed_over_after_the_second() -> N
             learner.set_target(make_target(head.height, head=head, trains=True))
             await rest()
             assert trainer.log == ["apply 1", "apply 1", "pass over 1", "train 2"]
-            assert told == ["spoiled 1: 2 workers have died over it", "trained 2", "applied 1 0.25"]
+            assert told == ["spoiled 1: 2 workers have died over it", "applied 1 0.25", "trained 2"]
             assert learner.spoiled == SpoiledAggregate(1, "2 workers have died over it")
             learner.set_target(make_target(2, trains=True))
             await rest()
@@ -343,7 +379,7 @@ def test_so_is_one_that_they_die_of_in_training_and_then_training_has_failed_for
             assert trainer.log == at_first
             await rest(2 * RETRY_S)
             assert trainer.log[8:] == ["pass over 1", "train 2"] * 2  # of the second it does not die
-            assert told[-2:] == ["trained 2", "applied 1 0.25"]
+            assert told[-1] == "trained 2"
             assert learner.trouble is None
 
     run_virtual(story())
@@ -377,7 +413,6 @@ def test_training_that_fails_is_tried_again_after_a_minute_or_with_the_next_head
             assert learner.trouble is None
             await rest()
             assert trainer.log[10:] == ["apply 1", "train 2"]
-            assert told[-2:] == ["applied 1 0.5", f"failed 2: {learner.trouble}"]  # what was taken in counts
             trainer.trouble = None
             await rest(RETRY_S)
             assert told[-1] == "trained 2"
@@ -423,9 +458,9 @@ def test_training_that_went_back_is_told_of_the_aggregate_before() -> None:
             learner.set_target(make_target(1, trains=True))
             await rest()
             assert told == [
+                "applied 1 0.5",
                 "spoiled 1: training from it diverges: loss not finite at step 1 of 20, lr 0.1",
                 "trained 2",
-                "applied 1 0.5",
             ]
             assert learner.spoiled is not None
 

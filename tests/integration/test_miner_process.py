@@ -17,13 +17,21 @@ import pytest
 from chain.pow import compute_highest_id, search
 from node.consensus import miner as miner_module
 from node.consensus import miner_child
-from node.consensus.miner import InlineMiner, Miner, MinerFailed, MinerProcess
+from node.consensus.miner import SHORT_SEARCH, InlineMiner, Miner, MinerFailed, MinerProcess
 from support.federation.processes import is_alive, kill
 from support.federation.recording import wait_until
 
 SEAL = hashlib.sha256(b"a seal").digest()
 IMPOSSIBLE = 2**255
+EASY = SHORT_SEARCH + 1  # and no easier, so that a child is asked
 DEADLINE_S = 60.0
+
+
+async def ask_child(miner: Miner) -> None:
+    """One hash, which is known to do."""
+    nonce = search(SEAL, EASY, 0, 20_000)
+    assert nonce is not None
+    assert await miner.mine(SEAL, EASY, nonce, 1) == nonce
 
 
 @asynccontextmanager
@@ -55,6 +63,19 @@ async def test_finds_the_lowest_nonce_of_the_range(miner: Miner, start: int) -> 
     assert await miner.mine(SEAL, 1000, start, 20_000) == nonce
     assert await miner.mine(SEAL, 1000, start, nonce - start) is None
     assert await miner.mine(SEAL, 1000, nonce, 1) == nonce
+
+
+@pytest.mark.parametrize("start", [0, 77, 2**63 + 77])
+async def test_what_a_few_hashes_find_is_the_lowest_nonce_too_and_so_is_what_they_do_not(
+    miner: Miner, start: int
+) -> None:
+    for difficulty in (1, 16, 100, SHORT_SEARCH, SHORT_SEARCH + 1):
+        nonce = search(SEAL, difficulty, start, 20_000)
+        assert nonce is not None
+        assert await miner.mine(SEAL, difficulty, start, 20_000) == nonce
+        before = miner.hashes
+        assert await miner.mine(SEAL, difficulty, start, nonce - start) is None
+        assert miner.hashes - before == nonce - start
 
 
 async def test_counts_the_hashes_it_did(miner: Miner) -> None:
@@ -109,7 +130,7 @@ async def test_workers_share_a_range_out_without_a_gap() -> None:
 
 async def test_cancelling_returns_at_once_and_the_next_search_begins_at_once() -> None:
     async with mining() as miner:
-        await miner.mine(SEAL, 1, 0, 1)
+        await ask_child(miner)
         pids = miner.pids
         for _ in range(5):
             hopeless = asyncio.create_task(miner.mine(SEAL, IMPOSSIBLE, 0, 2**60))
@@ -118,14 +139,14 @@ async def test_cancelling_returns_at_once_and_the_next_search_begins_at_once() -
             hopeless.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await hopeless
-            assert await asyncio.wait_for(miner.mine(SEAL, 1, 3, 1), DEADLINE_S) == 3
+            await asyncio.wait_for(ask_child(miner), DEADLINE_S)
             assert miner.hashes - before < 2**28  # of 2**60
         assert miner.pids == pids
 
 
 async def test_a_cancelled_search_stops_burning_the_processor() -> None:
     async with mining() as miner:
-        await miner.mine(SEAL, 1, 0, 1)
+        await ask_child(miner)
         hopeless = asyncio.create_task(miner.mine(SEAL, IMPOSSIBLE, 0, 2**60))
         (pid,) = miner.pids
         await wait_until(lambda: get_cpu_seconds(pid) > 0.05, "the miner works", DEADLINE_S)
@@ -135,7 +156,7 @@ async def test_a_cancelled_search_stops_burning_the_processor() -> None:
         at_rest = get_cpu_seconds(pid)
         await asyncio.sleep(0.5)
         assert get_cpu_seconds(pid) - at_rest <= 0.05
-        assert await miner.mine(SEAL, 1, 0, 1) == 0
+        await ask_child(miner)
         assert miner.pids == (pid,)
 
 
@@ -158,9 +179,9 @@ async def test_a_miner_killed_at_rest_is_replaced() -> None:
         for _ in range(3):
             await wait_until(lambda: len(miner.pids) == 1, "a miner runs", DEADLINE_S)
             (pid,) = miner.pids
-            assert await miner.mine(SEAL, 1, 5, 1) == 5
+            await ask_child(miner)
             kill(pid)
-            assert await asyncio.wait_for(miner.mine(SEAL, 1, 6, 1), DEADLINE_S) == 6
+            await asyncio.wait_for(ask_child(miner), DEADLINE_S)
             await wait_until(lambda: not is_alive(pid), "the killed one is gone", DEADLINE_S)  # noqa: B023
 
 
@@ -188,9 +209,9 @@ async def test_a_miner_that_cannot_start_fails_the_search_and_says_so(monkeypatc
     for python in ("/bin/false", "/nonexistent/python"):
         miner = MinerProcess(python=python)
         with pytest.raises(MinerFailed, match=f"{python} .*miner_child.py died 5 times"):
-            await asyncio.wait_for(miner.mine(SEAL, 1, 0, 1), DEADLINE_S)
+            await asyncio.wait_for(ask_child(miner), DEADLINE_S)
         with pytest.raises(MinerFailed):
-            await miner.mine(SEAL, 1, 0, 1)
+            await ask_child(miner)
         await miner.close()
 
 

@@ -183,7 +183,7 @@ FAULTS = {
     "deleting what is old": at("retention", "_committer", "_retention", "on_block"),
     "telling of a block": at("record", "_reporter", "_publish_block"),
     "writing a round down": at("record", "records", "_store", "put_round"),
-    "ending a record": at("record", "records", "_on_applied"),
+    "ending a record": at("record", "records", "_on_measured"),
     "taking in an aggregate": at("training", "learner", "_trainer", "apply"),
     "training": at("training", "learner", "_trainer", "train"),
     "gathering shared sets": at("shared sets", *INPUTS, "_shared_sets", "gather"),
