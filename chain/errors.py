@@ -20,6 +20,7 @@ ChainError
  └ StoreError           stop signing, stay readable
     ├ StoreCorrupted    names what and where
     │  └ BlobCorrupted  names the file: it can be had from peers again
+    │     └ BlobRowCorrupted  names the row, likewise
     ├ StoreLocked       another process holds the data directory
     ├ StoreMismatch     another genesis or schema version
     ├ StoreFull         the disk is full
@@ -159,6 +160,10 @@ class StoreCorrupted(StoreError):
 
 class BlobCorrupted(StoreCorrupted):
     """A blob's bytes are not those of its name. Whoever deletes the file can pull it from peers again."""
+
+
+class BlobRowCorrupted(BlobCorrupted):
+    """The same of a blob that is a row: no file is there to be deleted. `expected` is its digest."""
 
 
 class StoreLocked(StoreError):

@@ -138,6 +138,14 @@ def map_arrays(path: Path, max_bytes: int) -> dict[str, Array]:
     return decode_arrays(memoryview(mapped), max_bytes)
 
 
+def read_arrays(source: Path | bytes) -> dict[str, Array]:
+    """The arrays in a whole encoding: bytes, or a file, which is then as with `map_arrays`. Raises PayloadError, and
+    OSError."""
+    if isinstance(source, bytes):
+        return decode_arrays(source, len(source))
+    return map_arrays(source, source.stat().st_size)
+
+
 # ---- the digests of an encoding's chunks
 
 

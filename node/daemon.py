@@ -18,8 +18,9 @@ from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
+from chain.block import Digest
 from chain.checkpoint import Checkpoint
-from chain.errors import ChainError
+from chain.errors import BlobRowCorrupted, ChainError
 from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 from chain.store.interface import Faults
@@ -139,7 +140,15 @@ def run_daemon(
                     log.warning("this node goes on with its other key: %s", change)
                     after_restore = False
     except ChainError as error:
+        if isinstance(error, BlobRowCorrupted):
+            _drop_blob(config, genesis, bytes.fromhex(error.expected))
         raise explain_chain_error(error, config) from error
+
+
+def _drop_blob(config: NodeConfig, genesis: Genesis, digest: Digest) -> None:
+    """A damaged one, which no operator can delete as they can a file."""
+    with SqliteStore.open(config.node.data_dir, genesis) as store:
+        store.delete_blob(digest)
 
 
 def _open_keys(config: NodeConfig, genesis: Genesis) -> tuple[SigningKey, SigningKey | None]:
@@ -243,12 +252,10 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
     config, federation, key = start.config, start.federation, start.key
     genesis, store = federation.genesis, _open_store(start)
     disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
-    small_blobs = ThreadOffload("small-blobs")
     stack.callback(store.close)
     stack.callback(disk.close)
     stack.callback(arithmetic.close)
     stack.callback(bulk.close)
-    stack.callback(small_blobs.close)
     trainer: Trainer = ObserverTrainer()
     if not config.node.observer:
         trainer = WorkerProcess(partial(make_worker_config, config))
@@ -271,7 +278,6 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         disk=disk,
         arithmetic=arithmetic,
         bulk=bulk,
-        small_blobs=small_blobs,
         random=SystemRandom(),
         mines=config.consensus.mine,
         asks_to_train=config.consensus.join_runs == "ask",

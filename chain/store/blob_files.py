@@ -1,4 +1,5 @@
-"""Blobs: content-addressed files under DATA/blobs, named by their SHA-256; never rows (PROTOCOL §10).
+"""Blobs: content-addressed files under DATA/blobs, named by their SHA-256 (PROTOCOL §10). Small ones are rows where
+they come with what names them (`chain.store.blob_rows`).
 
     blobs/aa/aabbcc...      a whole blob, written under another name first, synced, then renamed
     blobs/tmp/*.tmp         a blob being written; swept at the next start

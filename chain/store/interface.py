@@ -23,6 +23,7 @@ TRANSACTIONS = (
     "evidence",
     "round",
     "meta",
+    "blobs",
     "change",
     "approval",
     "readiness",

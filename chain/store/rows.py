@@ -31,13 +31,16 @@ from chain.genesis import Genesis
 from chain.state import State
 from chain.store.interface import Faults
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+WITHOUT_BLOBS = 2  # the schema before, which is brought up to date as it is opened
 APPLICATION_ID = 0x666E6F64  # "fnod"
 DATABASE = "chain.db"
 GENESIS, HEAD = b"genesis", b"head"
 _IN_USE = "in use by another process; ask the running node, or stop it first"
 
+BLOBS = "CREATE TABLE blobs (digest BLOB PRIMARY KEY, data BLOB NOT NULL)"
 SCHEMA = (
+    BLOBS,
     "CREATE TABLE meta (key BLOB PRIMARY KEY, value BLOB NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE blocks (height INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, block BLOB NOT NULL,"
     " certificate BLOB NOT NULL, block_digest BLOB NOT NULL, certificate_digest BLOB NOT NULL)",
@@ -233,12 +236,26 @@ class Rows:
                 f"{self.database}: its chain is of protocol 1, that of releases up to 0.2: go on with such a release, "
                 "or begin a new chain in an empty data directory"
             )
-        if version != SCHEMA_VERSION:
+        if version not in (SCHEMA_VERSION, WITHOUT_BLOBS):
             raise StoreMismatch.differs(self.where("schema version"), SCHEMA_VERSION, version)
         genesis = self.get_meta(GENESIS)
         if genesis is None:
             raise StoreCorrupted(self.where("genesis: missing"))
         return genesis
+
+    def has_blobs(self) -> bool:
+        """Whether there is a table of blobs: not in one that is read as an earlier release has left it."""
+        (count,) = self.read("schema", "SELECT count(*) FROM sqlite_master WHERE name = 'blobs'")[0]
+        return bool(count)
+
+    def add_blobs(self) -> None:
+        """Brings a database of the schema before up to date. Runs inside a transaction."""
+        self.connection.execute(BLOBS)
+        self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def list_tables(self) -> list[str]:
+        """Those of the schema."""
+        return [statement.split()[2] for statement in SCHEMA]
 
     def insert_block(self, block: Block, certificate: bytes) -> None:
         data = encode_block(block)

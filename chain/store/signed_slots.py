@@ -24,6 +24,7 @@ from chain.codec import (
 )
 from chain.errors import SlotTaken
 from chain.genesis import Genesis
+from chain.store.blob_rows import WriteBlobs
 from chain.store.rows import Rows, compute_row_digest, decode_stored
 from chain.store.watermark import Watermark
 
@@ -109,11 +110,12 @@ def _write_justification(connection: sqlite3.Connection, block: Block, votes: Se
 
 
 class SignedSlots:
-    """The signed rows and justifications of one database."""
+    """The signed rows and justifications of one database. `write_blobs` puts small blobs beside them."""
 
-    def __init__(self, genesis: Genesis, rows: Rows) -> None:
+    def __init__(self, genesis: Genesis, rows: Rows, write_blobs: WriteBlobs) -> None:
         self._genesis = genesis
         self._rows = rows
+        self._write_blobs = write_blobs
         self._watermark: Watermark | None = None  # of a store that is open for writing
 
     @property
@@ -121,9 +123,10 @@ class SignedSlots:
         """The rows beneath, to look at what is on disk as it is there."""
         return self._rows
 
-    def put_contribution(self, contribution: Contribution) -> bytes:
-        """Record the one contribution of a height before it leaves. Raises SlotTaken when another one is there."""
-        return self._put_signed(contribution.height, CONTRIBUTION, 0, 0, encode_contribution(contribution))
+    def put_contribution(self, contribution: Contribution, blobs: Sequence[bytes] = ()) -> bytes:
+        """Record the one contribution of a height before it leaves, with small blobs of its own that it names. Raises
+        SlotTaken when another one is there."""
+        return self._put_signed(contribution.height, CONTRIBUTION, 0, 0, encode_contribution(contribution), blobs)
 
     def get_contribution(self, height: int) -> Contribution | None:
         data = self._get_signed(height, CONTRIBUTION, 0, 0)
@@ -155,19 +158,21 @@ class SignedSlots:
                 raise ValueError(f"{describe_signed(*slot)}: expected its block and prevotes to be stored, got none")
         return self._put_signed(*slot, encode_vote(vote))
 
-    def put_precommit(self, vote: Vote, block: Block, prevotes: Sequence[Vote]) -> bytes:
-        """Record the precommit of a block with the block and the prevotes of that view, in one transaction, before it
-        leaves. Raises SlotTaken when another vote is there; what was given is kept beside it all the same."""
+    def put_precommit(self, vote: Vote, block: Block, prevotes: Sequence[Vote], blobs: Sequence[bytes] = ()) -> bytes:
+        """Record the precommit of a block with the block, the prevotes of that view and small `blobs`, in one
+        transaction, before it leaves. Raises SlotTaken when another vote is there; what was given is kept beside it all
+        the same."""
         _check_justification(vote.height, block, prevotes)
         if (vote.phase, vote.block_id, vote.view) != (Phase.PRECOMMIT, block.id, prevotes[0].view):
             raise ValueError(f"expected a precommit for block {block.id.hex()} in the view of its prevotes, got {vote}")
         if self._get_signed(vote.height, VOTE, vote.view, int(vote.phase)) is not None:
-            self.put_justification(vote.height, block, prevotes)
+            self.put_justification(vote.height, block, prevotes, blobs)
             return self.put_vote(vote)
         what, data = f"precommit of height {vote.height}", encode_vote(vote)
         if self._watermark is not None:
             self._watermark.check(vote.height, what)
         with self._rows.transaction("justification", what) as connection:
+            self._write_blobs(blobs)
             _write_justification(connection, block, prevotes)
             write_signed(self._rows, vote.height, VOTE, vote.view, int(vote.phase), data)
         if self._watermark is not None:
@@ -192,13 +197,16 @@ class SignedSlots:
         data: bytes = row[0]
         return data
 
-    def _put_signed(self, height: int, kind: int, view: int, phase: int, data: bytes) -> bytes:
+    def _put_signed(
+        self, height: int, kind: int, view: int, phase: int, data: bytes, blobs: Sequence[bytes] = ()
+    ) -> bytes:
         what = describe_signed(height, kind, view, phase)
         stored = self._get_signed(height, kind, view, phase)
         if stored is None:
             if self._watermark is not None:
                 self._watermark.check(height, what)
             with self._rows.transaction(_NAMES[kind], what):
+                self._write_blobs(blobs, are_own=True)
                 write_signed(self._rows, height, kind, view, phase, data)
             if self._watermark is not None:
                 self._watermark.on_signed(height)
@@ -217,10 +225,12 @@ class SignedSlots:
         row = self._rows.read_one("signed rows", "SELECT max(height) FROM signed")
         return int(row[0] or 0) if row is not None else 0
 
-    def put_justification(self, height: int, block: Block, votes: Sequence[Vote]) -> None:
-        """Make a block and the prevotes of one view for it durable, before the precommit of that view is signed."""
+    def put_justification(self, height: int, block: Block, votes: Sequence[Vote], blobs: Sequence[bytes] = ()) -> None:
+        """Make a block, the prevotes of one view for it and small `blobs` durable, before the precommit of that view is
+        signed."""
         _check_justification(height, block, votes)
         with self._rows.transaction("justification", f"justification of height {height}") as connection:
+            self._write_blobs(blobs)
             _write_justification(connection, block, votes)
 
     def get_justification(self, height: int) -> tuple[tuple[Block, ...], tuple[Vote, ...]]:

@@ -35,6 +35,7 @@ from chain.errors import (
 )
 from chain.genesis import Genesis
 from chain.store.blob_files import BlobFiles, sync_directory, translated_os_errors
+from chain.store.blob_rows import BlobRows
 from chain.store.chain_rows import ChainRows
 from chain.store.consent_rows import ConsentRows, read_own_answers, write_own_answer
 from chain.store.damage import describe_pages, find_damaged_rows
@@ -68,7 +69,7 @@ class ResetOutcome(NamedTuple):
     kept_answers: bool
 
 
-class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
+class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
     """The store of a node. Build it with `open`; `close` it, or use it as a context manager.
 
     Methods that write are durable when they return. A write that fails leaves nothing behind: StoreFull when the disk
@@ -78,8 +79,8 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
     def __init__(
         self, path: Path, genesis: Genesis, rows: Rows, lock: int | None, *, readonly: bool, faults: Faults | None
     ) -> None:
-        BlobFiles.__init__(self, path, readonly=readonly, faults=faults)
-        SignedSlots.__init__(self, genesis, rows)
+        BlobRows.__init__(self, path, rows, readonly=readonly, faults=faults)
+        SignedSlots.__init__(self, genesis, rows, self.write_blobs)
         ChainRows.__init__(self, genesis, rows)
         RecordRows.__init__(self, rows)
         ConsentRows.__init__(self, rows)
@@ -115,6 +116,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
                 store._create_if_new()
             store._check_identity()
             if not readonly:
+                store._bring_up_to_date()
                 num_signed = store._check_head()
                 store._open_watermark(num_signed)
                 store._prepare_blobs()
@@ -162,6 +164,13 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
                 genesis = Genesis.from_mapping(json.loads(rows.get_identity()))
                 signed, answers = list(read_signed(rows, 0)), _read_answers(rows)
                 locked, prevotes = read_justifications(rows)
+                newest = max((row[0] for row in signed), default=0)  # peers may still ask for what it offered there
+                keep = get_signed_digests(genesis, [row for row in signed if row[0] == newest])
+                for _, _, data, _ in locked:
+                    keep |= get_block_digests(
+                        decode_stored("locked block", partial(decode_block, genesis.chain_id), data)
+                    )
+                blobs = BlobRows(path, rows, readonly=False, faults=None).read_rows_of(keep)
             if database.with_name(f"{DATABASE}-wal").exists():
                 raise StoreCorrupted(f"{database}: its write-ahead log could not be written back, nothing was reset")
             fresh = path / f"{DATABASE}.new"
@@ -173,6 +182,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
                 connection.execute("BEGIN")
                 rows = Rows(fresh, connection)
                 rows.create(genesis)
+                BlobRows(path, rows, readonly=False, faults=None).write_blobs(blobs)
                 for row in signed:
                     write_signed(rows, *row)
                 for answer in answers or ():
@@ -191,10 +201,6 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
             kept = read_mark(path)
             if kept is None or kept.num_signed <= found.num_signed:  # what was lost stays lost
                 write_mark(path, found)
-            newest = max((row[0] for row in signed), default=0)  # peers may still ask for what it offered there
-            keep = get_signed_digests(genesis, [row for row in signed if row[0] == newest])
-            for _, _, data, _ in locked:
-                keep |= get_block_digests(decode_stored("locked block", partial(decode_block, genesis.chain_id), data))
             BlobFiles(path, readonly=False, faults=faults).prune_blobs(keep)
             return ResetOutcome(newest, answers is not None)
         finally:
@@ -233,6 +239,12 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
         with translated_os_errors(self.path):
             sync_directory(self.path)
 
+    def _bring_up_to_date(self) -> None:
+        """A database that an earlier release has made has all its blobs in files, where they stay."""
+        if not self._rows.has_blobs():
+            with self._rows.transaction("create", "the table of blobs"):
+                self._rows.add_blobs()
+
     def _check_identity(self) -> None:
         canonical = self._rows.get_identity()
         if canonical != self._genesis.canonical:
@@ -241,9 +253,12 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
 
     def _check_head(self) -> int:
         """The pages are sound, heights have no gap, the head is final, and what was signed is whole: so many rows."""
-        (report,) = self._rows.read("pages", "PRAGMA quick_check(1)")[0]
-        if report != b"ok":
-            raise StoreCorrupted(self._rows.where(describe_pages(report)))
+        for table in self._rows.list_tables():
+            if table == "blobs":  # as with files, each is checked as it is read, and the rest would take long
+                continue
+            (report,) = self._rows.read("pages", f"PRAGMA quick_check({table})")[0]
+            if report != b"ok":
+                raise StoreCorrupted(self._rows.where(describe_pages(report)))
         height = self.head_height
         (count, top) = self._rows.read("blocks", "SELECT count(*), max(height) FROM blocks")[0]
         if (count, top) != (height + 1, height):
@@ -317,12 +332,16 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
         """
         self._append([(block, certificate)], round_record)
 
-    def append_all(self, blocks: Sequence[tuple[Block, Certificate]]) -> None:
-        """As `append`, of one or more consecutive blocks: all of them or none, at the price of one."""
-        self._append(blocks)
+    def append_all(self, blocks: Sequence[tuple[Block, Certificate]], blobs: Sequence[bytes] = ()) -> None:
+        """As `append`, of one or more consecutive blocks and small blobs that they name: all of them or none, at the
+        price of one."""
+        self._append(blocks, blobs=blobs)
 
     def _append(
-        self, blocks: Sequence[tuple[Block, Certificate]], round_record: Mapping[str, Any] | None = None
+        self,
+        blocks: Sequence[tuple[Block, Certificate]],
+        round_record: Mapping[str, Any] | None = None,
+        blobs: Sequence[bytes] = (),
     ) -> None:
         """`round_record` is the last one's."""
         head = self.head().block
@@ -339,6 +358,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobFiles):
                 states.append((block.height, state))
             head = block
         with self._rows.transaction("append", f"block {head.height}") as connection:
+            self.write_blobs(blobs)
             for block, certificate in blocks:
                 self._rows.insert_block(block, encode_certificate(certificate))
             for height, state in states[1:]:

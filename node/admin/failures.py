@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chain.errors import (
     BlobCorrupted,
+    BlobRowCorrupted,
     ChainError,
     OffTheWay,
     StoreCorrupted,
@@ -39,7 +40,9 @@ def explain_chain_error(error: ChainError, config: NodeConfig) -> NodeError:
             return PermissionRefused(f"{error} (node.data_dir: expected a directory that this node can write)")
         case StoreFull():
             return StorageFailed(f"{error}; make room and start again: what was signed and finalised is kept")
-        case BlobCorrupted():  # before what it is a case of
+        case BlobRowCorrupted():  # before what it is a case of
+            return StorageFailed(f"{error}; it was deleted: start again, as other members hold the same bytes")
+        case BlobCorrupted():
             return StorageFailed(f"{error}; delete the file and start again: other members hold the same bytes")
         case StoreCorrupted():
             return StorageFailed(

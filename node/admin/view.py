@@ -21,6 +21,7 @@ from typing import Any
 
 from chain.audit import export_blocks
 from chain.genesis import PROTOCOL_VERSION
+from chain.run import Run
 from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
 from node.admin.backups import Backups
@@ -283,9 +284,13 @@ class NodeView:
         async with self._exporting:
             run = await asyncio.to_thread(find_run, data_dir, chain.runs.calendar)
             if is_initial_needed(run):
-                paths = [chain.store.blob_path(each.initial_model) for each in chain.runs.list_origins(run.number)]
-                initial = await chain.disk.run(read_initial, run, paths)
+                initial = await chain.disk.run(self._read_initial, run)
             return await asyncio.to_thread(read_model, data_dir, chain.genesis, run, initial)
+
+    def _read_initial(self, run: Run) -> bytes:
+        """Runs on the disk's thread."""
+        origins = self._chain.runs.list_origins(run.number)
+        return read_initial(run, [self._chain.store.locate_blob(each.initial_model) for each in origins])
 
     # ---- events
 

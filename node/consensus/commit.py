@@ -7,11 +7,13 @@ signed on top of that any more (PROTOCOL §9).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from chain import codec
 from chain.block import ZERO, Contribution, Digest
 from chain.state import State
+from chain.store.blob_rows import SMALL_BLOB_BYTES
 from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
@@ -20,11 +22,11 @@ from node.consensus.halted import Halted
 from node.consensus.sync import ChainsDiverge, FinalBlock
 from node.offload import Offload
 from node.payloads.aggregates import Aggregates
-from node.payloads.blob_writes import BlobWrites
 from node.payloads.checks import Aggregate
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.retention import Retention
 from node.payloads.transfers import Transfers
+from node.payloads.waiting_blobs import WaitingBlobs
 from node.runs.specs import RunSpecs
 
 DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
@@ -37,10 +39,21 @@ class StateFollower(Protocol):
         """Another state is in force."""
 
 
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """What comes with blocks: an aggregate that is no small blob, small blobs, and what was pulled of others, for the
+    vote and `late`, of blocks that were final."""
+
+    large_aggregate: bytes | None
+    small: tuple[bytes, ...]
+    pulled: frozenset[Digest]
+    late: frozenset[Digest]
+
+
 class Committer:
-    """The only one that moves the tip. `blobs` pulls for the vote of the height in hand, `writes` has small blobs that
-    need no pull, and those in `behind` pull of blocks that are final: retention is told of all. `followers` hear of
-    each new state."""
+    """The only one that moves the tip. `blobs` pulls for the vote of the height in hand, what is `waiting` needs no
+    pull, and those in `behind` pull of blocks that are final: retention is told of all. `followers` hear of each new
+    state."""
 
     def __init__(
         self,
@@ -52,7 +65,7 @@ class Committer:
         aggregates: Aggregates,
         retention: Retention,
         blobs: BlobFetcher,
-        writes: BlobWrites,
+        waiting: WaitingBlobs,
         behind: Sequence[BlobFetcher],
         followers: Sequence[StateFollower],
         transfers: Transfers,
@@ -65,7 +78,7 @@ class Committer:
         self._aggregates = aggregates
         self._retention = retention
         self._blobs = blobs
-        self._writes = writes
+        self._waiting = waiting
         self._behind = tuple(behind)
         self._followers = tuple(followers)
         self._transfers = transfers
@@ -89,13 +102,17 @@ class Committer:
 
         What came from peers while the blocks before these were written is those blocks', and stays, if they name it.
         """
-        await self._writes.settle()
-        written = self._writes.take_written()
-        pulled = (self._blobs.take_pulled() | written) - self._just_named
-        late = frozenset[Digest]().union(*(blobs.take_pulled() for blobs in self._behind))
-        is_held = aggregate is None or aggregate.digest == ZERO or aggregate.digest in written
-        new = None if is_held else aggregate
-        await self._disk.run(self._put_blocks, blocks, new, tuple(seen), pulled, late)
+        waiting = self._waiting.get_all()
+        if aggregate is not None and 0 < len(aggregate.data) <= SMALL_BLOB_BYTES:
+            waiting[aggregate.digest] = aggregate.data
+        coming = Coming(
+            None if aggregate is None or aggregate.digest in waiting or aggregate.digest == ZERO else aggregate.data,
+            tuple(waiting.values()),
+            self._blobs.take_pulled() - self._just_named,
+            frozenset[Digest]().union(*(blobs.take_pulled() for blobs in self._behind)),
+        )
+        await self._disk.run(self._put_blocks, blocks, tuple(seen), coming, self._just_named)
+        self._waiting.remove(waiting)
         self._just_named = set[Digest]().union(*(get_block_digests(final.block) for final in blocks))
         if aggregate is not None:
             self._aggregates.on_new(aggregate)
@@ -113,22 +130,21 @@ class Committer:
     def _put_blocks(
         self,
         blocks: Sequence[FinalBlock],
-        aggregate: Aggregate | None,
         seen: tuple[Contribution, ...],
-        pulled: frozenset[Digest],
-        late: frozenset[Digest],
+        coming: Coming,
+        just_named: set[Digest],
     ) -> None:
-        """Runs on the disk's thread. What was `seen` and `pulled` was for the first of the blocks; `aggregate` is not
-        held yet."""
-        if aggregate is not None:
-            self._store.put_blob(aggregate.data)
-        self._store.append_all([(final.block, final.certificate) for final in blocks])
+        """Runs on the disk's thread. What was `seen` and pulled was for the first of the blocks."""
+        if coming.large_aggregate is not None:
+            self._store.put_blob(coming.large_aggregate)
+        self._store.append_all([(final.block, final.certificate) for final in blocks], coming.small)
+        pulled = coming.pulled | (self._store.take_new_rows() - just_named)
         for final in blocks:
             if final.block.change is not None:
                 self._runs.calendar.add(final.block.height, self._store.get_state(final.block.height))
         first, *others = blocks
         with self._boundary.around("retention"):
-            self._retention.on_block(first.block, seen, pulled, late)
+            self._retention.on_block(first.block, seen, pulled, coming.late)
             for final in others:
                 self._retention.on_block(final.block)
 

@@ -52,7 +52,6 @@ class NodeContext:
     slowness: Slowness = USUAL_SLOWNESS
     boundary: Boundary = field(default_factory=Boundary)
     spare: SigningKey | None = None  # the other key of a node that rotates
-    small_blobs: Offload | None = None  # writes those of the height in hand; None: `disk` does
     checkpoint: Checkpoint | None = None  # of a node that has joined: it adopts no other history
 
     @property

@@ -89,7 +89,10 @@ class Contributor:
             return
         round_ = self._runs.find(height)
         has_budget = round_ is not None and round_.spec.hyperparameters.budget_s is not None
-        contribution = await self._signer.sign_contribution(tip, trained, adopted, notes_iterations=has_budget)
+        streamed = () if round_ is None else round_.spec.get_streamed(round_.number)
+        contribution = await self._signer.sign_contribution(
+            tip, trained, adopted, streamed=streamed, notes_iterations=has_budget
+        )
         if contribution is None or self._current.tip is not tip:
             return
         self._authenticator.add_own(contribution)

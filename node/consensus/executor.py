@@ -5,9 +5,10 @@ What is signed is durable before it is sent. Slow work only begins here, and rep
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from chain.block import Block, Contribution, Phase, Vote
+from chain.block import Block, Contribution, Digest, Phase, Vote
+from chain.store.blob_rows import SMALL_BLOB_BYTES
 from node.boundary import Boundary
 from node.consensus import actions
 from node.consensus.current import CurrentRound
@@ -16,9 +17,8 @@ from node.consensus.gossip import Gossip
 from node.consensus.halted import Halted
 from node.consensus.round_tasks import RoundTasks
 from node.consensus.signer import Signer
-from node.payloads.blob_writes import BlobWrites
 from node.payloads.checks import Aggregate
-from node.payloads.fetcher import SMALL_BYTES
+from node.payloads.waiting_blobs import WaitingBlobs
 
 
 class ActionExecutor:
@@ -29,7 +29,7 @@ class ActionExecutor:
         current: CurrentRound,
         signer: Signer,
         tasks: RoundTasks,
-        writes: BlobWrites,
+        waiting: WaitingBlobs,
         *,
         gossip: Gossip,
         evidence: EvidencePool,
@@ -38,7 +38,7 @@ class ActionExecutor:
         self._current = current
         self._signer = signer
         self._tasks = tasks
-        self._writes = writes
+        self._waiting = waiting
         self._gossip = gossip
         self._evidence = evidence
         self._boundary = boundary
@@ -73,22 +73,24 @@ class ActionExecutor:
         return None
 
     async def _cast(self, height: int, action: actions.CastVote) -> actions.VoteSeen:
-        """Signs a vote and sends it. What a prevote is justified by goes first. Before a precommit for a block all its
-        blobs are durable; its aggregate is written beside it."""
+        """Signs a vote and sends it. What a prevote is justified by goes first. With a precommit for a block all its
+        small blobs are made durable, its aggregate among them; large ones were as they came."""
+        blobs: Mapping[Digest, bytes] = {}
         if action.cast.phase is Phase.PRECOMMIT and action.block is not None:
-            await self._writes.settle()
-            self._begin_writing(self._tasks.get_aggregate(action.block.header.aggregate))
-        vote = await self._signer.sign_vote(height, action)
+            self._let_wait(self._tasks.get_aggregate(action.block.header.aggregate))
+            blobs = self._waiting.get_all()
+        vote = await self._signer.sign_vote(height, action, tuple(blobs.values()))
+        self._waiting.remove(blobs)
         if action.cast.phase is Phase.PREVOTE:
             for prevote in action.cast.justification:
                 self._gossip.push_vote(prevote)
         self._gossip.push_vote(vote)
         return actions.VoteSeen(vote)
 
-    def _begin_writing(self, aggregate: Aggregate | None) -> None:
-        """A small one, which the block is about to need; a large one is written with it."""
-        if aggregate is not None and 0 < len(aggregate.data) <= SMALL_BYTES:
-            self._writes.begin(aggregate.digest, aggregate.data)
+    def _let_wait(self, aggregate: Aggregate | None) -> None:
+        """A small one; a large one is written before the block is."""
+        if aggregate is not None and 0 < len(aggregate.data) <= SMALL_BLOB_BYTES:
+            self._waiting.add(aggregate.digest, aggregate.data)
 
     def resend(self, things: Iterable[Contribution | Block | Vote]) -> None:
         """Sends again what this node signed in an earlier life."""

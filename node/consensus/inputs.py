@@ -7,13 +7,13 @@ is pulled, and a round goes on without those of whom it cannot be had.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from chain.block import Block, Id
 from chain.calendar import Place
 from chain.errors import StoreCorrupted
 from chain.run import Run
 from chain.state import State
+from chain.store.blob_rows import BlobSource
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from node.boundary import Boundary
@@ -80,24 +80,24 @@ class BlockInputs:
 
     async def open_run(self, state: State) -> RunTask:
         """What the worker needs to begin a run: its terms, and its initial model, from a peer where it is not here."""
-        run, paths = state.run, list[Path]()
+        run, blobs = state.run, list[BlobSource]()
         for origin in self._runs.list_origins(run.number):
             if not self._store.has_blob(origin.initial_model):
                 await self._blobs.fetch(origin.initial_model, self._runs.calendar.max_aggregate_bytes)
-            paths.append(self._store.blob_path(origin.initial_model))
-            if await self._disk.run(holds_whole_model, run, paths[-1]):
+            blobs.append(await self._disk.run(self._store.locate_blob, origin.initial_model))
+            if await self._disk.run(holds_whole_model, run, blobs[-1]):
                 break
-        initial = paths[0] if len(paths) == 1 else await self._disk.run(self._combine, run, paths)
+        initial = blobs[0] if len(blobs) == 1 else await self._disk.run(self._combine, run, blobs)
         goes_on_after = await self._disk.run(self._find_last_round, run)
         return RunTask(run, state.rules.limits, state.n, initial, goes_on_after)
 
     @staticmethod
-    def _combine(run: Run, paths: Sequence[Path]) -> Path | bytes:
+    def _combine(run: Run, blobs: Sequence[BlobSource]) -> BlobSource:
         """Runs on the disk's thread. Where there is no making sense of the blobs, the newest: the worker says why."""
         try:
-            return combine(run, paths)
+            return combine(run, blobs)
         except (PayloadError, SpecError, OSError):
-            return paths[0]
+            return blobs[0]
 
     def _find_last_round(self, run: Run) -> int | None:
         """The last round of the run before, if this one goes on from its aggregate with the same method and model, and

@@ -13,7 +13,6 @@ from node.offload import Offload
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason
 from node.payloads.aggregates import Aggregates
-from node.payloads.blob_writes import BlobWrites
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.on_demand import OnDemand
 from node.payloads.partial_files import PartialFiles
@@ -22,6 +21,7 @@ from node.payloads.relayed import RelayedBlobs
 from node.payloads.retention import read_sharing_blocks
 from node.payloads.shared_sets import SharedSets
 from node.payloads.transfers import Transfers
+from node.payloads.waiting_blobs import WaitingBlobs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,7 @@ class Payloads:
     """Three ways to pull blobs, so that none waits for another, those that are pushed, and what is done with them."""
 
     transfers: Transfers
-    writes: BlobWrites
+    waiting: WaitingBlobs
     pushed: PushedPayloads
     blobs: BlobFetcher  # for the vote of the height in hand, abandoned with it
     demanded_blobs: BlobFetcher  # of single peers; votes wait for the other two threads
@@ -65,7 +65,7 @@ def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting:
     def is_alone() -> bool:
         return peers.describe_stall() is not None
 
-    writes = BlobWrites(c.store, c.small_blobs or c.disk, current.fail)
+    waiting = WaitingBlobs()
     blobs, demanded_blobs, late_blobs = make_fetcher(c.disk), make_fetcher(c.bulk), make_fetcher(c.disk)
     on_demand = OnDemand(
         c.runs,
@@ -91,8 +91,8 @@ def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting:
     relayed_blobs, own = make_fetcher(c.bulk), (blobs, demanded_blobs, late_blobs)
     return Payloads(
         transfers,
-        writes,
-        PushedPayloads(writes),
+        waiting,
+        PushedPayloads(waiting),
         blobs,
         demanded_blobs,
         late_blobs,

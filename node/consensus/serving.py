@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator
+from io import BytesIO
+from typing import BinaryIO
 
 from chain.block import Digest, Id
+from chain.store.blob_rows import BlobSource
 from chain.store.sqlite import SqliteStore
 from node.offload import Offload, run_sized
 from node.p2p.transport.base import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_BLOCKS_REPLY_BYTES, BlobNotFound, BlobNotYet
 from node.payloads.relayed import RelayedBlobs
 from node.payloads.transfers import Transfers
+from node.payloads.waiting_blobs import WaitingBlobs
 
 BLOCK_FRAMING_BYTES = 16  # around each block of a reply, at most
 
@@ -19,13 +23,20 @@ class StoreServer:
     """One node's. `disk` is the store's thread; `bulk` reads blobs, so that votes do not wait for them."""
 
     def __init__(
-        self, store: SqliteStore, disk: Offload, bulk: Offload, transfers: Transfers, relayed: RelayedBlobs
+        self,
+        store: SqliteStore,
+        disk: Offload,
+        bulk: Offload,
+        transfers: Transfers,
+        relayed: RelayedBlobs,
+        waiting: WaitingBlobs,
     ) -> None:
         self._store = store
         self._disk = disk
         self._bulk = bulk
         self._transfers = transfers
         self._relayed = relayed
+        self._waiting = waiting
 
     async def get_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
         """Blocks with their certificates, as many as are here and fit into a reply. Raises StoreCorrupted."""
@@ -51,8 +62,8 @@ class StoreServer:
         if offset > MAX_BLOB_BYTES:
             raise BlobNotFound(f"{digest.hex()} from {offset}")
         try:
-            with self._store.blob_path(digest).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
+            with await self._open(digest) as file:
+                size = file.seek(0, os.SEEK_END)
                 left = size - file.seek(offset)
                 with self._transfers.follow(
                     peer, digest, is_incoming=False, resumed=min(offset, size), total=size
@@ -66,3 +77,10 @@ class StoreServer:
             if self._relayed.is_coming(peer, digest):
                 raise BlobNotYet(digest.hex()) from error
             raise BlobNotFound(digest.hex()) from error
+
+    async def _open(self, digest: Digest) -> BinaryIO:
+        """Raises FileNotFoundError."""
+        found: BlobSource | None = self._waiting.find(digest)
+        if found is None:
+            found = await self._bulk.run(self._store.locate_blob, digest)
+        return BytesIO(found) if isinstance(found, bytes) else found.open("rb")

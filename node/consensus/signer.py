@@ -8,7 +8,8 @@ justify it are durable (PROTOCOL §4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chain import approvals, codec
@@ -34,6 +35,7 @@ from chain.hints import AddressHint, sign_hint
 from chain.published import PublishedMeasures, sign_published
 from chain.signing import SigningKey
 from chain.state import State
+from chain.store.blob_rows import SMALL_BLOB_BYTES
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from ml import payload
@@ -154,15 +156,27 @@ class Signer:
         return tuple(refs)
 
     async def sign_contribution(
-        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = (), *, notes_iterations: bool = False
+        self,
+        tip: Tip,
+        trained: Trained,
+        adopted: tuple[PayloadRef, ...] = (),
+        *,
+        streamed: Collection[str] = (),
+        notes_iterations: bool = False,
     ) -> Contribution | None:
-        """The durable contribution on `tip`, its blobs first: this one, or the one signed for it before. None when the
-        height was finalised meanwhile: there is nothing to sign for it any more. With `notes_iterations` it is kept
-        what it was trained with."""
-        return await self._disk.run(self._put_contribution, tip, trained, adopted, notes_iterations)
+        """The durable contribution on `tip`, its blobs first or with it: this one, or the one signed for it before.
+        None when the height was finalised meanwhile: there is nothing to sign for it any more. Payloads of kinds that
+        are `streamed` become files, whatever their size. With `notes_iterations` it is kept what it was trained
+        with."""
+        return await self._disk.run(self._put_contribution, tip, trained, adopted, streamed, notes_iterations)
 
     def _put_contribution(
-        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...], notes_iterations: bool
+        self,
+        tip: Tip,
+        trained: Trained,
+        adopted: tuple[PayloadRef, ...],
+        streamed: Collection[str],
+        notes_iterations: bool,
     ) -> Contribution | None:
         """Runs on the disk's thread."""
         if self._store.head_height > tip.height:
@@ -172,14 +186,20 @@ class Signer:
                     self._store.delete_blob(ref.digest)
             return None
         refs = [
-            PayloadRef(payload.kind_code(kind), self._store.put_blob(data), len(data))
+            PayloadRef(payload.kind_code(kind), hashlib.sha256(data).digest(), len(data))
             for kind, data in trained.payloads.items()
         ]
         refs += adopted
+        small: list[bytes] = []
+        for kind, data in trained.payloads.items():
+            if len(data) <= SMALL_BLOB_BYTES and kind not in streamed:
+                small.append(data)
+            else:
+                self._store.put_blob(data)
         if notes_iterations:  # before it is signed for good: a repetition has to give the same bytes
             iterations = int(trained.metrics["iterations"])
             self._store.put_meta(ITERATIONS, {"height": tip.height + 1, "iterations": iterations})
-        return self._sign_contribution(tip, trained.weight, tuple(sorted(refs, key=lambda ref: ref.kind)))
+        return self._sign_contribution(tip, trained.weight, tuple(sorted(refs, key=lambda ref: ref.kind)), small)
 
     async def renew_contribution(
         self, tip: Tip, heights: Sequence[int], fits: Callable[[Contribution], bool]
@@ -200,13 +220,16 @@ class Signer:
             return None
         return self._sign_contribution(tip, earlier.weight, earlier.payloads)
 
-    def _sign_contribution(self, tip: Tip, weight: int, payloads: tuple[PayloadRef, ...]) -> Contribution:
-        """The durable one: this, or what was signed for its height before. Runs on the disk's thread."""
+    def _sign_contribution(
+        self, tip: Tip, weight: int, payloads: tuple[PayloadRef, ...], small: Sequence[bytes] = ()
+    ) -> Contribution:
+        """The durable one, with its `small` blobs: this, or what was signed for its height before. Runs on the disk's
+        thread."""
         contribution = codec.sign_contribution(
             self._key, self._chain_id, height=tip.height + 1, prev=tip.id, weight=weight, payloads=payloads
         )
         try:
-            self._store.put_contribution(contribution)
+            self._store.put_contribution(contribution, small)
         except SlotTaken as taken:
             return codec.decode_contribution(taken.stored)
         return contribution
@@ -237,19 +260,20 @@ class Signer:
 
     # ---- votes
 
-    async def sign_vote(self, height: int, action: CastVote) -> Vote:
-        """The durable vote of this slot: this one, or the one signed in it before."""
+    async def sign_vote(self, height: int, action: CastVote, blobs: Sequence[bytes] = ()) -> Vote:
+        """The durable vote of this slot: this one, or the one signed in it before. With a precommit for a block small
+        `blobs` are made durable."""
         cast = action.cast
         vote = codec.sign_vote(
             self._key, self._chain_id, phase=cast.phase, height=height, view=cast.view, block_id=cast.block_id
         )
-        return await self._disk.run(self._put_vote, vote, action)
+        return await self._disk.run(self._put_vote, vote, action, blobs)
 
-    def _put_vote(self, vote: Vote, action: CastVote) -> Vote:
+    def _put_vote(self, vote: Vote, action: CastVote, blobs: Sequence[bytes]) -> Vote:
         """Runs on the disk's thread."""
         try:
             if vote.phase is Phase.PRECOMMIT and action.block is not None:
-                self._store.put_precommit(vote, action.block, action.cast.justification)
+                self._store.put_precommit(vote, action.block, action.cast.justification, blobs)
             else:
                 self._store.put_vote(vote)
         except SlotTaken as taken:

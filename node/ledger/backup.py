@@ -183,7 +183,7 @@ def _find_files(store: SqliteStore) -> Iterator[str]:
     for path in (store.path / CHECKPOINTS).glob("*/*.safetensors"):
         if _CHECKPOINT.fullmatch(name := f"{CHECKPOINTS}/{path.parent.name}/{path.name}"):
             yield name
-    for digest in store.held_blobs():
+    for digest in store.held_files():
         yield f"blobs/{digest.hex()[:2]}/{digest.hex()}"
 
 

@@ -144,8 +144,8 @@ class OfflineNode:
     def _read_model(self) -> ModelFile:
         with _translated(self._data_dir):
             run = find_run(self._data_dir, self._runs.calendar)
-            paths = [self._store.blob_path(each.initial_model) for each in self._runs.list_origins(run.number)]
-            initial = read_initial(run, paths) if is_initial_needed(run) else None
+            blobs = [self._store.locate_blob(each.initial_model) for each in self._runs.list_origins(run.number)]
+            initial = read_initial(run, blobs) if is_initial_needed(run) else None
             return read_model(self._data_dir, self.genesis, run, initial)
 
     def get_height(self) -> int:

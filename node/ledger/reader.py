@@ -157,7 +157,7 @@ class Ledger:
             try:
                 arrays = self._open_arrays(ref)
             except PayloadError as error:
-                raise StoreCorrupted(f"{self._store.blob_path(ref.digest)}: {error}") from error
+                raise StoreCorrupted(f"blob {ref.digest.hex()}: {error}") from error
             for name, array in sorted(arrays.items()):
                 shown.arrays.add(name=name, dtype=str(array.dtype), shape=array.shape)
         return shown
@@ -166,7 +166,7 @@ class Ledger:
         """Of a held blob; a large one is looked at where it lies, as far as its header goes."""
         if ref.size <= LARGE_BYTES:
             return decode_arrays(self._store.get_blob(ref.digest), ref.size)
-        path = self._store.blob_path(ref.digest)
+        path = self._store.blob_path(ref.digest)  # a large one is no row
         with reading_blob(path):
             return map_arrays(path, ref.size)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from chain.block import ZERO
+from chain.errors import StoreCorrupted
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
-from ml.payload import map_arrays
+from ml.payload import read_arrays
 from ml.specs import StatisticsSpec
 from ml.specs.statistics import describe_statistics
 from node.runs.specs import RunSpecs
@@ -22,8 +23,7 @@ def describe_agreed(runs: RunSpecs, store: SqliteStore) -> str | None:
         return "to be agreed on in round 1"
     if digest == ZERO or not store.has_blob(digest):
         return "agreed; the newest aggregate is not here"
-    path = store.blob_path(digest)
     try:
-        return describe_statistics(map_arrays(path, path.stat().st_size)) or "not in the newest aggregate"
-    except (OSError, PayloadError):  # let go since, or damaged: the store finds that out
+        return describe_statistics(read_arrays(store.locate_blob(digest))) or "not in the newest aggregate"
+    except (OSError, PayloadError, StoreCorrupted):  # let go since, or damaged: the store finds that out
         return "agreed; the newest aggregate is not here"

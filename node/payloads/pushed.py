@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from chain.block import Contribution, Digest, Id
 from ml import payload
 from ml.specs import MethodSpec
-from node.payloads.blob_writes import BlobWrites
+from node.payloads.waiting_blobs import WaitingBlobs
 
 MAX_PUSHED_BYTES = 64 * 1024  # of one contribution
 
@@ -29,10 +29,10 @@ class _Expected:
 
 
 class PushedPayloads:
-    """One node's. What is wanted of them goes into the store by `writes`."""
+    """One node's. What is wanted of them is `waiting` to be written."""
 
-    def __init__(self, writes: BlobWrites) -> None:
-        self._writes = writes
+    def __init__(self, waiting: WaitingBlobs) -> None:
+        self._waiting = waiting
         self._height = 0
         self._expected: dict[tuple[int, Id], _Expected] = {}
         self._held: dict[Digest, tuple[int, bytes]] = {}  # with the height of the contribution
@@ -90,7 +90,7 @@ class PushedPayloads:
         held = self._held.get(digest)
         if held is None:
             return None
-        self._writes.begin(digest, held[1])
+        self._waiting.add(digest, held[1])
         return held[1]
 
 

@@ -100,10 +100,10 @@ def test_a_broken_chain_ends_with_5_and_names_the_place(
 def test_a_gap_is_a_fault_only_when_all_is_required(
     capsys: Captured, data_dir: Path, original: tuple[Genesis, Path]
 ) -> None:
-    with SqliteStore.open(data_dir, original[0], readonly=True) as store:
+    with SqliteStore.open(data_dir, original[0]) as store:
         stored = store.get_block(3)
         assert stored is not None
-        store.blob_path(stored.block.contributions[0].payloads[0].digest).unlink()
+        assert store.delete_blob(stored.block.contributions[0].payloads[0].digest)
     shown = run_json(capsys, "chain", "verify", "--deep", "--data-dir", data_dir)
     assert (shown["ok"], shown["not_held"]) == (True, [3])
     shown = run_json(capsys, "chain", "verify", "--deep", "--require-all", "--data-dir", data_dir, code=5)

@@ -24,6 +24,7 @@ from node.cli import main
 from node.cli.rounds import print_scores
 from node.pb import admin_pb2 as pb
 from node.testnet.synthetic import make_genesis
+from support.data.blobs import lose_blob
 from support.federation.cluster import cluster
 from support.federation.ledgers import make_ledgers
 from support.federation.proposing import change, get_state, wait_for_state
@@ -129,7 +130,7 @@ def test_the_list_has_the_branch_of_this_node(capsys: Captured, data_dir: Path) 
 
 def test_without_the_aggregate_a_round_says_that_it_cannot_know(capsys: Captured, data_dir: Path) -> None:
     digest = run_json(capsys, "chain", "show", "3", "--data-dir", data_dir)["aggregate"]
-    (data_dir / "blobs" / digest[:2] / digest).unlink()
+    lose_blob(data_dir, bytes.fromhex(digest))
     shown = run_json(capsys, "rounds", "show", "3", "--data-dir", data_dir)["peering"]
     assert (shown["held"], shown["nodes"]) == (False, [])
     assert "not held" in run(capsys, "rounds", "show", "3", "--data-dir", data_dir)

@@ -16,10 +16,10 @@ from typing import Self
 import pytest
 import pytest_asyncio
 
-from chain.block import Digest
 from chain.codec import encode_block
 from chain.store.sqlite import SqliteStore
 from chain.store.watermark import WATERMARK
+from support.data.blobs import is_held, spoil_blob
 from support.faults.killed_nodes import Killable
 from support.federation.real_nodes import WAIT_S, flip_byte, make_federation, run_command
 
@@ -58,10 +58,6 @@ async def reset(net: Killable) -> None:
     config = net.nodes[VICTIM].node.config_file
     done = await asyncio.to_thread(run_command, "unsafe-reset", "--yes", "--config", config)
     assert done.code == 0, done.err
-
-
-def get_blob(net: Killable, digest: Digest) -> Path:
-    return net.get_data_dir(VICTIM) / "blobs" / digest.hex()[:2] / digest.hex()
 
 
 async def test_a_write_ahead_log_cut_short_costs_no_contradiction(tmp_path: Path) -> None:
@@ -115,22 +111,22 @@ async def test_a_damaged_block_keeps_a_node_down_until_a_reset_gets_the_chain_an
     net.check_nothing_contradicted()
 
 
-async def test_a_damaged_aggregate_keeps_a_node_down_until_its_file_is_deleted(net: Killable) -> None:
+async def test_a_damaged_aggregate_ends_a_node_once_and_is_had_from_the_others(net: Killable) -> None:
     await run_all(net)
     for name in net.running:
         assert await net.stop(name) == 0
     data = net.get_data_dir(VICTIM)
     with SqliteStore.open(data, net.genesis, readonly=True) as store:
-        blob = get_blob(net, store.head().block.header.aggregate)
-    flip_byte(blob, blob.read_bytes())
+        digest = store.head().block.header.aggregate
+    spoil_blob(data, digest)
     verified = await asyncio.to_thread(run_command, "chain", "verify", "--deep", "--data-dir", data)
     assert verified.code == 5
-    assert str(blob) in verified.err
+    assert digest.hex() in verified.err
     shutil.rmtree(data / "checkpoints")  # or it would have no need of it, being past that already
     said = await start_in_vain(net)  # with nobody there, it cannot go on to another head first
-    assert f"{blob}: sha256 of the bytes" in said
-    assert "delete the file and start again" in said
-    blob.unlink()
+    assert f"blob {digest.hex()}: sha256 of the bytes" in said
+    assert "it was deleted: start again" in said
+    assert not is_held(data, digest)
     await net.start(*OTHERS)
     await net.bring_back(VICTIM)
 

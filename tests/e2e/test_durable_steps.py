@@ -62,7 +62,9 @@ IN_A_ROUND = [
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def net(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Killable]:
     directory = tmp_path_factory.mktemp("steps") / "net"
-    async with Killable(make_federation(directory, rounds=0, difficulty=4096)) as net:
+    settings = ("model.hidden=[300]", "local_epochs=1")  # a model so large is a file, where a small one is a row
+    spec = {"method": "fedavg", "model": "mlp", "partition": "iid", "settings": settings}
+    async with Killable(make_federation(directory, rounds=0, difficulty=4096, **spec)) as net:
         yield net
         for name in net.running:
             assert await net.stop(name) == 0

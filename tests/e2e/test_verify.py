@@ -13,6 +13,7 @@ from chain.codec import encode_block, encode_certificate
 from chain.genesis import Genesis
 from chain.store.interface import StoredBlock
 from chain.store.sqlite import SqliteStore
+from support.data.blobs import spoil_blob
 from support.federation.real_nodes import DemoRun, flip_byte, run_command
 from support.slow_rest import slow_after
 
@@ -57,10 +58,8 @@ def flip_aggregate(data_dir: Path, height: int) -> str:
 
 
 def flip_blob(data_dir: Path, digest: bytes) -> str:
-    name = digest.hex()
-    blob = data_dir / "blobs" / name[:2] / name
-    flip_byte(blob, blob.read_bytes())
-    return str(blob)
+    spoil_blob(data_dir, digest, at=0)
+    return digest.hex()
 
 
 def test_what_a_node_left_is_recomputed_from_the_first_block_to_the_last(demo: DemoRun, data_dir: Path) -> None:

@@ -53,8 +53,8 @@ from node.p2p.bans import Bans
 from node.p2p.peers import Peers
 from node.p2p.transport.base import PeerFault, TrafficCounters
 from node.p2p.transport.rate_limits import Intake, RateLimits
-from node.payloads.blob_writes import BlobWrites
 from node.payloads.pushed import MAX_PUSHED_BYTES, PushedPayloads
+from node.payloads.waiting_blobs import WaitingBlobs
 from node.pb import peer_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from support.data.chains import make_certificate, make_chain
@@ -126,7 +126,7 @@ class Door:
             clock=clock,
             publish_from=None,
         )
-        self.pushed = PushedPayloads(cast(BlobWrites, None))
+        self.pushed = PushedPayloads(WaitingBlobs())
         self.handler = PeerHandler(
             current,
             Authenticator(STATE, clock.monotonic),

@@ -27,6 +27,7 @@ from node.consensus.actions import RoundPhase
 from node.consensus.service import RoundService
 from node.offload import InlineOffload
 from node.p2p.transport.base import Message, MessageKind
+from support.data.blobs import is_held, lose_blob
 from support.faults.doom import Killed
 from support.faults.slow_disk import SlowDisk
 from support.federation.cluster import Cluster, cluster
@@ -192,7 +193,7 @@ def test_a_member_that_is_back_at_once_takes_up_the_same_height(tmp_path: Path, 
     run_virtual(story())
 
 
-NOT_OF_ROUNDS = ("create", "evidence", "meta", "change", "approval", "readiness", "close")
+NOT_OF_ROUNDS = ("create", "blobs", "evidence", "meta", "change", "approval", "readiness", "close")
 DURABLE_STEPS = [step for step in STEPS if step.split(".")[0] not in NOT_OF_ROUNDS]
 
 
@@ -464,15 +465,13 @@ def test_members_that_hold_all_that_was_voted_on_need_nobody_for_the_aggregate(t
         async with cluster(tmp_path, 4) as net:
             await net.wait_for_height(3)
             aggregates = [net[name].get_block(net[name].height).header.aggregate for name in net.nodes]
-            files: list[Path] = []
-            for node in net.nodes.values():
-                assert node.store is not None
-                files += map(node.store.blob_path, aggregates)
             for name in net.nodes:
                 await net.crash(name)
-            assert any(file.exists() for file in files)
-            for file in files:
-                file.unlink(missing_ok=True)
+            held = [(node.path, digest) for node in net.nodes.values() for digest in {*aggregates}]
+            lost = [(path, digest) for path, digest in held if is_held(path, digest)]
+            assert lost
+            for path, digest in lost:
+                lose_blob(path, digest)
             for name in OTHERS:
                 net.start(name)
             height = max(net[name].height for name in OTHERS)

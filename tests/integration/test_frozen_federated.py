@@ -151,8 +151,8 @@ def test_a_run_goes_on_with_more_or_less_of_the_model(
         assert node.store is not None
         run = get_state(net, "node3").run
         assert is_initial_needed(run) == ("frozen" in second)
-        paths = [node.store.blob_path(each.initial_model) for each in RunSpecs.load(node.store).list_origins(2)]
-        data = read_initial(run, paths)
+        blobs = [node.store.locate_blob(each.initial_model) for each in RunSpecs.load(node.store).list_origins(2)]
+        data = read_initial(run, blobs)
         assert decode_arrays(data, len(data)).keys() == {f"model/{name}" for name in reached}
 
     method = {"name": "fedavg", "local_iterations": 3}

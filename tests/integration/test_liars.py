@@ -27,6 +27,7 @@ from node.consensus.halted import Halted
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_parts
 from node.p2p.transport.base import BlobNotFound, Message, MessageKind, PeerFault
+from support.data.blobs import lose_blob
 from support.data.chains import make_certificate, make_digest
 from support.faults.liar import Liar, Signed, flip, lying, make_arrays, make_message
 from support.federation.cluster import DIM, Cluster, cluster
@@ -882,7 +883,7 @@ def test_a_bad_copy_of_an_aggregate_is_refused_and_fetched_elsewhere(tmp_path: P
             block = net["node2"].get_block(3)
             digest = block.header.aggregate
             for lost in (digest, block.contributions[0].payloads[0].digest):  # nor can it be computed
-                (net["node1"].path / "blobs" / lost.hex()[:2] / lost.hex()).unlink()
+                lose_blob(net["node1"].path, lost)
             net.start("node1")
             store = net["node1"].store
             assert store is not None

@@ -21,6 +21,7 @@ from node.errors import NodeError
 from node.ledger import scores as scores_module
 from node.ledger.scores import NOTHING_COMBINED, TOO_FEW
 from node.training.trainer import AnswerRefused, InlineTrainer, Trained, WorkerDied, WorkerFailed
+from support.data.blobs import spoil_held_blob
 from support.data.chains import make_keys
 from support.federation.pulling import FEDPER, UAPDFL, taking
 from support.federation.scoring import LONG_S, Scoring, ViewedFederation, get_numbers, make_trainers, read_offline, run
@@ -208,11 +209,7 @@ def test_a_payload_that_the_disk_has_changed_is_told_as_such(tmp_path: Path) -> 
     async def story(fed: ViewedFederation) -> None:
         store = fed.net["node0"].store
         assert store is not None
-        path = store.blob_path(fed.net["node0"].get_block(1).contributions[0].payloads[0].digest)
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.chmod(0o600)
-        path.write_bytes(data)
+        spoil_held_blob(store, fed.net["node0"].get_block(1).contributions[0].payloads[0].digest)
         with pytest.raises(StoreCorrupted):
             await fed.score(1)
         assert len(get_numbers(await fed.score(2), "distance")) == 4

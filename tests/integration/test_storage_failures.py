@@ -9,8 +9,10 @@ import errno
 import hashlib
 import os
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -82,11 +84,12 @@ def start(directory: Path, faults: Faults | None = None) -> tuple[int, str]:
 
 
 def damage_page(data: Path) -> str:
-    """One of SQLite's own pages, in the middle."""
+    """One of SQLite's own pages: the first of those that hold what this site answered."""
     file = data / "chain.db"
+    with closing(sqlite3.connect(file)) as connection:
+        ((page,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'consent'").fetchall()
     content = bytearray(file.read_bytes())
-    middle = len(content) // 8192 * 4096
-    content[middle : middle + 4096] = bytes(range(256)) * 16
+    content[(page - 1) * 4096 : page * 4096] = bytes(range(256)) * 16
     file.write_bytes(content)
     return str(file)
 

@@ -26,6 +26,7 @@ from node.p2p.transport.base import BLOB, FRAMING_BYTES, PeerUnavailable
 from node.payloads.fetcher import SMALL_BYTES
 from node.payloads.on_demand import get_kinds
 from node.runs.specs import RunSpecs
+from support.data.blobs import lose_blob
 from support.federation.asked import make_book, make_config
 from support.federation.fixed_specs import find_round
 from support.federation.pulling import FEDPER, UAPDFL, Stingy, TakingCluster, count_numbers, taking
@@ -375,7 +376,7 @@ def test_a_restarted_member_that_lost_what_it_had_pulled_waits_for_company_befor
             first = fed.get_exchange("node1", 3)
             await fed.net.crash("node1")
             for digest in first.blobs:
-                (fed.net["node1"].path / "blobs" / digest.hex()[:2] / digest.hex()).unlink()
+                lose_blob(fed.net["node1"].path, digest)
             fed.net.start("node1")
             await fed.net.wait_for(lambda: len(fed.trainers["node1"].taken[3]) == 2, "node1 to apply again")
             assert fed.get_exchange("node1", 3) == first

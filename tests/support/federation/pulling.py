@@ -204,11 +204,11 @@ class Stingy(RoundService):
         yield data
 
     async def _sign_contribution(
-        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = (), *, notes_iterations: bool = False
+        self, tip: Tip, trained: Trained, adopted: tuple[PayloadRef, ...] = (), **options: Any
     ) -> Contribution | None:
         kinds = get_kinds(find_round(self.context.runs, tip.height + 1))
         self.offered |= {sha256(data).digest() for kind, data in trained.payloads.items() if kind in kinds}
-        return await self._sign(tip, trained, adopted, notes_iterations=notes_iterations)
+        return await self._sign(tip, trained, adopted, **options)
 
     async def _on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
         chunks = self._be_honest(peer, digest, offset)

@@ -32,7 +32,6 @@ from node.p2p.transport.outbox import Outbox, TokenBucket
 from node.p2p.transport.rate_limits import Intake, RateLimits
 from node.p2p.transport.rpc import RpcTransport
 from node.p2p.transport.sender import Sender
-from node.payloads.blob_writes import BlobWrites
 from node.payloads.checks import RoundPayloads
 from node.payloads.chunks import Chunks
 from node.payloads.fetcher import BlobFetcher
@@ -42,6 +41,7 @@ from node.payloads.pushed import PushedPayloads
 from node.payloads.retention import Retention
 from node.payloads.shared_sets import SharedSets
 from node.payloads.transfers import Transfers
+from node.payloads.waiting_blobs import WaitingBlobs
 from node.testnet.cluster import LocalCluster
 from node.testnet.layout import TestnetSpec, make_testnet
 from node.training.checkpoint import Checkpoints
@@ -241,7 +241,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         "OnDemand(left_out=LeftOut(peers=1))",
     ),
     "partial files": (make_partial_files, "PartialFiles([])"),
-    "writes": (lambda path: BlobWrites(ANY, InlineOffload()), "BlobWrites(running=0)"),
+    "waiting": (lambda path: WaitingBlobs(), "WaitingBlobs(0, bytes=0)"),
     "pushed": (lambda path: PushedPayloads(ANY), "PushedPayloads(height=0, expected=0, held=0)"),
     "retention": (
         lambda path: Retention(open_store(path), RUNS, ALICE),

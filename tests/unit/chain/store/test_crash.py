@@ -20,6 +20,7 @@ from chain.codec import encode_block, encode_contribution, encode_vote, make_evi
 from chain.errors import SlotTaken, StoreCorrupted, StoreError
 from chain.store.interface import FILE_STEPS, STEPS, Faults, StoredBlock
 from chain.store.sqlite import SqliteStore
+from support.data.blobs import put_rows
 from support.data.chains import make_candidate, make_chain, make_contribution, make_genesis, make_keys
 from support.data.changes import propose
 
@@ -36,6 +37,19 @@ Acknowledge = Callable[[str], None]
 
 def blob_of(height: int) -> bytes:
     return f"payload of height {height} ".encode() * 100
+
+
+def file_of(height: int) -> bytes:
+    return b"of a file, " + blob_of(height)
+
+
+def row_of(height: int) -> bytes:
+    return b"of a row, " + blob_of(height)
+
+
+def lock_of(height: int) -> bytes:
+    """What is made durable with a precommit."""
+    return b"of a lock, " + blob_of(height)
 
 
 def own_contribution(height: int, digest: bytes) -> Contribution:
@@ -61,15 +75,19 @@ def live(path: Path, faults: Faults | None, acknowledge: Acknowledge) -> None:
         acknowledge("open")
         for height in range(store.head_height + 1, HEIGHTS + 1):
             block, certificate = CHAIN[height - 1]
-            digest = store.put_blob(blob_of(height))
+            store.put_blob(file_of(height))
             acknowledge(f"blob {height}")
-            store.put_contribution(own_contribution(height, digest))
+            put_rows(store, [row_of(height)])
+            acknowledge(f"blobs {height}")
+            digest = hashlib.sha256(blob_of(height)).digest()
+            store.put_contribution(own_contribution(height, digest), [blob_of(height)])
             acknowledge(f"contribution {height}")
             store.put_candidate(block)
             acknowledge(f"candidate {height}")
             store.put_vote(own_vote(height, Phase.PREVOTE, block.id))
             acknowledge(f"prevote {height}")
-            store.put_precommit(own_vote(height, Phase.PRECOMMIT, block.id), block, prevotes(height))
+            precommit = own_vote(height, Phase.PRECOMMIT, block.id)
+            store.put_precommit(precommit, block, prevotes(height), [lock_of(height)])
             acknowledge(f"justification {height}")
             acknowledge(f"precommit {height}")
             store.put_evidence(
@@ -157,8 +175,11 @@ def check_prefix(store: SqliteStore, acknowledged: list[str]) -> None:
             assert stored in ((expected,) if f"{name} {height}" in done else (expected, None))
         contribution = store.get_contribution(height)
         assert contribution is not None or f"contribution {height}" not in done
-        if contribution is not None:  # it was signed after its blob was durable
+        if contribution is not None:  # its blob came with it
             assert store.get_blob(contribution.payloads[0].digest) == blob_of(height)
+        for name, blob in (("blob", file_of(height)), ("blobs", row_of(height)), ("precommit", lock_of(height))):
+            if f"{name} {height}" in done or (name == "precommit" and Phase.PRECOMMIT in votes):
+                assert store.get_blob(hashlib.sha256(blob).digest()) == blob
         if votes.get(Phase.PRECOMMIT) is not None and height > store.head_height:
             assert store.get_justification(height) == ((block,), tuple(sorted(prevotes(height), key=lambda v: v.voter)))
         if f"evidence {height}" in done:

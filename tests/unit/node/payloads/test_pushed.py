@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 
 from chain.block import Contribution, Id, PayloadRef
-from chain.store.sqlite import SqliteStore
 from ml.payload import kind_code
 from ml.specs import get_spec
-from node.offload import InlineOffload
 from node.p2p.transport.base import MAX_MESSAGE_BYTES, MessageKind
-from node.payloads.blob_writes import BlobWrites
 from node.payloads.pushed import MAX_PUSHED_BYTES, PushedPayloads, choose_pushed
-from support.data.chains import make_genesis, make_keys
+from node.payloads.waiting_blobs import WaitingBlobs
 
 ALICE, BOB = b"a" * 32, b"b" * 32
 
@@ -28,46 +22,33 @@ def make_contribution(*blobs: bytes, author: Id = ALICE, height: int = 5, size: 
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    with SqliteStore.open(tmp_path / "alice", make_genesis(make_keys(4))) as opened:
-        yield opened
+def waiting() -> WaitingBlobs:
+    return WaitingBlobs()
 
 
 @pytest.fixture
-def writes(store: SqliteStore) -> BlobWrites:
-    return BlobWrites(store, InlineOffload())
-
-
-@pytest.fixture
-def pushed(writes: BlobWrites) -> PushedPayloads:
-    made = PushedPayloads(writes)
+def pushed(waiting: WaitingBlobs) -> PushedPayloads:
+    made = PushedPayloads(waiting)
     made.on_height(5)
     return made
 
 
-def take(pushed: PushedPayloads, writes: BlobWrites, data: bytes) -> bytes | None:
-    async def story() -> bytes | None:
-        taken = pushed.take(sha256(data).digest())
-        await writes.settle()
-        return taken
-
-    return asyncio.run(story())
+def take(pushed: PushedPayloads, data: bytes) -> bytes | None:
+    return pushed.take(sha256(data).digest())
 
 
-def test_what_a_contribution_names_is_taken_and_durable_once_it_is_wanted(
-    pushed: PushedPayloads, writes: BlobWrites, store: SqliteStore
+def test_what_a_contribution_names_is_taken_and_waits_to_be_written_once_it_is_wanted(
+    pushed: PushedPayloads, waiting: WaitingBlobs
 ) -> None:
     pushed.expect(make_contribution(b"one", b"two"))
     assert pushed.offer(ALICE, b"two")
-    assert not store.has_blob(sha256(b"two").digest())  # nobody has asked for it
-    assert take(pushed, writes, b"two") == b"two"
-    assert store.get_blob(sha256(b"two").digest()) == b"two"
-    assert writes.take_written() == {sha256(b"two").digest()}
-    assert writes.take_written() == frozenset()
-    assert take(pushed, writes, b"one") is None  # to be pulled
+    assert len(waiting) == 0  # nobody has asked for it
+    assert take(pushed, b"two") == b"two"
+    assert waiting.get_all() == {sha256(b"two").digest(): b"two"}
+    assert take(pushed, b"one") is None  # to be pulled
 
 
-def test_nothing_is_taken_that_no_contribution_of_the_sender_names(pushed: PushedPayloads, writes: BlobWrites) -> None:
+def test_nothing_is_taken_that_no_contribution_of_the_sender_names(pushed: PushedPayloads) -> None:
     assert not pushed.offer(ALICE, b"one")  # before it
     pushed.expect(make_contribution(b"one"))
     assert not pushed.offer(BOB, b"one")  # another sender
@@ -77,30 +58,30 @@ def test_nothing_is_taken_that_no_contribution_of_the_sender_names(pushed: Pushe
     assert pushed.held_bytes == 0
 
 
-def test_a_blob_is_taken_once(pushed: PushedPayloads, writes: BlobWrites) -> None:
+def test_a_blob_is_taken_once(pushed: PushedPayloads) -> None:
     pushed.expect(make_contribution(b"one"))
     assert pushed.offer(ALICE, b"one")
     assert not pushed.offer(ALICE, b"one")
-    assert take(pushed, writes, b"one") == b"one"
+    assert take(pushed, b"one") == b"one"
     pushed.expect(make_contribution(b"one"))  # seen again
     assert not pushed.offer(ALICE, b"one")
 
 
-def test_a_second_contribution_of_an_author_earns_it_nothing(pushed: PushedPayloads, writes: BlobWrites) -> None:
+def test_a_second_contribution_of_an_author_earns_it_nothing(pushed: PushedPayloads) -> None:
     pushed.expect(make_contribution(b"one"))
     pushed.expect(make_contribution(b"two"))
     assert not pushed.offer(ALICE, b"two")
     assert pushed.offer(ALICE, b"one")
 
 
-def test_a_size_that_is_not_the_signed_one_is_not_taken(pushed: PushedPayloads, writes: BlobWrites) -> None:
+def test_a_size_that_is_not_the_signed_one_is_not_taken(pushed: PushedPayloads) -> None:
     pushed.expect(make_contribution(b"four", size=5))
     assert not pushed.offer(ALICE, b"four")
     pushed.expect(make_contribution(b"four", author=BOB, size=3))
     assert not pushed.offer(BOB, b"four")
 
 
-def test_a_contribution_brings_no_more_than_its_share(pushed: PushedPayloads, writes: BlobWrites) -> None:
+def test_a_contribution_brings_no_more_than_its_share(pushed: PushedPayloads) -> None:
     half = MAX_PUSHED_BYTES // 2
     blobs = [bytes([i]) * (half - 1) for i in range(3)]
     pushed.expect(make_contribution(*blobs, bytes(MAX_PUSHED_BYTES + 1)))
@@ -110,15 +91,15 @@ def test_a_contribution_brings_no_more_than_its_share(pushed: PushedPayloads, wr
     assert MAX_MESSAGE_BYTES[MessageKind.PAYLOAD] == MAX_PUSHED_BYTES
 
 
-def test_what_is_named_by_several_is_there_for_each(pushed: PushedPayloads, writes: BlobWrites) -> None:
+def test_what_is_named_by_several_is_there_for_each(pushed: PushedPayloads) -> None:
     """Else one who names the payload of another would have everybody pull that."""
     pushed.expect(make_contribution(b"same"))
     pushed.expect(make_contribution(b"same", author=BOB))
     assert pushed.offer(ALICE, b"same")
-    assert [take(pushed, writes, b"same") for _ in range(2)] == [b"same"] * 2
+    assert [take(pushed, b"same") for _ in range(2)] == [b"same"] * 2
 
 
-def test_what_has_a_wrong_digest_counts_for_the_share_too(pushed: PushedPayloads, writes: BlobWrites) -> None:
+def test_what_has_a_wrong_digest_counts_for_the_share_too(pushed: PushedPayloads) -> None:
     """Else a member could have bytes hashed without end that it never signed."""
     right, wrong = bytes(MAX_PUSHED_BYTES // 4), b"w" * (MAX_PUSHED_BYTES // 4)
     pushed.expect(make_contribution(right))
@@ -129,50 +110,37 @@ def test_what_has_a_wrong_digest_counts_for_the_share_too(pushed: PushedPayloads
     assert not pushed.offer(BOB, right)  # nothing more of it is looked at
 
 
-def test_naming_what_is_held_for_the_next_height_has_it_let_go_no_sooner(
-    pushed: PushedPayloads, writes: BlobWrites
-) -> None:
+def test_naming_what_is_held_for_the_next_height_has_it_let_go_no_sooner(pushed: PushedPayloads) -> None:
     pushed.expect(make_contribution(b"next", height=6))
     assert pushed.offer(ALICE, b"next")
     pushed.expect(make_contribution(b"next", author=BOB))
     assert pushed.offer(BOB, b"next")
     pushed.on_height(6)
-    assert take(pushed, writes, b"next") == b"next"
+    assert take(pushed, b"next") == b"next"
 
 
-def test_the_next_height_may_begin_elsewhere_before_it_does_here(pushed: PushedPayloads, writes: BlobWrites) -> None:
+def test_the_next_height_may_begin_elsewhere_before_it_does_here(pushed: PushedPayloads) -> None:
     pushed.expect(make_contribution(b"next", height=6))
     assert pushed.offer(ALICE, b"next")
     pushed.on_height(6)
-    assert take(pushed, writes, b"next") == b"next"
+    assert take(pushed, b"next") == b"next"
 
 
-def test_a_height_that_is_over_leaves_nothing(pushed: PushedPayloads, writes: BlobWrites) -> None:
+def test_a_height_that_is_over_leaves_nothing(pushed: PushedPayloads) -> None:
     pushed.expect(make_contribution(b"one", b"two"))
     assert pushed.offer(ALICE, b"one")
     pushed.on_height(6)
     assert pushed.held_bytes == 0
-    assert take(pushed, writes, b"one") is None
+    assert take(pushed, b"one") is None
     assert not pushed.offer(ALICE, b"two")
 
 
-def test_what_is_held_already_does_not_count_as_having_come(
-    pushed: PushedPayloads, writes: BlobWrites, store: SqliteStore
-) -> None:
-    """Else an old blob that others need for an audit would go with a contribution that is left out."""
-    store.put_blob(b"old")
-    pushed.expect(make_contribution(b"old"))
-    assert pushed.offer(ALICE, b"old")
-    assert take(pushed, writes, b"old") == b"old"
-    assert writes.take_written() == frozenset()
-
-
-def test_two_may_offer_the_same(pushed: PushedPayloads, writes: BlobWrites) -> None:
+def test_two_may_offer_the_same(pushed: PushedPayloads) -> None:
     pushed.expect(make_contribution(b"one"))
     pushed.expect(make_contribution(b"one", author=BOB))
     assert pushed.offer(ALICE, b"one")
     assert pushed.offer(BOB, b"one")
-    assert [take(pushed, writes, b"one") for _ in range(2)] == [b"one"] * 2
+    assert [take(pushed, b"one") for _ in range(2)] == [b"one"] * 2
 
 
 @pytest.mark.parametrize(
@@ -198,8 +166,6 @@ def test_what_is_voted_on_is_pushed_while_it_is_small(
     assert list(choose_pushed(spec, 1, contribution, other)) == []
 
 
-def test_ones_own_need_not_be_read_again(pushed: PushedPayloads, writes: BlobWrites, store: SqliteStore) -> None:
-    store.put_blob(b"mine")
+def test_ones_own_need_not_be_read_again(pushed: PushedPayloads) -> None:
     pushed.keep(5, b"mine")
-    assert take(pushed, writes, b"mine") == b"mine"
-    assert writes.take_written() == frozenset()
+    assert take(pushed, b"mine") == b"mine"
