@@ -46,7 +46,7 @@ def write_shared_options(words: Descriptions) -> str:
 GROUPS = {
     "local training": tuple(Hyperparameters.keys()),
     "aggregation": ("aggregation", "weight_cap", "clip"),
-    "payloads": ("weights", "bn_buffers"),
+    "payloads": ("weights", "bn_buffers", "model_dtype"),
     "peers": ("num_peers",),
 }
 SHARED = {key for keys in GROUPS.values() for key in keys}

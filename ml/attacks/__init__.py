@@ -68,6 +68,8 @@ def make_attack(mapping: Mapping[str, Any], spec: MethodSpec, num_clients: int) 
 
 def check_fits(attack: Attack, spec: MethodSpec) -> None:
     """Raise SpecError, which says how members of this method can lie, where they cannot lie so."""
+    if spec.sends_changes:
+        raise SpecError("method.model_dtype", "expected float32 where some lie: attacks are on whole models")
     if attack.applies_to(spec):
         attack.check_claims(spec)
         return

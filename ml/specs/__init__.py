@@ -7,6 +7,7 @@ An aggregate is one set of arrays for all voted kinds of a height, named "kind/n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ml.aggregation import MAX_WEIGHT, RULES, Contributed, carry
@@ -91,6 +92,7 @@ __all__ = [
     "get_judge",
     "SchemaSpec",
     "compute_aggregate",
+    "unpack_all",
     "add_kind",
     "get_kind",
 ]
@@ -206,9 +208,31 @@ def compute_aggregate(
         if RULES[rule] is carry:
             aggregate |= carry((), parent)
             continue
-        given = [Contributed(c.author, c.weight, _get_payload(c, kind)) for c in contributions]
-        aggregate |= add_kind(kind, RULES[rule](given, get_kind(parent, kind), spec.rule_settings))
+        before = get_kind(parent, kind)
+        given = [
+            Contributed(c.author, c.weight, spec.unpack(kind, _get_payload(c, kind), before, height))
+            for c in contributions
+        ]
+        aggregate |= add_kind(kind, RULES[rule](given, before, spec.rule_settings))
     return encode_arrays(aggregate)
+
+
+def unpack_all(
+    spec: MethodSpec, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None
+) -> Sequence[AuthorPayloads]:
+    """Contributions as the rules of a round see them. Raises AggregationError."""
+    if not spec.sends_changes:
+        return contributions
+    befores = {kind: get_kind(parent, kind) for kind in spec.rules(height)}
+    return [
+        replace(
+            made,
+            payloads={
+                kind: spec.unpack(kind, arrays, befores.get(kind), height) for kind, arrays in made.payloads.items()
+            },
+        )
+        for made in contributions
+    ]
 
 
 def add_kind(kind: str, arrays: Arrays) -> dict[str, Array]:

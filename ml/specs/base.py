@@ -246,7 +246,9 @@ class MethodSpec(ABC):
 
     def reads_parent(self, height: int) -> bool:
         """Whether the aggregate of this height needs the one before it, as `nova` and `carry` do."""
-        return bool(self.get_kept(height)) or not RULES_ON_PARENT.isdisjoint(self.rules(height).values())
+        if self.sends_changes or self.get_kept(height):
+            return True
+        return not RULES_ON_PARENT.isdisjoint(self.rules(height).values())
 
     def get_kept(self, height: int) -> Collection[str]:
         """The kinds that the aggregate of this height takes over from the one before it, as far as that has them."""
@@ -272,6 +274,21 @@ class MethodSpec(ABC):
             clip=settings.clip,
             momentum=settings.momentum,
         )
+
+    # ---- models that travel as changes
+
+    @property
+    def sends_changes(self) -> bool:
+        """Whether the kind `model` has what was changed in the common model, and not the model (`model_changes`)."""
+        return False
+
+    def pack(self, kind: str, arrays: Arrays, parent: Arrays, height: int) -> Arrays:
+        """What a payload is sent as, where the common model of the round is `parent`, without the kind in front."""
+        return arrays
+
+    def unpack(self, kind: str, arrays: Arrays, parent: Arrays | None, height: int) -> Arrays:
+        """What rules see of a payload that was sent. Raises AggregationError for another model's parent."""
+        return arrays
 
     # ---- heights and the method's own rounds
 

@@ -17,7 +17,8 @@ import numpy as np
 from ml.aggregation import RuleSettings, compute_max_liars
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
-from ml.specs.base import Hyperparameters, MethodSpec, choice, count, number
+from ml.specs.base import Hyperparameters, MethodSpec, choice, count, number, option
+from ml.specs.model_changes import add_changes, compute_changes, make_change_schema
 from ml.tasks import TASKS
 
 _PROTOTYPE_RULES = {
@@ -70,7 +71,10 @@ class SentHyperparameters(Hyperparameters):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters):
-    """Those of methods that vote on whole models."""
+    """Those of methods that vote on whole models. `model_dtype`: whether models travel as they are, or as what was
+    changed in them, in half precision (`ml.specs.model_changes`)."""
+
+    model_dtype: str | None = option("float32", "float16")
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,23 @@ class ModelSpec(MethodSpec):
 
     def _make_schema(self) -> ArraySchema:
         task = self.task
-        return task.model_schema if self.hyperparameters.bn_buffers == "average" else task.parameter_schema
+        schema = task.model_schema if self.hyperparameters.bn_buffers == "average" else task.parameter_schema
+        return make_change_schema(schema, task.layout.parameters) if self.sends_changes else schema
+
+    @property
+    def sends_changes(self) -> bool:
+        return self.hyperparameters.model_dtype == "float16"
+
+    def pack(self, kind: str, arrays: Arrays, parent: Arrays, height: int) -> Arrays:
+        return compute_changes(arrays, parent, self.schemas(height)[kind]) if self._has_changes(kind) else arrays
+
+    def unpack(self, kind: str, arrays: Arrays, parent: Arrays | None, height: int) -> Arrays:
+        if not self._has_changes(kind):
+            return arrays
+        return add_changes(arrays, parent, self.schemas(height)[kind], self.task.max_abs)
+
+    def _has_changes(self, kind: str) -> bool:
+        return self.sends_changes and kind == "model"
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
         return self._schemas

@@ -204,6 +204,16 @@ class StatisticsSpec(MethodSpec):
         return (*self.inner.get_kept(self.to_inner(height)), STATISTICS)
 
     @property
+    def sends_changes(self) -> bool:
+        return self.inner.sends_changes
+
+    def pack(self, kind: str, arrays: Arrays, parent: Arrays, height: int) -> Arrays:
+        return arrays if self.is_statistics(height) else self.inner.pack(kind, arrays, parent, self.to_inner(height))
+
+    def unpack(self, kind: str, arrays: Arrays, parent: Arrays | None, height: int) -> Arrays:
+        return arrays if self.is_statistics(height) else self.inner.unpack(kind, arrays, parent, self.to_inner(height))
+
+    @property
     def rule_settings(self) -> RuleSettings:
         return self.inner.rule_settings
 

@@ -3,7 +3,8 @@
 Authors push their own objects to every connected peer at once. A `Status` goes out on connect, soon after every step
 and at least every `status_s`; whoever receives one pushes what its sender lacks, in turns: the author, and a few more
 holders each time it is still missing. So nothing depends on a message arriving once: queues may drop, links may break.
-Nor do all who hold an object give it to each who lacks it, n^3 messages where a slow network delivers late.
+Nor do all who hold an object give it to each who lacks it, n^3 messages where a slow network delivers late. Of many
+members a status goes to some in turn, and of these again a few give.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from chain.tip import Tip
 from node.clock import Clock
 from node.consensus.machine import RoundMachine
 from node.p2p.admission import Role
-from node.p2p.peers import Peers
+from node.p2p.peers import Peers, compute_cycle
 from node.p2p.status import MAX_OPEN_TOLD, MAX_VERSION_CHARS, OpenChange, Status, VoteBitmap, status_to_bytes
 from node.p2p.transport.base import GUEST_KINDS, Message, MessageKind, Transport
 from node.version import get_version
 
 MAX_EVIDENCE_PUSHED = 16  # on connect: the newest; older evidence has long been seen
 FIRST_GIVERS = 3  # holders besides the author that give what is missing in one status; twice as many in the next
+GIVERS_OF_SOME = 2  # the same, where a status goes to some
 MAX_MISSED = 1 << 17  # of a height that goes on for long; what is forgotten is given as if it were missing anew
 MAX_GIVEN_PAUSE = 32.0  # statuses between two gifts of one change to a peer that goes on to lack it, or says so
 MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
@@ -66,6 +68,7 @@ class Gossip:
         self._encoded: dict[Id, Message] = {}
         self._proved: set[tuple[Id, Hashable]] = set()  # to whom the prevotes behind a block were given, in which view
         self._evidence: list[Message] = []
+        self._turn = 0  # of those that statuses go to
 
     # ---- own objects
 
@@ -155,7 +158,7 @@ class Gossip:
         self._missed[peer, key] += 1
         if len(self._missed) > MAX_MISSED:
             del self._missed[next(iter(self._missed))]
-        return (me - first) % state.n >> missed <= FIRST_GIVERS
+        return (me - first) % state.n >> missed <= max(FIRST_GIVERS, GIVERS_OF_SOME * compute_cycle(state.n))
 
     def _is_due(self, peer: Id, change_id: Id, what: Hashable = None) -> bool:
         """Whether enough time has passed since this was given to `peer`, twice as much each time: it may have no room
@@ -170,7 +173,8 @@ class Gossip:
     # ---- status
 
     async def run(self) -> None:
-        """Sends a status to everyone once a change has stood for Delta, and every `status_s`.
+        """Sends a status, of many members to those whose turn it is, once a change has stood for Delta, and every
+        `status_s`.
 
         Where the height is over by then, nothing was missing, and the next one's status says more: rounds that take
         little longer than Delta cost no status each.
@@ -186,8 +190,22 @@ class Gossip:
                         self._changed.clear()
                         await asyncio.sleep(self._state.rules.waits.delta_s)
             self._changed.clear()
-            self._push(self._status_message())
+            message = self._status_message()
+            for peer in self._take_turn():
+                self._transport.post(peer, message)
             due_s = loop.time() + self._state.rules.waits.status_s
+
+    def _take_turn(self) -> list[Id]:
+        """Whom the next status goes to: everyone, or of many members each so-manieth, and all others."""
+        state, cycle = self._state, compute_cycle(self._state.n)
+        self._turn = (self._turn + 1) % cycle
+        place = (state.index_of(self._transport.me) or 0) + self._turn
+        told = []
+        for peer in sorted(self._transport.connected()):
+            index = state.index_of(peer)
+            if index is None or (index - place) % cycle == 0:
+                told.append(peer)
+        return told
 
     def greet(self, peer: Id) -> None:
         """A peer has just come up: tell it where we stand, and who lies."""

@@ -18,6 +18,7 @@ from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
 from ml.errors import MlError
 from ml.scores import compute_distances, get_compared_kinds
+from ml.specs import unpack_all
 from node.ledger.audit import Call, Inputs, call_directly, read_inputs
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunRound
@@ -93,7 +94,8 @@ def measure(
         if inputs is None:
             scores.refuse(NOT_HELD)
             return None
-        scores.set_distances(compute_distances(inputs.contributions, kinds))
+        contributed = unpack_all(round_.spec, round_.number, *inputs)
+        scores.set_distances(compute_distances(contributed, kinds))
     except (MlError, InvalidAggregate) as error:  # a quorum has found them good, so it is this store that is odd
         scores.refuse(str(error))
         return None

@@ -15,7 +15,22 @@ from node.p2p.refusals import Reason, Refusals, count_faults
 from node.p2p.status import Status
 
 MIN_PREFIX_CHARS = 4  # of an id that stands for the whole
-SILENT_AFTER = 4.0  # statuses missed before a connected member no longer counts as alive
+ALL_TOLD = 16  # other members, up to which each status goes to all of them
+FEW_TOLD = 4  # of more, that one goes to at least
+LONGEST_CYCLE = 8  # statuses until each other member has been told
+MISSED = 4  # statuses from which on a connected member no longer counts as alive
+
+
+def compute_cycle(num_members: int) -> int:
+    """In how many statuses each other member is told once: the next goes to every so-manieth of them. What every member
+    tells all others is n^2 messages a second."""
+    others = num_members - 1
+    return 1 if others <= ALL_TOLD else min(LONGEST_CYCLE, -(-others // FEW_TOLD))
+
+
+def compute_silence_s(state: State) -> float:
+    """For how long nothing has to come of a connected member until it no longer counts as alive."""
+    return (MISSED - 1 + compute_cycle(state.n)) * state.rules.waits.status_s
 
 
 @dataclass(slots=True)
@@ -150,10 +165,7 @@ class Peers:
     def is_alive(self, peer: Id) -> bool:
         """Heard of within the last few statuses."""
         entry = self._peers.get(peer)
-        return (
-            entry is not None
-            and self._clock.monotonic() - entry.seen_s < SILENT_AFTER * self._state.rules.waits.status_s
-        )
+        return entry is not None and self._clock.monotonic() - entry.seen_s < compute_silence_s(self._state)
 
     # ---- through others
 

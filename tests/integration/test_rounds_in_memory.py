@@ -204,3 +204,20 @@ def test_the_machine_says_what_this_node_does(tmp_path: Path) -> None:
             assert get_genesis_spec(net.genesis).name == "dfpl"
 
     run_virtual(story())
+
+
+def test_of_many_members_a_third_may_be_away_and_messages_get_lost(tmp_path: Path) -> None:
+    """Where a status goes to some in turn, what one lacks comes all the same, and who is away is noticed."""
+
+    async def story() -> None:
+        names = [f"node{i}" for i in range(16)]
+        network = {"latency_s": (0.005, 0.015), "loss": 0.05, "fifo": True}
+        async with cluster(tmp_path, 22, start=names, network=network, profile="wide") as net:
+            await net.wait_for_height(4, *names, timeout_s=600)
+            assert net.check_agreement() >= 4
+            assert {len(net["node0"].get_block(height).contributions) for height in (2, 3, 4)} == {16}
+            assert net["node0"].service is not None
+            peers = net["node0"].service.peers
+            await net.wait_for(lambda: peers.count_alive_members() == 16, "the six to be out of sight", timeout_s=60)
+
+    run_virtual(story())

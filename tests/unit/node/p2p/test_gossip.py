@@ -25,7 +25,7 @@ from chain.proposals import MAX_OPEN, Proposal, Proposals
 from chain.signing import SigningKey
 from chain.tip import Tip
 from node.consensus.gossip import MAX_GIVEN_PAUSE, Gossip, Position
-from node.p2p.peers import Peers
+from node.p2p.peers import Peers, compute_cycle
 from node.p2p.status import MAX_OPEN_TOLD, OpenChange, Status, VoteBitmap, status_from_bytes, status_to_bytes
 from node.p2p.transport.base import Message, MessageKind
 from support.data.chains import make_contribution, make_genesis, make_keys
@@ -71,7 +71,7 @@ class Giver:
 
 @pytest.mark.parametrize(
     ("n", "expected"),
-    [(4, [3, 3]), (16, [4, 8, 15, 15]), (50, [4, 8, 16, 32, 49])],
+    [(4, [3, 3]), (16, [4, 8, 15, 15]), (50, [17, 34, 49])],
 )
 def test_each_time_it_is_still_missing_twice_as_many_give_it(n: int, expected: list[int]) -> None:
     keys = sorted(make_keys(n), key=lambda key: key.id)
@@ -84,6 +84,17 @@ def test_each_time_it_is_still_missing_twice_as_many_give_it(n: int, expected: l
     for count in expected:
         assert sum(giver.hear(lacking.id, status) for giver in givers) == count
     assert len(author.posts.posted) == len(expected)
+
+
+@pytest.mark.parametrize("turn", range(8))
+def test_of_the_some_of_many_that_a_status_goes_to_two_or_three_give(turn: int) -> None:
+    keys = sorted(make_keys(50), key=lambda key: key.id)
+    genesis = make_genesis(keys)
+    contribution = make_contribution(genesis, keys[20], height=1)
+    status = Status(genesis.chain_id, 0, genesis.block0.id, height=1, view=0, contributes=True, contributions=0)
+    told = [keys[i] for i in range(49) if (i - turn) % compute_cycle(50) == 0]
+    assert 6 <= len(told) <= 7
+    assert 2 <= sum(Giver(genesis, key, contribution).hear(keys[49].id, status) for key in told) <= 3
 
 
 def test_a_guest_is_given_nothing_of_rounds() -> None:

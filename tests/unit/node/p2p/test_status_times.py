@@ -4,13 +4,17 @@ it is ahead of."""
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from chain.block import Id
 from chain.tip import Tip
 from node.consensus.gossip import Gossip, Position
-from node.p2p.peers import Peers
+from node.p2p.peers import Peers, compute_cycle, compute_silence_s
 from node.p2p.status import Status, status_from_bytes
 from node.p2p.transport.base import Message, MessageKind
 from support.data.chains import make_chain, make_genesis, make_keys
@@ -100,3 +104,54 @@ def test_who_is_behind_is_told_at_once_where_this_node_stands_and_nobody_else() 
         assert teller.told == [(0.0, 1)]
 
     run_virtual(story())
+
+
+# ---- of many members, each status goes to some
+
+
+@pytest.mark.parametrize(
+    ("num_members", "cycle"), [(1, 1), (4, 1), (17, 1), (18, 5), (29, 7), (33, 8), (100, 8), (300, 8)]
+)
+def test_up_to_16_others_are_told_at_once_and_more_in_turn(num_members: int, cycle: int) -> None:
+    assert compute_cycle(num_members) == cycle
+
+
+def test_of_many_members_each_is_told_once_in_a_cycle_and_observers_always() -> None:
+    keys = sorted(make_keys(35), key=lambda key: key.id)
+    genesis, observer = make_genesis(keys), b"\xff" * 32
+    told: list[Id] = []
+
+    async def story() -> None:
+        clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time(), now_ms=lambda: 0)
+        transport = SimpleNamespace(
+            me=keys[7].id,
+            connected=lambda: {key.id for key in keys} - {keys[7].id} | {observer},
+            post=lambda peer, message: told.append(peer),
+        )
+        tip = Tip.at(genesis.state, [genesis.block0])
+        peers = Peers(genesis.state, keys[7].id, cast(Any, clock))
+        gossip = Gossip(cast(Any, transport), peers, cast(Any, clock), lambda: Position(tip, None, contributes=False))
+        telling = asyncio.create_task(gossip.run())
+        await asyncio.sleep(8.5 * genesis.rules.waits.status_s)
+        telling.cancel()
+
+    run_virtual(story())
+    counts = Counter(told)
+    assert counts.pop(observer) == 8
+    assert counts == {key.id: 1 for key in keys if key is not keys[7]}
+    assert max(len(list(turn)) for _, turn in groupby(told, key=lambda peer: peer == observer)) <= 2 * 5
+
+
+def test_among_many_members_one_is_silent_only_after_a_whole_cycle_and_the_usual_misses() -> None:
+    keys = sorted(make_keys(35), key=lambda key: key.id)
+    genesis = make_genesis(keys)
+    status_s = genesis.rules.waits.status_s
+    assert compute_silence_s(genesis.state) == 11 * status_s
+    assert compute_silence_s(GENESIS.state) == 4 * status_s
+    now_s = [0.0]
+    peers = Peers(genesis.state, keys[0].id, cast(Any, SimpleNamespace(monotonic=lambda: now_s[0])))
+    peers.on_seen(keys[1].id)
+    now_s[0] = 10.9 * status_s
+    assert peers.is_alive(keys[1].id)
+    now_s[0] = 11 * status_s
+    assert not peers.is_alive(keys[1].id)
