@@ -194,7 +194,7 @@ def verify(
     if require_all and not deep:
         raise typer.BadParameter("expected --deep with --require-all, as only that recomputes anything")
     left = choose_data_dir(socket, config, data_dir)
-    with _progress(as_json) as progress:
+    with show_progress(as_json) as progress:
         if left is None:
             with open_node(socket, config) as node:
                 report = node.verify(first, deep=deep, require_all=require_all, on_progress=progress)
@@ -229,7 +229,8 @@ class _Progress:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[_Progress]:
+def show_progress(quiet: bool) -> Iterator[_Progress]:
+    """What a verification calls as it goes on."""
     progress = _Progress(quiet)
     with progress.bar:
         yield progress

@@ -6,27 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from node.cli.output import print_table
+from node.ledger.measure_titles import TITLES, show_figure, show_interval
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
-TITLES = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "macro_f1": "macro F1",
-    "weighted_f1": "weighted F1",
-    "auc": "AUC",
-    "average_precision": "average precision",
-    "brier": "Brier score",
-    "calibration_error": "calibration error",
-    "exact_match": "exact match",
-    "hamming_loss": "Hamming loss",
-    "micro_f1": "micro F1",
-    "r2": "R2",
-    "mae": "mean absolute error",
-    "rmse": "root mean squared error",
-    "loss": "loss",
-}
 BRIEF = ("balanced_accuracy", "exact_match", "auc", "r2", "mae", "rmse")
 OF_TARGETS = {"r2": "R2", "mae": "MAE", "rmse": "RMSE", "bias": "BIAS"}
 MAX_CONFUSED = 12  # classes whose counts fit beside each other
@@ -137,11 +121,6 @@ def show_of_class(one: pb.ClassMeasures, name: str) -> str:
     return f"{show_figure(one.values[name])}{interval}"
 
 
-def show_figure(value: float) -> str:
-    """Three digits after the point, and of what is in a target's own unit as many as say something."""
-    return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or not value else f"{value:.4g}"
-
-
 def get_scores(record: pb.Round) -> tuple[str, float | None, float | None]:
     """What a round is judged by in short, before its exchange and after: the accuracy, or R2 of a regression."""
     if "r2" in record.apply or "r2" in record.train:
@@ -149,8 +128,3 @@ def get_scores(record: pb.Round) -> tuple[str, float | None, float | None]:
         return "R2", before, after
     before = record.local_accuracy if record.HasField("local_accuracy") else None
     return "accuracy", before, record.accuracy if record.HasField("accuracy") else None
-
-
-def show_interval(interval: pb.Interval) -> str:
-    """In which a figure lies with 95 % confidence."""
-    return f"{show_figure(interval.low)} to {show_figure(interval.high)}"

@@ -9,6 +9,7 @@ import typer
 
 from node.cli.options import AsJson
 from node.cli.proposals import describe_approvals
+from node.cli.runs_report import report
 from node.cli.target import NodeConfigFile, Socket, make_listing
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _PHASES = {
 def register(app: typer.Typer) -> None:
     group = make_listing("Show what was trained, run by run.", list_all)
     group.command("show")(show)
+    group.command("report")(report)
     app.add_typer(group, name="runs")
 
 

@@ -1,0 +1,37 @@
+"""The titles of measures, and how people read their values. They are apart from what computes them, so that a command
+can show them and load no arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from node.pb import admin_pb2 as pb
+
+TITLES = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "weighted_f1": "weighted F1",
+    "auc": "AUC",
+    "average_precision": "average precision",
+    "brier": "Brier score",
+    "calibration_error": "calibration error",
+    "exact_match": "exact match",
+    "hamming_loss": "Hamming loss",
+    "micro_f1": "micro F1",
+    "r2": "R2",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+    "loss": "loss",
+}
+
+
+def show_figure(value: float) -> str:
+    """Three digits after the point, and of what is in a target's own unit as many as say something."""
+    return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or not value else f"{value:.4g}"
+
+
+def show_interval(interval: pb.Interval) -> str:
+    """In which a figure lies with 95 % confidence."""
+    return f"{show_figure(interval.low)} to {show_figure(interval.high)}"

@@ -1,0 +1,134 @@
+"""The elements that a report's page is made of: tables, lists of facts, notes, figures.
+
+Whatever stands in a record may have been written by a stranger: it is text here, and escaped where it enters. What is
+HTML already is `Html`, so that the two cannot be mistaken for each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import NewType
+
+from node.log import escape_control
+
+Html = NewType("Html", str)
+Cell = str  # of a table: text, never HTML
+
+SHORT_CHARS = 8
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
+
+
+def show(text: str) -> Html:
+    """Text as HTML. Characters that nobody sees, or that turn others round, are written as escapes."""
+    return Html(escape(escape_control(text)))
+
+
+def keep_times(text: Html) -> Html:
+    """Times within are not broken over two lines."""
+    return Html(_TIME.sub(r'<span class="time">\g<0></span>', text))
+
+
+def join(parts: Iterable[Html]) -> Html:
+    return Html("\n".join(part for part in parts if part))
+
+
+def show_time(text: str) -> str:
+    """`2026-11-20 14:02 UTC` of an RFC 3339 time in UTC."""
+    return f"{text[:16].replace('T', ' ')} UTC"
+
+
+def show_bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def find_spans(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of neighbours among numbers in order."""
+    spans: list[tuple[int, int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return spans
+
+
+def show_spans(numbers: Sequence[int]) -> str:
+    """`1-4, 6, 8-20`, with en dashes, of numbers in order."""
+    return ", ".join(
+        f"{first}" if first == last else f"{first}\N{EN DASH}{last}" for first, last in find_spans(numbers)
+    )
+
+
+def count(number: int, noun: str) -> str:
+    """`1 round`, `2 rounds`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def make_paragraph(text: str, kind: str = "") -> Html:
+    named = f' class="{kind}"' if kind else ""
+    return Html(f"<p{named}>{keep_times(show(text))}</p>")
+
+
+def make_verdict(word: str, text: str, kind: str) -> Html:
+    """A word that stands out, for good (`good`), for bad (`bad`) or neither (`open`), and a sentence after it."""
+    marks = {"good": "\N{CHECK MARK}", "bad": "\N{BALLOT X}", "open": "\N{WHITE CIRCLE}"}
+    return Html(f'<p class="verdict {kind}"><strong>{marks[kind]} {show(word)}</strong> {show(text)}</p>')
+
+
+def make_facts(facts: Iterable[tuple[str, str]], *, mono: Sequence[str] = ()) -> Html:
+    """Names and values; those in `mono` are ids and digests."""
+    rows = "".join(
+        f"<div><dt>{show(name)}</dt><dd{' class=mono' if name in mono else ''}>{show(value)}</dd></div>"
+        for name, value in facts
+    )
+    return Html(f'<dl class="facts">{rows}</dl>')
+
+
+def make_table(
+    caption: str, headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, note: str = "", kind: str = ""
+) -> Html:
+    """Text in rows, of which the first column says what the others are about. A heading that begins with `>` has
+    numbers below it."""
+    rights = [heading.startswith(">") for heading in headings]
+    head = "".join(
+        f'<th scope="col"{_align(right)}>{show(heading.removeprefix(">"))}</th>'
+        for heading, right in zip(headings, rights, strict=True)
+    )
+    body = "".join(f"<tr>{_make_cells(row, rights)}</tr>" for row in rows)
+    said = f"<caption><strong>{show(caption)}</strong> {show(note)}</caption>" if caption or note else ""
+    return Html(
+        f'<div class="{f"scroll {kind}".strip()}"><table>{said}<thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _make_cells(row: Sequence[Cell], rights: Sequence[bool]) -> str:
+    cells = []
+    for i, (cell, right) in enumerate(zip(row, rights, strict=True)):
+        tag = 'th scope="row"' if i == 0 else "td"
+        cells.append(f"<{tag}{_align(right)}>{show(cell)}</{tag.split(' ', 1)[0]}>")
+    return "".join(cells)
+
+
+def _align(right: bool) -> str:
+    return " class=number" if right else ""
+
+
+def make_list(items: Iterable[str]) -> Html:
+    rows = "".join(f"<li>{show(item)}</li>" for item in items)
+    return Html(f"<ul>{rows}</ul>")
+
+
+def make_figure(svg: Html, caption: str, note: str = "") -> Html:
+    return Html(f"<figure><figcaption><strong>{show(caption)}</strong> {show(note)}</figcaption>{svg}</figure>")
+
+
+def make_section(name: str, title: str, *parts: Html) -> Html:
+    heading = f'<h2 id="{name}-title">{show(title)}</h2>'
+    return Html(f'<section id="{name}" aria-labelledby="{name}-title">\n{heading}\n{join(parts)}\n</section>')

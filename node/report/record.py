@@ -1,0 +1,138 @@
+"""The record of a run's report: what the chain says, what this node measured, and the verdict on the chain.
+
+`gather` reads it from a running node or from what a stopped one has left. As JSON it has the records of `rounds`,
+`chain evidence` and `chain verify` under the same names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from chain.audit import ExportedBlock
+from chain.genesis import Genesis
+from chain.schema import format_time
+from chain.signing import encode_id
+from node.admin.json_view import to_json
+from node.finite import to_finite
+from node.pb import admin_pb2 as pb
+from node.report.history import ChainChange, RunHistory, read_history
+from node.version import get_version
+
+
+class Source(Protocol):
+    """As much of a ledger as a report is made of: `AdminClient` and `OfflineNode` have it."""
+
+    @property
+    def genesis(self) -> Genesis: ...
+    def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]: ...
+    def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply: ...
+    def list_evidence(self) -> pb.ListEvidenceReply: ...
+    def verify(
+        self,
+        first: int = 0,
+        *,
+        deep: bool = False,
+        require_all: bool = False,
+        on_progress: Callable[[pb.VerifyProgress], None] = ...,
+    ) -> pb.VerifyReport: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """All that the page shows. `rounds` are as this node lived them, the oldest first; `verified` is None where the
+    chain was not verified for it; `node` is empty where nobody says whose word this is."""
+
+    made_at: str
+    version: str
+    node: str
+    history: RunHistory
+    rounds: tuple[pb.Round, ...]
+    evidence: tuple[pb.EvidenceView, ...]
+    verified: pb.VerifyReport | None
+
+    @property
+    def measured(self) -> pb.Round | None:
+        """The newest round of the run whose answers were measured here."""
+        return next((each for each in reversed(self.rounds) if each.HasField("measures")), None)
+
+    @property
+    def published(self) -> pb.Round | None:
+        """The newest round of which members have published measures."""
+        return next((each for each in reversed(self.rounds) if each.published), None)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-able; numbers that are not finite are null."""
+        history = self.history
+        mapping: Mapping[str, Any] = {
+            "made_at": self.made_at,
+            "version": self.version,
+            "node": self.node or None,
+            "chain": {
+                "id": history.genesis.chain_id.hex(),
+                "name": history.genesis.chain_name,
+                "founders": [
+                    {"id": encode_id(founder.key), "name": founder.name} for founder in history.genesis.founders
+                ],
+                "head": asdict(history.head),
+            },
+            "run": {
+                "number": history.run.number,
+                "phase": history.phase,
+                "terms": history.get_terms(),
+                "rules": history.state.rules.to_mapping(),
+                "rounds": history.run.rounds,
+                "made": len(history.rounds),
+                "began": history.began,
+                "started": history.started,
+                "last": history.last,
+            },
+            "changes": [_show_change(change) for change in history.changes],
+            "participants": [asdict(one) for one in history.list_participants()],
+            "weights_are_samples": history.counts_samples,
+            "rounds": [to_json(each) for each in self.rounds],
+            "evidence": [to_json(each) for each in self.evidence],
+            "verified": None if self.verified is None else to_json(self.verified),
+        }
+        shown: dict[str, Any] = to_finite(mapping)
+        return shown
+
+
+def _show_change(change: ChainChange) -> dict[str, Any]:
+    shown = asdict(change)
+    shown["differences"] = [{"path": each.path, "old": each.old, "new": each.new} for each in change.differences]
+    return shown
+
+
+def gather(
+    source: Source,
+    number: int = 0,
+    *,
+    node: str = "",
+    verify: bool = True,
+    on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
+) -> RunReport:
+    """The report of the run of this number, 0 for the newest; with `verify` the whole chain is verified for it, deeply.
+
+    Raises NotFound where there was no such run, and VerificationFailed for blocks that are no chain.
+    """
+    history = read_history(source.genesis, source.export(0, None), number)
+    return RunReport(
+        made_at=format_time(int(time.time()) * 1000),
+        version=get_version(),
+        node=node,
+        history=history,
+        rounds=tuple(_read_rounds(source, history)),
+        evidence=tuple(each for each in source.list_evidence().evidence if history.began < each.height <= history.last),
+        verified=source.verify(deep=True, on_progress=on_progress) if verify else None,
+    )
+
+
+def _read_rounds(source: Source, history: RunHistory) -> Iterator[pb.Round]:
+    following: int | None = history.began + 1
+    while following is not None and following <= history.last:
+        page = source.list_rounds(following, 0, reverse=True)
+        yield from (each for each in page.rounds if each.height <= history.last)
+        following = page.next if page.HasField("next") else None
