@@ -131,25 +131,31 @@ def describe(status: pb.NodeStatus) -> _Facts:
         facts[at:at] = _list_transfers(status)
     if status.open_changes:
         at = next(i for i, (name, _) in enumerate(facts) if name == score)
-        facts.insert(at, ("changes", _describe_changes(status)))
-    if status.HasField("stops_after"):
-        facts.insert(0, ("ENDS", f"after round {status.stops_after}"))
-    facts[:0] = [("CLOCK" if i == 0 else "", line) for i, line in enumerate(status.clocks_wrong)]
-    if status.HasField("upgrade"):
-        facts.insert(0, ("UPGRADE", status.upgrade))
-    if status.HasField("silence"):
-        facts.insert(0, ("SILENT", status.silence))
-    if status.HasField("not_approved"):
-        facts.insert(0, ("NOT APPROVED", f"it votes and does not train: {status.not_approved}"))
-    if status.paused:
-        facts.insert(0, ("PAUSED", _describe_pause(status)))
-    if status.HasField("spoiled_round"):
-        facts.insert(0, ("SPOILED", _describe_spoiled(status)))
-    facts[:0] = [("NOT LEARNING" if i == 0 else "", line) for i, line in enumerate(status.not_learning)]
-    if status.HasField("training_trouble"):
-        facts.insert(0, ("NOT TRAINED", status.training_trouble))
+        facts.insert(at, ("changes", describe_changes(status)))
+    return list_troubles(status) + facts
+
+
+def list_troubles(status: pb.NodeStatus) -> _Facts:
+    """What an operator should know first, in capital letters; the worst at the top."""
+    facts: _Facts = []
     if status.stalled:
-        facts.insert(0, ("STALLED", status.stall_reason))
+        facts.append(("STALLED", status.stall_reason))
+    if status.HasField("training_trouble"):
+        facts.append(("NOT TRAINED", status.training_trouble))
+    facts += [("NOT LEARNING" if i == 0 else "", line) for i, line in enumerate(status.not_learning)]
+    if status.HasField("spoiled_round"):
+        facts.append(("SPOILED", _describe_spoiled(status)))
+    if status.paused:
+        facts.append(("PAUSED", _describe_pause(status)))
+    if status.HasField("not_approved"):
+        facts.append(("NOT APPROVED", f"it votes and does not train: {status.not_approved}"))
+    if status.HasField("silence"):
+        facts.append(("SILENT", status.silence))
+    if status.HasField("upgrade"):
+        facts.append(("UPGRADE", status.upgrade))
+    facts += [("CLOCK" if i == 0 else "", line) for i, line in enumerate(status.clocks_wrong)]
+    if status.HasField("stops_after"):
+        facts.append(("ENDS", f"after round {status.stops_after}"))
     return facts
 
 
@@ -161,13 +167,13 @@ def _list_not_awaited(status: pb.NodeStatus) -> _Facts:
 
 
 def _list_transfers(status: pb.NodeStatus) -> _Facts:
-    lines = [_describe_transfer(transfer) for transfer in status.transfers[:MAX_TRANSFERS]]
+    lines = [describe_transfer(transfer) for transfer in status.transfers[:MAX_TRANSFERS]]
     if (more := len(status.transfers) - len(lines)) > 0:
         lines.append(f"and {more} more")
     return [("transfers" if i == 0 else "", line) for i, line in enumerate(lines)]
 
 
-def _describe_transfer(transfer: pb.Transfer) -> str:
+def describe_transfer(transfer: pb.Transfer) -> str:
     from node.cli.output import show_bytes, show_id
 
     blob = f"blob {show_id(transfer.digest)}"
@@ -218,7 +224,7 @@ def _describe_spoiled(status: pb.NodeStatus) -> str:
     return f"the aggregate of round {status.spoiled_round}, so this node goes on from its own model: {why}"
 
 
-def _describe_changes(status: pb.NodeStatus) -> str:
+def describe_changes(status: pb.NodeStatus) -> str:
     here = f", {status.unapproved_changes} of them not approved here" if status.unapproved_changes else ""
     wait = "1 change waits" if status.open_changes == 1 else f"{status.open_changes} changes wait"
     return f"{wait} for approval{here}: fednode proposals"
@@ -234,7 +240,7 @@ def _describe_round(status: pb.NodeStatus) -> str:
     return f"{status.round}{of}: {phase}, view {status.view}, {held}, {status.candidates} candidates"
 
 
-def _describe_score(status: pb.NodeStatus) -> str:
+def describe_score(status: pb.NodeStatus) -> str:
     from node.cli.output import show_number
 
     if not status.HasField("accuracy") and "r2" in status.measures.summary:
@@ -250,7 +256,7 @@ def describe_in_a_line(status: pb.NodeStatus) -> str:
         status.name,
         f"height {status.height} {show_id(status.head)}",
         f"{f'run {status.run} ' if status.run > 1 else ''}round {status.round} {_describe_phase(status)}",
-        _describe_score(status),
+        describe_score(status),
         f"peers {status.peers_connected}",
     ]
     if status.paused:

@@ -185,10 +185,16 @@ def _read_config(path: Path) -> Configured:
 @contextmanager
 def open_node(socket: str | None, config: Path | None) -> Iterator[AdminClient]:
     """A running node."""
+    with open_place(find_socket(socket, config)) as client:
+        yield client
+
+
+@contextmanager
+def open_place(place: AdminAddress) -> Iterator[AdminClient]:
+    """The running node at a place. Raises NodeUnreachable."""
     from node.admin.client import AdminClient
     from node.admin.place import validate_socket
 
-    place = find_socket(socket, config)
     if isinstance(place, Path):
         validate_socket(place)
     with AdminClient(place) as client:
