@@ -99,9 +99,7 @@ def test_every_rule_sees_whole_models(rule: str) -> None:
     spec, plain = make_spec(aggregation=rule), make_spec(aggregation=rule, model_dtype="float32")
     assert spec.reads_parent(1)
     before = draw_model(0)
-    models = [
-        {name: array + d for (name, array), d in zip(before.items(), steps, strict=True)} for steps in make_steps()
-    ]
+    models = [{name: array + step[name] for name, array in before.items()} for step in make_steps()]
     packed = [author(i, dict(spec.pack("model", model, before, 1))) for i, model in enumerate(models)]
     for made in packed:
         spec.validate_payload("model", made.payloads["model"], 1)
