@@ -59,7 +59,7 @@ def render_agreement(history: RunHistory) -> Html:
 
 def _render_genesis(history: RunHistory) -> Html:
     genesis = history.genesis
-    names = ", ".join(founder.name for founder in genesis.founders)
+    names = ", ".join(sorted(founder.name for founder in genesis.founders))
     return Html(
         '<article class="change">'
         "<h3>This run is the chain's first</h3>"

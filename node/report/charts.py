@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from node.report.elements import Html, find_spans, show
 
-WIDTH, LEFT, RIGHT, TOP = 720.0, 52.0, 150.0, 14.0
+WIDTH, LEFT, RIGHT, TOP = 760.0, 52.0, 190.0, 14.0
 PLOT_HEIGHT = 200.0
 ROW_HEIGHT, BAR_HEIGHT = 22.0, 13.0
 NAME_WIDTH, NAME_CHARS = 130.0, 19
