@@ -107,8 +107,7 @@ def approve(
         print_json(to_json(proposal))
         return
     print_proposal(proposal)
-    lacks = describe_missing(proposal.missing)
-    print(f"\napproved; it {'will be in the next block' if proposal.missing.nothing else f'still lacks {lacks}'}")
+    print(f"\napproved; {describe_outcome(proposal)}")
 
 
 # ---- in words
@@ -155,6 +154,15 @@ def describe_approvals(approvals: Iterable[pb.ApprovalView]) -> str:
     return ", ".join(each.name if each.trains else f"{each.name} (does not train)" for each in approvals) or "nobody"
 
 
+def describe_outcome(proposal: pb.ProposalView) -> str:
+    """What comes of a change that was just approved."""
+    if not proposal.open:
+        return "it was executed before, so this is for this site's own training, from the next round on"
+    if proposal.missing.nothing:
+        return "it will be in the next block"
+    return f"it still lacks {describe_missing(proposal.missing)}"
+
+
 def describe_missing(missing: pb.Missing) -> str:
     """What a change lacks: `1 more approval (3 of 4 decide)`."""
     lacks = []
@@ -163,7 +171,8 @@ def describe_missing(missing: pb.Missing) -> str:
     if missing.after:
         lacks.append(f"{missing.after} more of those who will be members ({missing.quorum_after} decide)")
     if missing.training:
-        lacks.append(f"{missing.training} more that will train")
+        is_vain = missing.training > len(missing.unanswered)
+        lacks.append(f"{missing.training} more that will train{', and too few are left to answer' if is_vain else ''}")
     if missing.HasField("readiness"):
         lacks.append(f"the readiness of {missing.readiness[:8]}")
     return ", ".join(lacks) or "nothing"

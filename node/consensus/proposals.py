@@ -233,8 +233,9 @@ class ProposalBook:
         return proposal
 
     async def approve(self, change_id: Digest, answer: Answer = Answer.YES) -> Proposal:
-        """Signs this node's yes, keeps it and sends it. What was answered before stays. One that comes after its change
-        was executed is for this site's own training alone. Raises NotFound, NotAMember or InvalidRequest."""
+        """Signs this node's yes, keeps it and sends it. What was answered before stays: the others have it. One that
+        comes after its change was executed is for this site's own training alone. Raises NotFound, NotAMember or
+        InvalidRequest."""
         proposal, executed = self._proposals.get(change_id), self._consent.find(change_id)
         if proposal is None and executed is None:
             raise NotFound(f"change {change_id.hex()[:8]}: no such change is open here")
@@ -246,7 +247,8 @@ class ProposalBook:
         if proposal is None:
             assert executed is not None  # noqa: S101 - or it was not found
             return await self._approve_executed(executed, answer)
-        if self._signer.id in proposal.approvals:
+        if (held := proposal.approvals.get(self._signer.id)) is not None:
+            _check_same_answer(change_id, held.answer, answer)
             return proposal
         approval = self._signer.sign_approval(change_id, answer)
         await self._disk.run(partial(self._store.put_approval, approval, is_own=True))
@@ -329,6 +331,16 @@ def _check_spoken(change: Change) -> None:
         raise InvalidRequest(
             f"protocol {kind.protocol}: this release, {get_version()}, speaks {describe_spoken()}; approve it once "
             "this node runs one that speaks it"
+        )
+
+
+def _check_same_answer(change_id: Digest, held: Answer, wanted: Answer) -> None:
+    """Raise InvalidRequest where a node would take back what it has told of an open change."""
+    if held is not wanted:
+        said = "without training in it" if held is Answer.YES_WITHOUT_TRAINING else "with training in it"
+        raise InvalidRequest(
+            f"change {change_id.hex()[:8]}: this site has approved it {said}, and while it is open that stands; once "
+            "it is executed, say otherwise then, or have it proposed anew"
         )
 
 

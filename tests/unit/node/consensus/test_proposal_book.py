@@ -27,6 +27,7 @@ from node.consensus.consent import Consent
 from node.consensus.current import CurrentRound, Posted
 from node.consensus.proposals import READS_BURST, ProposalBook, load_proposals
 from node.consensus.signer import Signer
+from node.errors import InvalidRequest
 from node.events import Events
 from node.offload import InlineOffload
 from node.p2p.peers import Peer, Peers
@@ -310,3 +311,24 @@ def test_who_is_no_member_any_more_approves_nothing(node: Node) -> None:
     node.grow(RemoveMember(seat_of(node, 0)))
     with pytest.raises(NotAMember):
         asyncio.run(node.book.approve(change.compute_id(node.chain.genesis.chain_id)))
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        (Answer.YES, Answer.YES_WITHOUT_TRAINING, "approved it with training in it"),
+        (Answer.YES_WITHOUT_TRAINING, Answer.YES, "approved it without training in it"),
+    ],
+)
+def test_an_answer_that_was_told_stands_and_another_is_refused(
+    node: Node, first: Answer, then: Answer, said: str
+) -> None:
+    """Else an operator believed that the site stays out of a run in which it trains."""
+    change = node.make(by=1)
+    node.hear(1, change)
+    change_id = change.compute_id(node.chain.genesis.chain_id)
+    asyncio.run(node.book.approve(change_id, first))
+    with pytest.raises(InvalidRequest, match=said):
+        asyncio.run(node.book.approve(change_id, then))
+    proposal = asyncio.run(node.book.approve(change_id, first))
+    assert proposal.approvals[KEYS[0].id].answer is first
