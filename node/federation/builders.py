@@ -251,12 +251,26 @@ _BUILDERS: Mapping[str, Callable[[Mapping[str, Any], Ground, Member], _Answer]] 
 
 def list_warnings(kind: Kind, before: State, after: State) -> list[str]:
     """What holds of a change that can be executed, and should be known before one agrees to it."""
-    warnings = []
+    warnings = _warn_of_who_is_gone(kind, before)
     if after.q == after.n > 1 and after.n != before.n:
         warnings.append(f"all {after.n} members have to vote then: one that is away stops the federation")
     if isinstance(kind, StartRun):
         warnings += _warn_of_run(after)
     return warnings
+
+
+def _warn_of_who_is_gone(kind: Kind, before: State) -> list[str]:
+    """Where all have to agree, so has the one who is to be replaced or removed: who has lost the key cannot."""
+    if not isinstance(kind, ReplaceKey | RemoveMember) or not before.q == before.n > 1:
+        return []
+    member = before.get_seat(kind.seat)
+    if member is None:
+        return []
+    who = f"{member.name}, with its old key," if isinstance(kind, ReplaceKey) else member.name
+    return [
+        f"{who} has to agree, as all {before.n} members have to: where that key is gone for good no change can pass, "
+        "and fednode genesis fork is what is left"
+    ]
 
 
 def _warn_of_run(after: State) -> list[str]:

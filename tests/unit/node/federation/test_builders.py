@@ -379,6 +379,19 @@ def test_an_operator_is_told_that_nobody_may_be_away() -> None:
     assert list_warnings(harmless.change.kind, GENESIS.state, harmless.after) == []
 
 
+def test_where_all_have_to_agree_an_operator_is_told_that_the_lost_key_has_to() -> None:
+    """Else one waits for approvals that cannot come."""
+    three = build("remove_member", name="node3").after
+    assert (three.n, three.q) == (3, 3)
+    replaced = build("replace_key", state=three, name="node2", request=f"x={encode_id(NEW.id)}")
+    (warning,) = list_warnings(replaced.change.kind, three, replaced.after)
+    assert warning.startswith("node2, with its old key, has to agree, as all 3 members have to: where that key is gone")
+    removed = build("remove_member", state=three, name="node2")
+    assert "node2 has to agree, as all 3 members have to" in list_warnings(removed.change.kind, three, removed.after)[0]
+    harmless = build("replace_key", name="node2", request=f"x={encode_id(NEW.id)}")
+    assert list_warnings(harmless.change.kind, GENESIS.state, harmless.after) == []
+
+
 def test_an_operator_is_told_that_samples_leave_or_that_it_could_not_train() -> None:
     method = {"name": "fededs", "share_max": 10}
     shares = build("start_run", run={"method": method}, initial=DIGEST)
