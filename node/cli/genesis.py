@@ -277,7 +277,7 @@ def fork(
     """
     import time
 
-    from node.config.genesis_fork import fork_chain
+    from node.ledger.genesis_fork import fork_chain
 
     made = fork_chain(data_dir, members, out, now_ms=time.time_ns() // 1_000_000, is_lost=is_lost)
     if not made.continues:

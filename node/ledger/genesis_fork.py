@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,11 +26,13 @@ from chain.store.interface import SEEN
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays
-from ml.specs import add_kind
+from ml.specs import add_kind, get_kind
 from ml.specs.run_schema import describe_payloads
 from node.config.genesis_file import check_initial, get_genesis_spec, refuse_existing, write_genesis
 from node.config.genesis_members import parse_member
 from node.errors import ConfigError, NodeError, NotFound, VerificationFailed
+from node.runs.initial import combine
+from node.runs.specs import RunSpecs
 
 HOUR_MS = 3_600_000
 
@@ -138,12 +141,9 @@ def _make_fork(store: SqliteStore, old: Genesis, founders: Sequence[Founder]) ->
     )
     if draft.run.input != state.run.input:
         draft = replace(draft, run=replace(draft.run, schema=describe_payloads(get_genesis_spec(draft))))
-    for digest in (head.block.header.aggregate, state.run.initial_model):
-        model = _find_model(store, draft, digest)
-        if model is not None:
-            final = replace(draft, run=replace(draft.run, initial_model=hashlib.sha256(model).digest()))
-            return final, model, digest == head.block.header.aggregate
-    raise NotFound("neither the model of the head nor that which its run began with is in this data directory")
+    model = _combine(draft, _read_blobs(store, head.block.header.aggregate, state.run))
+    final = replace(draft, run=replace(draft.run, initial_model=hashlib.sha256(model).digest()))
+    return final, model, _holds_model(store, head.block.header.aggregate)
 
 
 def _begin_anew(run: Run) -> Run:
@@ -152,15 +152,37 @@ def _begin_anew(run: Run) -> Run:
     return replace(run, number=1, first_height=1, is_ended=False, input=input_)
 
 
-def _find_model(store: SqliteStore, genesis: Genesis, digest: Digest) -> bytes | None:
-    """The blob of the model in an aggregate; None where it is not held, or holds none."""
+def _read_blobs(store: SqliteStore, aggregate: Digest, run: Run) -> list[bytes]:
+    """The blobs in this directory that the model is put together from, newest first: an aggregate may hold a part of
+    one or none, and what it lacks is in what this run and those before it began from."""
+    origins = [origin.initial_model for origin in RunSpecs.load(store).list_origins(run.number)]
+    held = []
+    for digest in (aggregate, *origins):
+        if digest != ZERO:
+            with suppress(BlobMissing):
+                held.append(store.get_blob(digest))
+    return held
+
+
+def _holds_model(store: SqliteStore, digest: Digest) -> bool:
+    """Whether an aggregate is held, and has parameters of a model."""
     if digest == ZERO:
-        return None
+        return False
     try:
         data = store.get_blob(digest)
-        model = check_initial(get_genesis_spec(genesis), decode_arrays(data, len(data)))
+        return get_kind(decode_arrays(data, len(data)), "model") is not None
     except (BlobMissing, PayloadError):
-        return None
+        return False
+
+
+def _combine(genesis: Genesis, blobs: Sequence[bytes]) -> bytes:
+    try:
+        data = combine(genesis.run, blobs) if blobs else b""
+        model = check_initial(get_genesis_spec(genesis), decode_arrays(data, len(data)))
+    except PayloadError as error:
+        raise NotFound(
+            "neither the model of the head nor that which its run began with is in this data directory"
+        ) from error
     except SpecError as error:
         raise ConfigError(f"the run of the old chain: {error}") from error
     return encode_arrays(add_kind("model", model))

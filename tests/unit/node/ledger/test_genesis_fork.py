@@ -18,12 +18,13 @@ from chain.store.sqlite import SqliteStore
 from ml.payload import decode_arrays, encode_arrays
 from node.cli import main
 from node.config.genesis_file import INITIAL_MODEL, load_genesis
-from node.config.genesis_fork import HOUR_MS, _begin_anew, fork_chain
 from node.config.identity import open_identity
 from node.config.node_config import load_config
 from node.errors import ConfigError, NodeError, NotFound
+from node.ledger.genesis_fork import HOUR_MS, _begin_anew, fork_chain
 from node.testnet.layout import TestnetSpec, make_testnet
 from support.data.changes import LivingChain, extend_with, make_round
+from support.federation.runs import start_run
 
 SPEC = TestnetSpec(num_nodes=4, method="fedavg", rounds=9, difficulty=1, settings=("model.hidden=[8]",))
 
@@ -31,9 +32,9 @@ SPEC = TestnetSpec(num_nodes=4, method="fedavg", rounds=9, difficulty=1, setting
 class Old:
     """The stopped member of a chain of four that ends at height 3, two days ago; two of them go on."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, spec: TestnetSpec = SPEC) -> None:
         self.path = path
-        net = make_testnet(path / "net", SPEC)
+        net = make_testnet(path / "net", spec)
         keys: list[SigningKey] = [open_identity(load_config(node.config_file)) for node in net.nodes]
         self.chain = LivingChain(net.genesis, keys)
         self.data_dir, self.members, self.out = path / "data", path / "members.txt", path / "new" / "genesis.yaml"
@@ -44,15 +45,27 @@ class Old:
         with SqliteStore.open(self.data_dir, net.genesis) as store:
             store.put_blob(self.initial)
             store.put_blob(self.model)
-            for _ in range(3):
-                body, digest = make_round(self.chain.tip, keys), hashlib.sha256(self.model).digest()
-                self.chain.add(extend_with(self.chain.tip, body, keys[0], aggregate=digest))
-                store.append(*self.chain.blocks[-1])
+        self.grow(3, self.model)
         self.now_ms = self.chain.tip.header.time_ms + 48 * HOUR_MS
         first, second = net.genesis.founders[:2]
         text = f"# who goes on\n{encode_id(first.key)}@a.example:7050\n\nnew={encode_id(second.key)}  # moved\n"
         self.members.write_text(text)
         self.keys = (first, second)
+
+    def grow(self, rounds: int, aggregate: bytes) -> None:
+        """By rounds that give this aggregate, which the node holds."""
+        with SqliteStore.open(self.data_dir, self.chain.genesis) as store:
+            store.put_blob(aggregate)
+            for _ in range(rounds):
+                body, digest = make_round(self.chain.tip, self.chain.keys), hashlib.sha256(aggregate).digest()
+                self.chain.add(extend_with(self.chain.tip, body, self.chain.keys[0], aggregate=digest))
+                store.append(*self.chain.blocks[-1])
+
+    def go_on(self) -> None:
+        """The next run, from the aggregate in force."""
+        self.chain.add_change(start_run(self.chain.state.run))
+        with SqliteStore.open(self.data_dir, self.chain.genesis) as store:
+            store.append(*self.chain.blocks[-1])
 
     def see(self, count: int, ago_ms: int = 0, noted_ago_ms: int = 0) -> None:
         """So many others were last heard of so long ago."""
@@ -132,6 +145,33 @@ def test_where_the_head_holds_no_model_it_begins_with_that_of_the_run(old: Old) 
     made = fork_chain(old.data_dir, old.members, old.out, now_ms=old.now_ms, is_lost=True)
     assert not made.continues
     assert (old.out.parent / INITIAL_MODEL).read_bytes() == old.initial
+
+
+def test_of_a_run_that_goes_on_from_prototypes_it_begins_with_the_model_of_the_first(tmp_path: Path) -> None:
+    """Neither the head nor what its run began from holds one."""
+    old = Old(tmp_path, replace(SPEC, method="dfpl"))
+    for _ in range(2):
+        old.grow(1, encode_arrays({"prototypes/classes": np.array([1]), "prototypes/prototypes": np.ones((1, 8))}))
+        old.go_on()
+    made = fork_chain(old.data_dir, old.members, old.out, now_ms=old.now_ms, is_lost=True)
+    assert not made.continues
+    assert made.genesis.run.number == 1
+    assert (old.out.parent / INITIAL_MODEL).read_bytes() == old.initial
+
+
+def test_what_the_aggregate_does_not_share_comes_from_what_the_run_began_with(tmp_path: Path) -> None:
+    """As where adapters alone travel."""
+    old = Old(tmp_path, replace(SPEC, settings=(*SPEC.settings, "model.frozen=[fc1.*]")))
+    model = decode_arrays(old.model, len(old.model))
+    shared = {name: array for name, array in model.items() if not name.startswith("model/fc1")}
+    assert 0 < len(shared) < len(model)
+    old.grow(1, encode_arrays(shared))
+    old.fork(is_lost=True)
+    written = (old.out.parent / INITIAL_MODEL).read_bytes()
+    initial = decode_arrays(old.initial, len(old.initial))
+    got = decode_arrays(written, len(written))
+    assert got.keys() == initial.keys()
+    assert all(np.array_equal(array, shared.get(name, initial[name])) for name, array in got.items())
 
 
 def test_mistakes_are_told_and_nothing_is_written(old: Old) -> None:
