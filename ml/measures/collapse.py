@@ -20,6 +20,7 @@ from ml.measures.regression import TargetMeasures
 MIN_SAMPLES = 10  # of fewer there is no telling
 MIN_STEPS = 20
 WORSE = 1.1  # times the loss that the first quarter of the steps had
+WORSE_BY = 0.05  # at least: a loss near zero goes up and down by as much as it is
 
 
 class Sign(StrEnum):
@@ -37,7 +38,7 @@ def find_signs(measures: AnyMeasures | None, train: Mapping[str, float]) -> dict
     local phase before; nothing where there are too few samples or classes to tell."""
     signs = _find(measures)
     first, last = train.get("first_loss", math.nan), train.get("last_loss", math.nan)
-    if train.get("steps", 0) >= MIN_STEPS and last > WORSE * first:
+    if train.get("steps", 0) >= MIN_STEPS and last > max(WORSE * first, first + WORSE_BY):
         signs[Sign.WORSE] = f"the local phase ended worse than it began: loss {first:.3g} at first, {last:.3g} at last"
     return signs
 

@@ -140,7 +140,9 @@ class Contributor:
             if (alone := measured.alone) is not None and alone.measures is not None:
                 alone = replace(alone, measures=replace(alone.measures, classes=classes))
             record.alone = alone
-            record.signs = find_signs(record.measures, record.train)
+            round_ = self._runs.find(height)
+            if round_ is None or round_.spec.get_local_work(round_.number):  # else nobody has trained in it
+                record.signs = find_signs(record.measures, record.train)
             self._published.publish(record)
         self._records.on_measured(height)
 

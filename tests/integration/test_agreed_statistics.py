@@ -107,6 +107,21 @@ def check_deeply(net: Cluster) -> None:
             assert report.ok, report.fault
 
 
+def test_a_model_is_not_said_to_learn_nothing_before_anybody_has_trained(tmp_path: Path) -> None:
+    """At a learning rate of almost nothing it is after that."""
+
+    async def story(net: Cluster) -> None:
+        await net.wait_for_height(3)
+        store = net["node0"].get_context().store
+        await net.wait_for(lambda: bool((store.get_round(2) or {}).get("signs")), "signs after the round that trained")
+        first = store.get_round(1)
+        assert first is not None
+        assert first["measures"] is not None
+        assert not first.get("signs")
+
+    federate(tmp_path, story, FEDAVG | {"lr": 1e-9})
+
+
 @pytest.mark.parametrize("name", ["fedavg", "local", "dfpl", "fednova", "fedavg_p2p", "uapdfl"])
 def test_a_federation_comes_to_the_digests_of_the_simulation(tmp_path: Path, name: str) -> None:
     method = FEDAVG if name == "fedavg" else {"name": name}

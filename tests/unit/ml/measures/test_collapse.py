@@ -55,6 +55,9 @@ def test_a_phase_that_ends_worse_than_it_began() -> None:
     }
     assert find_signs(None, train | {"last_loss": 0.54}) == {}
     assert find_signs(None, train | {"steps": 19}) == {}
+    near_zero = {"first_loss": 0.0255, "last_loss": 0.0346}  # of a model that answers all test samples as labelled
+    assert find_signs(None, train | near_zero) == {}
+    assert Sign.WORSE in find_signs(None, train | {"first_loss": 0.0255, "last_loss": 0.0756})
     assert find_signs(None, {}) == {}
 
 
