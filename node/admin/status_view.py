@@ -112,7 +112,7 @@ class StatusView:
             for member, reason in service.describe_not_awaited().items()
         )
         status.clocks_wrong.extend(service.clocks.describe_wrong())
-        if (silence := service.restored.describe() or service.standing.describe()) is not None:
+        if (silence := service.opener.describe_silence(service.tip.state)) is not None:
             status.silence = silence
         if (upgrade := describe_upgrade(service.proposals, service.peers, service.tip.state.q)) is not None:
             status.upgrade = upgrade

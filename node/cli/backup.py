@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,10 +138,33 @@ def restore(
         return
     print(f"{data_dir}: {_describe(manifest)}")
     print("the node that starts on it signs nothing until it has caught up and two heights have passed without it")
+    if (size := _find_size_where_all_vote(data_dir)) is not None:
+        print(
+            f"fednode: all {size} members have to vote here: while one of them signs nothing no height passes, so none "
+            "ever will. If the directory it had is still there, put that back instead",
+            file=sys.stderr,
+        )
     if has_key:
         print(f"its identity key lies in {data_dir / SITE_KEY}: move it to where its configuration says")
     if any(member.name == SITE_SPARE_KEY for member in manifest.members):
         print(f"so does its other key, in {data_dir / SITE_SPARE_KEY}: it is in force if it was rotated to")
+
+
+def _find_size_where_all_vote(data_dir: Path) -> int | None:
+    """The number of members, where no block can do without the vote of any; None where one can."""
+    from chain.errors import ChainError
+    from chain.genesis import Genesis
+    from chain.store.sqlite import SqliteStore
+
+    try:
+        mapping = SqliteStore.stored_genesis(data_dir)
+        if mapping is None:
+            return None
+        with SqliteStore.open(data_dir, Genesis.from_mapping(mapping), readonly=True) as store:
+            state = store.get_state(store.head_height)
+    except ChainError:  # of another release: the node itself says so
+        return None
+    return state.n if state.q == state.n > 1 else None
 
 
 def _describe(manifest: Manifest) -> str:

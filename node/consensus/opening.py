@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from chain.calendar import Place, get_next_place
+from chain.state import State
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from node.consensus.awaiting import Awaiting
@@ -18,7 +19,7 @@ from node.consensus.evidence import EvidencePool
 from node.consensus.machine import RoundMachine
 from node.consensus.participation import Participation
 from node.consensus.proposals import ProposalBook
-from node.consensus.restored import RESTORED, Restored
+from node.consensus.restored import RESTORED, Restored, is_needed
 from node.consensus.signer import Signer
 from node.consensus.standing import Standing
 from node.offload import Offload
@@ -63,7 +64,7 @@ class RoundOpener:
     async def open(self, tip: Tip, collect_s: float, *, is_behind: bool) -> RoundMachine:
         """The machine of the height after `tip`. `is_behind`: there are final blocks that are not here yet."""
         height = tip.height + 1
-        await self._note_tip(tip.height, is_behind=is_behind)
+        await self._note_tip(tip, is_behind=is_behind)
         state, me = tip.state, self._signer.id
         speaks = self._signer.may_sign(state, height) and not self.restored.is_silent_at(height)
         await self._proposals.on_tip()
@@ -90,9 +91,14 @@ class RoundOpener:
         is_willing = self.participation.contributes_to(place) and not self.standing.is_leaving
         return is_willing and self.consent.reason is None
 
-    async def _note_tip(self, height: int, *, is_behind: bool) -> None:
-        is_behind |= self._peers.get_reached_height() > height  # they may all have been asked in vain just now
+    def describe_silence(self, state: State) -> str | None:
+        """Why this node signs nothing in this state, or contributes nothing; None for a member that takes part."""
+        return self.restored.describe(is_needed=is_needed(state, self._signer.id)) or self.standing.describe()
+
+    async def _note_tip(self, tip: Tip, *, is_behind: bool) -> None:
+        is_behind |= self._peers.get_reached_height() > tip.height  # they may all have been asked in vain just now
         is_caught_up = self._peers.describe_stall() is None and not is_behind
-        if self.restored.on_tip(height, is_caught_up=is_caught_up):
+        if self.restored.on_tip(tip.height, is_caught_up=is_caught_up):
             await self._disk.run(self._store.put_meta, RESTORED, self.restored.to_meta())
-            log.warning("%s", self.restored.describe() or "put back from a backup, and signs again: two heights passed")
+            silence = self.restored.describe(is_needed=is_needed(tip.state, self._signer.id))
+            log.warning("%s", silence or "put back from a backup, and signs again: two heights passed")

@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from chain.block import Id
+from chain.state import State
 from chain.store.interface import RESTORED as RESTORED
 
+STANDSTILL = (
+    "But all members have to vote here, so that none passes without it: put back the data directory it had, or begin a "
+    "new chain with fednode genesis fork"
+)
 UNKNOWN_HEIGHTS = 2  # above the head of those in sight: what this node may have finalised, and signed on top of that
 
 
@@ -38,10 +44,20 @@ class Restored:
             self._is_silent = False
         return self.to_meta() != before
 
-    def describe(self) -> str | None:
-        """Why nothing is signed now; None where nothing stands against it."""
+    def describe(self, *, is_needed: bool = False) -> str | None:
+        """Why nothing is signed now; None where nothing stands against it. `is_needed`: no height can pass without this
+        node's vote."""
         if not self._is_silent:
             return None
-        if self._until is None:
-            return "put back from a backup: it signs nothing until it has caught up, and two heights have passed"
-        return f"put back from a backup: it signs nothing up to height {self._until}"
+        said = "put back from a backup: it signs nothing "
+        said += (
+            "until it has caught up, and two heights have passed"
+            if self._until is None
+            else f"up to height {self._until}"
+        )
+        return f"{said}. {STANDSTILL}" if is_needed else said
+
+
+def is_needed(state: State, me: Id) -> bool:
+    """Whether no height can pass without the vote of this member."""
+    return state.index_of(me) is not None and state.q == state.n

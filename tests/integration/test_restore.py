@@ -151,3 +151,29 @@ def test_it_stays_silent_while_all_who_are_ahead_have_failed_it_once(
             assert net["node0"].height >= height + 2
 
     run_virtual(story())
+
+
+def test_where_all_members_have_to_vote_it_says_that_the_federation_stands_still(tmp_path: Path) -> None:
+    """Its silence lasts until two heights have passed without it, and none can."""
+
+    async def story() -> None:
+        async with cluster(tmp_path / "nodes", 3, seed=7) as net:
+            await net.wait_for_height(2)
+            await net.crash("node0")
+            shutil.copytree(net["node0"].path, tmp_path / "backup")
+            await put_back(net, tmp_path / "backup", "node0", told=True)
+            net.start("node0")
+            service = net["node0"].service
+            assert service is not None
+            height = service.tip.height
+            await wait_s(net, 60.0)
+            assert service.tip.height == height
+            silence = service.opener.describe_silence(service.tip.state)
+            assert silence is not None
+            assert silence.startswith("put back from a backup: it signs nothing ")
+            assert silence.endswith(
+                "But all members have to vote here, so that none passes without it: put back the data directory it "
+                "had, or begin a new chain with fednode genesis fork"
+            )
+
+    run_virtual(story())
