@@ -68,7 +68,9 @@ class Standing:
             return f"removed at height {self._removed}: signs nothing any more, and goes on to serve the chain"
         if any(proposal.change.kind.get_new_key() == self._me for proposal in self._proposals):
             return "to be admitted: stands ready, and signs nothing until the members have agreed"
-        return "no member: follows the chain, and signs nothing"
+        if any(observer.key == self._me for observer in self._state.observers):
+            return "an observer: follows the chain, and signs nothing"
+        return "no member: signs nothing, and follows the chain once members have agreed to its join request"
 
 
 def _find_removal(me: Id, store: SqliteStore) -> int | None:

@@ -41,6 +41,10 @@ class WrongPeer(ProbeFailed):
     """Somebody else answers, or the peer does not know us: waiting will not help."""
 
 
+class NotLetIn(WrongPeer):
+    """It is who it should be, and this node's key is none that it knows."""
+
+
 class Refused(ProbeFailed):
     """The peer knows us and does not want to answer now."""
 
@@ -153,7 +157,7 @@ def _greet(key: SigningKey, peer: Id, address: str, *, tls: bool, proxy: str | N
             began_s, before_s = time.monotonic(), time.time()
             reply = stub.Hello(pb.HelloRequest(), timeout=STEP_S, metadata=metadata)
         except grpc.FutureTimeoutError as error:
-            raise WrongPeer(
+            raise NotLetIn(
                 f"{address}: it is the right peer, and it does not let this node in",
                 "both need the same genesis, with this node among its members",
             ) from error
@@ -174,7 +178,7 @@ def _refuse(error: grpc.RpcError, address: str) -> None:
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED):
         raise Refused(f"{address}: it refuses this node now ({details})", "its log says why; it ends by itself")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE):
-        raise WrongPeer(
+        raise NotLetIn(
             f"{address}: it is the right peer, and it does not let this node in ({details})",
             "both need the same genesis, with this node among its members",
         )

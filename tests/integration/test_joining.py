@@ -68,7 +68,7 @@ def test_three_become_four_and_the_fourth_contributes_within_three_heights(tmp_p
             start_joiner(net, "node3", checkpoint)
             await net.wait_for_height(checkpoint.height + 2, "node3")
             joiner = get_service(net, "node3")
-            assert joiner.standing.describe() == "no member: follows the chain, and signs nothing"
+            assert joiner.standing.describe() == "an observer: follows the chain, and signs nothing"
             height = await admit(net, "node3", *FOUNDERS)
             assert joiner is get_service(net, "node3")  # without a restart
             assert joiner.standing.describe() is None

@@ -34,7 +34,7 @@ from node.errors import ConfigError, NodeError
 from node.host.child import NAMES
 from node.host.procfs import describe_process, find_lock_holder
 from node.p2p.clock_skew import ENOUGH_TO_TELL, MAX_SKEW_S, compute_skews_s, describe_skew, is_wrong
-from node.p2p.probe import Greeting, NotReached, ProbeFailed, Refused, find_twin, probe_peer
+from node.p2p.probe import Greeting, NotLetIn, NotReached, ProbeFailed, Refused, find_twin, probe_peer
 from node.p2p.transport.rpc import validate_free
 from node.version import get_version
 
@@ -46,6 +46,10 @@ FEW_BYTES = 64 << 20  # of free disk: nothing can be trusted to be written any m
 LITTLE_BYTES = 1 << 30
 MODELS_KEPT = 20  # of each member: what a few rounds of blobs and checkpoints come to
 PROBES_AT_ONCE = 16
+WAITS_TO_BE_LET_IN = (
+    "a member lets a new site in once its operator has agreed to the join request that fednode init printed: fednode "
+    "propose add-member, or fednode approve; and both need the same genesis"
+)
 
 
 def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Iterator[Finding]:
@@ -178,6 +182,8 @@ def _check_running(node: pb.NodeStatus, key: SigningKey | None) -> Iterator[Find
         yield warn("node", f"running: {shown}; {get_version()} is installed", "start it anew to run what is installed")
     elif node.stalled:
         yield warn("node", f"running: {shown}; stalled: {node.stall_reason}", "see the peers below")
+    elif node.HasField("silence"):
+        yield warn("node", f"running: {shown}; silent: {node.silence}", "fednode status follows it")
     else:
         yield ok("node", f"running: {shown}")
 
@@ -333,6 +339,9 @@ def _check_peers(
         check = f"peer {names.get(peer, encode_id(peer)[:8])}"
         if isinstance(answer, NotReached) and peer in connections:
             yield ok(check, f"{answer}; it is connected all the same")
+            continue
+        if isinstance(answer, NotLetIn) and stands_beside and key.id not in roster.members:
+            yield warn(check, str(answer), WAITS_TO_BE_LET_IN)
             continue
         finding = _judge_peer(check, addresses[peer], answer, genesis, skews_s.get(peer, 0.0), len(skews_s))
         yield finding
