@@ -27,6 +27,7 @@ from ml.data.fit_input import fit
 from ml.data.own_transform import Transform, load_transform
 from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
 from ml.data.partition.domain_shift import apply_domain
+from ml.data.table_checks import check_agreed
 from ml.errors import DataError, MlError, PayloadError
 from ml.methods import make_method
 from ml.methods.base import ClientData, Samples
@@ -273,6 +274,12 @@ class _Source:
     def normalised_by(self, constants: Constants) -> _Source:
         return replace(self, input=self.input.with_constants(constants.mean, constants.std))
 
+    def check_agreed(self, constants: Constants) -> None:
+        """Logs what is odd about a table beside what members agreed on."""
+        if self.train.is_table and len(self.train):
+            x = self.transform(fit(self.train.x, self.input.shape))
+            log_findings(check_agreed(x, self.train.features, constants.mean, constants.std))
+
     def take(self, split: ClientSplit, seed: int, everyone: Samples, num_classes: int) -> ClientData:
         """The samples that one client trains and is tested on. `seed` is the one that the samples were dealt by."""
         shown = self._show("train", split.train, split.transform, seed)
@@ -326,7 +333,10 @@ class _Deal:
     def take(self, own: ClientSplit | None, constants: Constants | None = None) -> ClientData:
         """One client's samples, normalised by the run's input or by `constants`."""
         if self._placed is None or self._placed[0] != constants:
-            source = self._source if constants is None else self._source.normalised_by(constants)
+            source = self._source
+            if constants is not None:
+                source.check_agreed(constants)
+                source = source.normalised_by(constants)
             everyone = source.take_everyone(self._splits, self._seed) if self._splits else source.take_all("test")
             self._placed = constants, source, everyone
         _, source, everyone = self._placed

@@ -3,7 +3,9 @@ that look like measurements.
 
     scale       one feature in 0..2398 beside another in 0..0.05, and nothing that normalises them: the large one drowns
                 the other. With genesis' input known, what counts is what its mean and deviation leave
-    unit        a feature far from genesis' mean and deviation, as where one site has grams and the others milligrams
+    unit        a feature far from genesis' mean and deviation, as where one site has grams and the others milligrams;
+                far from those that members agreed on, or next to nothing beside them, as where a site has its columns
+                in another order
     constant    a feature with one value in all rows, which nothing can be learned from
     label       many different numbers with few rows of each
 """
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ml.data.base import ArrayDataset, InputFormat
+from ml.data.base import ArrayDataset, Images, InputFormat, Samples
 from ml.data.findings import Finding
 from ml.data.labels import are_numbers
 
@@ -47,9 +49,17 @@ class FeatureStats:
 
 def compute_feature_stats(table: ArrayDataset) -> list[FeatureStats]:
     """Range, mean and deviation of each column."""
+    return _compute_stats(table.x, table.features or _number(table.x))
+
+
+def _number(x: Samples) -> list[str]:
+    return [f"feature {i}" for i in range(x.shape[1])]
+
+
+def _compute_stats(x: Samples, names: Sequence[str]) -> list[FeatureStats]:
     stats = []
-    for i, name in enumerate(table.features or [f"feature {i}" for i in range(table.shape[0])]):
-        x_N = table.x[:, i, 0, 0].astype(np.float64)
+    for i, name in enumerate(names):
+        x_N = x[:, i, 0, 0].astype(np.float64)
         stats.append(FeatureStats(name, float(x_N.min()), float(x_N.max()), float(x_N.mean()), float(x_N.std())))
     return stats
 
@@ -116,6 +126,28 @@ def _check_units(stats: Sequence[FeatureStats], input_: InputFormat) -> Iterable
             "warning",
             f"{len(far)} of {len(stats)} features {are} far from genesis' mean and deviation, first {own.name!r}: "
             f"{own.mean:.4g} ± {own.std:.4g} here, {mean:.4g} ± {std:.4g} in genesis; another unit?",
+        )
+
+
+def check_agreed(
+    x: Images, names: Sequence[str] | None, mean: Sequence[float], std: Sequence[float]
+) -> Iterable[Finding]:
+    """The finding about a table's values `x`, of features with these names, beside the mean and deviation that members
+    agreed on. A site whose values are wrong is in these itself, so that the others' are narrow beside them."""
+    stats = _compute_stats(x, names if names is not None and len(names) == x.shape[1] else _number(x))
+    far = [
+        (own, theirs, spread)
+        for own, theirs, spread in zip(stats, mean, std, strict=True)
+        if max(abs(own.mean - theirs), own.std) > FAR * spread or (not own.is_constant and APART * own.std < spread)
+    ]
+    if far:
+        own, theirs, spread = far[0]
+        are = "is" if len(far) == 1 else "are"
+        yield Finding(
+            "warning",
+            f"{len(far)} of {len(stats)} features {are} far from what members agreed on, first {own.name!r}: "
+            f"{own.mean:.4g} ± {own.std:.4g} here, {theirs:.4g} ± {spread:.4g} of all; does a site have another unit, "
+            "or its columns in another order?",
         )
 
 

@@ -14,7 +14,7 @@ import pytest
 from ml.data import get_classes, open_dataset, open_labels
 from ml.data.base import ArrayDataset, InputFormat
 from ml.data.checks import check_data
-from ml.data.table_checks import check_features, compute_feature_stats
+from ml.data.table_checks import check_agreed, check_features, compute_feature_stats
 from ml.errors import DataError
 
 RNG = np.random.default_rng(7)
@@ -168,3 +168,22 @@ def test_a_number_that_is_none_is_at_a_feature(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=x_NF, y=np.arange(6) % 2)
     with pytest.raises(DataError, match=r"x\[4\], y\[4\]: expected finite numbers, got inf in feature 2$"):
         open_dataset({"format": "npz", "path": str(tmp_path / "a.npz")})
+
+
+def test_columns_in_another_order_are_seen_beside_what_members_agreed_on() -> None:
+    """By the site that has them so, and by the others: their own columns are narrow beside what came of all."""
+    rng = np.random.default_rng(1)
+    area, smoothness = rng.normal(600, 100, 300), rng.normal(0.1, 0.01, 300)
+    good = np.stack([area, smoothness], 1).astype(np.float32).reshape(-1, 2, 1, 1)
+    sites = (good, good, good[:, ::-1])
+    everything = np.concatenate(sites).astype(np.float64)[:, :, 0, 0]
+    mean, std = everything.mean(0).tolist(), everything.std(0).tolist()
+    for x in sites:
+        (finding,) = check_agreed(x, ("area", "smoothness"), mean, std)
+        assert finding.level == "warning"
+        assert "1 of 2 features is far from what members agreed on" in finding.text
+        assert "its columns in another order?" in finding.text
+    mean, std = good.mean((0, 2, 3)).tolist(), good.std((0, 2, 3)).tolist()
+    assert list(check_agreed(good, None, mean, std)) == []
+    same = np.broadcast_to(np.array([600, 0.1], np.float32).reshape(1, 2, 1, 1), good.shape)
+    assert list(check_agreed(same, None, mean, std)) == []  # one value in all rows is told of by another check
