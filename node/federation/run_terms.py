@@ -5,6 +5,7 @@ chain cannot check: that the method and the model exist, that payloads fit, that
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from node.errors import ChangeRefused, ConfigError
 from node.training.model_file import without_card
 
 SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target")
-LARGEST_MODEL = 1 << 40  # bytes of a file that is looked at: far above any payload limit
+CARD_BYTES = 64 << 20  # that a model file may have beyond its arrays
 
 
 def check_run(state: State) -> None:
@@ -106,12 +107,20 @@ def begin_from(start: StartRun, state: State, path: Path) -> tuple[StartRun, byt
 def read_initial(path: Path, spec: MethodSpec) -> bytes:
     """The initial aggregate in a file: as genesis has it beside it, or a model file with the names of its arrays.
     Raises ChangeRefused."""
+    most = spec.task.initial_schema.max_bytes * (1 + len(spec.task.layout.tied)) + CARD_BYTES
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a device or a pipe has no end
+            raise ChangeRefused(f"{path}: expected a file that the node can read, got something else")
+        if found.st_size > most:
+            raise ChangeRefused(
+                f"{path}: expected at most {most} bytes, as of {spec.task.model['name']}, got {found.st_size}"
+            )
         data = path.read_bytes()
     except OSError as error:
         raise ChangeRefused(f"{path}: cannot be read by the node ({error.strerror})") from error
     try:
-        arrays = decode_arrays(without_card(data), LARGEST_MODEL)
+        arrays = decode_arrays(without_card(data), most)
         model = get_kind(arrays, "model") or arrays
         once = {name: array for name, array in model.items() if name not in spec.task.layout.tied}
         return encode_arrays(add_kind("model", check_initial(spec, add_kind("model", once))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -353,6 +354,19 @@ def test_a_model_of_another_network_is_refused(tmp_path: Path, data: bytes) -> N
     file = tmp_path / "model.safetensors"
     file.write_bytes(data)
     refuse("start_run", "not the initial parameters of mlp", initial=str(file))
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_or_too_large_for_the_model_is_never_read(tmp_path: Path) -> None:
+    """A device or a pipe has no end: the node that reads it dies of it, or waits for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero"), tmp_path):
+        refuse("start_run", "expected a file that the node can read", initial=str(path))
+    large = tmp_path / "large.safetensors"
+    with large.open("wb") as file:
+        file.truncate(1 << 40)
+    refuse("start_run", "as of mlp, got 1099511627776", initial=str(large))
 
 
 def test_classes_that_this_sites_data_lack_are_refused() -> None:
