@@ -140,8 +140,9 @@ def restore(
     print("the node that starts on it signs nothing until it has caught up and two heights have passed without it")
     if (size := _find_size_where_all_vote(data_dir)) is not None:
         print(
-            f"fednode: all {size} members have to vote here: while one of them signs nothing no height passes, so none "
-            "ever will. If the directory it had is still there, put that back instead",
+            f"fednode: at the end of this backup all {size} members have to vote. Where that is so still, no height "
+            "passes while this one signs nothing, so none ever will: if the directory it had is there, put that back "
+            "instead",
             file=sys.stderr,
         )
     if has_key:

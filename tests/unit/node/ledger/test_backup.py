@@ -20,6 +20,7 @@ from chain.codec import sign_contribution
 from chain.store.interface import RESTORED
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
+from node.cli import main
 from node.cli.backup import _read_site
 from node.config.identity import create_identity, open_key
 from node.config.node_config import load_config
@@ -50,9 +51,9 @@ BLOB = b"a blob" * 1000
 class Site:
     """A stopped node's data directory at height 5, and a backup of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, num_members: int = len(KEYS)) -> None:
         self.path = path
-        self.chain = LivingChain(make_genesis(KEYS, pow=EASY), KEYS)
+        self.chain = LivingChain(make_genesis(KEYS[:num_members], pow=EASY), KEYS[:num_members])
         self.data_dir = path / "data"
         with SqliteStore.open(self.data_dir, self.chain.genesis) as store:
             for _ in range(5):
@@ -334,6 +335,18 @@ def run_killed(work: Callable[[], object]) -> None:
 
 def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("num_members", "says_so"), [(3, True), (4, False)])
+def test_where_all_members_have_to_vote_restore_says_what_that_means(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], num_members: int, says_so: bool
+) -> None:
+    site = Site(tmp_path, num_members)
+    site.back_up()
+    assert main(["restore", str(site.file), "--data-dir", str(tmp_path / "new")]) == 0
+    assert (
+        "all 3 members have to vote. Where that is so still, no height passes" in capsys.readouterr().err
+    ) == says_so
 
 
 @pytest.mark.parametrize("count", range(1, 7))
