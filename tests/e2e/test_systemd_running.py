@@ -134,7 +134,7 @@ def test_no_process_of_a_node_has_rights_or_could_get_them(machine: Machine) -> 
 
 
 def test_the_journal_has_what_a_node_says_and_how_grave_it_is(machine: Machine) -> None:
-    blocks = find_messages(machine, "fednode@node0", r"INFO +node\.consensus\.service: block \d+")
+    blocks = find_messages(machine, "fednode@node0", r"INFO +node\.consensus\.reporter: block \d+")
     assert {entry["PRIORITY"] for entry in blocks} == {INFO}
     entries = [json.loads(entry["MESSAGE"]) for entry in find_messages(machine, "fednode@node1", r"^\{")]
     assert any(entry["node"] == "node1" and entry["height"] > 0 for entry in entries)
@@ -148,7 +148,7 @@ def test_the_journal_has_what_a_node_says_and_how_grave_it_is(machine: Machine) 
 
 def test_stop_is_clean_and_the_worker_writes_its_checkpoint_first(machine: Machine) -> None:
     wait_for_progress(machine)
-    checkpoints = "/var/lib/fednode/node3/chain/checkpoints"
+    checkpoints = "/var/lib/fednode/node3/chain/checkpoints/run-1"
     machine.sh(f"rm -rf {checkpoints}/*")
     machine.run("systemctl", "stop", "fednode@node3")
     assert (machine.show("fednode@node3", "Result"), machine.show("fednode@node3", "ExecMainStatus")) == (
