@@ -218,28 +218,45 @@ def export_blocks(source: BlockSource, first: int, last: int) -> Iterator[Export
         raise StoreCorrupted(f"block {height}: {row.damage if row.height == height else 'missing from the store'}")
 
 
+class ExportFrames:
+    """The bytes of an export of consecutive heights, piece by piece: the head, each block, and the end."""
+
+    def __init__(self, chain_id: Digest, first: int) -> None:
+        self.count = 0
+        self._hasher = hashlib.sha256()
+        self._head = _EXPORT_HEAD.pack(EXPORT_MAGIC, EXPORT_VERSION, chain_id, first)
+
+    def write_head(self) -> bytes:
+        return self._take(self._head)
+
+    def write_block(self, block: bytes, certificate: bytes) -> bytes:
+        self.count += 1
+        return self._take(_LENGTH.pack(len(block)) + block + _LENGTH.pack(len(certificate)) + certificate)
+
+    def write_end(self) -> bytes:
+        return self._take(_EXPORT_END.pack(0, self.count)) + self._hasher.digest()
+
+    def _take(self, data: bytes) -> bytes:
+        self._hasher.update(data)
+        return data
+
+
 def write_export(stream: IO[bytes], chain_id: Digest, blocks: Iterable[ExportedBlock]) -> int:
     """Write consecutive heights; how many there were. Raises ValueError when they are not consecutive."""
-    hasher = hashlib.sha256()
-
-    def write(data: bytes) -> None:
-        hasher.update(data)
-        stream.write(data)
-
-    first, count = 0, 0
+    frames: ExportFrames | None = None
+    first = 0
     for height, block, certificate in blocks:
-        if count == 0:
-            first = height
-            write(_EXPORT_HEAD.pack(EXPORT_MAGIC, EXPORT_VERSION, chain_id, first))
-        if height != first + count:
-            raise ValueError(f"export: expected height {first + count}, got {height}")
-        write(_LENGTH.pack(len(block)) + block + _LENGTH.pack(len(certificate)) + certificate)
-        count += 1
-    if count == 0:
-        write(_EXPORT_HEAD.pack(EXPORT_MAGIC, EXPORT_VERSION, chain_id, first))
-    write(_EXPORT_END.pack(0, count))
-    stream.write(hasher.digest())
-    return count
+        if frames is None:
+            first, frames = height, ExportFrames(chain_id, height)
+            stream.write(frames.write_head())
+        if height != first + frames.count:
+            raise ValueError(f"export: expected height {first + frames.count}, got {height}")
+        stream.write(frames.write_block(block, certificate))
+    if frames is None:
+        frames = ExportFrames(chain_id, first)
+        stream.write(frames.write_head())
+    stream.write(frames.write_end())
+    return frames.count
 
 
 def read_export(stream: IO[bytes], chain_id: Digest) -> Iterator[ExportedBlock]:

@@ -14,6 +14,7 @@ from generators.commands import write_commands
 from generators.configuration import write_configuration
 from generators.files import write_files
 from generators.genesis import write_genesis
+from generators.http_api import OPENAPI, write_document, write_http_api
 from generators.methods import write_options, write_shared_options
 from generators.metrics import write_metrics
 from generators.notebooks import write_notebooks
@@ -33,12 +34,13 @@ def generate() -> dict[str, str]:
         "reference/methods.md": write_shared_options(words),
         "reference/admin-rpc.md": write_admin_rpc(),
         "reference/metrics.md": write_metrics(),
+        "reference/http-api.md": write_http_api(),
         "reference/files.md": write_files(),
     }
     pages |= {f"reference/options/{name}.md": write_options(name, words) for name in METHODS}
     pages |= write_notebooks()
     words.check_all_used()
-    return {path: MARK + text.rstrip() + "\n" for path, text in pages.items()}
+    return {path: MARK + text.rstrip() + "\n" for path, text in pages.items()} | {OPENAPI: write_document()}
 
 
 def main() -> None:

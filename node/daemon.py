@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,14 +28,16 @@ from chain.store.sqlite import SqliteStore
 from chain.store.watermark import WATERMARK
 from node.admin.access import RemoteAccess
 from node.admin.failures import explain_chain_error, translate
+from node.admin.page_keys import PageKeys, make_keys
 from node.admin.peer_control import Operator, restore_bans
+from node.admin.predictor import Predictor
 from node.admin.reload import Load, Reloading
 from node.admin.round_control import Control
 from node.admin.server import AdminServer
 from node.admin.shutdown import Deadline, Shutdown
 from node.admin.tokens import Tokens
 from node.admin.view import NodeView
-from node.admin.wiring import make_control, make_predictor, make_reloading, make_view
+from node.admin.wiring import make_control, make_predictor, make_reloading, make_stored_chain, make_view
 from node.clock import SystemClock
 from node.config.federation import Federation, load_federation
 from node.config.genesis_members import read_head_state, validate_membership
@@ -59,6 +61,7 @@ from node.p2p.transport.rpc import ConnectionLimits, RpcTransport
 from node.p2p.transport.timing import OnCall
 from node.payloads.fetcher import Slowness
 from node.runs.specs import RunSpecs
+from node.telemetry.http_token import HttpToken
 from node.telemetry.monitor import Monitor, make_call_times, make_metrics
 from node.telemetry.processes import Processes
 from node.telemetry.sinks.opening import open_sinks, validate_sinks
@@ -69,7 +72,7 @@ from node.training.worker_config import make_worker_config
 
 if TYPE_CHECKING:
     from node.telemetry.http_server import HttpServer
-    from node.telemetry.metrics import CallTimes
+    from node.telemetry.metrics import CallTimes, NodeMetrics
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +91,7 @@ class _Start:
     notifier: Notifier
     load: Load | None
     after_restore: bool
+    origins: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,16 @@ class _Parts:
     calls: CallTimes | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What is served over HTTP, and on what terms. Without `keys` there is no page."""
+
+    token: HttpToken
+    keys: PageKeys | None
+    describe_unready: Callable[[], str | None]
+    metrics: NodeMetrics | None
+
+
 def run_daemon(
     config: NodeConfig,
     faults: Faults | None = None,
@@ -108,12 +122,13 @@ def run_daemon(
     load: Load | None = None,
     *,
     after_restore: bool = False,
+    origins: Mapping[str, str] | None = None,
 ) -> int:
     """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's.
 
     `faults` hears of every durable step of the store; nothing in production does. `notifier` tells systemd. `load`
     reads the configuration again. `after_restore`: the data directory was put back from a backup
-    (`node.consensus.restored`).
+    (`node.consensus.restored`). `origins` says by dotted key where the values of `config` came from, for the page.
     """
     identity = open_identity(config)
     federation = load_federation(config)
@@ -133,6 +148,7 @@ def run_daemon(
                     notifier=notifier or Notifier(),
                     load=load,
                     after_restore=after_restore,
+                    origins=origins or {},
                 )
                 try:
                     return asyncio.run(_run(start))
@@ -209,13 +225,7 @@ async def _run(start: _Start) -> int:
             stack.callback(sink.close)
         monitor = Monitor(service.events, metrics, sinks, config.node.name, context.boundary)
         view = make_view(service, context, config, parts.book)
-        http: HttpServer | None = None
-        if config.http.is_on:
-            from node.telemetry.http_server import HttpServer  # not loaded where nobody is served
-
-            http = await stack.enter_async_context(
-                HttpServer(config.http, partial(_describe_unready, stopped, view), metrics)
-            )
+        token = HttpToken.read(config.http.token_file) if config.http.is_on else None
         reloading = make_reloading(
             service,
             context,
@@ -223,12 +233,17 @@ async def _run(start: _Start) -> int:
             start.load,
             parts.book,
             redial=parts.transport.redial,
-            http=http,
+            http=token,
             on_config=view.on_config,
         )
+        keys = make_keys(config.http, context.clock)
+        control = make_control(service, context, shutdown, reloading, config.node.name, keys)
+        predictor = make_predictor(service, context)
+        if token is not None:
+            served = _Served(token, keys, partial(_describe_unready, stopped, view), metrics)
+            await stack.enter_async_context(_make_http(start, parts, view, control, predictor, served))
         if config.admin.socket is not None or config.admin.address is not None:
-            control = make_control(service, context, shutdown, reloading, config.node.name)
-            await stack.enter_async_context(_make_admin(start, parts, view, control))
+            await stack.enter_async_context(_make_admin(start, parts, view, control, predictor))
         await stack.enter_async_context(start.notifier.telling(parts.transport.ready, partial(_describe, service)))
         _greet(config, start.federation.genesis, start.key, service, time.monotonic() - began_s)
         hangups = _follow_hangups(hung_up, stopped, reloading, had_terminal=had_terminal)
@@ -294,9 +309,32 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
     return _Parts(context, make_round_service(context), transport, book, calls)
 
 
-def _make_admin(start: _Start, parts: _Parts, view: NodeView, control: Control) -> AdminServer:
+def _make_http(
+    start: _Start, parts: _Parts, view: NodeView, control: Control, predictor: Predictor, served: _Served
+) -> HttpServer:
+    """What answers over HTTP, the page included where there is to be one."""
+    from node.telemetry.http_server import HttpServer  # not loaded where nobody is served
+
+    site, context = None, parts.context
+    if served.keys is not None:
+        from node.web.wiring import make_site
+
+        site = make_site(
+            view,
+            control,
+            predictor,
+            make_stored_chain(parts.service, context),
+            keys=served.keys,
+            tokens=Tokens(start.config.node.data_dir),
+            shown=served.token,
+            origins=start.origins,
+            clock=context.clock,
+        )
+    return HttpServer(start.config.http, served.describe_unready, served.metrics, token=served.token, site=site)
+
+
+def _make_admin(start: _Start, parts: _Parts, view: NodeView, control: Control, predictor: Predictor) -> AdminServer:
     config, context, transport = start.config, parts.context, parts.transport
-    predictor = make_predictor(parts.service, context)
     operator = Operator(
         transport.bans,
         parts.book,

@@ -65,6 +65,7 @@ ROLES: Mapping[str, Role] = {
     "RotateKey": Role.ADMIN,
     "Propose": Role.ADMIN,
     "Approve": Role.ADMIN,
+    "OpenPage": Role.ADMIN,
 }
 
 

@@ -145,6 +145,10 @@ class AdminClient:
         with self._translated(timeout_s := wait_s + CALL_S):
             return self._admin.Predict(request, timeout=timeout_s)
 
+    def open_page(self, *, read_only: bool) -> pb.PageKey:
+        with self._translated():
+            return self._admin.OpenPage(pb.OpenPageRequest(read_only=read_only), timeout=CALL_S)
+
     def rotate_key(self) -> pb.RotateKeyReply:
         with self._translated():
             return self._admin.RotateKey(pb.RotateKeyRequest(), timeout=CALL_S)

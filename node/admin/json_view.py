@@ -6,13 +6,23 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from node.pb import admin_pb2 as pb
+
 
 def to_json(message: Message) -> dict[str, Any]:
     """Every field in the order it is declared, under its name, or under its `json_name` where the .proto gives one."""
-    return {_get_key(field): _get_value(message, field) for field in message.DESCRIPTOR.fields}
+    return {get_key(field): _get_value(message, field) for field in message.DESCRIPTOR.fields}
 
 
-def _get_key(field: Any) -> str:
+def show_block(block: pb.Block) -> dict[str, Any]:
+    """What a list says of the block, and under it what only this view has."""
+    details = to_json(block)
+    summary: dict[str, Any] = details.pop("summary")
+    return summary | details
+
+
+def get_key(field: Any) -> str:
+    """The name under which a field of a message is shown."""
     name: str = field.name
     given: str = field.json_name
     first, *others = name.split("_")

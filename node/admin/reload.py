@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chain.block import Id
 from chain.genesis import Genesis
@@ -20,9 +20,7 @@ from node.consensus.service import RoundService
 from node.errors import ConfigError, NodeError
 from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
-
-if TYPE_CHECKING:
-    from node.telemetry.http_server import HttpServer
+from node.telemetry.http_token import HttpToken, read_token
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +31,8 @@ Load = Callable[[], NodeConfig]
 
 class Reloading:
     """The configuration in effect. `load` reads it again as it was read at first; None where it came from no file.
-    `redial` has a known peer dialled elsewhere, `http` is the server that shows the token, `on_config` hears of what is
-    in effect from now on."""
+    `redial` has a known peer dialled elsewhere, `http` is the token that callers over HTTP show, `on_config` hears of
+    what is in effect from now on."""
 
     def __init__(
         self,
@@ -46,7 +44,7 @@ class Reloading:
         *,
         me: Id,
         redial: Callable[[Id, str | None], Awaitable[None]],
-        http: HttpServer | None,
+        http: HttpToken | None,
         on_config: Callable[[NodeConfig], None],
     ) -> None:
         self.config = config
@@ -81,15 +79,13 @@ class Reloading:
         validate_membership(new, self._genesis, self._me, state=self._service.tip.state)
         if self._http is None or new.http.token_file is None:
             return new, None
-        from node.telemetry.http_server import read_token
-
         return new, read_token(new.http.token_file)
 
     async def _apply(self, new: NodeConfig, token: bytes | None) -> pb.ReloadReply:
         old = self.config
         changed = find_changes(old, new)
         applied = [key for key in changed if key in LIVE]
-        if self._http is not None and self._http.replace_token(token) and "http.token_file" not in applied:
+        if self._http is not None and self._http.replace(token) and "http.token_file" not in applied:
             applied.append("http.token_file")
         if "log.level" in applied:
             logging.getLogger().setLevel(new.log.level.upper())

@@ -9,8 +9,10 @@ from chain.block import Id
 from chain.calendar import Place
 from node.admin.changes import ChangeControl
 from node.admin.key_control import KeyControl
+from node.admin.page_keys import NoPage, PageKeys
 from node.admin.reload import Reloading
 from node.admin.shutdown import Shutdown
+from node.admin.tokens import Role
 from node.clock import Clock
 from node.consensus.participation import Participation
 from node.consensus.service import RoundService
@@ -32,7 +34,8 @@ def get_stop(part: Participation) -> int | None:
 
 
 class Control:
-    """Carries out what an operator asks for. `name` is what people call this node."""
+    """Carries out what an operator asks for. `name` is what people call this node; `page` has the keys of its page,
+    None where it serves none."""
 
     def __init__(
         self,
@@ -45,8 +48,10 @@ class Control:
         name: str,
         disk: Offload,
         clock: Clock,
+        page: PageKeys | None = None,
     ) -> None:
         self.changes = changes
+        self._page = page
         self._service = service
         self._me = me
         self._disk = disk
@@ -158,3 +163,9 @@ class Control:
 
     async def reload(self) -> pb.ReloadReply:
         return await self._reloading.reload()
+
+    def open_page(self, *, read_only: bool) -> pb.PageKey:
+        """Raises NoPage."""
+        if self._page is None:
+            raise NoPage("this node serves no page: expected http.listen in its configuration, and http.page not false")
+        return self._page.issue(Role.READ if read_only else Role.ADMIN)

@@ -28,6 +28,7 @@ from chain.errors import ChainError, StoreCorrupted
 from node.admin.access import RemoteAccess
 from node.admin.client import REFUSED, is_served
 from node.admin.decoding import Decoding
+from node.admin.page_keys import NoPage
 from node.admin.peer_control import Operator
 from node.admin.predictor import NoModel, NotInTime, NotReady, Predictor, TooManyPredictions
 from node.admin.round_control import Control
@@ -75,6 +76,7 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
     StoreCorrupted: grpc.StatusCode.DATA_LOSS,
     VerificationFailed: grpc.StatusCode.DATA_LOSS,
     NoModel: grpc.StatusCode.FAILED_PRECONDITION,
+    NoPage: grpc.StatusCode.FAILED_PRECONDITION,
     ChangeRefused: grpc.StatusCode.FAILED_PRECONDITION,
     NotReady: grpc.StatusCode.UNAVAILABLE,
     NotInTime: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -400,6 +402,12 @@ class _Admin(admin_pb2_grpc.AdminServicer):
 
     async def ListMembers(self, request: pb.ListMembersRequest, context: Context) -> pb.ListMembersReply:
         return await _answer(context, self._view.federation.list_members())
+
+    async def OpenPage(self, request: pb.OpenPageRequest, context: Context) -> pb.PageKey:
+        try:
+            return self._control.open_page(read_only=request.read_only)
+        except NoPage as error:
+            await _refuse(context, error)
 
     async def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[pb.Event]:
         events = self._view.watch(request.kinds, request.since)

@@ -299,10 +299,7 @@ class NodeView:
 
         A cursor names the life of the node it comes from: one from an earlier life begins with this one's first event.
         """
-        unknown = sorted(set(kinds) - set(EVENT_KINDS))
-        if unknown:
-            raise InvalidRequest(f"event kind {quote(unknown[0])}: expected one of {', '.join(EVENT_KINDS)}")
-        last = self._read_cursor(since) if since else None
+        last = self.read_start(kinds, since)
         async with aclosing(self._service.events.follow(last)) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
                 missed = event.cursor - last - 1 if last is not None else 0
@@ -315,6 +312,13 @@ class NodeView:
                         data=json.dumps(self._show_data(event.data)),
                         missed=missed,
                     )
+
+    def read_start(self, kinds: Collection[str], since: str) -> int | None:
+        """Behind which event of this life watching begins, None for what is new. Raises InvalidRequest."""
+        unknown = sorted(set(kinds) - set(EVENT_KINDS))
+        if unknown:
+            raise InvalidRequest(f"event kind {quote(unknown[0])}: expected one of {', '.join(EVENT_KINDS)}")
+        return self._read_cursor(since) if since else None
 
     def _read_cursor(self, text: str) -> int:
         life, dash, number = text.partition("-")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chain.block import Id
 from node.admin.changes import ChangeControl
 from node.admin.federation_view import FederationView
+from node.admin.page_keys import PageKeys
 from node.admin.peer_view import PeerView
 from node.admin.predictor import Predictor
 from node.admin.process_view import ProcessView
@@ -23,10 +24,8 @@ from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.ledger.reader import Ledger
 from node.p2p.address_book import AddressBook
+from node.telemetry.http_token import HttpToken
 from node.telemetry.processes import Processes
-
-if TYPE_CHECKING:
-    from node.telemetry.http_server import HttpServer
 
 
 def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: AddressBook) -> NodeView:
@@ -38,31 +37,38 @@ def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: A
     return NodeView(
         service,
         config,
-        _make_stored_chain(service, c),
+        make_stored_chain(service, c),
         ledger,
         c.transport,
         peers=peers,
         status=StatusView(service, process, peers, ledger, c.disk, runs=c.runs, me=c.me, clock=c.clock),
         scorer=make_scorer(service, c),
-        federation=FederationView(service, _make_stored_chain(service, c), peers),
+        federation=FederationView(service, make_stored_chain(service, c), peers),
         started_ms=started_ms,
     )
 
 
 def make_scorer(service: RoundService, c: NodeContext) -> Scorer:
-    return Scorer(_make_stored_chain(service, c), c.me, c.trainer, service.learner, c.boundary)
+    return Scorer(make_stored_chain(service, c), c.me, c.trainer, service.learner, c.boundary)
 
 
 def make_predictor(service: RoundService, c: NodeContext) -> Predictor:
-    return Predictor(_make_stored_chain(service, c), c.me, c.trainer, service.learner, c.arithmetic)
+    return Predictor(make_stored_chain(service, c), c.me, c.trainer, service.learner, c.arithmetic)
 
 
-def make_control(service: RoundService, c: NodeContext, shutdown: Shutdown, reloading: Reloading, name: str) -> Control:
+def make_control(
+    service: RoundService,
+    c: NodeContext,
+    shutdown: Shutdown,
+    reloading: Reloading,
+    name: str,
+    page: PageKeys | None = None,
+) -> Control:
     def get_data() -> dict[str, Any] | None:
         return None if reloading.config.data is None else reloading.config.get_data()
 
     changes = ChangeControl(service, c.store, c.disk, get_data=get_data, get_plugins=lambda: reloading.config.plugins)
-    return Control(service, shutdown, reloading, changes, me=c.me, name=name, disk=c.disk, clock=c.clock)
+    return Control(service, shutdown, reloading, changes, me=c.me, name=name, disk=c.disk, clock=c.clock, page=page)
 
 
 def make_reloading(
@@ -73,7 +79,7 @@ def make_reloading(
     book: AddressBook,
     *,
     redial: Callable[[Id, str | None], Awaitable[None]],
-    http: HttpServer | None,
+    http: HttpToken | None,
     on_config: Callable[[NodeConfig], None],
 ) -> Reloading:
     return Reloading(
@@ -89,5 +95,5 @@ def make_reloading(
     )
 
 
-def _make_stored_chain(service: RoundService, c: NodeContext) -> StoredChain:
+def make_stored_chain(service: RoundService, c: NodeContext) -> StoredChain:
     return StoredChain(c.genesis, c.runs, c.store, c.disk, lambda: service.tip.state)

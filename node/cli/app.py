@@ -47,6 +47,7 @@ MODULES = (
     "node.cli.reset",
     "node.cli.backup",
     "node.cli.token",
+    "node.cli.open",
     "node.cli.control",
     "node.cli.propose",
     "node.cli.proposals",

@@ -110,6 +110,7 @@ def show(
 
     Examples: fednode chain show head --payloads --config node.yaml, or fednode chain show 13 --data-dir data
     """
+    from node.admin.json_view import show_block
     from node.cli.output import print_facts, print_json
     from node.cli.target import open_ledger
 
@@ -129,15 +130,6 @@ def find(ledger: LedgerReader, which: str, payloads: bool) -> pb.Block:
     if len(which) != 64:
         raise typer.BadParameter(f"expected a height, a block id of 64 hexadecimal digits, or head (got {which!r})")
     return ledger.find_block(which, include_payloads=payloads)
-
-
-def show_block(block: pb.Block) -> dict[str, object]:
-    """As JSON: what a list says of the block, and under it what only this view has."""
-    from node.admin.json_view import to_json
-
-    details = to_json(block)
-    summary: dict[str, object] = details.pop("summary")
-    return summary | details
 
 
 def _describe(block: pb.Block) -> list[tuple[str, str]]:

@@ -62,12 +62,14 @@ def show(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = Fals
 
     Example: FEDNODE__LOG__LEVEL=debug fednode config show --config node.yaml --set training.seed=5
     """
+    from node.config.node_config import walk_values
+
     loaded, values = _load(config, overrides)
     if as_json:
-        origins = {".".join(keys): loaded.get_origin(keys) for keys, _ in _walk(values)}
-        print(json.dumps({"config": values, "origins": origins}))
+        print(json.dumps({"config": values, "origins": loaded.list_origins()}))
         return
-    _print_lines([(f"{'.'.join(keys)}: {_show(value)}", loaded.get_origin(keys)) for keys, value in _walk(values)])
+    lines = [(f"{'.'.join(keys)}: {_show(value)}", loaded.get_origin(keys)) for keys, value in walk_values(values)]
+    _print_lines(lines)
 
 
 def diff(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
@@ -75,13 +77,14 @@ def diff(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = Fals
 
     Example: fednode config diff --config node.yaml
     """
+    from node.config.node_config import walk_values
     from node.config.schema import get_defaults
 
     loaded, values = _load(config, overrides)
     defaults = get_defaults()
     different = [
         (keys, value)
-        for keys, value in _walk(values)
+        for keys, value in walk_values(values)
         if _get(defaults, keys, _REQUIRED) != value and loaded.get_origin(keys) != "default"
     ]
     if as_json:
@@ -144,12 +147,3 @@ def _get(tree: dict[str, Any], keys: tuple[str, ...], otherwise: Any) -> Any:
             return otherwise
         found = found[key]
     return found
-
-
-def _walk(tree: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """The leaves of nested sections, each under its keys."""
-    leaves: list[tuple[tuple[str, ...], Any]] = []
-    for key, value in tree.items():
-        keys = (*above, key)
-        leaves += _walk(value, keys) if isinstance(value, dict) and value else [(keys, value)]
-    return leaves

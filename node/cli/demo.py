@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
     from node.testnet.demo import Accuracies, DemoResult, Statuses
     from node.testnet.layout import Testnet, TestnetSpec
+
+
+FIRST_HTTP_PORT = 8080  # of a demo that stays, unless another is asked for
 
 
 def register(app: typer.Typer) -> None:
@@ -90,6 +94,8 @@ def run(
     )
     if http_port is not None:
         _validate_free(http_port, nodes)
+    elif stay:
+        spec = replace(spec, http_port=_find_free(nodes))
     result = _run_to_the_end(spec, keep, stay=stay, as_json=as_json)
     if keep is not None and not as_json:
         print(f"start a node again with: fednode --config {keep / 'node0.yaml'}")
@@ -144,6 +150,19 @@ def _validate_free(first: int, count: int) -> None:
             raise ConfigError(f"--http-port: {port}: cannot listen there ({error})") from error
 
 
+def _find_free(count: int) -> int | None:
+    """The first of so many free ports in a row for HTTP; None where there are none."""
+    from node.errors import ConfigError
+
+    for first in range(FIRST_HTTP_PORT, FIRST_HTTP_PORT + 100 * count, count):
+        try:
+            _validate_free(first, count)
+        except ConfigError:
+            continue
+        return first
+    return None
+
+
 def _explain_stay(testnet: Testnet, keep: Path | None, *, to_stderr: bool) -> None:
     """How to look at the nodes from another terminal."""
     from shlex import quote
@@ -160,10 +179,18 @@ def _explain_stay(testnet: Testnet, keep: Path | None, *, to_stderr: bool) -> No
         f"  fednode status {place}",
         f"  fednode chain list {place}",
         f"  fednode predict {quote(str(samples))} {place}",
-        *([] if node.http is None else [f"  curl http://{node.http}/metrics"]),
+        *([] if node.http is None else [f"  fednode open {place}"]),
     ]
     out = sys.stderr if to_stderr else sys.stdout
-    print("", *lines, sep="\n", file=out, flush=True)
+    print("", *_list_pages(testnet), *lines, sep="\n", file=out, flush=True)
+
+
+def _list_pages(testnet: Testnet) -> list[str]:
+    """Where each node shows itself to a browser; nothing where none does."""
+    from node.testnet.running import read_demo
+
+    pages = [node for node in read_demo(testnet.directory).nodes if node.http is not None]
+    return ["each node has a page:", *(f"  {node.name}  http://{node.http}/" for node in pages)] if pages else []
 
 
 @contextmanager
@@ -218,6 +245,7 @@ def _watch(
     for node in testnet.nodes:
         samples = f"{node.num_train} train / {node.num_test} test, {what} {' '.join(node.classes)}"
         print(f"  {node.name}  {samples}", file=out, flush=True)
+    print(*_list_pages(testnet), sep="\n", end="\n" if spec.http_port is not None else "", file=out, flush=True)
     if console.is_terminal:
         with Live(console=console, refresh_per_second=8) as live:
 

@@ -77,10 +77,11 @@ def start(
 
     Examples: fednode start --config node.yaml --set log.level=debug, or with --check to see whether it would start
     """
-    from node.config.node_config import load_config
+    from node.config.node_config import load_config, load_config_source
 
     settings = [*(overrides or ()), *([f"log.format={log_format.value}"] if log_format else ())]
-    loaded = load_config(config, settings, os.environ)
+    source = load_config_source(config, settings, os.environ)
+    loaded = source.config
     if check:
         check_node(loaded, config)
         return
@@ -92,7 +93,8 @@ def start(
     os.umask(0o077)  # what a node keeps is its own, also in a data directory that others may enter
     load = partial(load_config, config.absolute(), settings, os.environ)
     notifier = Notifier.from_env(os.environ)
-    raise typer.Exit(run_daemon(loaded, notifier=notifier, load=load, after_restore=after_restore))
+    done = run_daemon(loaded, notifier=notifier, load=load, after_restore=after_restore, origins=source.list_origins())
+    raise typer.Exit(done)
 
 
 def check_node(config: NodeConfig, path: Path) -> None:

@@ -82,7 +82,7 @@ AdaptiveOption = Annotated[
 HttpPortOption = Annotated[
     int | None,
     typer.Option(
-        "--http-port", metavar="P", min=1, help="Node i serves metrics and probes on loopback at this plus i."
+        "--http-port", metavar="P", min=1, help="Node i serves its page, metrics and probes on loopback at this plus i."
     ),
 ]
 ObserverOption = Annotated[
@@ -196,7 +196,7 @@ def make(
     if as_json:
         print(json.dumps(_describe(made)))
         return
-    _show(made, out)
+    _show(made, out, http_port)
     print(_explain_start(target, out, made.nodes[0].config_file.name, has_gpus=gpus is not None))
 
 
@@ -218,13 +218,14 @@ def _describe(made: Testnet) -> dict[str, object]:
     return {"directory": str(made.directory), "chain_id": made.genesis.chain_id.hex(), "nodes": members}
 
 
-def _show(made: Testnet, out: Path) -> None:
+def _show(made: Testnet, out: Path, http_port: int | None) -> None:
     from chain.signing import encode_id
 
     print(f"{out}: {len(made.nodes)} nodes on chain {made.genesis.chain_id.hex()}")
-    for node in made.nodes:
+    for i, node in enumerate(made.nodes):
         samples = f"{node.num_train} train / {node.num_test} test, classes {' '.join(node.classes)}"
-        print(f"  {node.name}  {encode_id(node.key)[:8]}…  {node.address}  {samples}")
+        page = "" if http_port is None else f"  page http://127.0.0.1:{http_port + i}/"
+        print(f"  {node.name}  {encode_id(node.key)[:8]}…  {node.address}  {samples}{page}")
     if made.pretrained is not None:
         print(made.pretrained)
 

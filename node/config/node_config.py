@@ -86,6 +86,20 @@ class LoadedConfig:
         """`file:line:col`, an option, a variable, or `default`."""
         return self.source.origins.get(tuple(keys), "default")
 
+    def list_origins(self) -> dict[str, str]:
+        """By dotted key, of every value."""
+        values = self.config.model_dump(mode="json")
+        return {".".join(keys): self.get_origin(keys) for keys, _ in walk_values(values)}
+
+
+def walk_values(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """The leaves of nested sections, each under its keys."""
+    leaves: list[tuple[tuple[str, ...], Any]] = []
+    for key, value in tree.items():
+        keys = (*above, key)
+        leaves += walk_values(value, keys) if isinstance(value, dict) and value else [(keys, value)]
+    return leaves
+
 
 def load_config(
     path: Path,

@@ -304,19 +304,25 @@ class LogSection(Section):
 
 
 class HttpSection(Section):
-    """Where the node answers HTTP: metrics for Prometheus, and probes. Off without a port, as in `127.0.0.1:0`.
+    """Where the node answers HTTP: its page, metrics for Prometheus, and probes. Off without a port, as in
+    `127.0.0.1:0`.
 
-    With a `token_file` metrics need the token that it holds (`Authorization: Bearer …`), which beyond loopback they
-    must; the probes say no more than yes or no to whoever comes without.
+    With a `token_file` metrics and what the page shows need the token that it holds (`Authorization: Bearer …`), which
+    beyond loopback they must; the probes say no more than yes or no to whoever comes without.
     """
 
     listen: ListenAddress | None = None
+    page: bool = True
     metrics: bool = True
     token_file: FilePath | None = None
 
     @property
     def is_on(self) -> bool:
         return self.listen is not None and parse_address(self.listen)[1] != 0
+
+    @property
+    def serves_page(self) -> bool:
+        return self.is_on and self.page
 
 
 class SinksSection(Section):

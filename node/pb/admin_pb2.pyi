@@ -1508,3 +1508,21 @@ class ObserverView(_message.Message):
     connected: bool
     alive: bool
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ...) -> None: ...
+
+class OpenPageRequest(_message.Message):
+    __slots__ = ("read_only",)
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    read_only: bool
+    def __init__(self, read_only: _Optional[bool] = ...) -> None: ...
+
+class PageKey(_message.Message):
+    __slots__ = ("address", "key", "role", "seconds")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    key: str
+    role: str
+    seconds: float
+    def __init__(self, address: _Optional[str] = ..., key: _Optional[str] = ..., role: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...

@@ -225,6 +225,11 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.ListMembersRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.ListMembersReply.FromString,
                 _registered_method=True)
+        self.OpenPage = channel.unary_unary(
+                '/fednode.v1.Admin/OpenPage',
+                request_serializer=node_dot_pb_dot_admin__pb2.OpenPageRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.PageKey.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -494,6 +499,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenPage(self, request, context):
+        """A key that opens this node's page, once and within minutes. FAILED_PRECONDITION where the node serves no page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -686,6 +698,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListMembers,
                     request_deserializer=node_dot_pb_dot_admin__pb2.ListMembersRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.ListMembersReply.SerializeToString,
+            ),
+            'OpenPage': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenPage,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.OpenPageRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.PageKey.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1714,6 +1731,33 @@ class Admin:
             '/fednode.v1.Admin/ListMembers',
             node_dot_pb_dot_admin__pb2.ListMembersRequest.SerializeToString,
             node_dot_pb_dot_admin__pb2.ListMembersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenPage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/OpenPage',
+            node_dot_pb_dot_admin__pb2.OpenPageRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.PageKey.FromString,
             options,
             channel_credentials,
             insecure,

@@ -120,6 +120,8 @@ class AdminStub:
     """The runs there were, and the one in force; of one that is asked for also who trained in it."""
     ListMembers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListMembersRequest, _admin_pb2.ListMembersReply]
     """Who decides and who reads, as the newest state has it."""
+    OpenPage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.OpenPageRequest, _admin_pb2.PageKey]
+    """A key that opens this node's page, once and within minutes. FAILED_PRECONDITION where the node serves no page."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -208,6 +210,8 @@ class AdminAsyncStub(AdminStub):
     """The runs there were, and the one in force; of one that is asked for also who trained in it."""
     ListMembers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListMembersRequest, _admin_pb2.ListMembersReply]  # type: ignore[assignment]
     """Who decides and who reads, as the newest state has it."""
+    OpenPage: _aio.UnaryUnaryMultiCallable[_admin_pb2.OpenPageRequest, _admin_pb2.PageKey]  # type: ignore[assignment]
+    """A key that opens this node's page, once and within minutes. FAILED_PRECONDITION where the node serves no page."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -521,5 +525,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListMembersReply, _abc.Awaitable[_admin_pb2.ListMembersReply]]:
         """Who decides and who reads, as the newest state has it."""
+
+    @_abc_1.abstractmethod
+    def OpenPage(
+        self,
+        request: _admin_pb2.OpenPageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PageKey, _abc.Awaitable[_admin_pb2.PageKey]]:
+        """A key that opens this node's page, once and within minutes. FAILED_PRECONDITION where the node serves no page."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,19 +1,18 @@
-"""The HTTP server of a node: metrics for Prometheus, and liveness and readiness for probes (SECURITY §4).
+"""The HTTP server of a node: metrics for Prometheus, liveness and readiness for probes, and what a site adds to them
+(SECURITY §4).
 
-Everything is read-only and short. On loopback a browser's page from elsewhere must not read it under a name of its
-own (DNS rebinding), so the `Host` has to be this machine's; beyond loopback the token stands for that.
+Its own answers are read-only and short. On loopback a browser's page from elsewhere must not read it under a name of
+its own (DNS rebinding), so the `Host` has to be this machine's; beyond loopback the token stands for that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -22,12 +21,13 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from node.addresses import is_loopback, parse_address
 from node.config.node_sections import HttpSection
 from node.errors import ConfigError
+from node.telemetry.http_token import HttpToken
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,6 @@ IDLE_S = 30  # between two questions of a caller
 STOP_S = 1  # for answers under way
 MAX_HEADER_BYTES = 16 << 10
 MAX_CALLERS = 64
-MAX_TOKEN_BYTES = 4096
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -47,19 +46,36 @@ class Encoder(Protocol):
     def encode(self, accept: str) -> tuple[bytes, str]: ...
 
 
+class Site(Protocol):
+    """What is served beside metrics and probes. `close` ends the answers under way that would not end by themselves."""
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]: ...
+
+    def close(self) -> None: ...
+
+
 class HttpServer:
-    """Listens while it is entered. `describe_unready` says why the node is not ready, or None.
+    """Listens while it is entered. `describe_unready` says why the node is not ready, or None; `token` is what metrics
+    need, by default the section's.
 
     Raises ConfigError when the address is taken or the token cannot be read.
     """
 
     def __init__(
-        self, section: HttpSection, describe_unready: Callable[[], str | None], metrics: Encoder | None
+        self,
+        section: HttpSection,
+        describe_unready: Callable[[], str | None],
+        metrics: Encoder | None,
+        *,
+        token: HttpToken | None = None,
+        site: Site | None = None,
     ) -> None:
         assert section.listen is not None  # noqa: S101 - nobody makes one that is off
         self._listen = section.listen
         self._host, self._port = parse_address(section.listen)
-        self._token = None if section.token_file is None else read_token(section.token_file)
+        self._token = token or HttpToken.read(section.token_file)
+        self._site = site
         self._describe_unready = describe_unready
         self._metrics = metrics
         self._server: uvicorn.Server | None = None
@@ -67,9 +83,11 @@ class HttpServer:
 
     async def __aenter__(self) -> Self:
         listening = self._bind()
-        routes = [Route("/healthz", self._answer_health), Route("/readyz", self._answer_readiness)]
+        routes: list[BaseRoute] = [Route("/healthz", self._answer_health), Route("/readyz", self._answer_readiness)]
         if self._metrics is not None:
             routes.append(Route("/metrics", self._answer_metrics))
+        if self._site is not None:
+            routes += self._site.routes
         app: Any = Starlette(routes=routes)
         if is_loopback(self._host):
             app = _LocalHosts(app, self._host)
@@ -98,14 +116,11 @@ class HttpServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._site is not None:
+            self._site.close()
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await asyncio.wait({self._serving})
-
-    def replace_token(self, token: bytes | None) -> bool:
-        """Sets the token that metrics need from now on. True if it is another than before."""
-        is_other, self._token = token != self._token, token
-        return is_other
 
     def _bind(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -126,32 +141,15 @@ class HttpServer:
         reason = self._describe_unready()
         if reason is None:
             return PlainTextResponse("ready\n")
-        return PlainTextResponse(f"not ready: {reason}\n" if self._may_ask(request) else "not ready\n", 503)
+        told = f"not ready: {reason}\n" if self._token.is_shown(request.headers) else "not ready\n"
+        return PlainTextResponse(told, 503)
 
     async def _answer_metrics(self, request: Request) -> Response:
-        if not self._may_ask(request):
+        if not self._token.is_shown(request.headers):
             return PlainTextResponse("expected the token\n", 401, {"WWW-Authenticate": "Bearer"})
         assert self._metrics is not None  # noqa: S101 - or there is no such route
         body, content_type = self._metrics.encode(request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
-
-    def _may_ask(self, request: Request) -> bool:
-        if self._token is None:
-            return True
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token)
-
-
-def read_token(path: Path) -> bytes:
-    """The first line of `path`. Raises ConfigError."""
-    try:
-        with path.open("rb") as file:
-            token = file.readline(MAX_TOKEN_BYTES + 1).strip()
-    except OSError as error:
-        raise ConfigError(f"http.token_file: {path}: cannot be read ({error.strerror})") from error
-    if not 16 <= len(token) <= MAX_TOKEN_BYTES:
-        raise ConfigError(f"http.token_file: {path}: expected a token of at least 16 characters on the first line")
-    return token
 
 
 class _LocalHosts:

@@ -19,7 +19,7 @@ from node.host.procfs import describe_process, find_listeners
 from node.p2p.probe import NotReached, identify_server
 from node.p2p.transport.base import AddressInUse
 from node.p2p.transport.rpc import validate_free
-from node.telemetry.http_server import read_token
+from node.telemetry.http_token import read_token
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb

@@ -89,6 +89,7 @@ def test_every_method_has_a_role_and_one_that_is_forgotten_needs_admin() -> None
         "Approve",
         "RotateKey",
         "Backup",
+        "OpenPage",
     }
     assert get_role("/fednode.v1.Admin/Forgotten") is Role.ADMIN
     assert get_role("/grpc.health.v1.Health/Check") is Role.READ

@@ -1,0 +1,92 @@
+"""The keys of a node's page: one that opens it, once and soon, and the one that it is exchanged for (SECURITY §4).
+
+`fednode open` asks for the first and puts it into the fragment of an address, which a browser sends to nobody. The page
+gives it back at once for a key of its own, so that an address found in a history opens nothing. Both are 256 random
+bits, kept in memory alone: a restart ends them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import OrderedDict
+from typing import NamedTuple
+
+from node.addresses import parse_address
+from node.admin.tokens import Role
+from node.clock import Clock
+from node.config.node_sections import HttpSection
+from node.errors import NodeError
+from node.pb import admin_pb2 as pb
+
+OPEN_S = 300.0  # from when it was asked for
+IDLE_S = 12 * 3600.0  # a page that has asked nothing for so long has to be opened again
+MAX_KEYS = 32  # of each kind; the oldest goes first
+PREFIX = "fnp_"  # so that a key that got somewhere it should not be is known for one
+
+
+class NoPage(NodeError):
+    """This node serves no page."""
+
+
+class _Key(NamedTuple):
+    role: Role
+    until_s: float
+
+
+class PageKeys:
+    """Those of one node, whose page is at `listen`."""
+
+    def __init__(self, listen: str, clock: Clock) -> None:
+        self._address = make_address(listen)
+        self._clock = clock
+        self._opening: OrderedDict[str, _Key] = OrderedDict()
+        self._sessions: OrderedDict[str, _Key] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"PageKeys({self._address!r}, opening={len(self._opening)}, sessions={len(self._sessions)})"
+
+    def issue(self, role: Role) -> pb.PageKey:
+        """A new key that opens the page."""
+        key = self._put(self._opening, role, OPEN_S)
+        return pb.PageKey(address=self._address, key=key, role=role.value, seconds=OPEN_S)
+
+    def redeem(self, key: str) -> tuple[str, Role] | None:
+        """The page's own key for one that opens it, and its role. None for one that was used, or is none."""
+        found = self._opening.pop(_hash(key), None)
+        if found is None or found.until_s < self._clock.monotonic():
+            return None
+        return self._put(self._sessions, found.role, IDLE_S), found.role
+
+    def find_role(self, key: str) -> Role | None:
+        """The role that a page's own key gives."""
+        digest, now_s = _hash(key), self._clock.monotonic()
+        found = self._sessions.get(digest)
+        if found is None or found.until_s < now_s:
+            return None
+        self._sessions[digest] = _Key(found.role, now_s + IDLE_S)
+        return found.role
+
+    def _put(self, keys: OrderedDict[str, _Key], role: Role, seconds: float) -> str:
+        key = PREFIX + secrets.token_urlsafe(32)
+        keys[_hash(key)] = _Key(role, self._clock.monotonic() + seconds)
+        while len(keys) > MAX_KEYS:
+            keys.popitem(last=False)
+        return key
+
+
+def make_keys(section: HttpSection, clock: Clock) -> PageKeys | None:
+    """None where no page is served."""
+    return PageKeys(section.listen, clock) if section.listen is not None and section.serves_page else None
+
+
+def make_address(listen: str) -> str:
+    """Where a browser on this machine finds a page that is served at `listen`."""
+    host, port = parse_address(listen)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (compared, not bound)
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def _hash(key: str) -> str:
+    """What is looked up, so that how long that takes says nothing about a key."""
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,74 @@
+"""Endpoints: what can be asked under `/api/v1/`, each with the record that it gives. OpenAPI is written from them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from google.protobuf.message import Message
+from starlette.requests import Request
+
+from chain.layout import MAX_HEIGHT
+from chain.schema import quote
+from node.admin.tokens import Role
+from node.errors import InvalidRequest
+
+Record = type[Message] | Mapping[str, Any]  # a message of admin.proto, or a JSON Schema of what holds several
+Answer = Callable[[Request], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One thing to say in the path or behind the `?`."""
+
+    name: str
+    kind: Literal["integer", "string", "boolean", "number"]
+    text: str
+    in_path: bool = False
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address below `/api/v1`. `answer` gives the record, or of a stream the whole response; `body` is what a POST
+    takes. Nobody who comes to the `is_door` has a key yet."""
+
+    path: str
+    text: str
+    answer: Answer
+    record: Record
+    parameters: tuple[Parameter, ...] = ()
+    method: Literal["GET", "POST"] = "GET"
+    role: Role = Role.READ
+    body: Mapping[str, Any] | None = None
+    media: str = "application/json"
+    is_door: bool = False
+
+    @property
+    def is_stream(self) -> bool:
+        return self.media != "application/json"
+
+
+# ---- what is said in a request
+
+
+def read_whole(request: Request, name: str, otherwise: int | None = None) -> int | None:
+    """A number from 0 on behind the `?`. Raises InvalidRequest."""
+    text = request.query_params.get(name)
+    return otherwise if text is None else parse_whole(name, text)
+
+
+def parse_whole(name: str, text: str) -> int:
+    """Raises InvalidRequest."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_HEIGHT):
+        raise InvalidRequest(f"{name}: expected a whole number from 0 on, got {quote(text)}")
+    return int(text)
+
+
+def read_flag(request: Request, name: str) -> bool:
+    """Raises InvalidRequest."""
+    text = request.query_params.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidRequest(f"{name}: expected true or false, got {quote(text)}")
+    return text == "true"

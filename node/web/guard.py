@@ -1,0 +1,92 @@
+"""The guard of a node's page: who may ask, who may act, and what every answer carries along (SECURITY §4).
+
+On loopback everybody on the machine may ask, as with `/metrics`, under this machine's name alone (`HttpServer`); where
+`http.token_file` is set a token is needed. To act takes a key of `fednode open` or a token of role admin, always in a
+header that no other page can make a browser send: there are no cookies.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+
+from node.admin.page_keys import PageKeys
+from node.admin.tokens import Role, Tokens
+from node.errors import NodeError, PermissionRefused
+from node.telemetry.http_token import HttpToken, read_bearer
+from node.web.files import SAFETY
+
+log = logging.getLogger(__name__)
+
+MAX_TOKEN_CHARS = 256
+
+
+class Unauthenticated(NodeError):
+    """Nobody is known by what was shown, and somebody has to be."""
+
+
+class Guard:
+    """Judges callers of one node: by the keys of its page, its admin tokens, and the token of `http.token_file`."""
+
+    def __init__(self, keys: PageKeys, tokens: Tokens, shown: HttpToken) -> None:
+        self._keys = keys
+        self._tokens = tokens
+        self._shown = shown
+
+    def check(self, request: Request, method: str, needed: Role) -> None:
+        """Raises Unauthenticated and PermissionRefused."""
+        if method != "GET":
+            self.check_origin(request)
+        role = self.find_role(request)
+        if role is None and method == "GET" and needed is Role.READ and not self._shown.is_needed:
+            return
+        if role is None:
+            raise Unauthenticated("expected a key or a token that is known here: fednode open opens the page with one")
+        if not role.allows(needed):
+            raise PermissionRefused(f"expected a key that may act, got one of role {role}: run fednode open")
+
+    @staticmethod
+    def check_origin(request: Request) -> None:
+        """What changes something comes from this page, or from no page at all. Raises PermissionRefused."""
+        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+        if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
+            raise PermissionRefused("a page from elsewhere may change nothing here")
+        if site not in (None, "same-origin", "none"):
+            raise PermissionRefused("a page from elsewhere may change nothing here")
+
+    def find_role(self, request: Request) -> Role | None:
+        """The role of what the caller shows."""
+        shown = read_bearer(request.headers)
+        if not shown or len(shown) > MAX_TOKEN_CHARS:
+            return None
+        if (role := self._keys.find_role(shown)) is not None:
+            return role
+        try:
+            role = self._tokens.find_role(shown)
+        except NodeError as error:
+            log.error("refused a caller of the page, as the tokens could not be read: %s", error)
+            role = None
+        if role is None and self._shown.is_needed and self._shown.is_shown(request.headers):
+            return Role.READ
+        return role
+
+
+class SafetyHeaders:
+    """Adds to each answer what keeps a browser from doing more with it than to show it."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_safely(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SAFETY.items():
+                    headers[name] = value
+            await send(message)
+
+        await self._app(scope, receive, send_safely)

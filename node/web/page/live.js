@@ -1,0 +1,161 @@
+// What the page knows of the node, kept fresh: an overview every two seconds, events as they come, and the history of
+// measures, of which only what is new is asked for. A page that nobody looks at asks for nothing.
+
+import { get, getRole, openStream } from "./api.js";
+import { useEffect, useState } from "./lib.js";
+
+const POLL_MS = 2000;
+const SOON_MS = 300;
+const RETRY_MS = 30000;
+const MAX_EVENTS = 100;
+const MAX_POINTS = 4000;
+const FIRST_ROUNDS = 20000;
+
+const KINDS = ["block", "round", "peer", "rejected", "evidence", "stall", "operator", "proposal", "approval", "change"];
+KINDS.push("spoiled", "consent", "standing", "divergence");
+
+const state = {
+  overview: null,
+  evidence: [],
+  events: [],
+  history: { points: [], upTo: -1 },
+  head: -1, // grows with the chain: views that list blocks ask again then
+  phase: null,
+  error: null,
+  silentSince: null,
+  needsKey: false,
+};
+
+const listeners = new Set();
+let polling = null;
+let stream = null;
+let asked = 0;
+let isAsking = false;
+
+function tell() {
+  for (const listener of listeners) listener();
+}
+
+export function useLive() {
+  const [, setTurn] = useState(0);
+  useEffect(() => {
+    const listener = () => setTurn((turn) => turn + 1);
+    listeners.add(listener);
+    return () => listeners.delete(listener);
+  }, []);
+  return state;
+}
+
+// A record, asked for again whenever one of `on` changes. While it is asked for again the last one stays.
+export function useRecord(path, on = []) {
+  const [found, setFound] = useState({ path: null, record: null, error: null });
+  useEffect(() => {
+    if (path === null) return undefined;
+    const aborting = new AbortController();
+    get(path, aborting.signal)
+      .then((record) => setFound({ path, record, error: null }))
+      .catch((error) => {
+        if (!aborting.signal.aborted) setFound((last) => ({ path, record: last.path === path ? last.record : null, error }));
+      });
+    return () => aborting.abort();
+  }, [path, ...on]);
+  return found.path === path ? found : { path, record: null, error: null };
+}
+
+export function refresh() {
+  const wait = Math.max(0, asked + SOON_MS - Date.now());
+  clearTimeout(polling);
+  polling = setTimeout(poll, wait);
+}
+
+async function poll() {
+  clearTimeout(polling);
+  if (document.hidden || isAsking) return;
+  isAsking = true;
+  asked = Date.now();
+  try {
+    const overview = await get("/overview");
+    const { height } = overview.status;
+    state.overview = overview;
+    state.phase = overview.status.phase;
+    state.error = null;
+    state.silentSince = null;
+    state.needsKey = false;
+    if (height !== state.head) {
+      state.head = height;
+      await extendHistory(height).catch(() => {}); // a chart that is a round late is no trouble to speak of
+    }
+    follow();
+  } catch (error) {
+    state.needsKey = error.code === 401;
+    state.error = error;
+    state.silentSince ??= new Date().toISOString();
+  }
+  isAsking = false;
+  tell();
+  clearTimeout(polling);
+  polling = setTimeout(poll, POLL_MS);
+}
+
+// Only what came since: a long chain is read once.
+async function extendHistory(height) {
+  const history = state.history;
+  if (height <= history.upTo) return;
+  const first = history.upTo < 0 ? Math.max(0, height - FIRST_ROUNDS) : history.upTo + 1;
+  const found = await get(`/metrics?from=${first}&to=${height}&max_points=2000`);
+  let points = history.points.concat(found.rounds);
+  if (points.length > MAX_POINTS) points = points.filter((_, i) => i % 2 === 0 || i > points.length - 500);
+  // What a node measures of a round comes a little after its block.
+  const measured = points.length ? points.at(-1).height : -1;
+  state.history = { points, upTo: Math.max(measured, height - 20) };
+}
+
+function follow() {
+  if (stream || document.hidden || getRole()) return; // a key cannot be shown to a stream: the overview is asked for then
+  stream = openStream(`/events?${KINDS.map((kind) => `kinds=${kind}`).join("&")}`);
+  for (const kind of KINDS) stream.addEventListener(kind, (message) => onEvent(kind, JSON.parse(message.data)));
+  stream.onerror = () => {
+    if (stream && stream.readyState === EventSource.CLOSED) {
+      const closed = stream;
+      setTimeout(() => {
+        if (stream === closed) stream = null;
+      }, RETRY_MS);
+    }
+  };
+}
+
+function onEvent(kind, event) {
+  if (kind === "round") {
+    state.phase = event.data.phase;
+    tell();
+    return;
+  }
+  state.events = [event, ...state.events].slice(0, MAX_EVENTS);
+  if (kind === "evidence") readEvidence();
+  refresh();
+}
+
+function readEvidence() {
+  get("/evidence")
+    .then((record) => {
+      state.evidence = record.evidence;
+      tell();
+    })
+    .catch(() => {});
+}
+
+function onVisibility() {
+  if (document.hidden) {
+    clearTimeout(polling);
+    stream?.close();
+    stream = null;
+  } else {
+    refresh();
+  }
+}
+
+export function start() {
+  document.addEventListener("visibilitychange", onVisibility);
+  poll();
+  readEvidence();
+}

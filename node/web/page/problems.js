@@ -1,0 +1,117 @@
+// What is wrong, each with its remedy: worked out from one overview, so that every view says the same.
+
+import { describeMember, list, plural, showBytes, showId, showSeconds } from "./words.js";
+
+const LITTLE_DISK = 2e9;
+const LAST_EVENTS_MS = 5 * 60 * 1000;
+
+export function findProblems({ overview, evidence, events }) {
+  const { status, members, peers } = overview;
+  return [
+    ...findStall(status, members),
+    ...findAway(members, peers),
+    ...findTraining(status),
+    ...findClocks(status),
+    ...findEvidence(evidence),
+    ...findRefusals(peers.peers, events),
+    ...findStore(status),
+    ...findVersions(members, status),
+    ...findWaiting(overview),
+  ];
+}
+
+function findStall(status, members) {
+  const found = [];
+  if (status.stalled) {
+    const away = members.members.filter((member) => !member.alive).map((member) => member.name);
+    const remedy = away.length
+      ? `Start ${list(away)}, or mend the network between you; the round goes on by itself then.`
+      : "Look at the members below; the round goes on by itself once what it waits for is there.";
+    found.push({ state: "bad", what: `The round waits: ${status.stall_reason}.`, remedy });
+  } else if (!status.ready && status.unready_reason) {
+    found.push({ state: "warn", what: `This node takes no part yet: ${status.unready_reason}.`, remedy: "" });
+  }
+  if (status.silence) found.push({ state: "bad", what: `This node signs nothing: ${status.silence}.`, remedy: "It goes on by itself once enough heights have passed." });
+  return found;
+}
+
+function findAway(members, peers) {
+  const byId = new Map(peers.peers.map((peer) => [peer.id, peer]));
+  return members.members
+    .filter((member) => !member.me && describeMember(member).state !== "ok")
+    .map((member) => {
+      const since = member.silent_s === null ? "it was not heard of yet" : `nothing heard for ${showSeconds(member.silent_s)}`;
+      const { word } = describeMember(member, byId.get(member.id));
+      const remedy = member.through.length
+        ? "Its packets come through others: open a way between the two where you can."
+        : `See whether its daemon runs and its address is right. Rounds go on while ${members.quorum} of ${members.members.length} are in sight.`;
+      return { state: "warn", what: `${member.name} is ${word}: ${since}.`, remedy };
+    });
+}
+
+function findTraining(status) {
+  const found = [];
+  const add = (state, text, remedy, link) => text && found.push({ state, what: text, remedy, link });
+  add("bad", status.training_trouble && `There is no training here: ${status.training_trouble}.`, "The node's log says more; it goes on voting meanwhile.");
+  add("warn", status.not_approved && `This site does not train: ${status.not_approved}.`, "Read what it says and approve it, if you agree.", ["#/federation", "proposals"]);
+  add("warn", status.spoiled_reason && `The aggregate of round ${status.spoiled_round} was not taken over: ${status.spoiled_reason}.`, "The node went on from its own model. Look at the contributions of that round.");
+  for (const sign of status.not_learning) {
+    add("warn", `The model does not learn: ${sign}.`, "Look at the classes one by one; mend the data, or agree on other settings.", ["#/learning", "learning"]);
+  }
+  if (status.paused) add("off", "Training is paused here; this node goes on voting.", "Resume it in the settings.", ["#/settings", "settings"]);
+  if (status.stops_after !== null) add("off", `This node ends after round ${status.stops_after}.`, "Withdraw that in the settings.", ["#/settings", "settings"]);
+  return found;
+}
+
+function findClocks(status) {
+  return status.clocks_wrong.map((line) => ({
+    state: "warn",
+    what: `A clock is off: ${line}.`,
+    remedy: "Set it by NTP on that machine (chronyc tracking, timedatectl). Blocks of the future are held back.",
+  }));
+}
+
+function findEvidence(evidence) {
+  return evidence.slice(-3).map((one) => ({
+    state: "bad",
+    what: `${one.name} signed two different things for one ${one.slot} at height ${one.height}.`,
+    remedy: "Both are kept as evidence, and its contributions are refused. Ask who runs it, by voice.",
+  }));
+}
+
+function findRefusals(peers, events) {
+  const since = new Date(Date.now() - LAST_EVENTS_MS).toISOString();
+  const recent = events.filter((event) => event.kind === "rejected" && event.time > since);
+  const found = new Map();
+  for (const { data } of recent) {
+    const whose = data.author_name ?? data.miner_name ?? showId(data.block);
+    found.set(whose, { state: "warn", what: `Refused of ${whose} at height ${data.height}: ${data.reason}.`, remedy: "It was left out of the round here. Where it happens again, ask who runs it." });
+  }
+  for (const peer of peers) {
+    if (peer.banned_s !== null) found.set(peer.name, { state: "bad", what: `${peer.name} is banned for ${showSeconds(peer.banned_s)}: ${peer.banned_for === "hand" ? "by an operator" : "for what it sent"}.`, remedy: `fednode peers unban ${peer.name} ends it.` });
+  }
+  return [...found.values()].slice(0, 5);
+}
+
+function findStore(status) {
+  if (status.disk_free_bytes > LITTLE_DISK) return [];
+  return [{ state: "bad", what: `Only ${showBytes(status.disk_free_bytes)} are left on the disk.`, remedy: "Make room: a node whose disk is full stops signing." }];
+}
+
+function findVersions(members, status) {
+  const found = [];
+  if (status.upgrade) found.push({ state: "warn", what: status.upgrade, remedy: "" });
+  const others = members.members.filter((member) => member.version && member.version !== status.version);
+  if (others.length) {
+    const told = others.map((member) => `${member.name} ${member.version}`);
+    found.push({ state: "off", what: `Releases differ: ${list(told)}, here ${status.version}.`, remedy: "They go together for now; update when it suits you." });
+  }
+  return found;
+}
+
+function findWaiting({ status }) {
+  if (!status.unapproved_changes) return [];
+  const one = status.unapproved_changes === 1;
+  return [{ state: "off", what: `${plural(status.unapproved_changes, "change")} ${one ? "waits" : "wait"} for this site's answer.`, remedy: "Read what it does, then approve it or leave it.", link: ["#/federation", "proposals"] }];
+}
+

@@ -1,0 +1,158 @@
+// The federation: who decides, what waits for approval, and which runs there were.
+
+import { Act, ActHint, mayAct } from "../act.js";
+import { post } from "../api.js";
+import { html, useState } from "../lib.js";
+import { useLive, useRecord } from "../live.js";
+import { Awaited, Card, Empty, Facts, Note, Notes, State, Table, Title } from "../parts.js";
+import { KINDS, describeMember, describeOrigin, isDialOut, list, plural, showAhead, showBytes, showCount, showId, showNumber, showSeconds } from "../words.js";
+
+const PHASES = { running: "running", done: "its rounds are made", ended: "ended by a change", over: "another run followed" };
+
+export function FederationView() {
+  const live = useLive();
+  const { status, members, peers, proposals } = live.overview;
+  const up = members.members.filter((member) => member.alive).length;
+  return html`
+    <${Title}>${plural(members.members.length, "member")}, ${up} in sight; ${members.quorum} decide<//>
+    <${ActHint} />
+    <${Proposals} proposals=${proposals.proposals} status=${status} />
+    <${Members} members=${members} peers=${peers.peers} />
+    <${Runs} head=${live.head} status=${status} />`;
+}
+
+function Members({ members, peers }) {
+  const byId = new Map(peers.map((peer) => [peer.id, peer]));
+  const getPeer = (member) => byId.get(member.id);
+  return html`<${Card} title="Members" end=${html`<span>${members.min_contributions} contribute to a round at least</span>`}>
+    <${Table} label="members" rows=${members.members} getKey=${(member) => member.id} columns=${[
+      ["seat", (member) => member.seat, "number"],
+      ["name", (member) => html`${member.name} <code class="soft" title=${member.id}>${showId(member.id)}</code>`],
+      ["state", (member) => html`<${State} state=${describeMember(member, getPeer(member)).state}>${describeMember(member, getPeer(member)).word}${isDialOut(member) ? ", dials out" : ""}<//>`],
+      ["member since", describeOrigin],
+      ["height", (member) => showCount(member.height), "number"],
+      ["version", (member) => member.version ?? "–"],
+      ["clock", (member) => showAhead(member.clock_ahead_s)],
+      ["heard of", (member) => (member.me ? "–" : member.silent_s === null ? "never" : `${showSeconds(member.silent_s)} ago`)],
+      ["sent / received", (member) => (getPeer(member) ? `${showBytes(getPeer(member).bytes_sent)} / ${showBytes(getPeer(member).bytes_received)}` : "–")],
+      ["refused", (member) => describeRefused(getPeer(member)), "wide"],
+    ]} />
+    ${members.observers.length > 0 && html`<p class="small">Observers: ${list(members.observers.map((one) => `${one.name} (${one.alive ? "up" : "away"})`))}. They read, and decide nothing.</p>`}
+  <//>`;
+}
+
+function describeRefused(peer) {
+  if (!peer) return "–";
+  const told = Object.entries(peer.not_taken).map(([reason, count]) => `${reason.replaceAll("_", " ")} ${count}`);
+  if (peer.rejected) told.unshift(`${peer.rejected} against a rule`);
+  return told.join(", ") || "–";
+}
+
+function Proposals({ proposals, status }) {
+  return html`<${Card} title="Changes that wait">
+    ${proposals.length
+      ? proposals.map((one) => html`<${Proposal} key=${one.id} proposal=${one} status=${status} />`)
+      : html`<${Empty} title="No change waits for approval">What a member proposes shows here with what it does, until enough agree or its time is over.<//>`}
+  <//>`;
+}
+
+function Proposal({ proposal, status }) {
+  const name = KINDS[proposal.kind] ?? proposal.kind;
+  const trains = ["start_run", "set_rounds", "add_member"].includes(proposal.kind);
+  const signs = `yes to “${name}” by ${proposal.proposer}, change ${showId(proposal.id)}`;
+  return html`<article aria-label=${`${name} by ${proposal.proposer}`}>
+    <div class="row">
+      <h3>${name}, proposed by ${proposal.proposer} <code>${showId(proposal.id)}</code></h3>
+      ${proposal.approved_here ? html`<${State} state="ok">approved by this site<//>` : html`<${State} state="warn">not answered by this site<//>`}
+    </div>
+    ${proposal.note && html`<p>${proposal.note}</p>`}
+    <${Diff} differences=${proposal.differences} />
+    <${Facts} facts=${[
+      ["approved by", proposal.approvals.map((one) => (one.trains ? one.name : `${one.name} (does not train)`)).join(", ") || "nobody"],
+      ["lacks", describeMissing(proposal.missing)],
+      ["not answered", proposal.missing.unanswered.join(", ")],
+      ["open until", `height ${proposal.expires}; the chain is at ${proposal.height}`],
+    ]} />
+    ${proposal.warnings.length > 0 && html`<${Notes}>${proposal.warnings.map((text) => html`<${Note} state="warn" what=${text} />`)}<//>`}
+    ${!proposal.approved_here && html`<div class="row">
+      <${Act} label="Approve" isMain title="Approve this change?" text="This site says yes. Once enough members have, the change is in the next block." path="/approve" said=${{ change: proposal.id }} signs=${signs} status=${status}>
+        <${Diff} differences=${proposal.differences} />
+      <//>
+      ${trains && html`<${Act} label="Approve, without training here" title="Approve, and not train?" text="This site says yes, votes, and does not train." path="/approve" said=${{ change: proposal.id, no_train: true }} signs=${`${signs}, without training here`} status=${status} />`}
+    </div>`}
+  </article>`;
+}
+
+function Diff({ differences }) {
+  if (!differences.length) return null;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="what changes"><table class="diff">
+    <thead><tr><th scope="col">what</th><th scope="col">now</th><th scope="col">then</th></tr></thead>
+    <tbody>${differences.map((one) => html`<tr>
+      <td class="wide">${one.path}</td>
+      <td class="wide old">${one.old ?? ""}</td>
+      <td class="wide new">${one.new ?? ""}</td>
+    </tr>`)}</tbody>
+  </table></div>`;
+}
+
+function describeMissing(missing) {
+  const lacks = [];
+  if (missing.before) lacks.push(`${plural(missing.before, "more approval", "more approvals")} (${missing.quorum} decide)`);
+  if (missing.after) lacks.push(`${missing.after} more of those who will be members (${missing.quorum_after} decide)`);
+  if (missing.training) lacks.push(`${missing.training} more that will train`);
+  if (missing.readiness !== null) lacks.push(`the readiness of ${showId(missing.readiness)}`);
+  return lacks.join(", ") || "nothing: it will be in the next block";
+}
+
+function Runs({ head, status }) {
+  const found = useRecord("/runs", [head]);
+  return html`<${Card} title="Runs">
+    <${Awaited} found=${found}>${(record) => html`
+      <${Table} label="runs" rows=${record.runs.toReversed()} getKey=${(run) => run.number} columns=${[
+        ["run", (run) => run.number, "number"],
+        ["method", (run) => run.method],
+        ["model", (run) => run.model],
+        ["rounds", (run) => `${showCount(run.made)}${run.rounds ? ` of ${showCount(run.rounds)}` : ""}`, "number"],
+        ["state", (run) => PHASES[run.phase] ?? run.phase],
+        ["began", (run) => (run.began ? html`<a href=${`#/chain/${run.began}`}>height ${run.began}</a>` : "genesis")],
+        ["approved by", (run) => run.approvals.map((one) => one.name).join(", ") || "genesis", "wide"],
+        ["accuracy here", (run) => showNumber(run.accuracy), "number"],
+        ["note", (run) => run.note, "wide"],
+      ]} />
+      <${ProposeRounds} run=${record.runs.at(-1)} status=${status} />`}
+    <//>
+  <//>`;
+}
+
+// Two steps: what it would change, by a dry run, and then the signature.
+function ProposeRounds({ run, status }) {
+  const [draft, setDraft] = useState(null);
+  const [error, setError] = useState(null);
+  const onSubmit = (event) => {
+    event.preventDefault();
+    const given = new FormData(event.target);
+    const said = { kind: "set_rounds", terms: { rounds: Number(given.get("rounds")) }, note: given.get("note").trim() };
+    setError(null);
+    post("/propose", { ...said, dry_run: true }).then((proposal) => setDraft({ said, proposal }), setError);
+  };
+  if (draft) {
+    return html`<article aria-label="a proposal">
+      <h3>What you are about to propose</h3>
+      <${Diff} differences=${draft.proposal.differences} />
+      ${draft.proposal.warnings.length > 0 && html`<${Notes}>${draft.proposal.warnings.map((text) => html`<${Note} state="warn" what=${text} />`)}<//>`}
+      <div class="row">
+        <button onClick=${() => setDraft(null)}>Back</button>
+        <${Act} label="Propose" isMain title="Propose this change?" text="Every member is asked. This site's yes goes along with it." path="/propose" said=${draft.said}
+          signs=${`“set rounds” to ${draft.said.terms.rounds}, and yes to it`} status=${status} onDone=${() => setDraft(null)}>
+          <${Diff} differences=${draft.proposal.differences} />
+        <//>
+      </div>
+    </article>`;
+  }
+  return html`<form class="row" onSubmit=${onSubmit} aria-label="propose rounds">
+    <label>rounds of run ${run.number} <input name="rounds" type="number" min="1" max="1000000" required value=${run.rounds || run.made} /></label>
+    <label>note, on the chain with it <input name="note" maxlength="500" size="32" /></label>
+    <button disabled=${!mayAct()}>Propose rounds…</button>
+    ${error && html`<${State} state="bad">${error.message}<//>`}
+  </form>`;
+}

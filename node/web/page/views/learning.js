@@ -1,0 +1,151 @@
+// Learning: before and after the exchange, beside training alone; class by class, with intervals; and run beside run.
+
+import { html, useMemo, useState } from "../lib.js";
+import { useLive, useRecord } from "../live.js";
+import { Chart } from "../chart.js";
+import { Card, Empty, Facts, Figures, Matrix, Note, Notes, Table, Title } from "../parts.js";
+import { MEASURES, getMain, plural, showNumber, showSeconds } from "../words.js";
+
+const SHARES = ["accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "average_precision"];
+const MAX_CONFUSED = 40;
+
+export function LearningView() {
+  const live = useLive();
+  const { status } = live.overview;
+  const measures = status.measures;
+  if (!measures) {
+    return html`<${Title}>Learning<//>
+      <${Card} label="learning"><${Empty} title="No round was measured here yet">This node measures each round that it trains in, on its own test samples.<//><//>`;
+  }
+  return html`
+    <${Title}>${describe(status, measures)}<//>
+    ${status.not_learning.length > 0 && html`<${Notes} label="signs">
+      ${status.not_learning.map((sign) => html`<${Note} state="warn" what=${sign} remedy="Look at the classes below: one that is never given shows as a column of zeros." />`)}
+    <//>`}
+    <${History} points=${live.history.points} measures=${measures} hasAlone=${Boolean(status.alone?.measures)} />
+    <div class="grid">
+      <${Summary} status=${status} measures=${measures} />
+      <${Alone} alone=${status.alone} measures=${measures} />
+      <${Classes} classes=${measures.classes} />
+      <${Confusion} classes=${measures.classes} />
+      <${RunsBeside} points=${live.history.points} />
+    </div>`;
+}
+
+function describe(status, measures) {
+  const name = getMain(measures.summary);
+  const told = `${MEASURES[name] ?? name} ${showNumber(measures.summary[name], 3)} on ${plural(measures.num_samples, "own test sample")}`;
+  return `${told[0].toUpperCase()}${told.slice(1)}, after round ${status.measured_round}`;
+}
+
+function History({ points, measures, hasAlone }) {
+  const options = ["accuracy", "loss", ...Object.keys(measures.summary).filter((name) => name !== "accuracy" && name !== "loss")];
+  const [chosen, setChosen] = useState("accuracy");
+  const isKept = chosen === "loss" || (chosen === "accuracy" && !hasAlone);
+  const head = points.length ? points.at(-1).height : 0;
+  const asked = [...(chosen === "accuracy" ? ["accuracy", "local_accuracy"] : [`measures.${chosen}`]), ...(hasAlone ? [`alone.${chosen}`] : [])];
+  const found = useRecord(isKept ? null : `/metrics?max_points=2000&${asked.map((name) => `series=${name}`).join("&")}`, [head]);
+  const used = isKept ? points : (found.record?.rounds ?? []);
+  const x = useMemo(() => used.map((point) => point.height), [used]);
+  const series = useMemo(() => makeSeries(used, chosen, hasAlone), [used, chosen, hasAlone]);
+  return html`<${Card} title="Round by round" end=${html`<label>measure <select value=${chosen} onChange=${(event) => setChosen(event.target.value)}>
+      ${options.map((name) => html`<option value=${name}>${MEASURES[name] ?? name}</option>`)}
+    </select></label>`}>
+    ${found.error && !isKept ? html`<${Notes}><${Note} state="off" what=${found.error.message} /><//>` : html`
+    <${Chart} key=${chosen} label=${`${MEASURES[chosen] ?? chosen} by height`} x=${x} series=${series} range=${SHARES.includes(chosen) ? [0, 1.02] : undefined} xLabel="height" name=${chosen} />`}
+  <//>`;
+}
+
+function makeSeries(points, chosen, hasAlone) {
+  const read = (label, name) => ({ label, values: points.map((point) => point.values[name] ?? null) });
+  if (chosen === "loss") return [read("loss in training", "loss")];
+  const alone = hasAlone ? [read("trained alone", `alone.${chosen}`)] : [];
+  if (chosen === "accuracy") return [read("after the exchange", "accuracy"), read("before it", "local_accuracy"), ...alone];
+  return [read(MEASURES[chosen] ?? chosen, `measures.${chosen}`), ...alone];
+}
+
+function showInterval(interval) {
+  return interval ? `${interval.low.toFixed(3)} to ${interval.high.toFixed(3)}` : "–";
+}
+
+function Summary({ status, measures }) {
+  const rows = Object.entries(measures.summary);
+  return html`<${Card} title="What the answers are worth" wide="w6" end=${html`<span>${plural(measures.num_samples, "sample")}</span>`}>
+    <${Table} label="measures" rows=${rows} columns=${[
+      ["measure", ([name]) => MEASURES[name] ?? name],
+      ["value", ([, value]) => showNumber(value), "number"],
+      ["95 % interval", ([name]) => showInterval(measures.intervals[name])],
+    ]} />
+    ${status.statistics && html`<p class="small soft">Samples are normalised by agreed statistics: ${status.statistics}.</p>`}
+  <//>`;
+}
+
+function Alone({ alone, measures }) {
+  if (!alone) {
+    return html`<${Card} title="Beside training alone" wide="w6">
+      <${Empty} title="Nothing to compare with"><code>training.compare_local: true</code> in this node's configuration also trains the same model on its own samples only, and shows what the federation adds.<//>
+    <//>`;
+  }
+  const name = getMain(measures.summary);
+  const other = alone.measures?.summary[name] ?? null;
+  const here = measures.summary[name];
+  return html`<${Card} title="Beside training alone" wide="w6">
+    <${Figures} figures=${[
+      [`${MEASURES[name] ?? name} together`, showNumber(here, 3)],
+      ["alone", showNumber(other, 3)],
+      ["difference", other === null ? "–" : `${here >= other ? "+" : "−"}${Math.abs(here - other).toFixed(3)}`],
+    ]} />
+    <${Facts} facts=${[
+      ["rounds alone", alone.rounds],
+      ["lags by", alone.owed_steps ? plural(alone.owed_steps, "step") : null],
+      ["CPU taken", showSeconds(alone.seconds)],
+      ["ended", alone.failure],
+    ]} />
+  <//>`;
+}
+
+function Classes({ classes }) {
+  if (!classes.length) return null;
+  const names = ["sensitivity", "specificity", "precision", "f1", "auc"].filter((name) => classes.some((one) => name in one.values));
+  const used = names.length ? names : Object.keys(classes[0].values);
+  return html`<${Card} title="Class by class">
+    <${Table} label="classes" rows=${classes} getKey=${(one) => one.class} columns=${[
+      ["class", (one) => one.class, "wide"],
+      ["samples", (one) => one.num_samples, "number"],
+      ["given", (one) => one.num_given, "number"],
+      ...used.flatMap((name) => [
+        [MEASURES[name] ?? name, (one) => showNumber(one.values[name], 3), "number"],
+        ...(classes.some((one) => one.intervals[name]) ? [["95 %", (one) => html`<span class="soft">${showInterval(one.intervals[name])}</span>`]] : []),
+      ]),
+    ]} />
+  <//>`;
+}
+
+function Confusion({ classes }) {
+  if (!classes.length || classes.length > MAX_CONFUSED || !classes.every((one) => one.given.length === classes.length)) return null;
+  const held = classes.filter((one) => one.num_samples > 0 || one.num_given > 0);
+  const at = held.map((one) => classes.indexOf(one));
+  return html`<${Card} title="Confusion: true class by given class" wide="w6">
+    <${Matrix} label="confusion matrix" corner="true \\ given" diagonal rows=${held.map((one) => one.class)} columns=${held.map((one) => one.class)}
+      values=${held.map((one) => at.map((i) => one.given[i]))} />
+    <p class="small soft">Only classes that this site has, or that were given.</p>
+  <//>`;
+}
+
+function RunsBeside({ points }) {
+  const runs = useMemo(() => [...new Set(points.map((point) => point.run))].slice(-3), [points]);
+  const x = useMemo(() => [...new Set(points.map((point) => point.round))].sort((a, b) => a - b), [points]);
+  const series = useMemo(
+    () =>
+      runs.map((run) => {
+        const values = new Map(points.filter((point) => point.run === run).map((point) => [point.round, point.values.accuracy ?? null]));
+        return { label: `run ${run}`, values: x.map((round) => values.get(round) ?? null) };
+      }),
+    [points, runs, x],
+  );
+  return html`<${Card} title="Run beside run" wide="w6">
+    ${runs.length < 2
+      ? html`<${Empty} title=${`Run ${runs[0] ?? 1} is the only one so far`}>The next run shows here beside it, round by round.<//>`
+      : html`<${Chart} label="Accuracy of the newest runs by round" x=${x} series=${series} range=${[0, 1.02]} name="runs" />`}
+  <//>`;
+}

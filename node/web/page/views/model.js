@@ -1,0 +1,111 @@
+// Model and data: what this site's samples are, a prediction of a dropped file, and the model to take along.
+
+import { download, getRole, postFile } from "../api.js";
+import { html, useState } from "../lib.js";
+import { useLive, useRecord } from "../live.js";
+import { Awaited, Bars, Card, Empty, Facts, Note, Notes, Table, Title } from "../parts.js";
+import { plural, showBytes, showCount, showNumber } from "../words.js";
+
+const MAX_SHOWN = 50;
+
+export function ModelView() {
+  const live = useLive();
+  const { status } = live.overview;
+  const model = useRecord("/model", [live.head]);
+  return html`
+    <${Title}>${status.num_train === null ? "Model and data" : `${showCount(status.num_train)} samples to train on, ${showCount(status.num_test)} to test on`}<//>
+    <div class="grid">
+      <${Samples} measures=${status.measures} />
+      <${Predict} />
+      <${ModelCard} found=${model} status=${status} />
+      <${Arrays} found=${model} />
+    </div>`;
+}
+
+function Samples({ measures }) {
+  const rows = (measures?.classes ?? []).map((one) => [one.class, one.num_samples]);
+  return html`<${Card} title="Own test samples by class" wide="w6" end=${html`<span>stays here</span>`}>
+    ${rows.length ? html`<${Bars} rows=${rows} show=${showCount} />` : html`<${Empty} title="Not known yet">It shows once a round was measured.<//>`}
+    <p class="small soft"><code>fednode data stats</code> tells the same of the training samples. None of it is sent to anybody.</p>
+  <//>`;
+}
+
+function Predict() {
+  const [isOver, setOver] = useState(false);
+  const [found, setFound] = useState(null);
+  const take = (file) => {
+    if (!file) return;
+    setFound({ name: file.name });
+    postFile(`/predict?name=${encodeURIComponent(file.name)}`, file).then(
+      (record) => setFound({ name: file.name, record }),
+      (error) => setFound({ name: file.name, error }),
+    );
+  };
+  if (!getRole()) {
+    return html`<${Card} title="Ask the model" wide="w6"><${Empty} title="A key is needed to ask">Run <code>fednode open</code> where the node runs, or <code>fednode predict FILE</code> there.<//><//>`;
+  }
+  return html`<${Card} title="Ask the model" wide="w6">
+    <div class="drop ${isOver ? "over" : ""}"
+      onDragOver=${(event) => { event.preventDefault(); setOver(true); }}
+      onDragLeave=${() => setOver(false)}
+      onDrop=${(event) => { event.preventDefault(); setOver(false); take(event.dataTransfer.files[0]); }}>
+      <span>Drop an npz, a csv or an image here, or</span>
+      <label>choose a file <input type="file" accept=".npz,.csv,image/*" onChange=${(event) => take(event.target.files[0])} /></label>
+      <span class="small">It goes to this node and no further.</span>
+    </div>
+    <div aria-live="polite">
+      ${found && !found.record && !found.error && html`<p class="soft">Asking about ${found.name} …</p>`}
+      ${found?.error && html`<${Notes}><${Note} state="bad" what=${found.error.message} /><//>`}
+      ${found?.record && html`<${Answers} record=${found.record} />`}
+    </div>
+  <//>`;
+}
+
+function Answers({ record }) {
+  const rows = record.predictions.slice(0, MAX_SHOWN).map((one, i) => ({ one, i, alone: record.alone[i] }));
+  const isValues = rows.some(({ one }) => one.values.length > 0);
+  return html`
+    <p class="small">${plural(record.predictions.length, "answer")} of the model after round ${record.applied_round} of run ${record.run}${record.predictions.length > MAX_SHOWN ? `, the first ${MAX_SHOWN}` : ""}. It is no diagnosis.</p>
+    <${Table} label="answers" rows=${rows} columns=${[
+      ["sample", ({ i }) => i, "number"],
+      ...(isValues
+        ? [["values", ({ one }) => one.values.map((value) => `${value.target} ${showNumber(value.value, 3)}`).join(", "), "wide"]]
+        : [
+            ["class", ({ one }) => one.class || one.labels.map((label) => label.class).join(", ") || "–", "wide"],
+            ["probability", ({ one }) => showNumber(one.probability, 3), "number"],
+            ["next", ({ one }) => one.top.slice(1, 3).map((next) => `${next.class} ${showNumber(next.probability, 3)}`).join(", "), "wide"],
+          ]),
+      ...(record.alone.length ? [["alone", ({ alone }) => alone?.class || "–"]] : []),
+    ]} />`;
+}
+
+function ModelCard({ found, status }) {
+  return html`<${Card} title="Model card" wide="w6">
+    <${Awaited} found=${found}>${(model) => html`
+      <${Facts} facts=${[
+        ["after", `round ${model.applied_round} of run ${model.run}`],
+        ["federation", `${model.chain_name} (${model.chain_id.slice(0, 8)})`],
+        ["method", model.method],
+        ["network", JSON.parse(model.model).name],
+        ["task", model.task],
+        ["classes", model.classes.join(", ")],
+        ["numbers", showCount(model.numbers)],
+        ["file", showBytes(model.bytes)],
+        ["SHA-256", html`<code>${model.sha256}</code>`],
+        ["trained on", status.device],
+      ]} />
+      <button onClick=${() => download("/model/file", `${status.name}-round-${model.applied_round}.safetensors`)}>Download as safetensors</button>`}
+    <//>
+  <//>`;
+}
+
+function Arrays({ found }) {
+  if (!found.record) return null;
+  return html`<${Card} title="Arrays in it" wide="w6">
+    <${Table} label="arrays" rows=${found.record.arrays} getKey=${(array) => array.name} columns=${[
+      ["name", (array) => html`<code>${array.name}</code>`],
+      ["type", (array) => array.dtype],
+      ["shape", (array) => array.shape.join(" × ") || "scalar"],
+    ]} />
+  <//>`;
+}

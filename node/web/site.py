@@ -1,0 +1,137 @@
+"""The site of a node: its page and `/api/v1/`, as routes for the HTTP server that runs already."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from chain.errors import ChainError
+from node.admin.predictor import NotInTime, NotReady, TooManyPredictions
+from node.errors import (
+    ChangeRefused,
+    InvalidRequest,
+    NodeError,
+    NodeUnreachable,
+    NotFound,
+    PermissionRefused,
+)
+from node.finite import to_finite
+from node.web.endpoint import Endpoint
+from node.web.files import PageFiles
+from node.web.guard import Guard, SafetyHeaders, Unauthenticated
+from node.web.openapi import write_openapi
+from node.web.shared import SharedAnswers
+
+log = logging.getLogger(__name__)
+
+API = "/api/v1"
+MAX_ERROR_CHARS = 2000
+
+_CODES: Mapping[type[Exception], int] = {
+    Unauthenticated: 401,
+    PermissionRefused: 403,
+    InvalidRequest: 400,
+    NotFound: 404,
+    ChangeRefused: 409,
+    TooManyPredictions: 429,
+    NotReady: 503,
+    NotInTime: 504,
+    NodeUnreachable: 502,
+}
+
+
+class Site:
+    """Serves `endpoints` to callers whom `guard` lets through, and the page. `closed` is set when the node stops
+    serving."""
+
+    def __init__(
+        self, endpoints: Sequence[Endpoint], guard: Guard, shared: SharedAnswers, closed: asyncio.Event
+    ) -> None:
+        self._endpoints = endpoints
+        self._guard = guard
+        self._shared = shared
+        self._closed = closed
+        self._files = PageFiles()
+        self._openapi = json.dumps(write_openapi(endpoints)).encode()
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        below = [Route(one.path, self._make_answer(one), methods=[one.method]) for one in self._endpoints]
+        below += [Route("/openapi.json", self._answer_openapi), Route("/{path:path}", self._answer_unknown)]
+        page = [Route("/", self._files.answer), Route("/{path:path}", self._files.answer)]
+        safe = [Middleware(SafetyHeaders)]
+        return [Mount(API, routes=below, middleware=safe), Mount("/", routes=page, middleware=safe)]
+
+    def close(self) -> None:
+        self._closed.set()
+
+    # ---- answers
+
+    def _make_answer(self, endpoint: Endpoint) -> Any:
+        async def answer(request: Request) -> Response:
+            try:
+                self._guard.check(request, endpoint.method, endpoint.role)
+                return await self._answer(endpoint, request)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            except Exception as error:  # noqa: BLE001 (the edge: what goes wrong here ends no daemon)
+                return _refuse(error)
+
+        async def open_session(request: Request) -> Response:
+            """Whoever comes to exchange a key has no other."""
+            try:
+                self._guard.check_origin(request)
+                return _send(_encode(await endpoint.answer(request)))
+            except Exception as error:  # noqa: BLE001 (the edge)
+                return _refuse(error)
+
+        return open_session if endpoint.is_door else answer
+
+    async def _answer(self, endpoint: Endpoint, request: Request) -> Response:
+        if endpoint.is_stream:
+            response: Response = await endpoint.answer(request)
+            return response
+        if endpoint.method == "POST":
+            try:
+                return _send(_encode(await endpoint.answer(request)))
+            finally:
+                self._shared.clear()
+
+        async def make() -> bytes:
+            return _encode(await endpoint.answer(request))
+
+        return _send(await self._shared.get(f"{request.url.path}?{request.url.query}", make))
+
+    async def _answer_openapi(self, request: Request) -> Response:
+        return _send(self._openapi)
+
+    async def _answer_unknown(self, request: Request) -> Response:
+        return JSONResponse({"error": "no such record; /api/v1/openapi.json lists them"}, 404)
+
+
+def _encode(record: Any) -> bytes:
+    return json.dumps(to_finite(record), allow_nan=False).encode()
+
+
+def _send(data: bytes) -> Response:
+    return Response(data, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def _refuse(error: Exception) -> Response:
+    """The one place where our errors become HTTP's."""
+    code, text = next((code for kind, code in _CODES.items() if isinstance(error, kind)), 500), str(error)
+    if not isinstance(error, NodeError | ChainError):
+        log.error("an answer over HTTP failed", exc_info=error)
+        text = f"{type(error).__name__}; the node's log says more"
+    headers = {"Cache-Control": "no-store"}
+    if code == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse({"error": text[:MAX_ERROR_CHARS]}, code, headers)

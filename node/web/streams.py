@@ -1,0 +1,185 @@
+"""The streams of a node over HTTP: events as they come, the course of an audit, the blocks of the chain, and the model.
+
+Events are server-sent: each has the cursor of WatchEvents as its id, so that an EventSource that was cut off goes on
+behind the last one it has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from chain.audit import ExportFrames
+from node.admin.json_view import to_json
+from node.admin.view import NodeView
+from node.errors import NodeError
+from node.finite import to_finite
+from node.pb import admin_pb2 as pb
+from node.web.endpoint import Endpoint, Parameter, read_flag, read_whole
+
+MAX_STREAMS = 24  # that follow events at a time; a page that gets none asks now and then
+MAX_AUDITS = 4  # that run or wait
+BATCH_S = 0.2  # between two writes to a page, however much happens
+QUIET_S = 15.0  # after which a comment shows that the connection stands
+RETRY_MS = 2000
+MAX_BATCH = 256
+
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_EVENTS, _BYTES = "text/event-stream", "application/octet-stream"
+
+
+class Streams:
+    """Those of one node. `closed` ends the streams that would not end by themselves."""
+
+    def __init__(self, view: NodeView, chain_id: bytes, closed: asyncio.Event) -> None:
+        self._view = view
+        self._chain_id = chain_id
+        self._closed = closed
+        self._num_streams = 0
+        self._num_audits = 0
+
+    def list_endpoints(self) -> Sequence[Endpoint]:
+        kinds = Parameter("kinds", "string", "A kind of event; all kinds without any.", is_repeated=True)
+        since = Parameter("since", "string", "A cursor to go on behind; else the `Last-Event-ID` of the request.")
+        first = Parameter("from", "integer", "The first height.")
+        last = Parameter("to", "integer", "The last height; the head unless told otherwise.")
+        deep = Parameter("deep", "boolean", "Also recompute every aggregate whose blobs are held.")
+        return (
+            Endpoint("/events", "As `fednode chain watch`.", self._follow, pb.Event, (kinds, since), media=_EVENTS),
+            Endpoint(
+                "/verify", "As `fednode chain verify`.", self._verify, pb.VerifyUpdate, (first, deep), media=_EVENTS
+            ),
+            Endpoint(
+                "/export",
+                "Finalised blocks, in a file as `fednode chain export` writes it.",
+                self._export,
+                {"type": "string", "format": "binary"},
+                (first, last),
+                media=_BYTES,
+            ),
+            Endpoint(
+                "/model/file",
+                "The model as safetensors, as `fednode model export` writes it.",
+                self._export_model,
+                {"type": "string", "format": "binary"},
+                media=_BYTES,
+            ),
+        )
+
+    # ---- events
+
+    async def _follow(self, request: Request) -> Response:
+        if self._num_streams >= MAX_STREAMS:
+            return refuse_busy(f"expected at most {MAX_STREAMS} streams of events at a time; ask for /overview")
+        since = request.query_params.get("since") or request.headers.get("last-event-id", "")
+        kinds = request.query_params.getlist("kinds")
+        self._view.read_start(kinds, since)  # or what is wrong with them would come too late to be said
+        events = self._view.watch(kinds, since)
+        return StreamingResponse(self._write_events(events), media_type=_EVENTS, headers=_HEADERS)
+
+    async def _write_events(self, events: AsyncGenerator[pb.Event, None]) -> AsyncIterator[bytes]:
+        """What has come in the meantime, a few times a second at most."""
+        self._num_streams += 1
+        queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_BATCH)
+        reading = asyncio.create_task(_read_into(queue, events), name="page events")
+        closing = asyncio.create_task(self._closed.wait(), name="page closing")
+        try:
+            yield f"retry: {RETRY_MS}\n\n".encode()
+            while not closing.done() and not (reading.done() and queue.empty()):
+                getting = asyncio.create_task(queue.get())
+                done, _ = await asyncio.wait(
+                    {getting, closing, reading}, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if getting not in done:
+                    getting.cancel()
+                    await asyncio.wait({getting})
+                    if not done:
+                        yield b":\n\n"
+                    continue
+                await asyncio.sleep(BATCH_S)
+                yield b"".join([getting.result(), *_take_all(queue)])
+        finally:
+            self._num_streams -= 1
+            for task in (reading, closing):
+                task.cancel()
+            await asyncio.wait({reading, closing})
+
+    # ---- the chain
+
+    async def _verify(self, request: Request) -> Response:
+        if self._num_audits >= MAX_AUDITS:
+            return refuse_busy("other audits of this chain run already; ask again")
+        first, deep = read_whole(request, "from", 0) or 0, read_flag(request, "deep")
+        updates = self._view.verify(first, deep=deep, require_all=False)
+        return StreamingResponse(self._write_audit(updates), media_type=_EVENTS, headers=_HEADERS)
+
+    async def _write_audit(self, updates: AsyncGenerator[pb.VerifyUpdate, None]) -> AsyncIterator[bytes]:
+        self._num_audits += 1
+        try:
+            async with aclosing(updates):
+                async for update in updates:
+                    yield write_event("update", to_json(update))
+                    if self._closed.is_set():
+                        return
+        except NodeError as error:
+            yield write_event("refused", {"error": str(error)})
+        finally:
+            self._num_audits -= 1
+
+    async def _export(self, request: Request) -> Response:
+        first = read_whole(request, "from", 0) or 0
+        blocks = self._view.export(first, read_whole(request, "to"))
+        begun = await anext(blocks)  # which says what is wrong with what was asked
+
+        async def write() -> AsyncIterator[bytes]:
+            frames = ExportFrames(self._chain_id, first)
+            async with aclosing(blocks):
+                yield frames.write_head() + frames.write_block(begun.block, begun.certificate)
+                async for block in blocks:
+                    yield frames.write_block(block.block, block.certificate)
+            yield frames.write_end()
+
+        return StreamingResponse(write(), media_type=_BYTES, headers=_name_file("chain.fednode"))
+
+    async def _export_model(self, request: Request) -> Response:
+        model = await self._view.read_model()
+
+        async def write() -> AsyncIterator[bytes]:
+            for message in model.to_messages():
+                if message.WhichOneof("chunk") == "data":
+                    yield message.data
+
+        return StreamingResponse(write(), media_type=_BYTES, headers=_name_file("model.safetensors"))
+
+
+async def _read_into(queue: asyncio.Queue[bytes], events: AsyncGenerator[pb.Event, None]) -> None:
+    """Until the node has nothing more to tell. A page too slow for the queue misses what the log of events drops."""
+    async with aclosing(events):
+        async for event in events:
+            record = to_json(event)
+            record["data"] = json.loads(event.data)
+            await queue.put(write_event(event.kind, record, event.cursor))
+
+
+def _take_all(queue: asyncio.Queue[bytes]) -> list[bytes]:
+    return [queue.get_nowait() for _ in range(queue.qsize())]
+
+
+def write_event(kind: str, record: dict[str, Any], cursor: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = f"event: {kind}\n" if cursor is None else f"id: {cursor}\nevent: {kind}\n"
+    return f"{head}data: {json.dumps(to_finite(record), allow_nan=False)}\n\n".encode()
+
+
+def refuse_busy(text: str) -> Response:
+    return JSONResponse({"error": text}, 503, {"Retry-After": "5"})
+
+
+def _name_file(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}

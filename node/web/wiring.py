@@ -1,0 +1,55 @@
+"""Wiring: makes the site of one node from the parts of its control plane."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from node.admin.page_keys import PageKeys
+from node.admin.predictor import Predictor
+from node.admin.round_control import Control
+from node.admin.stored_chain import StoredChain
+from node.admin.tokens import Tokens
+from node.admin.view import NodeView
+from node.clock import Clock
+from node.telemetry.http_token import HttpToken
+from node.web.acting import Acting
+from node.web.endpoint import Endpoint
+from node.web.guard import Guard
+from node.web.openapi import write_openapi
+from node.web.reading import Reading
+from node.web.shared import SharedAnswers
+from node.web.site import Site
+from node.web.streams import Streams
+
+
+def make_site(
+    view: NodeView,
+    control: Control,
+    predictor: Predictor,
+    chain: StoredChain,
+    *,
+    keys: PageKeys,
+    tokens: Tokens,
+    shown: HttpToken,
+    origins: Mapping[str, str],
+    clock: Clock,
+) -> Site:
+    closed = asyncio.Event()
+    reading, streams = Reading(view, control.changes, chain, origins), Streams(view, chain.genesis.chain_id, closed)
+    endpoints = list_endpoints(reading, streams, Acting(control, predictor, chain, keys))
+    return Site(endpoints, Guard(keys, tokens, shown), SharedAnswers(clock), closed)
+
+
+def describe_api() -> dict[str, Any]:
+    """The OpenAPI document, which is the same of every node."""
+    nobody = cast(Any, None)  # nothing is asked
+    reading, streams = Reading(nobody, nobody, nobody, {}), Streams(nobody, b"", nobody)
+    return write_openapi(list_endpoints(reading, streams, Acting(nobody, nobody, nobody, nobody)))
+
+
+def list_endpoints(reading: Reading, streams: Streams, acting: Acting) -> Sequence[Endpoint]:
+    """All of them; what is more particular comes first."""
+    found = [*streams.list_endpoints(), *reading.list_endpoints(), *acting.list_endpoints()]
+    return sorted(found, key=lambda one: ("{" in one.path, -one.path.count("/")))

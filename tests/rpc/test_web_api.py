@@ -1,0 +1,306 @@
+"""A running node's records over HTTP: the same as over the admin socket, for whoever may ask, and acting for few."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chain.audit import read_export
+from node.admin.json_view import show_block, to_json
+from node.admin.page_keys import OPEN_S, PageKeys
+from node.admin.tokens import Role
+from node.pb import admin_pb2 as pb
+from node.web import shared, streams
+from node.web.wiring import describe_api
+from support.federation.asked_over_http import CALL_S, Served, serving_page
+
+API = "/api/v1"
+MOVING = {"time", "uptime_s", "silent_s", "bytes_sent", "bytes_received", "messages_sent", "messages_received"}
+MOVING |= {"batches_sent", "hashes", "database_bytes", "disk_free_bytes", "clock_ahead_s", "credit"}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "AGE_S", -1.0)
+
+
+def still(record: Any) -> Any:
+    """Without what is another at each look."""
+    if isinstance(record, dict):
+        return {key: still(value) for key, value in record.items() if key not in MOVING}
+    return [still(each) for each in record] if isinstance(record, list) else record
+
+
+async def test_each_record_is_that_of_the_admin_socket(tmp_path: Path) -> None:
+    async with serving_page(tmp_path, rounds=3) as page:
+        await page.one.net.wait_for_height(3)
+        await page.one.net.wait_for(lambda: page.one.context.store.get_round(3) is not None, "the last record")
+        ask = page.one.ask
+        expected = {
+            "/status": to_json(await ask(lambda node: node.get_status())),
+            "/members": to_json(await ask(lambda node: node.list_members())),
+            "/proposals": {"proposals": []},
+            "/chain?limit=2": {"blocks": [to_json(one) for one in await ask(_list_two)], "next": 1},
+            "/chain/2": show_block(await ask(lambda node: node.get_block(2))),
+            "/chain/head?payloads=true": show_block(await ask(lambda node: node.get_head(include_payloads=True))),
+            "/rounds/3": to_json(await ask(lambda node: node.get_round(3))),
+            "/rounds/head": to_json(await ask(lambda node: node.get_round(3))),
+            "/metrics?series=accuracy": to_json(
+                await ask(lambda node: node.query_metrics(pb.QueryMetricsRequest(series=["accuracy"])))
+            ),
+            "/runs": {"runs": [to_json(one) for one in await ask(lambda node: node.list_runs())]},
+            "/runs/0": to_json((await ask(lambda node: node.list_runs(0)))[0]),
+            "/evidence": {"evidence": []},
+        }
+        for path, record in expected.items():
+            answer = await page.get(API + path)
+            assert (answer.code, still(answer.json)) == (200, still(record)), path
+        overview = (await page.get(f"{API}/overview")).json
+        assert still(overview["status"]) == still(expected["/status"])
+        assert [peer["name"] for peer in overview["peers"]["peers"]] == ["node1", "node2"]
+        shown = (await page.get(f"{API}/config")).json
+        assert (shown["config"]["node"]["name"], shown["origins"]) == ("hospital-a", {"node.name": "node.yaml:3:3"})
+        assert shown["config"]["node"]["identity_key_file"] == "(redacted)"
+
+
+def _list_two(node: Any) -> Any:
+    return node.list_blocks(None, 2, reverse=False).blocks
+
+
+async def test_every_record_has_the_fields_that_openapi_says(tmp_path: Path) -> None:
+    document = describe_api()
+    schemas = document["components"]["schemas"]
+    async with serving_page(tmp_path, rounds=2) as page:
+        await page.one.net.wait_for_height(2)
+        assert (await page.get(f"{API}/openapi.json")).json == document
+        for path, said in document["paths"].items():
+            filled = path.replace("{height}", "1").replace("{which}", "1").replace("{run}", "1")
+            if "get" not in said or "{" in filled or filled in ("/compare", "/model", "/model/file"):
+                continue
+            [(media, content)] = said["get"]["responses"]["200"]["content"].items()
+            if media != "application/json":
+                continue
+            record = (await page.get(API + filled)).json
+            expect_fields(record, content["schema"], schemas, path)
+
+
+def expect_fields(record: Any, schema: Any, schemas: Any, place: str) -> None:
+    """The same keys all the way down."""
+    if record is None:
+        return
+    if "anyOf" in schema:
+        schema = schema["anyOf"][0]
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
+    if schema.get("type") == "array":
+        for each in record:
+            expect_fields(each, schema["items"], schemas, place)
+    elif "properties" in schema:
+        assert [*record] == [*schema["properties"]], place
+        for key, below in schema["properties"].items():
+            expect_fields(record[key], below, schemas, f"{place} {key}")
+
+
+async def test_a_block_is_given_as_it_was_hashed_and_signed(tmp_path: Path) -> None:
+    async with serving_page(tmp_path, rounds=1) as page:
+        await page.one.net.wait_for_height(1)
+        given = (await page.get(f"{API}/chain/1/bytes")).json
+        stored = page.one.context.store.get_block_bytes(1)
+        assert stored is not None
+        assert (base64.b64decode(given["block"]), base64.b64decode(given["certificate"])) == stored
+        assert given["chain_id"] == page.one.context.genesis.chain_id.hex()
+        assert {member["name"] for member in given["members"]} == {"node0", "node1", "node2"}
+        sealed = b"fn1.seal".ljust(16, b"\0") + bytes.fromhex(given["chain_id"]) + stored[0][:194]
+        seal = hashlib.sha256(sealed).digest()
+        assert hashlib.sha256(seal + stored[0][194:202]).hexdigest() == (await page.get(f"{API}/chain/1")).json["id"]
+        exported = (await page.get(f"{API}/export?from=0&to=1")).body
+        heights = [height for height, _, _ in read_export(io.BytesIO(exported), page.one.context.genesis.chain_id)]
+        assert heights == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "said"),
+    [
+        ("/chain/99", 404, "the chain ends"),
+        ("/chain/abc", 400, "height: expected a whole number"),
+        ("/chain/99999999999999999999", 400, "expected a whole number"),
+        ("/chain?limit=-1", 400, "limit: expected a whole number"),
+        ("/chain?limit=99999999999", 400, "limit: expected less than 2^32"),
+        ("/chain/1?payloads=yes", 400, "payloads: expected true or false"),
+        ("/metrics?series=nonsense", 400, "nonsense"),
+        ("/events?kinds=nonsense", 400, "nonsense"),
+        ("/events?since=nonsense", 400, "cursor"),
+        ("/nothing", 404, "no such record"),
+        ("/runs/7", 404, "run 7"),
+    ],
+)
+async def test_what_is_not_there_or_not_asked_well_is_said(tmp_path: Path, path: str, code: int, said: str) -> None:
+    async with serving_page(tmp_path, rounds=1) as page:
+        await page.one.net.wait_for_height(1)
+        answer = await page.get(API + path)
+        assert answer.code == code
+        assert said in answer.json["error"]
+
+
+async def test_every_answer_keeps_a_browser_from_more(tmp_path: Path) -> None:
+    async with serving_page(tmp_path, rounds=1) as page:
+        for path in ("/", "/style.css", f"{API}/status", f"{API}/nothing", "/nothing"):
+            headers = (await page.get(path)).headers
+            assert "default-src 'self'" in headers["content-security-policy"], path
+            assert (headers["x-frame-options"], headers["x-content-type-options"]) == ("DENY", "nosniff")
+            assert not {"set-cookie", "access-control-allow-origin"} & headers.keys()
+        assert (await page.get(f"{API}/status", Host="evil.example")).code == 421
+        assert (await page.get("/", Host="evil.example")).code == 421
+        tag = (await page.get("/")).headers["etag"]
+        assert (await page.get("/", **{"If-None-Match": tag})).code == 304
+
+
+async def test_nothing_is_done_without_a_key_that_may_act(tmp_path: Path) -> None:
+    async with serving_page(tmp_path) as page:
+        reader, actor = page.open(Role.READ), page.open(Role.ADMIN)
+        made = page.tokens.add("scripts", Role.ADMIN, "2026-11-20T14:02:16.000Z")
+        acts = [path for path, said in describe_api()["paths"].items() if "post" in said and path != "/session"]
+        assert len(acts) == 7
+        for path in acts:
+            assert (await page.post(API + path)).code == 401, path
+            assert (await page.post(API + path, key="x" * 40)).code == 401, path
+            if path != "/predict":
+                assert (await page.post(API + path, key=reader)).code == 403, path
+            assert (await page.post(API + path, key=actor, Origin="http://evil.example")).code == 403, path
+            assert (await page.post(API + path, key=actor, Sec_Fetch_Site="cross-site")).code == 403, path
+            assert (await page.get(API + path)).code in (404, 405), path
+        form = await page.post(f"{API}/pause", key=actor, Content_Type="application/x-www-form-urlencoded")
+        assert form.code == 400
+        assert not (await page.get(f"{API}/status")).json["paused"]
+        paused = await page.post(f"{API}/pause", key=actor)
+        assert (paused.code, paused.json["paused"]) == (200, True)
+        assert (await page.post(f"{API}/resume", key=made)).json["paused"] is False
+
+
+async def test_an_address_opens_the_page_once(tmp_path: Path) -> None:
+    async with serving_page(tmp_path) as page:
+        given = page.keys.issue(Role.ADMIN)
+        assert given.address == f"http://127.0.0.1:{page.port}/"
+        opened = await page.post(f"{API}/session", {"key": given.key})
+        assert (opened.code, opened.json["role"]) == (200, "admin")
+        again = await page.post(f"{API}/session", {"key": given.key})
+        assert (again.code, again.json["error"]) == (
+            403,
+            "this address was opened before, or too late: run fednode open again",
+        )
+        assert (await page.post(f"{API}/pause", key=given.key)).code == 401
+        assert (await page.post(f"{API}/pause", key=opened.json["key"])).code == 200
+        other = page.keys.issue(Role.ADMIN).key
+        assert (await page.post(f"{API}/session", {"key": other}, Origin="http://evil.example")).code == 403
+
+
+def test_an_address_opens_the_page_for_minutes_alone() -> None:
+    class Clock:
+        now_s = 0.0
+
+        def monotonic(self) -> float:
+            return self.now_s
+
+    clock: Any = Clock()
+    keys = PageKeys("0.0.0.0:80", clock)
+    early, late = keys.issue(Role.READ), keys.issue(Role.READ)
+    assert early.address == "http://127.0.0.1:80/"
+    clock.now_s = OPEN_S
+    opened = keys.redeem(early.key)
+    assert opened is not None
+    assert keys.find_role(opened[0]) is Role.READ
+    clock.now_s = OPEN_S + 0.1
+    assert keys.redeem(late.key) is None
+
+
+async def test_where_a_token_is_set_nothing_is_shown_without_one(tmp_path: Path) -> None:
+    async with serving_page(tmp_path, token=b"t" * 32) as page:
+        assert (await page.get(f"{API}/status")).code == 401
+        assert (await page.get("/")).code == 200  # the page itself says nothing of the node
+        for shown in ("t" * 32, page.open(Role.READ)):
+            assert (await page.get(f"{API}/status", Authorization=f"Bearer {shown}")).code == 200
+        assert (await page.post(f"{API}/pause", key="t" * 32)).code == 403
+
+
+async def test_bodies_that_are_no_requests_are_refused(tmp_path: Path) -> None:
+    async with serving_page(tmp_path) as page:
+        key = page.open(Role.ADMIN)
+        for said in (b"{", b"[1]", b"[" * 50_000, {"round": "1"}, {"round": True}, {"other": 1}, b" " * 100_000):
+            assert (await page.post(f"{API}/stop", said, key=key)).code == 400, said
+        assert (await page.post(f"{API}/log-level", {"level": "loud"}, key=key)).code == 400
+        assert (await page.post(f"{API}/propose", {"kind": "remove_member"}, key=key)).code == 400
+        assert (await page.post(f"{API}/approve", {"change": "abcd"}, key=key)).code == 404
+        for name, data in (("x.exe", b""), ("x.npz", b"no archive"), ("x.png", b"\x89PNG no picture"), ("x.csv", b"")):
+            answer = await page.post(f"{API}/predict?name={name}", data, key=key)
+            assert answer.code == 400, name
+            assert "fednode-page" not in answer.json["error"]
+
+
+async def test_a_change_is_proposed_as_it_was_shown_before(tmp_path: Path) -> None:
+    async with serving_page(tmp_path, rounds=2) as page:
+        await page.one.net.wait_for_height(2)
+        key = page.open(Role.ADMIN)
+        wish = {"kind": "set_rounds", "terms": {"rounds": 5}, "note": "<b>three more</b>"}
+        draft = (await page.post(f"{API}/propose", wish | {"dry_run": True}, key=key)).json
+        assert not draft["open"]
+        assert (await page.get(f"{API}/proposals")).json == {"proposals": []}
+        made = (await page.post(f"{API}/propose", wish, key=key)).json
+        assert (made["open"], made["note"], made["approved_here"]) == (True, "<b>three more</b>", True)
+        yes = await page.post(f"{API}/approve", {"change": made["id"][:8]}, key=key)
+        assert yes.json["approvals"] == made["approvals"]
+
+
+async def test_events_come_as_they_happen_and_again_after_a_cursor(tmp_path: Path) -> None:
+    async with serving_page(tmp_path) as page:
+        seen = await follow(page, "/events?kinds=block", count=2)
+        assert [event["kind"] for event in seen] == ["block", "block"]
+        again = await follow(page, "/events?kinds=block", count=1, last=seen[0]["cursor"])
+        assert again[0] == seen[1]
+
+
+async def follow(page: Served, path: str, count: int, last: str = "") -> list[dict[str, Any]]:
+    """So many events, as an EventSource reads them."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
+    head = f"GET {API}{path} HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n"
+    writer.write(f"{head}{f'Last-Event-ID: {last}' + chr(13) + chr(10) if last else ''}\r\n".encode())
+    events: list[dict[str, Any]] = []
+    async with asyncio.timeout(CALL_S):
+        while len(events) < count:
+            line = (await reader.readline()).decode()
+            if line.startswith("data: "):
+                events.append(json.loads(line.removeprefix("data: ")))
+    writer.close()
+    return events
+
+
+async def test_there_are_so_many_streams_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MAX_STREAMS", 0)
+    async with serving_page(tmp_path) as page:
+        answer = await page.get(f"{API}/events")
+        assert (answer.code, answer.headers["retry-after"]) == (503, "5")
+
+
+async def test_an_audit_is_told_of_while_it_runs(tmp_path: Path) -> None:
+    async with serving_page(tmp_path, rounds=2) as page:
+        await page.one.net.wait_for_height(2)
+        answer = await page.get(f"{API}/verify?deep=true")
+        last = json.loads(answer.body.decode().strip().rpartition("data: ")[2])
+        assert (last["report"]["ok"], last["report"]["to"]) == (True, 2)
+
+
+async def test_a_dropped_file_is_predicted(tmp_path: Path) -> None:
+    async with serving_page(tmp_path, rounds=1) as page:
+        await page.one.net.wait_for_height(1)
+        shape = page.one.context.genesis.run.input["shape"]
+        archive = io.BytesIO()
+        np.savez(archive, x=np.zeros((2, *shape), np.float32))
+        answer = await page.post(f"{API}/predict?name=two.npz", archive.getvalue(), key=page.open(Role.READ))
+        assert answer.code in (200, 400, 409, 503), answer.json
