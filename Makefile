@@ -6,6 +6,7 @@ READY  := $(VENV)/.ready
 
 SECONDS := 8
 FUZZ    := $(VENV)/.fuzz-ready
+WEB     := $(VENV)/.web-ready
 BUILD   := $(VENV)/.build
 DOCS    := $(VENV)/.docs-ready
 SBOM    := $(VENV)/.sbom
@@ -14,7 +15,7 @@ AUDIT   := $(VENV)/.audit
 DEVICE      ?= cpu
 ENVIRONMENT ?= $(BIN)/python
 
-.PHONY: setup test test-slow test-long fuzz check format proto docs man reference lock sbom audit wheel demo clean
+.PHONY: setup test test-slow test-long test-web fuzz check format proto docs man reference lock sbom audit wheel demo clean
 
 setup: $(READY)
 
@@ -27,7 +28,7 @@ $(READY): pyproject.toml
 
 # Real processes get the cores to themselves; everything else shares them.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --ignore=tests/e2e
+	$(BIN)/python -m pytest -n 2 --ignore=tests/e2e --ignore=tests/web
 	$(BIN)/python -m pytest tests/e2e
 
 test-slow: $(READY)
@@ -36,6 +37,16 @@ test-slow: $(READY)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+# The page in a real browser: Debian's Chromium, which root has installed here; skipped where there is none.
+test-web: $(WEB)
+	$(BIN)/python -m pytest -m web tests/web
+
+$(WEB): $(READY)
+	command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install --yes --quiet chromium || \
+	  { apt-get update --quiet && apt-get install --yes --quiet chromium; } || true
+	$(BIN)/python -m pip install --quiet --editable '.[web]'
+	@touch $(WEB)
 
 # SECONDS for each target; `make fuzz SECONDS=600` for longer, TARGETS="arrays push" for some.
 fuzz: $(FUZZ)

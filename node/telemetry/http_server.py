@@ -35,7 +35,7 @@ REQUEST_S = 10.0  # for a caller to say what it asks
 IDLE_S = 30  # between two questions of a caller
 STOP_S = 1  # for answers under way
 MAX_HEADER_BYTES = 16 << 10
-MAX_CALLERS = 64
+MAX_CALLERS = 256  # connections: a browser keeps six for each page
 
 Answer = Callable[[Request], Awaitable[Response]]
 

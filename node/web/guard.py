@@ -11,7 +11,6 @@ import logging
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 
 from node.admin.page_keys import PageKeys
@@ -23,6 +22,7 @@ from node.web.files import SAFETY
 log = logging.getLogger(__name__)
 
 MAX_TOKEN_CHARS = 256
+_SAFETY = [(name.lower().encode(), value.encode()) for name, value in SAFETY.items()]
 
 
 class Unauthenticated(NodeError):
@@ -84,9 +84,7 @@ class SafetyHeaders:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def send_safely(message: Any) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in SAFETY.items():
-                    headers[name] = value
+                message["headers"] = [*message["headers"], *_SAFETY]
             await send(message)
 
         await self._app(scope, receive, send_safely)

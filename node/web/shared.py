@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from node.clock import Clock
 
-AGE_S = 0.7  # a page shows nothing older, and a hundred of them cost no more than one
+AGE_S = 0.9  # a page shows nothing older, and a hundred of them cost no more than one
 MAX_KEPT = 64
 MAX_KEPT_BYTES = 1 << 20  # of one answer; a larger one is made for each who asks
 

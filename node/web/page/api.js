@@ -3,6 +3,7 @@
 const BASE = "api/v1";
 const KEPT = "fednode-key";
 const PATIENCE_MS = 20000;
+const RETRY_MS = 2000;
 
 export class Refused extends Error {
   constructor(code, text) {
@@ -67,8 +68,64 @@ export function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
+// Server-sent events. An EventSource can show no key, so where there is one the stream is read as any other answer.
 export function openStream(path) {
-  return new EventSource(`${BASE}${path}`);
+  return session ? new KeyedStream(`${BASE}${path}`, session.key) : new EventSource(`${BASE}${path}`);
+}
+
+// As much of an EventSource as the page uses: it goes on behind the last event when it was cut off.
+class KeyedStream extends EventTarget {
+  constructor(address, key) {
+    super();
+    this.readyState = EventSource.CONNECTING;
+    this.onerror = null;
+    this.last = null;
+    this.aborting = new AbortController();
+    this.read(address, key);
+  }
+
+  close() {
+    this.readyState = EventSource.CLOSED;
+    this.aborting.abort();
+  }
+
+  async read(address, key) {
+    while (this.readyState !== EventSource.CLOSED) {
+      try {
+        const headers = { Authorization: `Bearer ${key}` };
+        if (this.last) headers["Last-Event-ID"] = this.last;
+        const options = { headers, cache: "no-store", credentials: "omit", signal: this.aborting.signal };
+        const response = await fetch(address, options);
+        if (!response.ok) throw new Refused(response.status, "no stream");
+        this.readyState = EventSource.OPEN;
+        await this.take(response.body.pipeThrough(new TextDecoderStream()).getReader());
+      } catch (error) {
+        if (error instanceof Refused) this.readyState = EventSource.CLOSED;
+      }
+      if (this.readyState === EventSource.CLOSED) break;
+      this.readyState = EventSource.CONNECTING;
+      this.onerror?.();
+      await new Promise((done) => setTimeout(done, RETRY_MS));
+    }
+    if (!this.aborting.signal.aborted) this.onerror?.();
+  }
+
+  async take(reader) {
+    let held = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const events = (held + value).split("\n\n");
+      held = events.pop();
+      for (const event of events) this.tell(event);
+    }
+  }
+
+  tell(text) {
+    const fields = new Map(text.split("\n").map((line) => line.split(/: (.*)/s)).filter(([name]) => name));
+    if (fields.has("id")) this.last = fields.get("id");
+    if (fields.has("data")) this.dispatchEvent(new MessageEvent(fields.get("event") ?? "message", { data: fields.get("data") }));
+  }
 }
 
 async function ask(path, options) {

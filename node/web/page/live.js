@@ -1,11 +1,11 @@
-// What the page knows of the node, kept fresh: an overview every two seconds, events as they come, and the history of
+// What the page knows of the node, kept fresh: an overview every three seconds, events as they come, and the history of
 // measures, of which only what is new is asked for. A page that nobody looks at asks for nothing.
 
-import { get, getRole, openStream } from "./api.js";
+import { get, openStream } from "./api.js";
 import { useEffect, useState } from "./lib.js";
 
-const POLL_MS = 2000;
-const SOON_MS = 300;
+const POLL_MS = 3000;
+const SOON_MS = 1000; // after an event, and no sooner after the last time: ten pages are to cost a node little
 const RETRY_MS = 30000;
 const MAX_EVENTS = 100;
 const MAX_POINTS = 4000;
@@ -83,7 +83,7 @@ async function poll() {
     state.needsKey = false;
     if (height !== state.head) {
       state.head = height;
-      await extendHistory(height).catch(() => {}); // a chart that is a round late is no trouble to speak of
+      state.history = await extend(state.history, height, []).catch(() => state.history); // a round late is no trouble
     }
     follow();
   } catch (error) {
@@ -97,21 +97,44 @@ async function poll() {
   polling = setTimeout(poll, POLL_MS);
 }
 
-// Only what came since: a long chain is read once.
-async function extendHistory(height) {
-  const history = state.history;
-  if (height <= history.upTo) return;
+// Only what came since: a long chain is read once, for each choice of series.
+async function extend(history, height, series) {
+  if (height <= history.upTo) return history;
   const first = history.upTo < 0 ? Math.max(0, height - FIRST_ROUNDS) : history.upTo + 1;
-  const found = await get(`/metrics?from=${first}&to=${height}&max_points=2000`);
+  const asked = series.map((name) => `&series=${name}`).join("");
+  const found = await get(`/metrics?from=${first}&to=${height}&max_points=2000${asked}`);
   let points = history.points.concat(found.rounds);
   if (points.length > MAX_POINTS) points = points.filter((_, i) => i % 2 === 0 || i > points.length - 500);
   // What a node measures of a round comes a little after its block.
   const measured = points.length ? points.at(-1).height : -1;
-  state.history = { points, upTo: Math.max(measured, height - 20) };
+  return { points, upTo: Math.max(measured, height - 20) };
+}
+
+const EMPTY = { points: [], upTo: -1 };
+
+// The history of these series, extended as the chain grows; none where nobody chose any.
+export function useSeries(series) {
+  const { head } = useLive();
+  const key = series.join(" ");
+  const [found, setFound] = useState({ key, history: EMPTY, error: null });
+  const history = found.key === key ? found.history : EMPTY;
+  useEffect(() => {
+    if (!series.length) return undefined;
+    let isCurrent = true;
+    const keep = (next) => isCurrent && setFound({ key, ...next });
+    extend(history, head, series).then(
+      (extended) => keep({ history: extended, error: null }),
+      (error) => keep({ history, error: history.points.length ? null : error }), // of a round not measured yet there is nothing
+    );
+    return () => {
+      isCurrent = false;
+    };
+  }, [key, head]);
+  return { points: history.points, error: found.key === key ? found.error : null };
 }
 
 function follow() {
-  if (stream || document.hidden || getRole()) return; // a key cannot be shown to a stream: the overview is asked for then
+  if (stream || document.hidden) return;
   stream = openStream(`/events?${KINDS.map((kind) => `kinds=${kind}`).join("&")}`);
   for (const kind of KINDS) stream.addEventListener(kind, (message) => onEvent(kind, JSON.parse(message.data)));
   stream.onerror = () => {

@@ -1,10 +1,10 @@
 // The chain: its blocks, and one of them in full, checked by this browser and on request by the node.
 
-import { download, get, openStream, getRole } from "../api.js";
+import { download, get, openStream } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { useLive, useRecord } from "../live.js";
 import { BlockTable } from "../blocks.js";
-import { Awaited, Card, Facts, Mark, Note, Notes, State, Table, Title } from "../parts.js";
+import { Awaited, Card, Facts, Loading, Mark, Note, Notes, State, Table, Title } from "../parts.js";
 import { checkBlock } from "../verify.js";
 import { plural, showBytes, showCount, showId, showSeconds, showTime } from "../words.js";
 
@@ -85,10 +85,9 @@ function NodeCheck() {
   const isRunning = seen && !seen.report && !seen.error;
   return html`<${Card} title="Checked by the node">
     <div class="row">
-      <button disabled=${isRunning || getRole()} onClick=${() => begin(false)}>Links, work, signatures</button>
-      <button disabled=${isRunning || getRole()} onClick=${() => begin(true)}>and every aggregate</button>
+      <button disabled=${isRunning} onClick=${() => begin(false)}>Links, work, signatures</button>
+      <button disabled=${isRunning} onClick=${() => begin(true)}>and every aggregate</button>
     </div>
-    ${getRole() && html`<p class="small soft">Without a key, or by <code>fednode chain verify --deep</code>.</p>`}
     <div aria-live="polite">
       ${isRunning && html`<p class="small">${seen.progress ? `height ${seen.progress.height} of ${seen.progress.last}` : "beginning"}</p>`}
       ${seen?.error && html`<${State} state="bad">${seen.error}<//>`}
@@ -216,6 +215,7 @@ function BrowserCheck({ block }) {
   return html`<${Card} title="Checked by this browser">
     <div aria-live="polite" data-checked=${ticks ? (bad.length ? "bad" : "ok") : "no"}>
       ${error && html`<${State} state="warn">${error.message}<//>`}
+      ${!ticks && !error && html`<${Loading} />`}
       ${ticks && html`<${Notes}>
         ${bad.length
           ? html`<${Note} state="bad" what="This block is not what it says." remedy="Do not trust what this node shows. Run fednode chain verify on it, and compare with other members." />`

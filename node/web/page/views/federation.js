@@ -17,11 +17,11 @@ export function FederationView() {
     <${Title}>${plural(members.members.length, "member")}, ${up} in sight; ${members.quorum} decide<//>
     <${ActHint} />
     <${Proposals} proposals=${proposals.proposals} status=${status} />
-    <${Members} members=${members} peers=${peers.peers} />
+    <${Members} members=${members} peers=${peers.peers} version=${status.version} />
     <${Runs} head=${live.head} status=${status} />`;
 }
 
-function Members({ members, peers }) {
+function Members({ members, peers, version }) {
   const byId = new Map(peers.map((peer) => [peer.id, peer]));
   const getPeer = (member) => byId.get(member.id);
   return html`<${Card} title="Members" end=${html`<span>${members.min_contributions} contribute to a round at least</span>`}>
@@ -31,7 +31,7 @@ function Members({ members, peers }) {
       ["state", (member) => html`<${State} state=${describeMember(member, getPeer(member)).state}>${describeMember(member, getPeer(member)).word}${isDialOut(member) ? ", dials out" : ""}<//>`],
       ["member since", describeOrigin],
       ["height", (member) => showCount(member.height), "number"],
-      ["version", (member) => member.version ?? "–"],
+      ["version", (member) => (member.me ? version : (member.version ?? "–"))],
       ["clock", (member) => showAhead(member.clock_ahead_s)],
       ["heard of", (member) => (member.me ? "–" : member.silent_s === null ? "never" : `${showSeconds(member.silent_s)} ago`)],
       ["sent / received", (member) => (getPeer(member) ? `${showBytes(getPeer(member).bytes_sent)} / ${showBytes(getPeer(member).bytes_received)}` : "–")],

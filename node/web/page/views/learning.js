@@ -1,7 +1,7 @@
 // Learning: before and after the exchange, beside training alone; class by class, with intervals; and run beside run.
 
 import { html, useMemo, useState } from "../lib.js";
-import { useLive, useRecord } from "../live.js";
+import { useLive, useSeries } from "../live.js";
 import { Chart } from "../chart.js";
 import { Card, Empty, Facts, Figures, Matrix, Note, Notes, Table, Title } from "../parts.js";
 import { MEASURES, getMain, plural, showNumber, showSeconds } from "../words.js";
@@ -42,10 +42,9 @@ function History({ points, measures, hasAlone }) {
   const options = ["accuracy", "loss", ...Object.keys(measures.summary).filter((name) => name !== "accuracy" && name !== "loss")];
   const [chosen, setChosen] = useState("accuracy");
   const isKept = chosen === "loss" || (chosen === "accuracy" && !hasAlone);
-  const head = points.length ? points.at(-1).height : 0;
   const asked = [...(chosen === "accuracy" ? ["accuracy", "local_accuracy"] : [`measures.${chosen}`]), ...(hasAlone ? [`alone.${chosen}`] : [])];
-  const found = useRecord(isKept ? null : `/metrics?max_points=2000&${asked.map((name) => `series=${name}`).join("&")}`, [head]);
-  const used = isKept ? points : (found.record?.rounds ?? []);
+  const found = useSeries(isKept ? [] : asked);
+  const used = isKept ? points : found.points;
   const x = useMemo(() => used.map((point) => point.height), [used]);
   const series = useMemo(() => makeSeries(used, chosen, hasAlone), [used, chosen, hasAlone]);
   return html`<${Card} title="Round by round" end=${html`<label>measure <select value=${chosen} onChange=${(event) => setChosen(event.target.value)}>

@@ -92,9 +92,13 @@ function RoundInHand({ status, phase, members }) {
       <i style=${{ width: `${100 * progress}%` }} />
     </div>`}
     <${Figures} figures=${[
-      ["contributions", `${status.contributions} of ${members}`],
-      ["candidates", status.candidates],
-      ["view", status.view],
+      ...(status.done
+        ? []
+        : [
+            ["contributions", `${status.contributions} of ${members}`],
+            ["candidates", status.candidates],
+            ["view", status.view],
+          ]),
       ["training takes", showSeconds(status.train_s)],
       ["mining takes", showSeconds(status.mine_s)],
       ["loss", showNumber(status.loss)],

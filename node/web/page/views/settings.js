@@ -103,7 +103,7 @@ function Configuration() {
       <${Table} label="configuration" empty="no such key" rows=${walk(record.config).filter(([key]) => isShown(key, record.origins))} getKey=${([key]) => key} columns=${[
         ["key", ([key]) => html`<code>${key}</code>`],
         ["value", ([, value]) => html`<code>${show(value)}</code>`, "wide"],
-        ["from", ([key]) => html`<span class="soft">${record.origins[key] ?? "default"}</span>`, "wide"],
+        ["from", ([key]) => html`<span class="soft">${record.origins[key] ?? "default"}</span>`, "place"],
       ]} />`}
     <//>
   <//>`;

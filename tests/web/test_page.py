@@ -1,0 +1,419 @@
+"""The page of a node: each view says what the command line says, acts where it may, and trusts nothing it shows."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pages import ROUNDS, Served, Visit
+
+pytestmark = pytest.mark.web
+
+VIEWS = ("", "learning", "round", "chain", "chain/3", "federation", "model", "settings")
+MARKUP = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>'
+SOON_S = 5.0
+DRAWN_MS = 1000
+
+Visits = Callable[..., Visit]
+
+WATCH_DRAWING = """
+new MutationObserver(() => {
+  const members = document.querySelectorAll("svg.ring g title").length;
+  const isDrawn = members >= 49 && document.querySelector(".chart canvas");
+  if (isDrawn && !window.drawn) requestAnimationFrame(() => {
+    window.drawn = performance.now();
+    document.documentElement.dataset.drawn = "yes";
+  });
+}).observe(document, { childList: true, subtree: true });
+"""
+
+# From when the numbers were there.
+GET_DRAWN_MS = """() => {
+  const metrics = performance.getEntriesByType("resource").filter((entry) => /metrics/.test(entry.name));
+  return window.drawn - metrics[0].responseEnd;
+}"""
+
+MAKE_TROUBLE = """async () => {
+  const { findProblems } = await import("./problems.js");
+  const overview = await (await fetch("api/v1/overview")).json();
+  const { status, members, peers } = overview;
+  Object.assign(status, {
+    stalled: true, stall_reason: "2 of 4 members in sight", silence: "a backup was put back", upgrade: null,
+    training_trouble: "the data cannot be read", not_approved: "run 2", spoiled_reason: "not finite", spoiled_round: 3,
+    not_learning: ["one class only is ever given"], clocks_wrong: ["node2: 9 s ahead"], paused: true, stops_after: 7,
+    disk_free_bytes: 1e6, unapproved_changes: 1,
+  });
+  const other = members.members.find((member) => !member.me);
+  Object.assign(other, { connected: false, alive: false, silent_s: 12, version: "9.9.9" });
+  Object.assign(peers.peers.find((peer) => peer.id !== other.id), { banned_s: 60, banned_for: "fault" });
+  const evidence = [{ name: "node3", slot: "vote", height: 4 }];
+  const data = { height: 5, author_name: "node1", reason: "norm" };
+  const events = [{ kind: "rejected", time: new Date().toISOString(), data }];
+  return findProblems({ overview, evidence, events });
+}"""
+
+PAUSE = """fetch("api/v1/pause", {
+  method: "POST", headers: { "Content-Type": "application/json" }, body: "{}",
+}).then((response) => response.status)"""
+
+
+# ---- what is shown
+
+
+def test_the_overview_says_what_status_says(site: Served, visit: Visits) -> None:
+    one = visit()
+    one.show()
+    status = site.tell("node0", "status")
+    text = one.read()
+    assert f"All {ROUNDS} rounds of run 1 are done. 4 of 4 members in sight." in text
+    assert f"Accuracy {status['accuracy']:.3f}" in text
+    assert f"{status['quorum']} of 4 decide" in text
+    assert "Nothing is wrong that this node knows of." in text
+    label = one.page.get_attribute("svg.ring", "aria-label")
+    assert label.startswith("4 of 4 members in sight: ")
+    for block in site.tell("node0", "chain", "list", "--limit", 10)["blocks"]:
+        assert block["id"][:8] in text
+
+
+def test_learning_says_what_was_measured(site: Served, visit: Visits) -> None:
+    one = visit()
+    page = one.show("learning")
+    measures = site.tell("node0", "status")["measures"]
+    text = one.read()
+    for value in measures["summary"].values():
+        assert f"{value:.4f}" in text
+    held = [each for each in measures["classes"] if each["num_samples"] or each["num_given"]]
+    cells = page.locator("table.matrix td").all_inner_texts()
+    assert len(cells) == len(held) ** 2
+    assert sum(map(int, cells)) == measures["num_samples"]
+    page.select_option("select", "macro_f1")
+    page.wait_for_selector(".chart canvas")
+    with page.expect_download() as saved:
+        page.click("text=CSV")
+    lines = Path(saved.value.path()).read_text().splitlines()
+    assert lines[0] == "height,macro F1"
+    assert len(lines) == ROUNDS + 1
+    with page.expect_download() as picture:
+        page.click("text=PNG")
+    assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_round_says_what_rounds_show_says(site: Served, visit: Visits) -> None:
+    one = visit()
+    one.show("round/3")
+    record = site.tell("node0", "rounds", "show", 3)
+    text = one.read()
+    assert "Round 3 of run 1" in text
+    for name in record["contributor_names"]:
+        assert name in text
+    assert f"{record['accuracy']:.3f}" in text
+    for phase in ("train", "exchange", "mine", "vote", "apply"):
+        assert phase in text
+
+
+def test_federation_model_and_settings_say_what_their_commands_say(site: Served, visit: Visits) -> None:
+    one = visit()
+    one.show("federation")
+    text = one.read()
+    for member in site.tell("node0", "members", "list")["members"]:
+        assert f"{member['name']} {member['id'][:8]}" in text
+    assert f"{ROUNDS} of {ROUNDS}" in text
+    one.show("model")
+    model = site.tell("node0", "model", "info")
+    assert model["sha256"] in one.read()
+    with one.page.expect_download() as saved:
+        one.page.click("text=Download as safetensors")
+    assert Path(saved.value.path()).stat().st_size == model["bytes"]
+    page = one.show("settings")
+    page.click("text=also defaults")
+    text = one.read()
+    shown = site.tell("node0", "config", "show")
+    assert str(shown["config"]["training"]["seed"]) in text  # 64 bits, and none is lost
+    assert "node0.yaml:" in text
+
+
+# ---- the browser checks blocks
+
+
+def test_the_browser_checks_a_block_by_itself(site: Served, visit: Visits) -> None:
+    one = visit()
+    page = one.show("chain/3")
+    page.wait_for_selector("[data-checked=ok]")
+    names = page.locator(".ticks .state-ok .name").all_inner_texts()
+    assert [name.partition(":")[0].strip() for name in names] == [
+        "height",
+        "seal and id",
+        "proof of work",
+        "body",
+        "link below",
+        "link above",
+        "miner's signature",
+        "contributions",
+        "certificate",
+    ]
+    page = one.show("chain/0")
+    page.wait_for_selector("[data-checked=ok]")
+
+
+@pytest.mark.parametrize(
+    ("at", "what"), [(20, "seal and id"), (215, "body"), (-1, "miner's signature"), (None, "certificate")]
+)
+def test_a_block_that_a_lying_server_altered_shows_red(site: Served, visit: Visits, at: int | None, what: str) -> None:
+    one = visit()
+
+    def lie(route: Any) -> None:
+        response = route.fetch()
+        given = response.json()
+        field = "certificate" if at is None else "block"
+        data = bytearray(base64.b64decode(given[field]))
+        data[-1 if at is None else at] ^= 1
+        route.fulfill(response=response, json=given | {field: base64.b64encode(data).decode()})
+
+    one.page.route("**/api/v1/chain/3/bytes", lie)
+    page = one.show("chain/3")
+    page.wait_for_selector("[data-checked=bad]")
+    assert "This block is not what it says." in one.read()
+    assert what in " ".join(page.locator(".ticks .state-bad .name").all_inner_texts())
+
+
+def test_the_node_checks_its_chain_and_tells_of_it(site: Served, visit: Visits) -> None:
+    one = visit()
+    page = one.show("chain")
+    page.click("text=and every aggregate")
+    page.wait_for_selector(f"text=Heights 0 to {ROUNDS} hold.")
+    page.click("text=Compare >> nth=-1")
+    page.wait_for_selector(f"text=the same up to height {ROUNDS}")
+    page.fill("input[name=which]", "5")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('Block 5')")
+
+
+# ---- what is said by others
+
+
+def test_markup_in_names_notes_and_reasons_is_text(site: Served, visit: Visits) -> None:
+    one = visit()
+
+    def spoil(route: Any) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, json=_spoil(response.json()))
+
+    one.page.route(
+        "**/api/v1/**", lambda route: spoil(route) if "/events" not in route.request.url else route.continue_()
+    )
+    for view in VIEWS:
+        page = one.show(view)
+        page.wait_for_timeout(200)
+        assert page.evaluate("window.hit") is None, view
+        assert page.locator("main img, main script").count() == 0, view
+    one.show("federation")
+    assert MARKUP[:20] in one.read()
+
+
+def _spoil(record: Any) -> Any:
+    """Every name, note and reason in it with markup."""
+    if isinstance(record, list):
+        return [_spoil(each) for each in record]
+    if not isinstance(record, dict):
+        return record
+    words = ("name", "note", "reason", "stall_reason", "unready_reason", "version", "device", "class", "miner_name")
+    spoiled = {key: _spoil(value) for key, value in record.items()}
+    spoiled |= {key: MARKUP for key in words if key in record and not isinstance(record[key], dict)}
+    if "not_learning" in record:
+        spoiled |= {"not_learning": [MARKUP], "clocks_wrong": [MARKUP], "stalled": True}
+    return spoiled
+
+
+def test_the_policy_lets_nothing_run_that_is_not_a_file_of_the_page(site: Served, visit: Visits) -> None:
+    one = visit()
+    page = one.show()
+    for attempt in (
+        "document.body.innerHTML = '<b>x</b>'",
+        "setTimeout('window.hit = 1')",
+        "document.createElement('script').text = 'window.hit = 1'",
+    ):
+        failed = page.evaluate(f"() => {{ try {{ {attempt}; return null; }} catch (error) {{ return error.name; }} }}")
+        assert failed == "TypeError", attempt
+    assert not page.context.cookies()
+    one.said.clear()  # the console told of each attempt
+
+
+# ---- who uses it how
+
+
+def test_no_view_has_a_serious_fault_of_access(site: Served, visit: Visits) -> None:
+    import axe_playwright_python
+
+    script = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+    for scheme in ("light", "dark"):
+        one = visit(key=True, color_scheme=scheme, bypass_csp=True)
+        for view in VIEWS:
+            page = one.show(view)
+            page.evaluate(script)
+            found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+            serious = [
+                (fault["id"], [node["html"] for node in fault["nodes"]][:3])
+                for fault in found["violations"]
+                if fault["impact"] in ("serious", "critical")
+            ]
+            assert not serious, (view, scheme)
+
+
+def test_everything_is_reached_by_keyboard(site: Served, visit: Visits) -> None:
+    one = visit(key=True)
+    page = one.show()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the view"
+    seen = []
+    for _ in range(7):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.textContent"))
+    assert seen == ["Overview", "Learning", "Round", "Chain", "Federation", "Model & data", "Settings"]
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Pause training")
+    assert page.evaluate("document.activeElement.tagName") == "H1"
+    page.focus("text=Pause training")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    assert site.tell("node0", "status")["paused"] is False
+
+
+def test_long_chains_and_many_members_are_drawn_within_a_second(site: Served, visit: Visits) -> None:
+    one = visit()
+
+    def lengthen(route: Any) -> None:
+        point = {"run": 1, "time": "2026-11-20T14:02:16Z", "values": {"accuracy": 0.5, "loss": 1.0}}
+        points = [point | {"round": i, "height": i} for i in range(1, 10_001)]
+        route.fulfill(json={"series": [], "known": [], "measured": 10_000, "rounds": points})
+
+    def crowd(route: Any) -> None:
+        response = route.fetch()
+        overview = response.json()
+        first = overview["members"]["members"]
+        overview["members"]["members"] = [
+            {**first[i % 4], "id": f"{i:052}", "name": f"hospital-{i}", "me": i == 0} for i in range(50)
+        ]
+        route.fulfill(response=response, json=overview)
+
+    one.page.route("**/api/v1/metrics*", lengthen)
+    one.page.route("**/api/v1/overview", crowd)
+    one.page.add_init_script(WATCH_DRAWING)
+    took = []
+    for _ in range(3):  # the machine may be busy with something else
+        one.page.goto("about:blank")
+        one.page.goto(f"{one.address}#/")
+        one.page.wait_for_selector("html[data-drawn]")
+        took.append(one.page.evaluate(GET_DRAWN_MS))
+    assert min(took) < DRAWN_MS, took
+    one.show("federation")
+    assert one.page.locator("table >> nth=0 >> tbody tr").count() >= 50
+
+
+# ---- what is wrong
+
+
+def test_each_trouble_shows_with_its_remedy(site: Served, visit: Visits) -> None:
+    one = visit()
+    page = one.show()
+    found = page.evaluate(MAKE_TROUBLE)
+    told = " ".join(one["what"] for one in found)
+    for word in ("waits", "signs nothing", "away", "no training", "does not train", "not taken over", "does not learn"):
+        assert word in told
+    for word in (
+        "clock is off",
+        "signed two",
+        "Refused of node1",
+        "banned",
+        "left on the disk",
+        "Releases",
+        "1 change",
+    ):
+        assert word in told
+    assert all(each["remedy"] for each in found)
+
+
+# ---- acting; last, since the federation is another one afterwards
+
+
+def test_without_a_key_nothing_can_be_pressed(site: Served, visit: Visits) -> None:
+    one = visit()
+    page = one.show("settings")
+    assert page.is_disabled("text=Pause training")
+    assert "This page only looks." in one.read()
+    answer = page.evaluate(PAUSE)
+    assert answer == 401
+    assert site.tell("node0", "status")["paused"] is False
+    one.said.clear()  # the console told of the refusal
+
+
+def test_an_address_opens_the_page_once_and_is_cleaned(site: Served, visit: Visits) -> None:
+    address = site.tell("node0", "open", "--read-only")["address"]
+    one = visit()
+    one.page.goto(address)
+    one.page.wait_for_selector("text=may look")
+    assert "key" not in one.page.url
+    other = visit()
+    other.page.goto(address)
+    other.page.wait_for_selector("text=run fednode open again")
+    other.said.clear()
+
+
+def test_pause_and_resume_are_asked_for_once_more(site: Served, visit: Visits) -> None:
+    one = visit(key=True)
+    page = one.show("settings")
+    for label, is_paused in (("Pause training", True), ("Resume training", False)):
+        page.click(f"text={label}")
+        page.click(f"dialog >> text={label} >> nth=-1")
+        site.wait_for(lambda: site.tell("node0", "status")["paused"] is is_paused, label)  # noqa: B023
+        page.wait_for_selector("dialog", state="detached")
+
+
+def test_an_approval_that_is_pressed_lands_in_a_block(site: Served, visit: Visits) -> None:
+    note = f"two more {MARKUP}"
+    change = site.tell("node1", "propose", "rounds", ROUNDS + 2, "--note", note, "--yes")["id"]
+    one = visit(key=True)
+    page = one.show()
+    page.wait_for_selector("text=1 change waits for this site's answer.")
+    page = one.show("federation")
+    page.wait_for_selector("text=not answered by this site")
+    assert note in one.read()
+    page.get_by_role("button", name="Approve", exact=True).click()
+    dialog = page.inner_text("dialog")
+    assert f"yes to “set rounds” by node1, change {change[:8]}" in dialog
+    assert "node0 (" in dialog
+    page.click("text=Sign and send")
+    page.wait_for_selector("text=approved by this site")
+    site.tell("node2", "approve", change)
+    page.wait_for_selector(f"text={ROUNDS + 2} of {ROUNDS + 2}", timeout=120_000)
+    page = one.show(f"chain/{ROUNDS + 1}")
+    page.wait_for_selector("[data-checked=ok]")
+    assert f"change {change[:8]}, signed by members" in one.read()
+
+
+def test_a_killed_node_shows_within_seconds_and_a_silent_one_too(site: Served, visit: Visits) -> None:
+    one = visit()
+    page = one.show()
+    page.wait_for_selector("text=4 of 4 members in sight")
+    site.processes["node3"].kill()
+    began = time.monotonic()
+    page.wait_for_selector("text=/node3 is (away|connecting)/")
+    assert time.monotonic() - began < SOON_S
+    assert "See whether its daemon runs" in one.read()
+    site.processes["node0"].terminate()
+    page.wait_for_selector("text=This node has not answered since", timeout=60_000)
+    one.said.clear()  # the browser tells of each request that nobody answers
+
+
+def test_the_document_of_the_api_is_served(site: Served) -> None:
+    import urllib.request
+
+    with urllib.request.urlopen(f"{site.get_address('node1')}api/v1/openapi.json") as answer:
+        assert json.load(answer)["openapi"] == "3.1.0"
