@@ -179,7 +179,7 @@ def _explain_stay(testnet: Testnet, keep: Path | None, *, to_stderr: bool) -> No
         f"  fednode status {place}",
         f"  fednode chain list {place}",
         f"  fednode predict {quote(str(samples))} {place}",
-        *([] if node.http is None else [f"  fednode open {place}"]),
+        *([] if node.http is None else [f"  fednode open {place}", f"  curl http://{node.http}/metrics"]),
     ]
     out = sys.stderr if to_stderr else sys.stdout
     print("", *_list_pages(testnet), *lines, sep="\n", file=out, flush=True)

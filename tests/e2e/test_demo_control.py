@@ -97,6 +97,8 @@ def test_a_demo_that_stays_can_be_looked_at_as_it_says_until_it_is_ended(tempora
         while not said or "curl" not in said[-1]:
             said.append(process.stdout.readline())
             assert said[-1], said
+        pages = [f"  node{i}  http://127.0.0.1:{port + i}/\n" for i in range(2)]
+        assert set(pages) <= set(said)
         first = said.index("the nodes keep running until Ctrl-C, or fednode demo down. From another terminal:\n") + 1
         for line in said[first:-1]:
             done = run_command(*shlex.split(line)[1:])

@@ -88,7 +88,7 @@ function findRefusals(peers, events) {
     found.set(whose, { state: "warn", what: `Refused of ${whose} at height ${data.height}: ${data.reason}.`, remedy: "It was left out of the round here. Where it happens again, ask who runs it." });
   }
   for (const peer of peers) {
-    if (peer.banned_s !== null) found.set(peer.name, { state: "bad", what: `${peer.name} is banned for ${showSeconds(peer.banned_s)}: ${peer.banned_for === "hand" ? "by an operator" : "for what it sent"}.`, remedy: `fednode peers unban ${peer.name} ends it.` });
+    if (peer.banned_s !== null) found.set(`${peer.name}, banned`, { state: "bad", what: `${peer.name} is banned for ${showSeconds(peer.banned_s)}: ${peer.banned_for === "hand" ? "by an operator" : "for what it sent"}.`, remedy: `fednode peers unban ${peer.name} ends it.` });
   }
   return [...found.values()].slice(0, 5);
 }
