@@ -329,6 +329,7 @@ def _make_http(
             shown=served.token,
             origins=start.origins,
             clock=context.clock,
+            socket=start.config.admin.socket,
         )
     return HttpServer(start.config.http, served.describe_unready, served.metrics, token=served.token, site=site)
 

@@ -145,7 +145,7 @@ class Streams:
                     yield frames.write_block(block.block, block.certificate)
             yield frames.write_end()
 
-        return StreamingResponse(write(), media_type=_BYTES, headers=_name_file("chain.fednode"))
+        return StreamingResponse(write(), media_type=_BYTES, headers=name_file("chain.fednode"))
 
     async def _export_model(self, request: Request) -> Response:
         model = await self._view.read_model()
@@ -155,7 +155,7 @@ class Streams:
                 if message.WhichOneof("chunk") == "data":
                     yield message.data
 
-        return StreamingResponse(write(), media_type=_BYTES, headers=_name_file("model.safetensors"))
+        return StreamingResponse(write(), media_type=_BYTES, headers=name_file("model.safetensors"))
 
 
 async def _read_into(queue: asyncio.Queue[bytes], events: AsyncGenerator[pb.Event, None]) -> None:
@@ -181,5 +181,6 @@ def refuse_busy(text: str) -> Response:
     return JSONResponse({"error": text}, 503, {"Retry-After": "5"})
 
 
-def _name_file(name: str) -> dict[str, str]:
+def name_file(name: str) -> dict[str, str]:
+    """The headers of what a browser is to save under this name."""
     return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from node.admin.page_keys import PageKeys
@@ -19,6 +20,7 @@ from node.web.endpoint import Endpoint
 from node.web.guard import Guard
 from node.web.openapi import write_openapi
 from node.web.reading import Reading
+from node.web.reports import Reports
 from node.web.shared import SharedAnswers
 from node.web.site import Site
 from node.web.streams import Streams
@@ -35,10 +37,12 @@ def make_site(
     shown: HttpToken,
     origins: Mapping[str, str],
     clock: Clock,
+    socket: Path | None,
 ) -> Site:
+    """`socket` is that of the admin server, None without one."""
     closed = asyncio.Event()
     reading, streams = Reading(view, control.changes, chain, origins), Streams(view, chain.genesis.chain_id, closed)
-    endpoints = list_endpoints(reading, streams, Acting(control, predictor, chain, keys))
+    endpoints = list_endpoints(reading, streams, Acting(control, predictor, chain, keys), Reports(socket))
     return Site(endpoints, Guard(keys, tokens, shown), SharedAnswers(clock), closed)
 
 
@@ -46,10 +50,10 @@ def describe_api() -> dict[str, Any]:
     """The OpenAPI document, which is the same of every node."""
     nobody = cast(Any, None)  # nothing is asked
     reading, streams = Reading(nobody, nobody, nobody, {}), Streams(nobody, b"", nobody)
-    return write_openapi(list_endpoints(reading, streams, Acting(nobody, nobody, nobody, nobody)))
+    return write_openapi(list_endpoints(reading, streams, Acting(nobody, nobody, nobody, nobody), Reports(None)))
 
 
-def list_endpoints(reading: Reading, streams: Streams, acting: Acting) -> Sequence[Endpoint]:
+def list_endpoints(*parts: Reading | Streams | Acting | Reports) -> Sequence[Endpoint]:
     """All of them; what is more particular comes first."""
-    found = [*streams.list_endpoints(), *reading.list_endpoints(), *acting.list_endpoints()]
+    found = [endpoint for part in parts for endpoint in part.list_endpoints()]
     return sorted(found, key=lambda one: ("{" in one.path, -one.path.count("/")))

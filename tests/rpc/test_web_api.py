@@ -82,6 +82,8 @@ async def test_every_record_has_the_fields_that_openapi_says(tmp_path: Path) -> 
         await page.one.net.wait_for_height(2)
         assert (await page.get(f"{API}/openapi.json")).json == document
         for path, said in document["paths"].items():
+            if path == "/runs/{run}/report":  # made by a process of its own; tests/web looks at one
+                continue
             filled = path.replace("{height}", "1").replace("{which}", "1").replace("{run}", "1")
             if "get" not in said or "{" in filled or filled in ("/compare", "/model", "/model/file"):
                 continue
@@ -140,6 +142,7 @@ async def test_a_block_is_given_as_it_was_hashed_and_signed(tmp_path: Path) -> N
         ("/events?since=nonsense", 400, "cursor"),
         ("/nothing", 404, "no such record"),
         ("/runs/7", 404, "run 7"),
+        ("/runs/0/report", 404, "expected admin.socket"),
     ],
 )
 async def test_what_is_not_there_or_not_asked_well_is_said(tmp_path: Path, path: str, code: int, said: str) -> None:

@@ -124,6 +124,9 @@ def test_federation_model_and_settings_say_what_their_commands_say(site: Served,
     for member in site.tell("node0", "members", "list")["members"]:
         assert f"{member['name']} {member['id'][:8]}" in text
     assert f"{ROUNDS} of {ROUNDS}" in text
+    with one.page.expect_download(timeout=120_000) as report:
+        one.page.get_by_role("button", name="report of run 1").click()
+    assert "node3" in Path(report.value.path()).read_text()
     one.show("model")
     model = site.tell("node0", "model", "info")
     assert model["sha256"] in one.read()

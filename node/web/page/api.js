@@ -3,6 +3,7 @@
 const BASE = "api/v1";
 const KEPT = "fednode-key";
 const PATIENCE_MS = 20000;
+const LONG_PATIENCE_MS = 600000; // for what is made when it is asked for
 const RETRY_MS = 2000;
 
 export class Refused extends Error {
@@ -56,7 +57,7 @@ export function postFile(path, file) {
 
 // Saves what an address gives as a file; a link alone could not show the key.
 export async function download(path, name) {
-  const response = await send(path, {});
+  const response = await send(path, { patience: LONG_PATIENCE_MS });
   save(await response.blob(), name);
 }
 
@@ -139,11 +140,11 @@ function keepWhole(key, value, context) {
   return isRounded && /^-?\d+$/.test(context?.source ?? "") ? BigInt(context.source) : value;
 }
 
-async function send(path, { method = "GET", body, type, signal }) {
+async function send(path, { method = "GET", body, type, signal, patience = PATIENCE_MS }) {
   const headers = {};
   if (session) headers.Authorization = `Bearer ${session.key}`;
   if (type) headers["Content-Type"] = type;
-  const limit = AbortSignal.timeout(PATIENCE_MS);
+  const limit = AbortSignal.timeout(patience);
   const response = await fetch(`${BASE}${path}`, {
     method,
     body,

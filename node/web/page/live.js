@@ -5,7 +5,8 @@ import { get, openStream } from "./api.js";
 import { useEffect, useState } from "./lib.js";
 
 const POLL_MS = 3000;
-const SOON_MS = 1000; // after an event, and no sooner after the last time: ten pages are to cost a node little
+const SOON_MS = 500; // from the last time to the next, where something happened
+const BLOCK_MS = 2000; // where it is a block: rounds may take less, and ten pages are to cost a node little
 const RETRY_MS = 30000;
 const MAX_EVENTS = 100;
 const MAX_POINTS = 4000;
@@ -29,6 +30,7 @@ const state = {
 const listeners = new Set();
 let polling = null;
 let stream = null;
+let due = Infinity;
 let asked = 0;
 let isAsking = false;
 
@@ -62,14 +64,20 @@ export function useRecord(path, on = []) {
   return found.path === path ? found : { path, record: null, error: null };
 }
 
-export function refresh() {
-  const wait = Math.max(0, asked + SOON_MS - Date.now());
+export function refresh(after = SOON_MS) {
+  pollAt(Math.max(Date.now(), asked + after));
+}
+
+function pollAt(time) {
+  if (time >= due) return;
+  due = time;
   clearTimeout(polling);
-  polling = setTimeout(poll, wait);
+  polling = setTimeout(poll, time - Date.now());
 }
 
 async function poll() {
   clearTimeout(polling);
+  due = Infinity;
   if (document.hidden || isAsking) return;
   isAsking = true;
   asked = Date.now();
@@ -93,8 +101,7 @@ async function poll() {
   }
   isAsking = false;
   tell();
-  clearTimeout(polling);
-  polling = setTimeout(poll, POLL_MS);
+  pollAt(Date.now() + POLL_MS);
 }
 
 // Only what came since: a long chain is read once, for each choice of series.
@@ -155,7 +162,7 @@ function onEvent(kind, event) {
   }
   state.events = [event, ...state.events].slice(0, MAX_EVENTS);
   if (kind === "evidence") readEvidence();
-  refresh();
+  refresh(kind === "block" ? BLOCK_MS : SOON_MS);
 }
 
 function readEvidence() {
@@ -170,6 +177,7 @@ function readEvidence() {
 function onVisibility() {
   if (document.hidden) {
     clearTimeout(polling);
+    due = Infinity;
     stream?.close();
     stream = null;
   } else {

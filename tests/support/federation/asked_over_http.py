@@ -96,6 +96,7 @@ async def serving_page(tmp_path: Path, rounds: int = 0, token: bytes | None = No
             shown=shown,
             origins={"node.name": "node.yaml:3:3"},
             clock=SystemClock(),
+            socket=None,
         )
         async with HttpServer(section, lambda: None, None, token=shown, site=site):
             yield Served(one, port, keys, tokens)

@@ -1,7 +1,7 @@
 // The federation: who decides, what waits for approval, and which runs there were.
 
 import { Act, ActHint, mayAct } from "../act.js";
-import { post } from "../api.js";
+import { download, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLive, useRecord } from "../live.js";
 import { Awaited, Card, Empty, Facts, Note, Notes, State, Table, Title } from "../parts.js";
@@ -118,10 +118,25 @@ function Runs({ head, status }) {
         ["approved by", (run) => run.approvals.map((one) => one.name).join(", ") || "genesis", "wide"],
         ["accuracy here", (run) => showNumber(run.accuracy), "number"],
         ["note", (run) => run.note, "wide"],
+        ["report", (run) => html`<${Report} run=${run} />`],
       ]} />
       <${ProposeRounds} run=${record.runs.at(-1)} status=${status} />`}
     <//>
   <//>`;
+}
+
+// For an ethics board: one page, for which the node verifies its whole chain first.
+function Report({ run }) {
+  const [state, setState] = useState({ busy: false, error: null });
+  const make = () => {
+    setState({ busy: true, error: null });
+    download(`/runs/${run.number}/report`, `report-run-${run.number}.html`).then(
+      () => setState({ busy: false, error: null }),
+      (error) => setState({ busy: false, error }),
+    );
+  };
+  return html`<button disabled=${state.busy} aria-label=${`report of run ${run.number}`} onClick=${make}>${state.busy ? "verifying…" : "Report"}</button>
+    ${state.error && html`<${State} state="bad">${state.error.message}<//>`}`;
 }
 
 // Two steps: what it would change, by a dry run, and then the signature.
