@@ -89,26 +89,24 @@ class Streams:
         queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_BATCH)
         reading = asyncio.create_task(_read_into(queue, events), name="page events")
         closing = asyncio.create_task(self._closed.wait(), name="page closing")
+        getting = asyncio.create_task(queue.get(), name="page next")
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             while not closing.done() and not (reading.done() and queue.empty()):
-                getting = asyncio.create_task(queue.get())
                 done, _ = await asyncio.wait(
                     {getting, closing, reading}, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED
                 )
-                if getting not in done:
-                    getting.cancel()
-                    await asyncio.wait({getting})
-                    if not done:
-                        yield b":\n\n"
-                    continue
-                await asyncio.sleep(BATCH_S)
-                yield b"".join([getting.result(), *_take_all(queue)])
+                if getting in done:
+                    await asyncio.sleep(BATCH_S)
+                    first, getting = getting.result(), asyncio.create_task(queue.get(), name="page next")
+                    yield b"".join([first, *_take_all(queue)])
+                elif not done:
+                    yield b":\n\n"
         finally:
             self._num_streams -= 1
-            for task in (reading, closing):
+            for task in (reading, closing, getting):
                 task.cancel()
-            await asyncio.wait({reading, closing})
+            await asyncio.wait({reading, closing, getting})
 
     # ---- the chain
 

@@ -10,7 +10,7 @@ const BLOCK_MS = 2000; // where it is a block: rounds may take less, and ten pag
 const RETRY_MS = 30000;
 const MAX_EVENTS = 100;
 const MAX_POINTS = 4000;
-const FIRST_ROUNDS = 20000;
+const FIRST_ROUNDS = 1000; // that a page begins with: a node reads each of them from its disk
 
 const KINDS = ["block", "round", "peer", "rejected", "evidence", "stall", "operator", "proposal", "approval", "change"];
 KINDS.push("spoiled", "consent", "standing", "divergence");
@@ -107,9 +107,10 @@ async function poll() {
 // Only what came since: a long chain is read once, for each choice of series.
 async function extend(history, height, series) {
   if (height <= history.upTo) return history;
-  const first = history.upTo < 0 ? Math.max(0, height - FIRST_ROUNDS) : history.upTo + 1;
+  // In hundreds, and without an end, so that pages that come together ask for the same.
+  const first = history.upTo < 0 ? Math.floor(Math.max(0, height - FIRST_ROUNDS) / 100) * 100 : history.upTo + 1;
   const asked = series.map((name) => `&series=${name}`).join("");
-  const found = await get(`/metrics?from=${first}&to=${height}&max_points=2000${asked}`);
+  const found = await get(`/metrics?from=${first}&max_points=2000${asked}`);
   let points = history.points.concat(found.rounds);
   if (points.length > MAX_POINTS) points = points.filter((_, i) => i % 2 === 0 || i > points.length - 500);
   // What a node measures of a round comes a little after its block.
