@@ -25,7 +25,7 @@ from node.web.endpoint import Endpoint, Parameter, read_flag, read_whole
 
 MAX_STREAMS = 24  # that follow events at a time; a page that gets none asks now and then
 MAX_AUDITS = 4  # that run or wait
-BATCH_S = 0.2  # between two writes to a page, however much happens
+BATCH_S = 0.5  # between two writes to a page, however much happens
 QUIET_S = 15.0  # after which a comment shows that the connection stands
 RETRY_MS = 2000
 MAX_BATCH = 256
