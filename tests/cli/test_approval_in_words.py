@@ -1,4 +1,4 @@
-"""What `fednode approve` says of a change, in words."""
+"""The words in which `fednode approve` speaks of a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node says of its own standing, by the state in force."""
+"""A node's own standing, as it says it, by the state in force."""
 
 from __future__ import annotations
 
