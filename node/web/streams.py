@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -29,6 +29,7 @@ BATCH_S = 0.5  # between two writes to a page, however much happens
 QUIET_S = 15.0  # after which a comment shows that the connection stands
 RETRY_MS = 2000
 MAX_BATCH = 256
+KEPT_EVENTS = 256  # that are not written anew for the next page
 
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _EVENTS, _BYTES = "text/event-stream", "application/octet-stream"
@@ -43,6 +44,7 @@ class Streams:
         self._closed = closed
         self._num_streams = 0
         self._num_audits = 0
+        self._written: dict[str, bytes] = {}  # the newest events, by their cursors
 
     def list_endpoints(self) -> Sequence[Endpoint]:
         kinds = Parameter("kinds", "string", "A kind of event; all kinds without any.", is_repeated=True)
@@ -87,7 +89,7 @@ class Streams:
         """What has come in the meantime, a few times a second at most."""
         self._num_streams += 1
         queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_BATCH)
-        reading = asyncio.create_task(_read_into(queue, events), name="page events")
+        reading = asyncio.create_task(_read_into(queue, events, self._write), name="page events")
         closing = asyncio.create_task(self._closed.wait(), name="page closing")
         getting = asyncio.create_task(queue.get(), name="page next")
         try:
@@ -107,6 +109,17 @@ class Streams:
             for task in (reading, closing, getting):
                 task.cancel()
             await asyncio.wait({reading, closing, getting})
+
+    def _write(self, event: pb.Event) -> bytes:
+        """An event as all pages get it, made once."""
+        written = self._written.get(event.cursor)
+        if written is None:
+            record = to_json(event)
+            record["data"] = json.loads(event.data)
+            written = self._written[event.cursor] = write_event(event.kind, record, event.cursor)
+            if len(self._written) > KEPT_EVENTS:
+                del self._written[next(iter(self._written))]
+        return written
 
     # ---- the chain
 
@@ -156,13 +169,13 @@ class Streams:
         return StreamingResponse(write(), media_type=_BYTES, headers=name_file("model.safetensors"))
 
 
-async def _read_into(queue: asyncio.Queue[bytes], events: AsyncGenerator[pb.Event, None]) -> None:
+async def _read_into(
+    queue: asyncio.Queue[bytes], events: AsyncGenerator[pb.Event, None], write: Callable[[pb.Event], bytes]
+) -> None:
     """Until the node has nothing more to tell. A page too slow for the queue misses what the log of events drops."""
     async with aclosing(events):
         async for event in events:
-            record = to_json(event)
-            record["data"] = json.loads(event.data)
-            await queue.put(write_event(event.kind, record, event.cursor))
+            await queue.put(write(event))
 
 
 def _take_all(queue: asyncio.Queue[bytes]) -> list[bytes]:

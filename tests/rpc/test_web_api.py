@@ -274,6 +274,20 @@ async def test_events_come_as_they_happen_and_again_after_a_cursor(tmp_path: Pat
         assert again[0] == seen[1]
 
 
+async def test_an_event_is_written_once_for_all_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def note(event: pb.Event) -> dict[str, Any]:
+        made.append(event.cursor)
+        return to_json(event)
+
+    monkeypatch.setattr(streams, "to_json", note)
+    async with serving_page(tmp_path) as page:
+        pages = await asyncio.gather(*(follow(page, "/events?kinds=block", count=3) for _ in range(4)))
+        assert all(seen[0]["cursor"] in made for seen in pages)
+        assert len(made) == len(set(made))
+
+
 async def follow(page: Served, path: str, count: int, last: str = "") -> list[dict[str, Any]]:
     """So many events, as an EventSource reads them."""
     reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
