@@ -262,7 +262,7 @@ def watch(
             "--events",
             metavar="KIND,…",
             help="block, round, training, spoiled, peer, rejected, evidence, stall, operator, proposal, approval, "
-            "change.",
+            "change, consent, standing, divergence.",
         ),
     ] = "block",
     since: Annotated[
@@ -294,6 +294,7 @@ def watch(
 
 def describe_event(time: str, kind: str, data: dict[str, object]) -> str:
     """One line: when, what, and the values it came with; whoever has a name is called by it."""
+    from chain.schema import format_time
     from node.cli.output import show_id, show_time
 
     words = []
@@ -304,6 +305,8 @@ def describe_event(time: str, kind: str, data: dict[str, object]) -> str:
             value = show_id(value)
         elif isinstance(value, float):
             value = f"{value:.4g}"
+        elif key == "time_ms" and isinstance(value, int):
+            key, value = "time", show_time(format_time(value))
         elif key == "answer":
             value = "yes" if value == 1 else "yes, without training"
         if value is not None:

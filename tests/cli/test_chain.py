@@ -260,6 +260,8 @@ def test_an_event_is_one_line_with_names_for_ids() -> None:
     data = {"height": 3, "id": "ab" * 32, "miner": "k5ry" * 13, "miner_name": "node1", "seconds": {"train": 1.0}}
     line = describe_event("2026-11-20T14:02:16.042Z", "block", data)
     assert line == "2026-11-20 14:02:16  block     height 3  id abababab  miner node1"
+    line = describe_event("2026-11-20T14:02:16.042Z", "consent", {"time_ms": 1_763_647_336_042})
+    assert line == "2026-11-20 14:02:16  consent   time 2025-11-20 14:02:16"
 
 
 def test_units_are_read_by_people() -> None:
