@@ -20,6 +20,7 @@ from chain.block import Answer, Approval
 from chain.changes.rules import SetRules
 from chain.changes.runs import SetRounds
 from chain.store.interface import STEPS
+from node.errors import InvalidRequest
 from support.faults.doom import Doom, Killed
 from support.federation.cluster import Cluster, cluster
 from support.federation.joining import add, growing, start_joiner
@@ -162,7 +163,11 @@ def test_who_dies_while_it_approves_has_approved_or_not(tmp_path: Path, step: st
             assert check_told(net, "node1") == []
             is_kept = step.endswith("committed")
             assert find_own(net, "node1", change_id) == (Answer.YES_WITHOUT_TRAINING if is_kept else None)
-            await approve(net, change_id, "node1")  # a second answer is the first
+            if is_kept:  # and stands
+                with pytest.raises(InvalidRequest, match="approved it without training in it"):
+                    await approve(net, change_id, "node1")
+            else:
+                await approve(net, change_id, "node1")
             await net.wait_for(lambda: check_told(net, "node1") != [], "others to be told")
             (told,) = check_told(net, "node1")
             assert told.answer is (Answer.YES_WITHOUT_TRAINING if is_kept else Answer.YES)

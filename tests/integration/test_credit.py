@@ -149,7 +149,7 @@ def test_nor_does_one_that_changes_its_ways_cost_more(tmp_path: Path, seed: int)
     alone_s = run_virtual(measure_alone_s(tmp_path / "alone"))
     took_s, _ = run_virtual(measure_s(tmp_path / "beside", be_erratic, seed))
     print(f"{took_s:.1f} s beside {alone_s:.1f}")
-    assert took_s < 1.5 * alone_s + 2.0 * (FULL + ROUNDS * PER_HEIGHT)
+    assert took_s < 1.75 * alone_s + 2.0 * (FULL + ROUNDS * PER_HEIGHT)  # what some lack is given after Delta
 
 
 def test_who_is_not_awaited_is_told_with_the_reason(tmp_path: Path) -> None:
