@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from chain.store.sqlite import SqliteStore
 from chain.store.watermark import WATERMARK
 from node.admin.access import RemoteAccess
 from node.admin.failures import explain_chain_error, translate
-from node.admin.page_keys import PageKeys, make_keys
+from node.admin.page_keys import make_keys
 from node.admin.peer_control import Operator, restore_bans
 from node.admin.predictor import Predictor
 from node.admin.reload import Load, Reloading
@@ -37,7 +37,7 @@ from node.admin.server import AdminServer
 from node.admin.shutdown import Deadline, Shutdown
 from node.admin.tokens import Tokens
 from node.admin.view import NodeView
-from node.admin.wiring import make_control, make_predictor, make_reloading, make_stored_chain, make_view
+from node.admin.wiring import make_control, make_predictor, make_reloading, make_view
 from node.clock import SystemClock
 from node.config.federation import Federation, load_federation
 from node.config.genesis_members import read_head_state, validate_membership
@@ -71,8 +71,7 @@ from node.training.worker import WorkerProcess
 from node.training.worker_config import make_worker_config
 
 if TYPE_CHECKING:
-    from node.telemetry.http_server import HttpServer
-    from node.telemetry.metrics import CallTimes, NodeMetrics
+    from node.telemetry.metrics import CallTimes
 
 log = logging.getLogger(__name__)
 
@@ -103,16 +102,6 @@ class _Parts:
     transport: RpcTransport
     book: AddressBook
     calls: CallTimes | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """What is served over HTTP, and on what terms. Without `keys` there is no page."""
-
-    token: HttpToken
-    keys: PageKeys | None
-    describe_unready: Callable[[], str | None]
-    metrics: NodeMetrics | None
 
 
 def run_daemon(
@@ -240,8 +229,22 @@ async def _run(start: _Start) -> int:
         control = make_control(service, context, shutdown, reloading, config.node.name, keys)
         predictor = make_predictor(service, context)
         if token is not None:
-            served = _Served(token, keys, partial(_describe_unready, stopped, view), metrics)
-            await stack.enter_async_context(_make_http(start, parts, view, control, predictor, served))
+            from node.web.serving import make_http  # not loaded where nobody is served
+
+            http = make_http(
+                config,
+                service,
+                context,
+                view=view,
+                control=control,
+                predictor=predictor,
+                keys=keys,
+                token=token,
+                metrics=metrics,
+                origins=start.origins,
+                describe_unready=partial(_describe_unready, stopped, view),
+            )
+            await stack.enter_async_context(http)
         if config.admin.socket is not None or config.admin.address is not None:
             await stack.enter_async_context(_make_admin(start, parts, view, control, predictor))
         await stack.enter_async_context(start.notifier.telling(parts.transport.ready, partial(_describe, service)))
@@ -307,31 +310,6 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
     )
     return _Parts(context, make_round_service(context), transport, book, calls)
-
-
-def _make_http(
-    start: _Start, parts: _Parts, view: NodeView, control: Control, predictor: Predictor, served: _Served
-) -> HttpServer:
-    """What answers over HTTP, the page included where there is to be one."""
-    from node.telemetry.http_server import HttpServer  # not loaded where nobody is served
-
-    site, context = None, parts.context
-    if served.keys is not None:
-        from node.web.wiring import make_site
-
-        site = make_site(
-            view,
-            control,
-            predictor,
-            make_stored_chain(parts.service, context),
-            keys=served.keys,
-            tokens=Tokens(start.config.node.data_dir),
-            shown=served.token,
-            origins=start.origins,
-            clock=context.clock,
-            socket=start.config.admin.socket,
-        )
-    return HttpServer(start.config.http, served.describe_unready, served.metrics, token=served.token, site=site)
 
 
 def _make_admin(start: _Start, parts: _Parts, view: NodeView, control: Control, predictor: Predictor) -> AdminServer:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.clients.common_model import CommonModel
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.data.base import InputFormat
 from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
@@ -97,9 +98,7 @@ class Client:
         self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
         self._judged: Judged | None = None  # the answers to the matched test set, while the client stands as it did
         method.init(self.state)
-        self._common: dict[str, Array] = {}  # the model of the last aggregate, where what is sent is a change of it
-        if method.spec.sends_changes:
-            self._note_common(dump_parameters(model))
+        self._common = CommonModel(method.spec, model)
 
     def __repr__(self) -> str:
         return f"Client({self.spec.name}, seed={self.seed}, train={self.num_train}, arrays={sorted(self.state.arrays)})"
@@ -236,10 +235,7 @@ class Client:
         if not has_finite_weights(self.state.model):
             raise Diverged(f"{last} weights that are no numbers")
         weight, finished = self.method.finish(self.state, phase.round)
-        payloads = {
-            kind: self.method.spec.pack(kind, arrays, self._common, phase.round.height)
-            for kind, arrays in {**finished, **progress.payloads}.items()
-        }
+        payloads = self._common.pack({**finished, **progress.payloads}, phase.round.height)
         seconds = phase.seconds + progress.seconds + time.perf_counter() - start_s
         before_exchange = self.evaluate()
         if not (self._is_finite(before_exchange) and are_finite(self.state.arrays)):
@@ -287,8 +283,7 @@ class Client:
         without a finite loss all the same, on its test samples or to train on. On failure nothing has changed.
         """
         blobs, number = blobs or {}, self.method.spec.get_round_number(height)
-        if self.method.spec.sends_changes:  # whatever becomes of it here, others judge by it
-            self._note_common(get_kind(aggregate, "model") or {})
+        self._common.note(height, get_kind(aggregate, "model") or {})  # whatever becomes of it here
 
         def take(out: Collection[bytes]) -> Outcome:
             if peers:
@@ -397,26 +392,20 @@ class Client:
         return self.method.predict(self.state, x)
 
     def state_arrays(self) -> dict[str, Array]:
-        """A copy of everything that training has changed: the model under "model/", the method's under "state/"; and
-        under "common/" the common model, where changes of it are sent."""
+        """A copy of everything that training has changed: the model under "model/", the method's under "state/"."""
         own = add_kind("model", dump_parameters(self.state.model)) | add_kind("state", self.state.arrays)
-        return own | add_kind("common", self._common)
+        return own | self._common.to_arrays()
 
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None:
         """Become the client they came from, which was as in `before` when the last aggregate came. Raises ValueError if
         either are another model's; if the first are, nothing has changed."""
         self._load(arrays)
         self._before = None
-        if self.method.spec.sends_changes:
-            self._note_common(get_kind(arrays, "common") or {})
+        self._common.load(arrays)
         if before is not None:
             self._load(before)  # so that it is known to fit
             self._load(arrays)
             self._before = before
-
-    def _note_common(self, model: Arrays) -> None:
-        """What the next local phase begins with, whoever begins from it. Nothing changes it."""
-        self._common = {name: np.array(array) for name, array in model.items()}
 
     def _load(self, arrays: Arrays) -> None:
         self._judged = None

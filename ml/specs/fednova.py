@@ -86,8 +86,11 @@ class FedNovaSpec(ModelSpec):
 # ---- tau and its norm, in a payload beside the model
 
 
-def check_settings(hyper: Hyperparameters, fixed_steps: int | None) -> None:
-    """Raises SpecError for a decay that makes steps unlike, or more steps than validators would count."""
+def check_settings(hyper: ModelHyperparameters, fixed_steps: int | None) -> None:
+    """Raises SpecError for a decay that makes steps unlike, more steps than validators would count, or models that
+    travel as changes: one false tau leads the common model so far in a round that no change leads it back."""
+    if hyper.model_dtype == "float16":
+        raise SpecError("method.model_dtype", "fednova expects float32, got 'float16'")
     if hyper.decay_unit == "step":
         raise SpecError("method.decay_unit", "expected round: all steps of a round count alike here; got 'step'")
     if fixed_steps is not None and fixed_steps > MAX_STEPS:

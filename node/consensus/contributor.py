@@ -159,10 +159,11 @@ class Contributor:
         self._events.publish("rejected", height=height, author=peer.hex(), reason=reason)
 
     def on_spoiled(self, height: int, reason: str) -> None:
-        """The aggregate of this height is not in the client's model."""
+        """The aggregate of this height is not in the client's model; of one that was, and that the next training has
+        undone, the next round's record tells."""
         number = self._get_round(height)
         log.warning("round %d: its aggregate is spoiled, and this node goes on from its own model: %s", number, reason)
-        if (record := self._records.get(height)) is not None:
+        if (record := self._records.get(height)) is not None and not record.is_applied:
             record.spoiled = reason
         self._events.publish("spoiled", height=height, reason=reason)
 

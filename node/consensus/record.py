@@ -113,6 +113,11 @@ class RoundRecord:
         self.mark("applied", at_s)
         self.applied, self.bytes_after, self.refusals_after = metrics, bytes_after, refusals_after
 
+    @property
+    def is_applied(self) -> bool:
+        """Whether the worker has taken in the round's aggregate, or passed it over."""
+        return "applied" in self._marks
+
     def on_taken(self, pulled_bytes: int, gone: Mapping[Id, str]) -> None:
         self.pulled_bytes, self.gone = pulled_bytes, dict(gone)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -143,13 +144,14 @@ def test_a_promise_that_is_not_kept_costs_two_waits_and_a_thirty_second_a_round(
     assert took_s > alone_s + collect_s  # it was awaited at first
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.slow
-def test_nor_does_one_that_changes_its_ways_cost_more(tmp_path: Path, seed: int) -> None:
+def test_nor_does_one_that_changes_its_ways_cost_more(tmp_path: Path) -> None:
+    """In the mean of three seeds: where two candidates cross, a member that does not vote leaves it to the timers, and
+    how often they do hangs on when each message comes."""
     alone_s = run_virtual(measure_alone_s(tmp_path / "alone"))
-    took_s, _ = run_virtual(measure_s(tmp_path / "beside", be_erratic, seed))
-    print(f"{took_s:.1f} s beside {alone_s:.1f}")
-    assert took_s < 1.75 * alone_s + 2.0 * (FULL + ROUNDS * PER_HEIGHT)  # what some lack is given after Delta
+    took_s = [run_virtual(measure_s(tmp_path / f"beside{seed}", be_erratic, seed))[0] for seed in range(3)]
+    print(f"{', '.join(f'{each_s:.1f}' for each_s in took_s)} s beside {alone_s:.1f}")
+    assert mean(took_s) < 1.5 * alone_s + 2.0 * (FULL + ROUNDS * PER_HEIGHT)
 
 
 def test_who_is_not_awaited_is_told_with_the_reason(tmp_path: Path) -> None:

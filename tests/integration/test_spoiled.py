@@ -286,7 +286,7 @@ def test_what_still_gives_a_loss_and_cannot_be_trained_from_is_undone(tmp_path: 
         await wait_for_records(net, last)
         assert len(get_authors(net, AT)) == 4
         for name in HONEST:
-            assert get_record(net, name, AT)["spoiled"].startswith("training from it diverges: ")
+            assert get_record(net, name, AT)["spoiled"] is None
             record, store = get_record(net, name, AT + 1), net[name].store
             assert store is not None
             assert record["went_back"].startswith(("loss not finite at step", "the last of 20 steps"))

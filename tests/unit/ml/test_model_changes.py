@@ -151,6 +151,12 @@ def test_lies_are_about_whole_models_only() -> None:
         make_attack({"name": "sign_flip", "liars": 1}, make_spec(), 4)
 
 
+@pytest.mark.parametrize("method", [{"name": "fednova"}, {"name": "fededs", "base": "fednova", "local_epochs": 9}])
+def test_where_one_false_number_leads_far_in_a_round_models_travel_whole(method: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"method\.model_dtype: fednova expects float32"):
+        get_spec({**method, "model_dtype": "float16"}, MLP, 3, (1, 4, 4), rounds=10)
+
+
 # ---- clients
 
 
@@ -192,7 +198,27 @@ def test_a_client_that_goes_on_from_its_own_model_sends_what_differs_from_the_co
         assert np.abs(array - own[f"model/{name}"]).max() < 0.4  # and not from the common one
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fednova", "moon", "mpfedcl", "blade_fl", "swim", "fedintr"])
+def test_an_older_aggregate_that_is_taken_instead_is_not_what_others_add_the_change_to() -> None:
+    client, initial = make()
+    first = {n: a + 0.01 for n, a in (get_kind(initial, "model") or {}).items()}
+    head = {n: a + 0.02 for n, a in first.items()}
+    client.apply(2, add_kind("model", head))
+    client.apply(1, add_kind("model", first))  # as a member does that the newest is of no use to
+    sent = client.train(3, b"").payloads["model"]
+    back = add_changes(sent, head, client.spec.schemas(3)["model"], 1e6)
+    for name, array in (get_kind(client.state_arrays(), "model") or {}).items():
+        np.testing.assert_allclose(back[name], array, atol=1e-3)
+
+
+def test_a_client_that_has_not_seen_the_last_aggregate_sends_nothing() -> None:
+    client, initial = make()
+    client.apply(1, initial)
+    with pytest.raises(AggregationError, match="height 3: expected the common model of height 2, got that of 1"):
+        client.train(3, b"")
+    assert client.train(2, b"").payloads["model"]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "moon", "mpfedcl", "blade_fl", "swim", "fedintr"])
 def test_half_the_bytes_learn_as_well(name: str) -> None:
     def run(dtype: str) -> SimulationResult:
         method = {"name": name, "local_iterations": 20, "lr": 0.1, "model_dtype": dtype}

@@ -1,0 +1,55 @@
+"""Serving over HTTP: what answers for one node, its page included where there is to be one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from node.admin.page_keys import PageKeys
+from node.admin.predictor import Predictor
+from node.admin.round_control import Control
+from node.admin.tokens import Tokens
+from node.admin.view import NodeView
+from node.admin.wiring import make_stored_chain
+from node.config.node_config import NodeConfig
+from node.consensus.context import NodeContext
+from node.consensus.service import RoundService
+from node.telemetry.http_server import HttpServer
+from node.telemetry.http_token import HttpToken
+
+if TYPE_CHECKING:
+    from node.telemetry.metrics import NodeMetrics
+
+
+def make_http(
+    config: NodeConfig,
+    service: RoundService,
+    context: NodeContext,
+    *,
+    view: NodeView,
+    control: Control,
+    predictor: Predictor,
+    keys: PageKeys | None,
+    token: HttpToken,
+    metrics: NodeMetrics | None,
+    origins: Mapping[str, str],
+    describe_unready: Callable[[], str | None],
+) -> HttpServer:
+    """Without `keys` there is no page, and without `metrics` nothing is measured."""
+    site = None
+    if keys is not None:
+        from node.web.wiring import make_site  # not loaded where there is no page
+
+        site = make_site(
+            view,
+            control,
+            predictor,
+            make_stored_chain(service, context),
+            keys=keys,
+            tokens=Tokens(config.node.data_dir),
+            shown=token,
+            origins=origins,
+            clock=context.clock,
+            socket=config.admin.socket,
+        )
+    return HttpServer(config.http, describe_unready, metrics, token=token, site=site)
