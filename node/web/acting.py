@@ -15,7 +15,7 @@ from starlette.requests import Request
 from chain.schema import quote
 from node.admin.json_view import to_json
 from node.admin.page_keys import PageKeys
-from node.admin.predictor import Predictor
+from node.admin.predictor import Predictor, TooManyPredictions
 from node.admin.round_control import Control
 from node.admin.stored_chain import StoredChain
 from node.admin.tokens import Role
@@ -25,6 +25,7 @@ from node.web.endpoint import Endpoint
 from node.web.files_dropped import read_dropped
 
 MAX_BODY_BYTES = 64 << 10
+MAX_DROPPED = 4  # files that are taken in at a time, each held in memory whole
 PROPOSED = ("set_rounds", "end_run")  # the changes that the page makes; others have more to think about
 
 _STRING, _FLAG = {"type": "string"}, {"type": "boolean"}
@@ -44,6 +45,7 @@ class Acting:
         self._predictor = predictor
         self._chain = chain
         self._keys = keys
+        self._num_dropped = 0
 
     def list_endpoints(self) -> Sequence[Endpoint]:
         def act(path: str, text: str, answer: Any, record: Any, **properties: Any) -> Endpoint:
@@ -149,7 +151,13 @@ class Acting:
     # ---- the model
 
     async def _predict(self, request: Request) -> dict[str, Any]:
-        samples = await read_dropped(request, self._chain.runs.calendar.newest.run)
+        if self._num_dropped >= MAX_DROPPED:
+            raise TooManyPredictions(f"expected at most {MAX_DROPPED} files at a time; ask again")
+        self._num_dropped += 1
+        try:
+            samples = await read_dropped(request, self._chain.runs.calendar.newest.run)
+        finally:
+            self._num_dropped -= 1
         return to_json(await self._predictor.predict(pb.PredictRequest(samples=samples, alone=True)))
 
 

@@ -20,7 +20,7 @@ from node.admin.json_view import show_block, to_json
 from node.admin.page_keys import OPEN_S, PageKeys
 from node.admin.tokens import Role
 from node.pb import admin_pb2 as pb
-from node.web import shared, streams
+from node.web import acting, shared, streams
 from node.web.wiring import describe_api
 from support.federation.asked_over_http import CALL_S, Served, serving_page
 
@@ -316,6 +316,16 @@ async def test_an_audit_is_told_of_while_it_runs(tmp_path: Path) -> None:
         answer = await page.get(f"{API}/verify?deep=true")
         last = json.loads(answer.body.decode().strip().rpartition("data: ")[2])
         assert (last["report"]["ok"], last["report"]["to"]) == (True, 2)
+
+
+async def test_so_many_dropped_files_are_taken_in_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving_page(tmp_path) as page:
+        key = page.open(Role.READ)
+        monkeypatch.setattr(acting, "MAX_DROPPED", 0)
+        assert (await page.post(f"{API}/predict?name=x.npz", b"no archive", key=key)).code == 429
+        monkeypatch.setattr(acting, "MAX_DROPPED", 1)
+        for _ in range(2):  # one that is refused leaves its place
+            assert (await page.post(f"{API}/predict?name=x.npz", b"no archive", key=key)).code == 400
 
 
 async def test_a_dropped_file_is_predicted(tmp_path: Path) -> None:
