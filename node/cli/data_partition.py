@@ -35,10 +35,10 @@ def partition(
     Samples are dealt as a testnet or a simulation with these options deals them. Labels alone are read.
 
     Schemes: classes:AVG,STD gives each client AVG classes, give or take STD (flags count=uniform|normal,
-    samples=all|shots, cover=true); dirichlet:ALPHA skews labels, the more the smaller ALPHA (per=class|client,
-    balance=true|false); domains gives each client one of the data's own domains, where they have several
-    (domains:PATH), and else shows the same classes to each in another manner: as they are, inverted, noisy, rotated,
-    blurred; shards:S sorts by label and gives each client S pieces; iid is no skew at all.
+    samples=all|shots, cover=true); owned:0+1,0+1,2+3 names the classes of each; dirichlet:ALPHA skews labels, the more
+    the smaller ALPHA (per=class|client, balance=true|false); domains gives each client one of the data's own domains,
+    where they have several (domains:PATH), and else shows the same classes to each in another manner: as they are,
+    inverted, noisy, rotated, blurred; shards:S sorts by label and gives each client S pieces; iid is no skew at all.
 
     The distance of a client is the total variation between its distribution of labels and that of all training
     samples: 0 if they are the same, 1 if they have no class in common. The SHA-256 is over all lists of indices: equal

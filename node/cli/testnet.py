@@ -55,8 +55,8 @@ PartitionOption = Annotated[
     typer.Option(
         "--partition",
         metavar="SCHEME",
-        help="Who gets which samples: classes:AVG,STD, dirichlet:ALPHA, domains, shards:S or iid, with flags after a "
-        "comma, as in dirichlet:0.3,per=client. See fednode data partition --help.",
+        help="Who gets which samples: classes:AVG,STD, owned:0+1,2+3, dirichlet:ALPHA, domains, shards:S or iid, with "
+        "flags after a comma, as in dirichlet:0.3,per=client. See fednode data partition --help.",
     ),
 ]
 ShotsOption = Annotated[

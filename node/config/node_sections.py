@@ -194,6 +194,13 @@ class ClassesPartition(PartSection):
     cover: bool = False
 
 
+class OwnedPartition(PartSection):
+    """The classes of each part, written out; what several own is shared out equally."""
+
+    scheme: Literal["owned"]
+    classes: Annotated[str, Field(pattern=r"^[0-9+,]{1,10000}$")]
+
+
 class DirichletPartition(PartSection):
     """Classes by a Dirichlet distribution, drawn for each class or for each part."""
 
@@ -223,7 +230,7 @@ class IidPartition(PartSection):
     scheme: Literal["iid"]
 
 
-Part = ClassesPartition | DirichletPartition | DomainsPartition | ShardsPartition | IidPartition
+Part = ClassesPartition | OwnedPartition | DirichletPartition | DomainsPartition | ShardsPartition | IidPartition
 
 
 def _validate_part(part: Part) -> Part:

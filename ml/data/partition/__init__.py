@@ -4,6 +4,7 @@
         count=normal    their number is drawn by a normal distribution, of which STD is the deviation
         samples=shots   each client has a block of its own in every class, not an even share of all of it
         cover=true      drawn again until every class has an owner
+    owned:C+C,C+C     the classes of each client, by number and client after client, as in 0+1,0+1,2+3,2+3
     dirichlet:ALPHA   each class is cut by Dir(ALPHA), clients being held to about equal sizes               §7.2
         balance=false   they are not
         per=client      each client draws its mixture of classes from Dir(ALPHA), and all are of equal size

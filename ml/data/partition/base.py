@@ -38,7 +38,8 @@ class Scheme(ABC):
     """A way to deal samples out.
 
     A scheme is a frozen dataclass. Its parameters are numbers, in the order of the command line, and flags, made by
-    `flag`. `str(scheme)` is what `parse_partition` reads, and `to_mapping` what `partition_from_mapping` does.
+    `flag`; or one `text`, which is all that follows its name. `str(scheme)` is what `parse_partition` reads, and
+    `to_mapping` what `partition_from_mapping` does.
     """
 
     __slots__ = ()
@@ -79,6 +80,15 @@ def flag(*choices: str | bool, default: str | bool | None) -> Any:
 
 def is_flag(parameter: Field[Any]) -> bool:
     return "choices" in parameter.metadata
+
+
+def text() -> Any:
+    """A field that the scheme reads for itself."""
+    return field(metadata={"text": True})
+
+
+def is_text(parameter: Field[Any]) -> bool:
+    return "text" in parameter.metadata
 
 
 def get_parameters(scheme: type[Scheme]) -> tuple[Field[Any], ...]:

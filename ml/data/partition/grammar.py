@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field
 from typing import Any
 
-from ml.data.partition.base import Scheme, get_parameters, is_flag, show_value
+from ml.data.partition.base import Scheme, get_parameters, is_flag, is_text, show_value
 from ml.data.partition.classes import Classes
 from ml.data.partition.dirichlet import Dirichlet
 from ml.data.partition.iid import Domains, Iid
+from ml.data.partition.owned import Owned
 from ml.data.partition.shards import Shards
 from ml.errors import DataError, suggest
 
-_SCHEMES: dict[str, type[Scheme]] = {scheme.name: scheme for scheme in (Classes, Dirichlet, Domains, Shards, Iid)}
+_SCHEMES: dict[str, type[Scheme]] = {
+    scheme.name: scheme for scheme in (Classes, Owned, Dirichlet, Domains, Shards, Iid)
+}
 _MAX_NUMBER = 1 << 31
 
 SCHEMES = tuple(_SCHEMES)
@@ -25,6 +28,8 @@ def parse_partition(text: str) -> Scheme:
     if name not in _SCHEMES:
         raise DataError(f"partition: unknown scheme {name!r}: {suggest(name, _SCHEMES)}")
     scheme = _SCHEMES[name]
+    if any(map(is_text, get_parameters(scheme))):
+        return scheme(rest)  # type: ignore[call-arg] # its one parameter
     unexpected = DataError(f"partition: expected {scheme.form}, got {text!r}")
     numbers = [parameter for parameter in get_parameters(scheme) if not is_flag(parameter)]
     flags = {
@@ -66,7 +71,10 @@ def partition_from_mapping(mapping: Mapping[str, Any]) -> Scheme:
         value, place = mapping.get(parameter.name), f"data.partition.{parameter.name}"
         if value is None and not _is_required(parameter):
             continue
-        if not is_flag(parameter):
+        if is_text(parameter):
+            if not isinstance(value, str):
+                raise DataError(f"{place}: expected text, got {value!r}")
+        elif not is_flag(parameter):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise DataError(f"{place}: expected a number, got {value!r}")
             if parameter.type == "int":

@@ -205,7 +205,7 @@ genesis_file: g
         ("data.columns={lable: x}", "unknown key. Did you mean 'label'?"),
         (
             "data.partition={scheme: classs}",
-            "expected one of 'classes', 'dirichlet', 'domains', 'shards', 'iid' (got 'classs')",
+            "expected one of 'classes', 'owned', 'dirichlet', 'domains', 'shards', 'iid' (got 'classs')",
         ),
         ("version=2", "expected 1 (got 2)"),
         ("training.sed=1", "unknown key. Did you mean 'seed'?"),

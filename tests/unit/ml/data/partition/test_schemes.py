@@ -448,7 +448,26 @@ def test_schemes_are_written_as_short_as_they_can_be() -> None:
         "alpha": 0.3,
         "per": "client",
     }
-    assert NAMES == ("classes", "dirichlet", "domains", "shards", "iid")
+    assert NAMES == ("classes", "owned", "dirichlet", "domains", "shards", "iid")
+
+
+def test_clients_own_the_classes_that_are_written_out() -> None:
+    train, test = load_digits()
+    splits = deal("owned:0+1,0+1,2+3,3+2", 4, 7)
+    assert [sorted(set(train.y[split.train].tolist())) for split in splits] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    dealt = np.concatenate([split.train for split in splits])
+    assert sorted(dealt.tolist()) == np.flatnonzero(train.y <= 3).tolist()  # all of each class, and each sample once
+    sizes = [len(split.train) for split in splits]
+    assert max(sizes) - min(sizes) <= 4
+    for split, own in zip(splits, ([0, 1], [0, 1], [2, 3], [2, 3]), strict=True):
+        assert split.test.tolist() == np.flatnonzero(np.isin(test.y, own)).tolist()
+    few = deal("owned:0+1,0+1", 2, 7, 5)
+    assert [np.bincount(train.y[split.train]).tolist() for split in few] == [[5, 5], [5, 5]]
+    scheme = parse_partition("owned:0+1,2")
+    assert scheme.to_mapping() == {"scheme": "owned", "classes": "0+1,2"}
+    assert partition_from_mapping({**scheme.to_mapping(), "index": 0}) == scheme == parse_partition(str(scheme))
+    with pytest.raises(DataError, match=r"data\.partition\.classes: expected text, got 3"):
+        partition_from_mapping({"scheme": "owned", "classes": 3})
 
 
 def test_a_node_refuses_parts_that_are_not_those_that_were_dealt() -> None:
@@ -486,6 +505,10 @@ def test_a_node_refuses_parts_that_are_not_those_that_were_dealt() -> None:
         ("classes:3,1,count=gauss", "expected count=uniform|normal"),
         ("classes:3,1,cover=yes", "expected cover=true|false"),
         ("classes:3,1,cover=true,cover=true", "expected cover=true|false once"),
+        ("owned", "expected owned:C+C,C+C,…, the classes of each client by number, got owned:"),
+        ("owned:0+1,", "expected owned:C+C,C+C,…"),
+        ("owned:0+1,2+a", "expected owned:C+C,C+C,…"),
+        ("owned:0+1,2+2", "expected each class once for a client, got 0+1,2+2 (client 1)"),
         ("iid,x=1", "unknown scheme 'iid,x=1'"),
         ("iid:x=1", "unknown flag 'x' of iid: nothing is expected here"),
         ("dirichlet:0.3,per=client,balance=false", "expected no balance=false"),
@@ -506,6 +529,8 @@ def test_wrong_scheme_is_named(text: str, message: str) -> None:
         ("dirichlet:0.0001", 60, None, "expected a larger alpha or fewer clients"),
         ("classes:3,1,samples=all", 4, 5, "expected no shots, got 5"),
         ("classes:3,1,cover=true", 2, None, "gives 2 clients at most 8 classes, expected enough to cover 10"),
+        ("owned:0+1,2", 3, None, "owned:0\\+1,2 is for 2 clients, got 3"),
+        ("owned:0+1,10", 2, None, "expects a class 10, got classes 0 to 9"),
         ("shards:300", 10, None, "expects a sample for each of 3000 shards, got 1438 samples"),
     ],
 )

@@ -1,0 +1,59 @@
+"""The classes of each client, written out: `owned:0+1,0+1,2+3,2+3`, as UA-PDFL's figure 4 has four clients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.random import Generator
+
+from ml.data.partition.base import Counts, Indices, Scheme, join, text
+from ml.errors import DataError
+
+_LISTS = re.compile(r"\d{1,6}(\+\d{1,6})*(,\d{1,6}(\+\d{1,6})*)*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned(Scheme):
+    """A class's samples go in equal shares to the clients that it is written for, to nobody where there is none."""
+
+    name: ClassVar[str] = "owned"
+    form: ClassVar[str] = "owned:C+C,C+C,…"
+
+    classes: str = text()  # by client, of which commas part two, and by number, with a plus between two
+
+    def __post_init__(self) -> None:
+        if _LISTS.fullmatch(self.classes) is None:
+            raise DataError(f"partition: expected {self.form}, the classes of each client by number, got {self}")
+        for i, own in enumerate(self._list_classes()):
+            if len(set(own)) < len(own):
+                raise DataError(f"partition: expected each class once for a client, got {self.classes} (client {i})")
+
+    def deal(self, by_class: Sequence[Indices], num_clients: int, rng: Generator, shots: int | None) -> list[Indices]:
+        owned = self._list_classes()
+        if len(owned) != num_clients:
+            raise DataError(f"partition: {self} is for {len(owned)} clients, got {num_clients}")
+        if (most := max(map(max, owned))) >= len(by_class):
+            raise DataError(f"partition: {self} expects a class {most}, got classes 0 to {len(by_class) - 1}")
+        parts: list[list[Indices]] = [[] for _ in owned]
+        for c, samples in enumerate(by_class):
+            owners = [i for i, own in enumerate(owned) if c in own]
+            for owner, part in zip(owners, np.array_split(samples, max(len(owners), 1)), strict=False):
+                parts[owner].append(part[:shots])
+        return [join(part) for part in parts]
+
+    def match(self, by_class: Sequence[Indices], train_counts_NC: Counts) -> list[Indices]:
+        """All test samples of its classes, as for `classes`."""
+        return [join([by_class[c] for c in own]) for own in self._list_classes()]
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {"scheme": self.name, "classes": self.classes}
+
+    def _list_classes(self) -> list[list[int]]:
+        return [[int(c) for c in own.split("+")] for own in self.classes.split(",")]
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.classes}"
