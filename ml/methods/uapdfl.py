@@ -1,8 +1,8 @@
 """UA-PDFL: how alike two clients' data are decides how much of a model they share (ALGORITHMS §5).
 
-Zhu, Fan, Xie, *UA-PDFL: A Personalized Approach for Decentralized Federated Learning*. X_unit is one constant sample;
-f = h o g is client i's model, n_i its number of samples, Q whom it has drawn and S those of Q whose data look like its
-own (see the spec for how that is measured and what follows from it):
+Zhu, Fan, Xie, *UA-PDFL: A Personalized Approach for Decentralized Federated Learning*. X_unit is one sample, constant
+or the mean of a client's own, Eq. (4); f = h o g is client i's model, n_i its number of samples, Q whom it has drawn
+and S those of Q whose data look like its own (see the spec for how that is measured and what follows from it):
 
     (5)  I_i = softmax( f(X_unit) )        (11) A_i = g(X_unit)
     (12) L   = CE + mu * || g(X_unit) - A_avg ||^2        A_avg = (A_i + sum of A_j over Q) / (|Q| + 1)
@@ -91,7 +91,9 @@ class UaPdfl(SharesParts[UaPdflSpec]):
         }
 
     def make_unit(self, state: State) -> Tensor:
-        """X_unit [1, C, H, W], or what the model's frozen part makes of it."""
+        """X_unit [1, C, H, W], or what the model's frozen part makes of it; of a mean, the mean of what it makes."""
+        if self.spec.hyperparameters.unit == "mean":
+            return state.data.train.x.mean(0, keepdim=True)
         x_1CHW = torch.full((1, *self.spec.task.input_shape), self.spec.hyperparameters.unit_value)
         return state.model.precompute(x_1CHW.to(state.data.device))
 

@@ -22,6 +22,7 @@ from ml.payload import Arrays, decode_arrays
 from ml.simulation.exchange import Exchange, Size
 from ml.simulation.liars import Liars
 from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate
+from ml.specs.uapdfl import MAX_PAIRED, UaPdflSpec
 from ml.training.loop import Diverged
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Played:
     """One round, by client: what each has `trained`, and measured once the round was `applied`, on its own test set and
-    `on_all`; and which of them it would have `spoiled`. `digest` is the aggregate's, None where nothing is voted on."""
+    `on_all`; and which of them it would have `spoiled`. `digest` is the aggregate's, None where nothing is voted on.
+    `divergences` [N, N] are those of UA-PDFL's unit representations, of few clients that all have sent one."""
 
     height: int
     trained: Sequence[Trained | None]
@@ -41,6 +43,7 @@ class Played:
     applied: Sequence[Metrics]
     spoiled: frozenset[int]
     on_all: Sequence[Metrics]
+    divergences: tuple[tuple[float, ...], ...] | None
 
 
 class Rounds:
@@ -94,7 +97,19 @@ class Rounds:
             applied=[metrics for metrics, _ in applied],
             spoiled=frozenset(i for i, (_, is_spoiled) in enumerate(applied) if is_spoiled),
             on_all=[client.evaluate("global") for client in self._clients],
+            divergences=self._measure_divergences(exchange),
         )
+
+    def _measure_divergences(self, exchange: Exchange) -> tuple[tuple[float, ...], ...] | None:
+        """By client; None where the method has none, or not of all."""
+        spec, ids = self._spec, self._ids
+        if not isinstance(spec, UaPdflSpec) or len(ids) > MAX_PAIRED or self._parent is None:
+            return None
+        by_author = spec.compute_divergences(self._parent)
+        if len(by_author) < len(ids):
+            return None
+        place = {offer.author: row for row, offer in enumerate(exchange.offers)}
+        return tuple(tuple(by_author[place[me]][place[peer]] for peer in ids) for me in ids)
 
     def _answer(self, height: int, beacon: bytes) -> Sequence[Trained | None]:
         """What all contribute: what they have trained, and the lies of those that lie."""

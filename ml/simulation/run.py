@@ -109,7 +109,8 @@ class RoundResult:
 
     Of peer-to-peer methods also means over honest clients: how many `peers` each took something of, and where a method
     says so, how many of them were `similar`, how far they were apart (`divergence`), and the share of clients that took
-    over a peer's whole model (`dropout`). None of other methods.
+    over a peer's whole model (`dropout`). None of other methods. `divergences` [N, N] says that of each pair, where
+    clients are few (`MAX_PAIRED`).
 
     Under an attack also how many contributions the round went without (`left_out`), and how many of the honest it left
     without a finite loss (`spoiled`).
@@ -129,6 +130,7 @@ class RoundResult:
     similar: float | None = None
     dropout: float | None = None
     divergence: float | None = None
+    divergences: tuple[tuple[float, ...], ...] | None = None
     left_out: int | None = None
     spoiled: int | None = None
     train_s: float = field(default=0.0, compare=False)
@@ -136,7 +138,9 @@ class RoundResult:
     def to_json(self) -> dict[str, Any]:
         """All but `train_s`, and what the method does not have; None for what is no finite number."""
         values = {name.rstrip("_"): value for name, value in asdict(self).items() if name != "train_s"}
-        return {name: _to_finite(value) for name, value in values.items() if value is not None}
+        numbers = {name: value for name, value in values.items() if value is not None and name != "divergences"}
+        told = {name: _to_finite(value) for name, value in numbers.items()}
+        return told if self.divergences is None else {**told, "divergences": self.divergences}
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +321,7 @@ def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundR
         received_params=played.received.params,
         received_bytes=played.received.bytes,
         **{name: _compute_known_mean(after, name) for name in PEER_METRICS},
+        divergences=played.divergences,
         left_out=played.num_left_out if attacked else None,
         spoiled=len(played.spoiled.intersection(honest)) if attacked else None,
         train_s=compute_mean(metrics["seconds"] for metrics in before),

@@ -1,8 +1,8 @@
 """UA-PDFL: how alike two clients' data are decides how much of a model they share (ALGORITHMS §5).
 
 Zhu, Fan, Xie, *UA-PDFL: A Personalized Approach for Decentralized Federated Learning*. A client shows how it sees one
-constant input: its unit representation I, Eq. (5), and its auxiliary representation A, Eq. (11). Both are voted on, so
-that everyone can recompute who was how far from whom, Eq. (6), and what each drew and took:
+input, a constant: its unit representation I, Eq. (5), and its auxiliary representation A, Eq. (11). Both are voted on,
+so that everyone can recompute who was how far from whom, Eq. (6), and what each drew and took:
 
     all d_j <= th_I    client-wise dropout: the whole model of one of Q takes the place of the client's own
     otherwise          layer-wise personalisation: g from all of Q, h from S = {j in Q: d_j < th_I}
@@ -23,14 +23,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.errors import PayloadError
+from ml.errors import PayloadError, SpecError
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec
-from ml.specs.base import Hyperparameters, Offer, choice, flag, number
+from ml.specs.base import Hyperparameters, Offer, choice, flag, number, option
 from ml.specs.peers import PeerHyperparameters, PeerSpec
 from ml.tasks import CLASSIFICATION
 
 LEAST = 1e-8  # what probabilities are clamped at before a logarithm
 AUTO_THRESHOLDS = {"symkl": 0.5, "js": 0.1}
+MAX_PAIRED = 10  # clients of a simulation that tells how far each pair is apart; more lines could not be told apart
 SUM_TOLERANCE = 1e-3  # of a unit representation: a softmax in float32, in whatever order it was summed
 
 
@@ -50,7 +51,8 @@ def _compute_kl(p_C: NDArray[np.float64], q_C: NDArray[np.float64]) -> float:
 @dataclass(frozen=True, kw_only=True)
 class UaPdflHyperparameters(PeerHyperparameters):
     """`div` measures how far two unit representations are apart; `th` is th_I, by default what suits `div`; `mu` weighs
-    the auxiliary loss of Eq. (12); `unit_value` is every pixel of X_unit, after normalisation.
+    the auxiliary loss of Eq. (12). X_unit of Eq. (4) is the same for all, `unit_value` at every pixel after
+    normalisation, or with `unit: mean` the mean of a client's own training samples, which nobody else sees.
 
     Without `dropout` no whole model is ever taken; without `personalise` h is shared with all of Q, as g is.
     """
@@ -58,9 +60,15 @@ class UaPdflHyperparameters(PeerHyperparameters):
     div: str = choice("symkl", "js")
     th: float | None = number(None, "(-inf, inf)")
     mu: float = number(0.01, "[0, inf)")
+    unit: str | None = option("constant", "mean")
     unit_value: float = number(1.0, "(-inf, inf)")
     dropout: bool = flag(True)
     personalise: bool = flag(True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unit == "mean" and self.unit_value != 1.0:
+            raise SpecError("method.unit_value", f"expected none with unit: mean, got {self.unit_value:g}")
 
     @property
     def threshold(self) -> float:
@@ -160,6 +168,11 @@ class UaPdflSpec(PeerSpec):
             *(offer.digests["h"] for offer in decision.similar),
         )
 
+    def compute_divergences(self, aggregate: Arrays) -> list[list[float]]:
+        """Div(i, j) of all pairs, in author order."""
+        units = aggregate["unit/unit"]
+        return [[compute_divergence(p, q, self.hyperparameters.div) for q in units] for p in units]
+
     def explain(
         self,
         height: int,
@@ -174,7 +187,7 @@ class UaPdflSpec(PeerSpec):
         author's own affair, and not known here."""
         if aggregate is None:
             return None
-        units, hyper = aggregate["unit/unit"], self.hyperparameters
+        hyper = self.hyperparameters
         place = {offer.author: i for i, offer in enumerate(offers)}
         nodes = []
         for offer in offers:
@@ -191,6 +204,6 @@ class UaPdflSpec(PeerSpec):
         return {
             "div": hyper.div,
             "threshold": hyper.threshold,
-            "divergences": [[compute_divergence(p, q, hyper.div) for q in units] for p in units],
+            "divergences": self.compute_divergences(aggregate),
             "nodes": nodes,
         }

@@ -21,6 +21,7 @@ _DASHES = ("-", "--", ":", "-.")  # when the colours are used up
 _MOST_COLUMNS = 3
 _PANEL_INCHES = (3.5, 2.6)
 _ALONE_INCHES = (6.6, 3.6)
+_BOXES_WIDTH = 0.8  # of all lines at one tick
 
 
 def assign_colours(figures: Sequence[Figure]) -> dict[str, int]:
@@ -98,6 +99,9 @@ def _draw_panel(
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}")
     if figure.kind == "share":
         axes.set_ylim(-0.04, 1.04)
+    if figure.boxes:
+        _draw_boxes(axes, panel, colours, handles)
+        return
     for j, line in enumerate(panel.lines):
         number = colours[line.label]
         look: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "linewidth": 1.6}
@@ -115,6 +119,25 @@ def _draw_panel(
         drawn.set_gid(f"{name}-{j}")
         titles[f"{name}-{j}"] = _describe(figure, line)
         handles.setdefault(line.label, drawn)
+
+
+def _draw_boxes(axes: Axes, panel: Panel, colours: Mapping[str, int], handles: dict[str, Any]) -> None:
+    """At each x a box for each line: its quartiles and median, and whiskers to the least and the greatest."""
+    width = _BOXES_WIDTH / max(len(panel.lines), 1)
+    for j, line in enumerate(panel.lines):
+        look: Any = {"color": COLOURS[colours[line.label] % len(COLOURS)], "linewidth": 1.2}
+        drawn = axes.boxplot(
+            [list(values) for values in line.values],
+            positions=[x + (j - (len(panel.lines) - 1) / 2) * width for x in line.x],
+            widths=0.8 * width,
+            whis=(0, 100),
+            manage_ticks=False,
+            boxprops=look,
+            whiskerprops=look,
+            capprops=look,
+            medianprops=look,
+        )
+        handles.setdefault(line.label, drawn["boxes"][0])
 
 
 def _describe(figure: Figure, line: Line) -> str:

@@ -10,7 +10,15 @@ from node.config.yaml_source import suggest
 from node.experiments.axes import Key, get_key, select
 from node.experiments.per_client import CLIENT, is_by_client
 from node.experiments.plan import Experiment, Found, show_fact
-from node.experiments.sections import AnyFigureSection, FigureSection, ReportSection, SnapshotSection, TableSection
+from node.experiments.sections import (
+    AnyFigureSection,
+    FigureSection,
+    GridSection,
+    PairsSection,
+    ReportSection,
+    SnapshotSection,
+    TableSection,
+)
 from node.experiments.tables import find_baselines
 from node.experiments.values import SERIES, VALUES
 
@@ -91,6 +99,12 @@ def needs_received(experiment: Experiment) -> bool:
     return any(value.startswith("received_") for value in values)
 
 
+def needs_divergences(experiment: Experiment) -> bool:
+    """Whether the file's report shows how far pairs of clients were apart, which results of earlier versions do not
+    say."""
+    return any(isinstance(figure, PairsSection) for figure in experiment.file.report.figures or ())
+
+
 def find_report_problems(experiment: Experiment) -> Found:
     """The problems of a file's report: what cannot be laid out, under the keys it was written at."""
     found: Found = []
@@ -112,10 +126,30 @@ def find_report_problems(experiment: Experiment) -> Found:
         found += _check_against(experiment, table, keys)
     for i, figure in enumerate(given.figures or ()):
         keys = ("report", "figures", i)
+        if isinstance(figure, GridSection):
+            named = {"x": (figure.x,), "y": (figure.y,)}
+            found += [
+                ((*keys, name), text)
+                for name, given_axes in named.items()
+                for text in _name_unknown(given_axes, experiment.known_axes)
+            ]
+            known_values = [name for name, value in VALUES.items() if not value.needs_seconds]
+            found += [((*keys, "grid"), text) for text in _name_unknown((figure.grid,), known_values)]
+            if figure.x == figure.y:
+                found.append(((*keys, "y"), f"expected another axis than x (got {figure.y})"))
+        if isinstance(figure, GridSection | PairsSection):
+            axes = {name: getattr(figure, name) for name in ("panels", "each", "over")}
+            axes["where"] = tuple(figure.where)
+            across = (figure.x, figure.y) if isinstance(figure, GridSection) else ()
+            used = (*across, *figure.panels, *figure.each)
+            found += _check_axes(experiment, keys, axes, figure.where, used, set(figure.over))
+            continue
         if isinstance(figure, SnapshotSection):
             axes = {name: getattr(figure, name) for name in ("panels", "each")} | {"where": tuple(figure.where)}
             found += _check_axes(experiment, keys, axes, figure.where, (*figure.panels, *figure.each), set())
             continue
+        if figure.draw == "box" and figure.x in OWN_X:
+            found.append(((*keys, "draw"), f"expected line over {figure.x}, or an axis as x"))
         unknown = [((*keys, "x"), text) for text in _name_unknown((figure.x,), (*OWN_X, *experiment.known_axes))]
         if unknown:
             found += unknown

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from ml.training.metrics import compute_mean, compute_std
 from node.experiments.axes import capitalise, get_key, list_keys, name_axis, name_fact, select
 from node.experiments.contents import OWN_X
 from node.experiments.plan import Experiment, Point
 from node.experiments.results import Result
-from node.experiments.sections import FigureSection
+from node.experiments.sections import FigureSection, PairsSection
 from node.experiments.tables import Results, average
 from node.experiments.values import SERIES, VALUES, Kind, Limits, compute_sent_bytes, compute_train_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a panel: x, mean and spread at each; a flat one (nothing sent) has no x of its own."""
+    """One line of a panel: x, mean and spread at each; a flat one (nothing sent) has no x of its own. `values` are
+    those of single seeds at each x, where boxes are drawn of them."""
 
     label: str
     x: tuple[float, ...]
@@ -25,6 +27,7 @@ class Line:
     std: tuple[float, ...]
     seeds: int
     flat: bool = False
+    values: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Figure:
     log_x: bool = False
     whole_x: bool = True
     ticks: tuple[str, ...] = ()
+    boxes: bool = False
 
 
 _X_LABELS = {
@@ -78,6 +82,7 @@ def make_figures(experiment: Experiment, section: FigureSection, results: Result
                 log_x=section.x == "bytes",
                 whole_x=section.x == "round",
                 ticks=() if section.x in OWN_X else tuple(key[0] for key in list_keys(own, (section.x,))),
+                boxes=section.draw == "box",
             )
         )
     return figures
@@ -143,12 +148,15 @@ def _make_axis_line(
     ticks: Sequence[str],
 ) -> Line | None:
     value = VALUES[section.y]
-    cells = {}
+    cells, values = {}, []
     for point_key in list_keys(points, (section.x,)):
         own = [point for point in points if get_key(point, (section.x,)) == point_key]
         cell = average(value, own, results, limits)
         if cell.mean is not None:
             cells[float(ticks.index(point_key[0]))] = cell
+            seeds = [seed for (seed,) in list_keys(own, ("seed",))]
+            by_seed = [average(value, select(own, {"seed": seed}), results, limits).mean for seed in seeds]
+            values.append(tuple(mean for mean in by_seed if mean is not None))
     if not cells:
         return None
     return Line(
@@ -157,4 +165,41 @@ def _make_axis_line(
         tuple(cell.mean or 0.0 for cell in cells.values()),
         tuple(cell.std for cell in cells.values()),
         max(cell.num for cell in cells.values()),
+        values=tuple(values) if section.draw == "box" else (),
     )
+
+
+# ---- pairs of clients
+
+
+def make_pair_figures(experiment: Experiment, section: PairsSection, results: Results) -> list[Figure]:
+    """One figure for each value of `each`, a line for each pair of clients; those without a finished run left out."""
+    points = select(experiment.points, section.where)
+    series = SERIES[section.pairs]
+    figures = []
+    for key in list_keys(points, section.each):
+        own = [point for point in points if get_key(point, section.each) == key]
+        panels = []
+        for panel_key in list_keys(own, section.panels):
+            inside = [point for point in own if get_key(point, section.panels) == panel_key]
+            label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, panel_key, strict=True))
+            panels.append(Panel(label, tuple(_make_pair_lines(inside, results))))
+        if any(panel.lines for panel in panels):
+            ending = "".join(f", {name_fact(axis, text)}" for axis, text in zip(section.each, key, strict=True))
+            title = (section.title or f"{capitalise(section.pairs)} of each pair by round") + ending
+            figures.append(Figure(title, _X_LABELS["round"], section.pairs, series.kind, tuple(panels)))
+    return figures
+
+
+def _make_pair_lines(points: Sequence[Point], results: Results) -> Iterator[Line]:
+    """Of runs that all have the same clients, as far as all of them know how far these are apart."""
+    runs = [results[point.run.id] for point in points if point.run is not None and point.run.id in results]
+    if len({run.num_clients for run in runs}) != 1:
+        return
+    rounds = [[row.divergences for row in run.rounds] for run in runs]
+    length = min(next((r for r, known in enumerate(own) if known is None), len(own)) for own in rounds)
+    for one, other in combinations(range(runs[0].num_clients), 2):
+        values = [[known[one][other] for own in rounds if (known := own[r]) is not None] for r in range(length)]
+        if values:
+            means, stds = map(compute_mean, values), map(compute_std, values)
+            yield Line(f"{one} and {other}", tuple(range(1, length + 1)), tuple(means), tuple(stds), len(runs))

@@ -17,21 +17,22 @@ from typing import Any
 
 from ml.training.metrics import compute_mean
 from node.errors import NodeError, NotFound
-from node.experiments import answer_charts, charts, map_charts, page
-from node.experiments.answers import AnswersFigure, format_answers_csv, make_answers_figures, say_figures
+from node.experiments import answer_charts, answers, charts, grid_charts, map_charts, page
+from node.experiments.answers import AnswersFigure, format_answers_csv, make_answers_figures
 from node.experiments.axes import name_axis
 from node.experiments.contents import get_report
 from node.experiments.embeddings import EmbeddingFigure, make_embedding_figures
-from node.experiments.figures import Figure, make_figures
+from node.experiments.figures import Figure, make_figures, make_pair_figures
+from node.experiments.grids import GridFigure, format_grid_csv, make_grid_figures, say_figures
 from node.experiments.loading import load_experiment
 from node.experiments.plan import VERSION, Experiment, Point, show_fact
 from node.experiments.results import Result
 from node.experiments.runner import EXPERIMENT, Stock, take_stock
-from node.experiments.sections import AnswersSection, AnyFigureSection, EmbeddingSection
+from node.experiments.sections import AnswersSection, AnyFigureSection, EmbeddingSection, GridSection, PairsSection
 from node.experiments.tables import Reading, Table, format_table_csv, list_readings, make_table
 from node.experiments.values import VALUES, Limits, show_number
 
-AnyFigure = Figure | EmbeddingFigure | AnswersFigure
+AnyFigure = Figure | GridFigure | EmbeddingFigure | AnswersFigure
 
 PAGE = "report.html"
 RUNS_CSV = "runs.csv"
@@ -77,6 +78,10 @@ def _make_figures(experiment: Experiment, section: AnyFigureSection, stock: Stoc
         return make_embedding_figures(experiment, section, stock.snapshots)
     if isinstance(section, AnswersSection):
         return make_answers_figures(experiment, section, stock.snapshots)
+    if isinstance(section, GridSection):
+        return make_grid_figures(experiment, section, stock.finished)
+    if isinstance(section, PairsSection):
+        return make_pair_figures(experiment, section, stock.finished)
     return make_figures(experiment, section, stock.finished)
 
 
@@ -103,6 +108,10 @@ def _write_figures(directory: Path, figures: Sequence[AnyFigure], colours: Mappi
             paths += answer_charts.write_files(figure, stem)
             paths.append(stem.with_name(f"{stem.name}.csv"))
             paths[-1].write_text(format_answers_csv(figure), encoding="utf-8")
+        elif isinstance(figure, GridFigure):
+            paths += grid_charts.write_files(figure, stem)
+            paths.append(stem.with_name(f"{stem.name}.csv"))
+            paths[-1].write_text(format_grid_csv(figure), encoding="utf-8")
         else:
             paths += charts.write_files(figure, colours, stem)
     return paths
@@ -184,8 +193,12 @@ def _render_figure(figure: AnyFigure, colours: Mapping[str, int], prefix: str) -
         return _render_maps(figure, prefix)
     if isinstance(figure, AnswersFigure):
         return _render_answers(figure, prefix)
+    if isinstance(figure, GridFigure):
+        return _render_grid(figure, prefix)
     seeds = sorted({line.seeds for panel in figure.panels for line in panel.lines})
     note = "One seed." if seeds == [1] else f"Mean over {seeds[-1]} seeds; the band is one standard deviation."
+    if figure.boxes:
+        note = "Boxes are quartiles and median of the seeds, whiskers reach to the lowest and the highest."
     if any(line.flat for panel in figure.panels for line in panel.lines):
         note += " A dotted line sends nothing: it is drawn at its best."
     rows = []
@@ -224,10 +237,21 @@ def _render_answers(figure: AnswersFigure, prefix: str) -> str:
         "Answers of client 0 after the last round to samples of the global test set. Each panel is of one run: seed "
         f"{', '.join(seeds)}. The CSV of the same name has every number."
     )
-    rows = [(panel.label, "; ".join(say_figures(figure.kind, panel))) for panel in figure.panels]
+    rows = [(panel.label, "; ".join(answers.say_figures(figure.kind, panel))) for panel in figure.panels]
     table = page.render_plain_table(figure.title, ("panel", "counted"), rows)
     more = page.render_details("The same in numbers", table)
     return page.render_figure(answer_charts.render_inline(figure, prefix), figure.title + ".", note, more)
+
+
+def _render_grid(figure: GridFigure, prefix: str) -> str:
+    seeds = sorted({cell.num for panel in figure.panels for row in panel.cells for cell in row if cell is not None})
+    note = "One seed." if seeds[-1] <= 1 else f"Mean over {seeds[-1]} seeds."
+    note += " The darker the better. The CSV of the same name has every number and its spread."
+    rows = [(panel.label, "; ".join(say_figures(figure, panel))) for panel in figure.panels]
+    more = page.render_details(
+        "The same in numbers", page.render_plain_table(figure.title, ("panel", "read off"), rows)
+    )
+    return page.render_figure(grid_charts.render_inline(figure, prefix), figure.title + ".", note, more)
 
 
 def _show_x(figure: Figure, x: float) -> str:

@@ -58,6 +58,7 @@ class RoundRow(_Part):
     similar: float | None = None
     dropout: float | None = None
     divergence: float | None = None
+    divergences: tuple[tuple[float, ...], ...] | None = None
     left_out: int | None = None
     spoiled: int | None = None
     train_s: Annotated[float, Field(ge=0)] | None = None

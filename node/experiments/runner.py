@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ml.specs.uapdfl import MAX_PAIRED
 from node.config.yaml_source import dump_yaml
 from node.errors import ConfigError, NodeError
-from node.experiments.contents import needs_received, needs_train_seconds
+from node.experiments.contents import needs_divergences, needs_received, needs_train_seconds
 from node.experiments.embeddings import list_snapshot_runs
 from node.experiments.plan import Experiment, Run
 from node.experiments.pool import Advanced, Died, Finished, Report, work_through
@@ -74,6 +75,7 @@ def take_stock(experiment: Experiment, directory: Path) -> Stock:
     snapshots: dict[str, Kept] = {}
     shown = list_snapshot_runs(experiment)
     timed, counted = needs_train_seconds(experiment), needs_received(experiment)
+    paired = needs_divergences(experiment)
     lacking: set[str] = set()
     for run in experiment.runs.values():
         try:
@@ -86,6 +88,8 @@ def take_stock(experiment: Experiment, directory: Path) -> Stock:
                 lacking.add(run.id)
             if counted and any(row.received_bytes is None for row in result.rounds):
                 lacking.add(run.id)
+            if paired and any(row.divergence is not None and row.divergences is None for row in result.rounds):
+                lacking |= {run.id} if result.num_clients <= MAX_PAIRED else set()
             kept = read_snapshot(directory, run, result) if run.id in shown else None
             if kept is not None:
                 snapshots[run.id] = kept

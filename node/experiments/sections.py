@@ -205,13 +205,40 @@ class FigureSection(Section):
 
     Across is `round`, `bytes` (sent by a client so far), `seconds` (trained by a client so far), or an axis; up is a
     per-round series (taa, tal, global, tal_global, taa_local; of peer-to-peer methods peers, similar, dropout and
-    divergence), or against an axis a table's value.
+    divergence), or against an axis a table's value. `draw: box` then shows where the runs of each value lie, and not
+    their mean alone.
     """
 
     title: Label | None = None
     x: str = "round"
     y: str = "taa"
     lines: Many[str] = ("method",)
+    panels: Many[str] = ("partition",)
+    each: Many[str] = ()
+    where: dict[str, Any] = Field(default_factory=dict)
+    over: Many[str] = ()
+    draw: Literal["line", "box"] = "line"
+
+
+class GridSection(Section):
+    """A heat map of the value `grid`, a field where each two values of the axes `x` and `y` meet: one figure for each
+    value of `each`, a panel for each of `panels`."""
+
+    grid: str
+    x: str
+    y: str
+    title: Label | None = None
+    panels: Many[str] = ("partition",)
+    each: Many[str] = ()
+    where: dict[str, Any] = Field(default_factory=dict)
+    over: Many[str] = ()
+
+
+class PairsSection(Section):
+    """How far each two clients are apart, by round: a line for each pair, of UA-PDFL with few clients."""
+
+    pairs: Literal["divergence"]
+    title: Label | None = None
     panels: Many[str] = ("partition",)
     each: Many[str] = ()
     where: dict[str, Any] = Field(default_factory=dict)
@@ -241,7 +268,12 @@ class AnswersSection(SnapshotSection):
     answers: Literal["confusion", "roc", "calibration"]
 
 
-_BY_KEY: Mapping[str, type[Section]] = {"embedding": EmbeddingSection, "answers": AnswersSection}
+_BY_KEY: Mapping[str, type[Section]] = {
+    "embedding": EmbeddingSection,
+    "answers": AnswersSection,
+    "grid": GridSection,
+    "pairs": PairsSection,
+}
 
 
 def _choose_figure(value: Any) -> str:
@@ -253,6 +285,8 @@ def _choose_figure(value: Any) -> str:
 
 AnyFigureSection = Annotated[
     Annotated[FigureSection, Tag(FigureSection.__name__)]
+    | Annotated[GridSection, Tag(GridSection.__name__)]
+    | Annotated[PairsSection, Tag(PairsSection.__name__)]
     | Annotated[EmbeddingSection, Tag(EmbeddingSection.__name__)]
     | Annotated[AnswersSection, Tag(AnswersSection.__name__)],
     Discriminator(_choose_figure),

@@ -153,6 +153,24 @@ def test_representations_are_of_the_constant_input_in_eval_mode(value: float) ->
     assert trained.payloads["unit"]["unit"].sum() == pytest.approx(1, abs=1e-6)
 
 
+def test_the_unit_may_be_the_mean_of_a_clients_own_samples() -> None:
+    one, other = make_clients({"unit": "mean", "mu": 0.1}, num_clients=2)
+    for client in (one, other):
+        trained, model = client.train(1, BEACON), client.state.model
+        model.eval()
+        x = client.state.data.train.x.numpy().astype(np.float64).sum(0) / client.num_train
+        with torch.no_grad():
+            z_1D = model.embed(torch.from_numpy(x.astype(np.float32))[None])
+            unit_C = model.classify(z_1D)[0].softmax(0)
+        np.testing.assert_allclose(trained.payloads["unit"]["unit"], unit_C, rtol=1e-4)
+        np.testing.assert_allclose(trained.payloads["auxiliary"]["auxiliary"], z_1D[0], rtol=1e-4, atol=1e-5)
+    constant = make_clients({"mu": 0.1}, num_clients=1)[0].train(1, BEACON).payloads
+    assert not np.array_equal(one.train(2, BEACON).payloads["unit"]["unit"], constant["unit"]["unit"])
+    assert "unit" not in UaPdflHyperparameters().to_mapping()  # runs of before keep their names
+    with pytest.raises(SpecError, match=r"expected none with unit: mean, got 0\.5"):
+        spec_of({"unit": "mean", "unit_value": 0.5})
+
+
 # ---- the branches
 
 

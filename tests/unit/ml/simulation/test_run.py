@@ -240,6 +240,10 @@ def test_what_uapdfl_receives_is_what_everyone_can_work_out(applied: list[Applie
         assert entry.similar == compute_mean(len(node["similar"]) for node in told["nodes"])
         distances = [told["divergences"][i][j] for i, node in enumerate(told["nodes"]) for j in node["peers"]]
         assert entry.divergence == pytest.approx(compute_mean(distances))
+        place = {offer.author: row for row, offer in enumerate(blocks[0].offers)}
+        ids = [i.to_bytes(32, "big") for i in range(5)]
+        by_client = [[told["divergences"][place[me]][place[peer]] for peer in ids] for me in ids]
+        assert [list(row) for row in entry.divergences or ()] == by_client
     assert set(branches) == {"dropout", "personalise"}
     assert any(entry.similar for entry in result.rounds)
 
@@ -251,7 +255,7 @@ def test_only_uapdfl_has_branches() -> None:
     rows = {method: run(method, **settings).to_json()["rounds"][0].keys() for method in ("fedavg", "fedper", "uapdfl")}
     assert rows["fedavg"] == row
     assert rows["fedper"] == row | {"peers"}
-    assert rows["uapdfl"] == row | {"peers", "similar", "dropout", "divergence"}
+    assert rows["uapdfl"] == row | {"peers", "similar", "dropout", "divergence", "divergences"}
 
 
 def test_a_lone_client_has_nobody_to_take_from() -> None:
