@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,8 +32,9 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Played:
     """One round, by client: what each has `trained`, and measured once the round was `applied`, on its own test set and
-    `on_all`; and which of them it would have `spoiled`. `digest` is the aggregate's, None where nothing is voted on.
-    `divergences` [N, N] are those of UA-PDFL's unit representations, of few clients that all have sent one."""
+    `on_all`; and which of them it would have `spoiled`. `digest` is the aggregate's, None where nothing is voted on,
+    and `aggregate_s` the seconds that it took. `divergences` [N, N] are those of UA-PDFL's unit representations, of few
+    clients that all have sent one."""
 
     height: int
     trained: Sequence[Trained | None]
@@ -44,6 +46,7 @@ class Played:
     spoiled: frozenset[int]
     on_all: Sequence[Metrics]
     divergences: tuple[tuple[float, ...], ...] | None
+    aggregate_s: float
 
 
 class Rounds:
@@ -82,7 +85,9 @@ class Rounds:
             return None
         exchange = Exchange.make(self._spec, height, self._ids, answers)
         self._keep(exchange)
+        start_s = time.perf_counter()
         digest = self._aggregate(height, answers)
+        aggregate_s = time.perf_counter() - start_s
         gone = [frozenset(left_out.get(height, KEEP_HEIGHTS)) for left_out in self._left_out]
         taken = {me: exchange.take(beacon, me, self._parent, away) for me, away in zip(self._ids, gone, strict=True)}
         sent, received = exchange.measure(taken)
@@ -98,6 +103,7 @@ class Rounds:
             spoiled=frozenset(i for i, (_, is_spoiled) in enumerate(applied) if is_spoiled),
             on_all=[client.evaluate("global") for client in self._clients],
             divergences=self._measure_divergences(exchange),
+            aggregate_s=aggregate_s,
         )
 
     def _measure_divergences(self, exchange: Exchange) -> tuple[tuple[float, ...], ...] | None:

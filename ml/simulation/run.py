@@ -105,7 +105,8 @@ class RoundResult:
     regression R2 stands where the accuracy would. And what clients sent and received, summed over all: numbers in
     floating-point arrays, and bytes of encoded payloads. A payload that is voted on is sent once and received by all
     others, one on demand as often as it is pulled. `train_s` is the mean over clients of the seconds that their local
-    phases took; being the machine's, it makes no two rounds unequal.
+    phases took, and `aggregate_s` what one client needs to aggregate; being the machine's, they make no two rounds
+    unequal.
 
     Of peer-to-peer methods also means over honest clients: how many `peers` each took something of, and where a method
     says so, how many of them were `similar`, how far they were apart (`divergence`), and the share of clients that took
@@ -134,10 +135,12 @@ class RoundResult:
     left_out: int | None = None
     spoiled: int | None = None
     train_s: float = field(default=0.0, compare=False)
+    aggregate_s: float = field(default=0.0, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """All but `train_s`, and what the method does not have; None for what is no finite number."""
-        values = {name.rstrip("_"): value for name, value in asdict(self).items() if name != "train_s"}
+        """All but seconds, and what the method does not have; None for what is no finite number."""
+        seconds = ("train_s", "aggregate_s")
+        values = {name.rstrip("_"): value for name, value in asdict(self).items() if name not in seconds}
         numbers = {name: value for name, value in values.items() if value is not None and name != "divergences"}
         told = {name: _to_finite(value) for name, value in numbers.items()}
         return told if self.divergences is None else {**told, "divergences": self.divergences}
@@ -325,6 +328,7 @@ def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundR
         left_out=played.num_left_out if attacked else None,
         spoiled=len(played.spoiled.intersection(honest)) if attacked else None,
         train_s=compute_mean(metrics["seconds"] for metrics in before),
+        aggregate_s=played.aggregate_s,
     )
 
 

@@ -82,21 +82,13 @@ def _make_traffic_table(experiment: Experiment) -> TableSection:
     )
 
 
-def needs_train_seconds(experiment: Experiment) -> bool:
-    """Whether the file's report shows how long runs trained, which results of earlier versions do not say."""
+def list_needed_fields(experiment: Experiment) -> frozenset[str]:
+    """The fields of rounds that the file's report shows and that results of earlier versions do not have."""
     given = experiment.file.report
-    values = {value for table in given.tables or () for value in table.value}
-    lines = [figure for figure in given.figures or () if isinstance(figure, FigureSection)]
-    timed = {name for name, value in VALUES.items() if value.needs_seconds} | {"train_seconds"}
-    return bool(values & timed) or any(figure.x == "seconds" or figure.y in timed for figure in lines)
-
-
-def needs_received(experiment: Experiment) -> bool:
-    """Whether the file's report shows what clients received, which results of earlier versions do not say."""
-    given = experiment.file.report
-    values = {value for table in given.tables or () for value in table.value}
-    values |= {figure.y for figure in given.figures or () if isinstance(figure, FigureSection)}
-    return any(value.startswith("received_") for value in values)
+    figures = [figure for figure in given.figures or () if isinstance(figure, FigureSection)]
+    shown = {value for table in given.tables or () for value in table.value} | {figure.y for figure in figures}
+    needed = {field for name in shown if name in VALUES and (field := VALUES[name].newer_field) is not None}
+    return frozenset(needed | {"train_s" for figure in figures if figure.x == "seconds"})
 
 
 def needs_divergences(experiment: Experiment) -> bool:

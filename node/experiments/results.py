@@ -62,6 +62,7 @@ class RoundRow(_Part):
     left_out: int | None = None
     spoiled: int | None = None
     train_s: Annotated[float, Field(ge=0)] | None = None
+    aggregate_s: Annotated[float, Field(ge=0)] | None = None
 
 
 class ClientRow(_Part):

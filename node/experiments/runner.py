@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ml.specs.uapdfl import MAX_PAIRED
 from node.config.yaml_source import dump_yaml
 from node.errors import ConfigError, NodeError
-from node.experiments.contents import needs_divergences, needs_received, needs_train_seconds
+from node.experiments.contents import list_needed_fields, needs_divergences
 from node.experiments.embeddings import list_snapshot_runs
 from node.experiments.plan import Experiment, Run
 from node.experiments.pool import Advanced, Died, Finished, Report, work_through
@@ -33,7 +33,6 @@ from node.experiments.results import (
     remove_leftovers,
     write_result,
 )
-from node.experiments.values import compute_train_seconds
 from node.host.machine import get_machine
 
 if TYPE_CHECKING:
@@ -74,8 +73,7 @@ def take_stock(experiment: Experiment, directory: Path) -> Stock:
     broken: dict[str, str] = {}
     snapshots: dict[str, Kept] = {}
     shown = list_snapshot_runs(experiment)
-    timed, counted = needs_train_seconds(experiment), needs_received(experiment)
-    paired = needs_divergences(experiment)
+    needed, paired = list_needed_fields(experiment), needs_divergences(experiment)
     lacking: set[str] = set()
     for run in experiment.runs.values():
         try:
@@ -84,9 +82,7 @@ def take_stock(experiment: Experiment, directory: Path) -> Stock:
                 failed |= {run.id: result} if result is not None else {}
                 continue
             finished[run.id] = result
-            if timed and not compute_train_seconds(result):
-                lacking.add(run.id)
-            if counted and any(row.received_bytes is None for row in result.rounds):
+            if any(getattr(row, field) is None for row in (*result.sharing, *result.rounds) for field in needed):
                 lacking.add(run.id)
             if paired and any(row.divergence is not None and row.divergences is None for row in result.rounds):
                 lacking |= {run.id} if result.num_clients <= MAX_PAIRED else set()
@@ -260,7 +256,12 @@ def simulate_run(piece: Piece, report: Report) -> Outcome:
         said = f"{type(error).__name__}: {error}\n{''.join(frames)}".rstrip()
         return Outcome({"error": said, **_describe_end(time.monotonic() - began_s)})
     rows = [
-        {**row.to_json(), "round": number, "train_s": round(row.train_s, 6)}
+        {
+            **row.to_json(),
+            "round": number,
+            "train_s": round(row.train_s, 6),
+            "aggregate_s": round(row.aggregate_s, 6),
+        }
         for number, row in enumerate(result.rounds, start=1 - run.sharing_heights)
     ]
     document = {

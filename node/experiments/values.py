@@ -36,6 +36,7 @@ class Value:
     """A number of a run. `compute` gives None where the run has no such number, which a table calls `absent`.
 
     One that `needs_seconds` is read at a limit of training time; one with `to_reach`, at what that series is to reach.
+    `newer_field` is what it reads of rounds that results of earlier versions do not have.
     `of_client` gives a single client's, where it is kept.
     """
 
@@ -46,6 +47,7 @@ class Value:
     absent: str = "never"
     to_reach: str | None = None
     needs_seconds: bool = False
+    newer_field: str | None = None
     of_client: Callable[[ClientRow], float | None] | None = None
 
     def read(self, result: Result, limits: Limits, client: int | None = None) -> float | None:
@@ -173,7 +175,15 @@ def _before(take: Callable[[RoundRow], float | None], *, per_client: bool = Fals
 
 def _make_timed(label: str, series: str, *, best: bool) -> Value:
     compute = _at_seconds(series, best=best)
-    return Value(f"{label} at equal time", "accuracy", "higher", compute, "no round in time", needs_seconds=True)
+    return Value(
+        f"{label} at equal time",
+        "accuracy",
+        "higher",
+        compute,
+        "no round in time",
+        needs_seconds=True,
+        newer_field="train_s",
+    )
 
 
 def _is_halted(result: Result, limits: Limits) -> float | None:
@@ -213,6 +223,7 @@ VALUES: Mapping[str, Value] = {
         "neither",
         _mean(lambda row: row.received_params, per_client=True),
         "not counted",
+        newer_field="received_params",
     ),
     "received_bytes_per_client": Value(
         "bytes received a round, one client",
@@ -220,6 +231,7 @@ VALUES: Mapping[str, Value] = {
         "neither",
         _mean(lambda row: row.received_bytes, per_client=True),
         "not counted",
+        newer_field="received_bytes",
     ),
     "sharing_sent_bytes_per_client": Value(
         "bytes sent before round 1, one client",
@@ -253,6 +265,23 @@ VALUES: Mapping[str, Value] = {
         "neither",
         lambda result, limits: max(compute_train_seconds(result), default=None),
         "not timed",
+        newer_field="train_s",
+    ),
+    "train_seconds_per_round": Value(
+        "seconds of local training a round",
+        "seconds",
+        "neither",
+        _mean(lambda row: row.train_s),
+        "not timed",
+        newer_field="train_s",
+    ),
+    "aggregate_seconds_per_round": Value(
+        "seconds of aggregation a round",
+        "seconds",
+        "neither",
+        _mean(lambda row: row.aggregate_s),
+        "not timed",
+        newer_field="aggregate_s",
     ),
     "taa_at_seconds": _make_timed("TAA", "taa", best=False),
     "best_taa_at_seconds": _make_timed("best TAA", "taa", best=True),

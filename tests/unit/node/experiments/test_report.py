@@ -354,6 +354,18 @@ def test_runs_that_do_not_say_what_they_received_are_run_again_where_it_is_asked
         assert len(take_stock(made, tmp_path).list_pending(made)) == again
 
 
+def test_runs_that_were_not_timed_are_run_again_where_it_is_asked_for(tmp_path: Path) -> None:
+    asked = TIMED + "report: {tables: [{value: [train_seconds_per_round, aggregate_seconds_per_round]}]}\n"
+    for text, again in ((TIMED, 0), (asked, 1)):
+        made = make_experiment(tmp_path, text)
+        for i, run in enumerate(made.runs.values()):
+            by_round = {"aggregate_s": [0.5, 0.25, 0.75]} if i else None
+            write_result(tmp_path, run, make_document([0.1, 0.2, 0.3], train_s=[1.0, 2.0, 6.0], by_round=by_round))
+        assert len(take_stock(made, tmp_path).list_pending(made)) == again
+    table = lay_out(made, tmp_path, value=["train_seconds_per_round", "aggregate_seconds_per_round"])
+    assert get_texts(table) == [["3.00", "not timed"], ["3.00", "0.500"], ["3.00", "0.500"]]
+
+
 @pytest.mark.parametrize(
     ("y", "title", "mean"),
     [
