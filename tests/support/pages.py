@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.testnet.layout import TestnetNode
+from node.testnet.layout import TestnetNode, TestnetSpec, make_testnet
 from support.federation.real_nodes import POLL_S, WAIT_S, run_command
 
 ROUNDS = 12
@@ -38,28 +41,35 @@ def find_browser() -> str | None:
 
 @dataclass
 class Served:
-    """A federation whose nodes serve their pages."""
+    """A federation whose nodes serve their pages. `via` is for each node the command that it is started by."""
 
     nodes: tuple[TestnetNode, ...]
     http_port: int
+    via: Mapping[str, Sequence[str]] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def get_address(self, name: str) -> str:
         return f"http://127.0.0.1:{self.http_port + self._find(name)}/"
 
-    def start(self) -> None:
-        for node in self.nodes:
-            log = node.config_file.with_suffix(".log").open("wb")
-            self.processes[node.name] = subprocess.Popen(
-                [sys.executable, "-m", "node.cli", "--config", str(node.config_file)], stdout=log, stderr=log
-            )
-            log.close()
+    @contextmanager
+    def running(self, *names: str) -> Iterator[None]:
+        """The named nodes, or all, are started; whichever run are ended afterwards."""
+        try:
+            for node in self.nodes:
+                if not names or node.name in names:
+                    self.start(node.name)
+            yield
+        finally:
+            for process in self.processes.values():
+                process.terminate()
+            for process in self.processes.values():
+                process.wait(WAIT_S)
 
-    def stop(self) -> None:
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            process.wait(WAIT_S)
+    def start(self, name: str) -> None:
+        config = self.nodes[self._find(name)].config_file
+        command = [*self.via.get(name, ()), sys.executable, "-m", "node.cli", "--config", str(config)]
+        with config.with_suffix(".log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def tell(self, name: str, *words: object, json_out: bool = True) -> Any:
         """What a command about a node prints."""
@@ -85,6 +95,24 @@ class Served:
 
     def _find(self, name: str) -> int:
         return [node.name for node in self.nodes].index(name)
+
+
+def make_served(directory: Path, *, via: Mapping[str, Sequence[str]] | None = None, **spec: Any) -> Served:
+    """The files of four nodes with pages. `spec` is `TestnetSpec`'s."""
+    first = next(port for port in range(18_080, 60_000, 10) if _are_free(range(port, port + 4)))
+    usual: dict[str, Any] = {"num_nodes": 4, "method": "fedavg", "base_port": 0, "http_port": first, "difficulty": 4096}
+    return Served(tuple(make_testnet(directory, TestnetSpec(**(usual | spec))).nodes), first, via or {})
+
+
+def _are_free(ports: range) -> bool:
+    for port in ports:
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+    return True
 
 
 class Visit:

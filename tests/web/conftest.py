@@ -5,14 +5,12 @@ Every window that a test opens fails it by what its console says, an error of a 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from node.testnet.layout import TestnetSpec, make_testnet
-from support.pages import ROUNDS, Served, Visit, explain_missing, find_browser
+from support.pages import ROUNDS, Served, Visit, explain_missing, find_browser, make_served
 
 PATIENCE_S = 600.0
 
@@ -29,37 +27,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Four nodes that have done all their rounds."""
-    first = next(port for port in range(18_080, 60_000, 10) if _are_free(range(port, port + 4)))
-    directory = tmp_path_factory.mktemp("page") / "net"
-    spec = TestnetSpec(
-        num_nodes=4,
+    served = make_served(
+        tmp_path_factory.mktemp("page") / "net",
         rounds=ROUNDS,
-        method="fedavg",
         partition="dirichlet:0.3",
-        base_port=0,
-        http_port=first,
-        difficulty=4096,
         settings=("waits.collect_s=60",),
     )
-    served = Served(tuple(make_testnet(directory, spec).nodes), first)
-    served.start()
-    try:
+    with served.running():
         for node in served.nodes:
             served.wait_for(lambda name=node.name: served.has_applied(name, ROUNDS), f"the last round of {node.name}")  # type: ignore[misc]
         yield served
-    finally:
-        served.stop()
-
-
-def _are_free(ports: range) -> bool:
-    for port in ports:
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-    return True
 
 
 @pytest.fixture(scope="session")
@@ -73,12 +50,12 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def visit(site: Served, browser: Any) -> Iterator[Callable[..., Visit]]:
-    """Opens the page of a node; with `key` as `fednode open` does."""
+def open_windows(browser: Any) -> Iterator[Callable[..., Visit]]:
+    """Opens windows at the pages of any federation's nodes; with `key` as `fednode open` does."""
     contexts: list[Any] = []
     visits: list[Visit] = []
 
-    def make(name: str = "node0", *, key: bool = False, **options: Any) -> Visit:
+    def make(site: Served, name: str = "node0", *, key: bool = False, **options: Any) -> Visit:
         context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
         contexts.append(context)
         one = Visit(context.new_page(), site.get_address(name))
@@ -92,3 +69,9 @@ def visit(site: Served, browser: Any) -> Iterator[Callable[..., Visit]]:
     for context in contexts:
         context.close()
     assert not [line for one in visits for line in one.said]
+
+
+@pytest.fixture
+def visit(site: Served, open_windows: Callable[..., Visit]) -> Callable[..., Visit]:
+    """Opens the page of a node of the four."""
+    return lambda name="node0", **options: open_windows(site, name, **options)

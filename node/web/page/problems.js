@@ -4,6 +4,7 @@ import { describeMember, list, plural, showBytes, showId, showSeconds } from "./
 
 const LITTLE_DISK = 2e9;
 const LAST_EVENTS_MS = 5 * 60 * 1000;
+const TOGETHER_S = 3; // statuses come each second or so
 
 export function findProblems({ overview, evidence, events }) {
   const { status, members, peers } = overview;
@@ -23,13 +24,17 @@ export function findProblems({ overview, evidence, events }) {
 function findStall(status, members) {
   const found = [];
   if (status.stalled) {
-    const away = members.members.filter((member) => !member.alive).map((member) => member.name);
+    const away = members.members.filter((member) => !member.alive).map((member) => member.name).sort();
     const remedy = away.length
       ? `Start ${list(away)}, or mend the network between you; the round goes on by itself then.`
       : "Look at the members below; the round goes on by itself once what it waits for is there.";
     found.push({ state: "bad", what: `The round waits: ${status.stall_reason}.`, remedy });
   } else if (!status.ready && status.unready_reason) {
-    found.push({ state: "warn", what: `This node takes no part yet: ${status.unready_reason}.`, remedy: "" });
+    const lacksQuorum = status.members_in_sight < status.quorum;
+    const remedy = lacksQuorum
+      ? "Rounds wait until enough members see each other, and then go on by themselves."
+      : "After a start this takes a minute: the data are read and the worker is made ready. Where it lasts, the node's log says why.";
+    found.push({ state: lacksQuorum ? "bad" : "warn", what: `This node is not ready: ${status.unready_reason}.`, remedy });
   }
   if (status.silence) found.push({ state: "bad", what: `This node signs nothing: ${status.silence}.`, remedy: "It goes on by itself once enough heights have passed." });
   return found;
@@ -37,8 +42,10 @@ function findStall(status, members) {
 
 function findAway(members, peers) {
   const byId = new Map(peers.peers.map((peer) => [peer.id, peer]));
-  return members.members
-    .filter((member) => !member.me && describeMember(member).state !== "ok")
+  const away = members.members.filter((member) => !member.me && describeMember(member).state !== "ok");
+  const together = findTogether(away);
+  const found = away
+    .filter((member) => !together.includes(member))
     .map((member) => {
       const since = member.silent_s === null ? "it was not heard of yet" : `nothing heard for ${showSeconds(member.silent_s)}`;
       const { word } = describeMember(member, byId.get(member.id));
@@ -47,6 +54,24 @@ function findAway(members, peers) {
         : `See whether its daemon runs and its address is right. Rounds go on while ${members.quorum} of ${members.members.length} are in sight.`;
       return { state: "warn", what: `${member.name} is ${word}: ${since}.`, remedy };
     });
+  return together.length ? [describeCut(together, members), ...found] : found;
+}
+
+// Who fell silent at one time with others: rather a network that was cut than daemons that ended.
+function findTogether(away) {
+  const silent = away.filter((member) => !member.alive && !member.through.length && member.silent_s !== null);
+  const first = Math.min(...silent.map((member) => member.silent_s));
+  const together = silent.filter((member) => member.silent_s - first < TOGETHER_S);
+  return together.length > 1 ? together : [];
+}
+
+function describeCut(together, members) {
+  const names = together.map((member) => member.name).sort();
+  const isEnough = members.members.filter((member) => member.alive).length >= members.quorum;
+  const what = `${list(names)} went out of sight together: nothing heard for ${showSeconds(Math.min(...together.map((member) => member.silent_s)))}.`;
+  const ask = `Ask at one of them whether it sees the ${together.length > 2 ? "others" : "other"}: if it does, mend the network between you and them, else start their daemons.`;
+  const goOn = isEnough ? "Rounds go on meanwhile." : `Rounds wait for ${members.quorum} of ${members.members.length}; nothing was lost, and they go on by themselves.`;
+  return { state: isEnough ? "warn" : "bad", what, remedy: `${ask} ${goOn}` };
 }
 
 function findTraining(status) {
@@ -85,7 +110,7 @@ function findRefusals(peers, events) {
   const found = new Map();
   for (const { data } of recent) {
     const whose = data.author_name ?? data.miner_name ?? showId(data.block);
-    found.set(whose, { state: "warn", what: `Refused of ${whose} at height ${data.height}: ${data.reason}.`, remedy: "It was left out of the round here. Where it happens again, ask who runs it." });
+    found.set(whose, { state: "warn", what: `Refused of ${whose} at height ${data.height}: ${data.reason}.`, remedy: "It was left out of the round here. Where it happens again, ask who runs it.", link: [`#/round/${data.height}`, "round"] });
   }
   for (const peer of peers) {
     if (peer.banned_s !== null) found.set(`${peer.name}, banned`, { state: "bad", what: `${peer.name} is banned for ${showSeconds(peer.banned_s)}: ${peer.banned_for === "hand" ? "by an operator" : "for what it sent"}.`, remedy: `fednode peers unban ${peer.name} ends it.` });

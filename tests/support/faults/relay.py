@@ -3,6 +3,7 @@
     async with relaying([("127.0.0.1", 7050)], bytes_per_s=200_000) as (relay,):
         ...                            # dial relay.address instead of the server
         relay.bytes_per_s = None       # from now on as fast as it goes
+        relay.way.clear()              # nothing passes any more, and nobody is told
 
 What passes is not looked at: TLS is between the two ends.
 """
@@ -22,11 +23,13 @@ HELD_BYTES = 64 * 1024  # by each end for this way: what a server has handed ove
 
 class Relay:
     """Of what the server sends, each connection gets `bytes_per_s`, all of it if None; `passed` is how much that was,
-    of all connections. What it is sent goes through as it comes."""
+    of all connections. What it is sent goes through as it comes; nothing does while the `way` is not free."""
 
     def __init__(self, host: str, port: int, bytes_per_s: float | None) -> None:
         self.bytes_per_s = bytes_per_s
         self.passed = 0
+        self.way = asyncio.Event()
+        self.way.set()
         self._host = host
         self._port = port
         self.address = ""
@@ -57,6 +60,7 @@ class Relay:
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(READ_BYTES):
+                await self.way.wait()
                 writer.write(data)
                 await writer.drain()
 
@@ -65,6 +69,7 @@ class Relay:
         free_s = loop.time()  # when the next byte may pass
         with suppress(OSError):
             while data := await reader.read(READ_BYTES):
+                await self.way.wait()
                 writer.write(data)
                 await writer.drain()
                 self.passed += len(data)

@@ -13,8 +13,9 @@ export function RoundView({ which }) {
   const newest = which === null || which === "head";
   const rounds = useRecord(newest ? "/rounds?limit=1" : null, [live.head]);
   const height = newest ? (rounds.record?.rounds[0]?.height ?? null) : which;
-  const found = useRecord(height === null ? null : `/rounds/${encodeURIComponent(height)}`);
-  const block = useRecord(height === null ? null : `/chain/${encodeURIComponent(height)}`);
+  const isFinal = Number(height) <= live.head; // one that is not yet is asked for again once it is
+  const found = useRecord(height === null ? null : `/rounds/${encodeURIComponent(height)}`, [isFinal]);
+  const block = useRecord(height === null ? null : `/chain/${encodeURIComponent(height)}`, [isFinal]);
   if (newest && rounds.record && !rounds.record.rounds.length) {
     return html`<${Title}>Rounds<//><${Card} label="rounds"><${Empty} title="No round is final yet">The first one shows as soon as it is voted in.<//><//>`;
   }
@@ -31,7 +32,7 @@ export function RoundView({ which }) {
         <${Phases} round=${round} />
         <${Outcome} round=${round} />
         <${Contributions} round=${round} block=${block.record} />
-        <${LeftOut} round=${round} />
+        <${LeftOut} round=${round} members=${live.overview.members.members} />
         <${Traffic} round=${round} />
         ${round.peering && html`<${Peering} peering=${round.peering} />`}
         ${round.schedule && html`<${Schedule} schedule=${round.schedule} round=${round} />`}
@@ -111,7 +112,8 @@ function Contributions({ round, block }) {
   <//>`;
 }
 
-function LeftOut({ round }) {
+function LeftOut({ round, members }) {
+  const names = new Map(members.map((member) => [member.id, member.name]));
   const rows = [
     ...Object.entries(round.left_out).map(([member, why]) => [member, "left out", why]),
     ...Object.entries(round.rejected).filter(([author, why]) => round.left_out[author] !== why).map(([author, why]) => [author, "refused", why]),
@@ -120,7 +122,7 @@ function LeftOut({ round }) {
   ];
   const taken = round.not_taken.flatMap((one) => Object.entries(one.counts).map(([reason, count]) => [one.name, "not taken", `${reason.replaceAll("_", " ")}, ${count} times`]));
   const absent = round.absent_names.filter(() => !Object.keys(round.left_out).length).map((name) => [name, "left out", "no contribution of it in the block"]);
-  const all = [...rows.map(([id, what, why]) => [showId(id), what, why]), ...absent, ...taken];
+  const all = [...rows.map(([id, what, why]) => [names.get(id) ?? showId(id), what, why]), ...absent, ...taken];
   return html`<${Card} title="Left out and refused" wide="w6">
     ${all.length
       ? html`<${Table} label="left out" rows=${all} columns=${[["whom", ([who]) => who], ["what", ([, what]) => what], ["why", ([, , why]) => why, "wide"]]} />`
