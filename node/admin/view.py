@@ -37,7 +37,7 @@ from node.errors import InvalidRequest, NodeUnreachable, NotFound
 from node.ledger.audit import run_audit
 from node.ledger.comparison import Pair, await_comparison, compare_chains
 from node.ledger.explain import add_work_unit, explain_round, is_explained
-from node.ledger.metrics_query import MetricsQuery
+from node.ledger.metrics_query import PAGE, MetricsQuery
 from node.ledger.reader import Ledger
 from node.p2p.peers import Peer
 from node.p2p.transport.base import PeerUnavailable, Transport
@@ -194,8 +194,11 @@ class NodeView:
         query = MetricsQuery(request, self._service.tip.height)
         async with self._querying:
             for first, last in query.get_pages():
-                query.add(await self._chain.disk.run(self._ledger.read_rounds, first, last))
-        return query.answer()
+                query.add(await self._chain.disk.run(self._ledger.read_series, first, last, query.picker))
+            heights, places = query.choose(), []
+            for i in range(0, len(heights), PAGE):
+                places += await self._chain.disk.run(self._ledger.read_places, heights[i : i + PAGE])
+        return query.answer(places)
 
     async def list_evidence(self) -> pb.ListEvidenceReply:
         return await self._chain.disk.run(self._ledger.list_evidence)

@@ -1,9 +1,11 @@
 """Metrics over many rounds, reduced to few points for a chart or a table.
 
-Rounds are read in pages and added one after the other; no more are held than the answer may have, and one. While
-there are at most `max_points`, all remain. Beyond that the heights asked for are cut into equal spans. Of each span
-remain the first and the last measured round and, for every series, the rounds where it is lowest and highest. This
-is M4 (Jugel et al., VLDB 2014) of all series together, so that every round that remains has the values of all. A
+Rounds are read in pages and added one after the other, of each the series asked for alone; no more are held than the
+answer may have, and one. What stands beside the numbers is looked up for those that remain.
+
+While there are at most `max_points`, all remain. Beyond that the heights asked for are cut into equal spans. Of each
+span remain the first and the last measured round and, for every series, the rounds where it is lowest and highest.
+This is M4 (Jugel et al., VLDB 2014) of all series together, so that every round that remains has the values of all. A
 line drawn through them covers what the line through all rounds does, spikes included.
 """
 
@@ -12,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.errors import InvalidRequest, NotFound
-from node.ledger.series import DEFAULT_SERIES, KEYS, flatten, get_names
+from node.ledger.series import DEFAULT_SERIES, Picker
 from node.pb import admin_pb2 as pb
 
-PAGE = 64  # rounds read at once, with the store's thread free for votes in between
+PAGE = 256  # rounds read at once, with the store's thread free for votes in between
 USUAL_POINTS = 1000
 MAX_POINTS = 10_000
 MAX_VALUES = 50_000  # of one answer, which stays below gRPC's 4 MiB
@@ -51,8 +53,17 @@ class _Span:
         yield from (self.first, *self.lowest.values(), *self.highest.values(), self.last)
 
 
+class RoundPlace(NamedTuple):
+    """Where a round stands beside its height."""
+
+    run: int
+    round: int
+    time: str
+
+
 class MetricsQuery:
-    """One question, on a chain that ends at height `head`: `get_pages` says what to read, `add` takes it in.
+    """One question, on a chain that ends at height `head`: `get_pages` says what to read, `add` takes it in, and of the
+    heights that `choose` leaves the answer is made.
 
     Raises InvalidRequest, and NotFound for rounds that are not there yet.
     """
@@ -63,7 +74,8 @@ class MetricsQuery:
         self._max_points = request.max_points or USUAL_POINTS
         self._first = max(1, request.first)
         self._last = min(head, request.last) if request.HasField("last") else head
-        self._known: dict[str, None] = {}
+        self.picker = Picker(self._series)
+        self._seen: set[str] = set()
         self._measured = 0
         self._rows: list[_Row] = []
         self._spans: dict[int, _Span] | None = None  # None while all rows remain
@@ -96,16 +108,14 @@ class MetricsQuery:
         for first in range(self._first, self._last + 1, PAGE):
             yield first, min(first + PAGE - 1, self._last)
 
-    def add(self, records: Iterable[pb.Round]) -> None:
-        """The rounds of the next page; those that were not measured are left out."""
-        for record in records:
-            if record.measured:
-                self._add(flatten(record))
+    def add(self, rows: Iterable[_Row]) -> None:
+        """The measured rounds of the next page, each with its `height` and what `picker` has found in it."""
+        for row in rows:
+            self._add(row)
 
     def _add(self, row: _Row) -> None:
         self._measured += 1
-        self._known |= dict.fromkeys(get_names(row))
-        row = {name: row[name] for name in (*KEYS, *self._series) if name in row}
+        self._seen.update(row)
         if self._spans is not None:
             self._add_to_span(self._spans, row)
             return
@@ -121,17 +131,20 @@ class MetricsQuery:
         index = (row["height"] - self._first) * num_spans // (self._last - self._first + 1)
         spans.setdefault(index, _Span(row, row)).add(row, self._series)
 
-    def answer(self) -> pb.Metrics:
-        """Raises InvalidRequest for a series that none of the rounds has."""
-        unknown = [name for name in self._series if name not in self._known]
+    def choose(self) -> Sequence[int]:
+        """The heights of the rounds that remain. Raises InvalidRequest for a series that none of the rounds has."""
+        unknown = [name for name in self._series if name not in self._seen]
         if self._is_chosen and unknown and self._measured:
-            raise InvalidRequest(f"series: no round has {unknown[0]!r}; there are {', '.join(self._known)}")
-        rows = self._rows
+            raise InvalidRequest(f"series: no round has {unknown[0]!r}; there are {', '.join(self.picker.known)}")
         if self._spans is not None:
             kept = {row["height"]: row for span in self._spans.values() for row in span.get_rows()}
-            rows = [kept[number] for number in sorted(kept)]
-        answer = pb.Metrics(series=self._series, known=self._known, measured=self._measured)
-        for row in rows:
+            self._rows, self._spans = [kept[number] for number in sorted(kept)], None
+        return [row["height"] for row in self._rows]
+
+    def answer(self, places: Iterable[RoundPlace]) -> pb.Metrics:
+        """`places` are those of the heights that `choose` gave."""
+        answer = pb.Metrics(series=self._series, known=self.picker.known, measured=self._measured)
+        for row, place in zip(self._rows, places, strict=True):
             values = {name: float(row[name]) for name in self._series if name in row}
-            answer.rounds.add(height=row["height"], run=row["run"], round=row["round"], time=row["time"], values=values)
+            answer.rounds.add(height=row["height"], run=place.run, round=place.round, time=place.time, values=values)
         return answer

@@ -127,8 +127,8 @@ class OfflineNode:
         with _translated(self._data_dir):
             query = MetricsQuery(request, self._store.head_height)
             for first, last in query.get_pages():
-                query.add(self._ledger.read_rounds(first, last))
-            return query.answer()
+                query.add(self._ledger.read_series(first, last, query.picker))
+            return query.answer(self._ledger.read_places(query.choose()))
 
     def take_snapshot(self, folder: Path, on_progress: OnProgress) -> Snapshot:
         """All that is to be in a backup, put into `folder`."""

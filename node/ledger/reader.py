@@ -32,7 +32,9 @@ from ml.measures.kinds import read_measures
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from node.errors import InvalidRequest, NotFound
 from node.ledger.measures_view import show_alone, show_measures, show_published
+from node.ledger.metrics_query import RoundPlace
 from node.ledger.names import get_name
+from node.ledger.series import Picker, flatten
 from node.ledger.statistics import describe_agreed
 from node.payloads.retention import LARGE_BYTES
 from node.pb import admin_pb2 as pb
@@ -232,6 +234,27 @@ class Ledger:
         if height <= last:
             raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
         return shown
+
+    def read_series(self, first: int, last: int, picker: Picker) -> list[dict[str, Any]]:
+        """Of each measured round of these heights `height` and what is picked of it."""
+        rows: list[dict[str, Any]] = []
+        for height, record in self._store.rounds(first, last):
+            if picker.is_new(record):
+                picker.learn(flatten(_show_record(record)))
+            rows.append({"height": height, **picker.pick(record)})
+        return rows
+
+    def read_places(self, heights: Sequence[int]) -> list[RoundPlace]:
+        """Of finalised heights."""
+        places: list[RoundPlace] = []
+        calendar = self._calendar or Calendar(self._store.read_states(0, MAX_HEIGHT))
+        for height in heights:
+            block, place = self._store.get_block(height), calendar.get_place(height)
+            if block is None:
+                raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
+            run, number = (0, 0) if place is None else (place.run, place.round)
+            places.append(RoundPlace(run, number, format_time(block.block.header.time_ms)))
+        return places
 
     def _show_round(
         self, block: Block, certificate: Certificate | None, record: Mapping[str, Any] | None, calendar: Calendar

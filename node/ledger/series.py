@@ -3,7 +3,7 @@ import."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from node.errors import InvalidRequest
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 DEFAULT_SERIES = ("accuracy", "local_accuracy", "loss", "seconds.wall", "bytes_sent")
 DEFAULT_MEASURE = "accuracy"  # of those that members publish
 KEYS = ("height", "run", "round", "time")  # of a row, which are no series
+DEEP = ("measures.", "alone.")  # worked out of what a record has
+PARTS = ("accuracy", "local_accuracy", "beta_s", "seconds", "train", "apply", "measures", "alone")  # of a record
 COUNTS = ("contributors", "votes", "payload_bytes", "bytes_sent")  # whole numbers
 
 
@@ -34,6 +36,73 @@ def flatten(record: pb.Round) -> dict[str, Any]:
     for one in record.measures.classes:
         row |= {f"measures.{name}.{one.class_name}": value for name, value in sorted(one.values.items())}
     return row
+
+
+class Picker:
+    """Takes `series` out of rounds' stored records, as `flatten` would give them, without reading the rest. `known` are
+    all series that these records have."""
+
+    def __init__(self, series: Iterable[str]) -> None:
+        self._series = tuple(series)
+        self._getters = {name: _make_getter(name) for name in self._series}
+        self._has_deep = any(name.startswith(DEEP) for name in self._series)
+        self._shapes: set[Hashable] = set()
+        self.known: dict[str, None] = {}
+
+    def is_new(self, record: Mapping[str, Any]) -> bool:
+        """True of the first one with parts as large as these: `learn` is to be told what is in it."""
+        shape = tuple([len(part) if isinstance(part, dict) else part is None for part in map(record.get, PARTS)])
+        if shape in self._shapes:
+            return False
+        self._shapes.add(shape)
+        return True
+
+    def learn(self, row: Iterable[str]) -> None:
+        self.known |= dict.fromkeys(get_names(row))
+
+    def pick(self, record: Mapping[str, Any]) -> dict[str, float]:
+        """Those of the series that the record has."""
+        found = {name: value for name, get in self._getters.items() if (value := get(record)) is not None}
+        return found | _pick_measures(record, self._series) if self._has_deep else found
+
+
+_Getter = Callable[[Mapping[str, Any]], Any]
+
+
+def _make_getter(name: str) -> _Getter:
+    """What gives a series out of a record, or None where the record has none of it."""
+    match name.split(".", 1):
+        case ["loss"]:
+            return _make_part_getter("train", "loss")
+        case ["contributors"]:
+            return lambda record: len(record.get("contributors") or ())
+        case ["bytes_sent"]:
+            return lambda record: sum((record.get("bytes_sent") or {}).values())
+        case ["accuracy" | "local_accuracy" | "beta_s" | "votes" | "payload_bytes"]:
+            return lambda record: record.get(name)
+        case ["seconds" | "train" | "apply" as part, one]:
+            return _make_part_getter(part, one)
+    return lambda record: None
+
+
+def _make_part_getter(part: str, name: str) -> _Getter:
+    return lambda record: (record.get(part) or {}).get(name)
+
+
+def _pick_measures(record: Mapping[str, Any], wanted: Iterable[str]) -> dict[str, float]:
+    """What has to be worked out from the answers that were counted."""
+    from ml.measures.alone import TrainedAlone
+    from ml.measures.kinds import read_measures
+
+    found: dict[str, float] = {}
+    if (told := record.get("measures")) is not None:
+        measures = read_measures(told)
+        found |= {f"measures.{name}": value for name, value in measures.summarise().items()}
+        for one in measures.by_class if any(name.count(".") > 1 for name in wanted) else ():
+            found |= {f"measures.{name}.{one.name}": value for name, value in one.get_values().items()}
+    if (told := record.get("alone")) is not None and (alone := TrainedAlone.from_mapping(told)).measures is not None:
+        found |= {f"alone.{name}": value for name, value in alone.measures.summarise().items()}
+    return {name: found[name] for name in wanted if name in found}
 
 
 def flatten_members(record: pb.Round, measure: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from bench.commands.join import bench_join
 from bench.commands.ledger import bench_ledger
 from bench.commands.link import bench_link
 from bench.commands.methods import bench_methods
+from bench.commands.page import bench_page
 from bench.commands.share import bench_share
 from bench.commands.simulate import bench_simulate
 from bench.commands.soak import bench_soak
@@ -31,6 +32,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "ledger": bench_ledger,
     "link": bench_link,
     "methods": bench_methods,
+    "page": bench_page,
     "share": bench_share,
     "simulate": bench_simulate,
     "soak": bench_soak,

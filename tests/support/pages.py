@@ -78,6 +78,11 @@ class Served:
         assert done.code == 0, done.err
         return json.loads(done.out) if json_out else done.out
 
+    def ask(self, path: str, name: str = "node0") -> Any:
+        """What a node's `/api/v1` answers."""
+        with urllib.request.urlopen(f"{self.get_address(name)}api/v1/{path}", timeout=WAIT_S) as answer:
+            return json.load(answer)
+
     def wait_for(self, is_so: Callable[[], bool], what: str) -> None:
         end_s = time.monotonic() + WAIT_S
         while not is_so():
@@ -88,8 +93,7 @@ class Served:
 
     def has_applied(self, name: str, rounds: int) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.get_address(name)}api/v1/status", timeout=WAIT_S) as answer:
-                return bool((json.load(answer)["measured_round"] or 0) >= rounds)
+            return bool((self.ask("status", name)["measured_round"] or 0) >= rounds)
         except OSError:
             return False
 
@@ -99,9 +103,14 @@ class Served:
 
 def make_served(directory: Path, *, via: Mapping[str, Sequence[str]] | None = None, **spec: Any) -> Served:
     """The files of four nodes with pages. `spec` is `TestnetSpec`'s."""
-    first = next(port for port in range(18_080, 60_000, 10) if _are_free(range(port, port + 4)))
+    first = find_free_http_ports(4)
     usual: dict[str, Any] = {"num_nodes": 4, "method": "fedavg", "base_port": 0, "http_port": first, "difficulty": 4096}
     return Served(tuple(make_testnet(directory, TestnetSpec(**(usual | spec))).nodes), first, via or {})
+
+
+def find_free_http_ports(count: int) -> int:
+    """The first of so many in a row."""
+    return next(port for port in range(18_080, 32_000, 10) if _are_free(range(port, port + count)))
 
 
 def _are_free(ports: range) -> bool:

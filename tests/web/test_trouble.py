@@ -3,20 +3,17 @@ cut in two, a contribution that is refused, a model that gives one answer only."
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from support.faults import hostile_node
 from support.faults.cut_network import CutNetwork
-from support.pages import Served, Visit, make_served
+from support.pages import Visit, make_served
 
 pytestmark = pytest.mark.web
 
@@ -82,9 +79,9 @@ def test_a_refused_contribution_shows_within_seconds(tmp_path: Path, open_window
         assert "It was left out of the round here." in one.read()
         href = page.get_attribute("main .notes a:has-text('See the round')", "href")
         height = int(href.rpartition("/")[2])
-        site.wait_for(lambda: ask(site, "status")["height"] >= height, f"height {height}")
+        site.wait_for(lambda: site.ask("status")["height"] >= height, f"height {height}")
         one.show(f"round/{height}")
-        record = ask(site, f"rounds/{height}")
+        record = site.ask(f"rounds/{height}")
         assert record["rejected"]
         for reason in record["rejected"].values():
             assert reason in one.read()
@@ -99,7 +96,7 @@ def test_a_model_of_one_answer_shows_within_seconds(tmp_path: Path, open_windows
         site.wait_for(lambda: site.has_applied("node0", 1), "a round")
         one = open_windows(site)
         page = one.show()
-        site.wait_for(lambda: bool(ask(site, "status")["not_learning"]), "a sign that lasts")
+        site.wait_for(lambda: bool(site.ask("status")["not_learning"]), "a sign that lasts")
         began = time.monotonic()
         page.wait_for_selector("text=/The model does not learn: all \\d+ test samples are called /")
         assert time.monotonic() - began < SOON_S
@@ -118,8 +115,3 @@ def write_black_images(folder: Path) -> Path:
     file = folder / "black.npz"
     np.savez(file, x_train=images, y_train=y, x_test=images[:200], y_test=y[:200])
     return file
-
-
-def ask(site: Served, path: str, name: str = "node0") -> Any:
-    with urllib.request.urlopen(f"{site.get_address(name)}api/v1/{path}") as answer:
-        return json.load(answer)

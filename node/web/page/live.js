@@ -8,9 +8,10 @@ const POLL_MS = 3000;
 const SOON_MS = 500; // from the last time to the next, where something happened
 const BLOCK_MS = 2000; // where it is a block: rounds may take less, and ten pages are to cost a node little
 const RETRY_MS = 30000;
+const MAX_STREAMS = 4;
 const MAX_EVENTS = 100;
 const MAX_POINTS = 4000;
-const FIRST_ROUNDS = 1000; // that a page begins with: a node reads each of them from its disk
+const FIRST_POINTS = 2000; // that a page begins with: the whole chain, of which the node leaves what a chart needs
 
 const KINDS = ["block", "round", "peer", "rejected", "evidence", "stall", "operator", "proposal", "approval", "change"];
 KINDS.push("spoiled", "consent", "standing", "divergence");
@@ -30,6 +31,7 @@ const state = {
 const listeners = new Set();
 let polling = null;
 let stream = null;
+let isOpening = false;
 let due = Infinity;
 let asked = 0;
 let isAsking = false;
@@ -107,10 +109,9 @@ async function poll() {
 // Only what came since: a long chain is read once, for each choice of series.
 async function extend(history, height, series) {
   if (height <= history.upTo) return history;
-  // In hundreds, and without an end, so that pages that come together ask for the same.
-  const first = history.upTo < 0 ? Math.floor(Math.max(0, height - FIRST_ROUNDS) / 100) * 100 : history.upTo + 1;
+  const first = history.upTo + 1; // and without an end, so that pages that come together ask for the same
   const asked = series.map((name) => `&series=${name}`).join("");
-  const found = await get(`/metrics?from=${first}&max_points=2000${asked}`);
+  const found = await get(`/metrics?from=${first}&max_points=${FIRST_POINTS}${asked}`);
   let points = history.points.concat(found.rounds);
   if (points.length > MAX_POINTS) points = points.filter((_, i) => i % 2 === 0 || i > points.length - 500);
   // What a node measures of a round comes a little after its block.
@@ -141,18 +142,39 @@ export function useSeries(series) {
   return { points: history.points, error: found.key === key ? found.error : null };
 }
 
-function follow() {
-  if (stream || document.hidden) return;
-  stream = openStream(`/events?${KINDS.map((kind) => `kinds=${kind}`).join("&")}`);
-  for (const kind of KINDS) stream.addEventListener(kind, (message) => onEvent(kind, JSON.parse(message.data)));
-  stream.onerror = () => {
-    if (stream && stream.readyState === EventSource.CLOSED) {
-      const closed = stream;
-      setTimeout(() => {
-        if (stream === closed) stream = null;
-      }, RETRY_MS);
-    }
+async function follow() {
+  if (stream || isOpening || document.hidden) return;
+  isOpening = true;
+  const release = await takeTurn();
+  isOpening = false;
+  if (!release) return; // asked again with the next overview
+  const opened = openStream(`/events?${KINDS.map((kind) => `kinds=${kind}`).join("&")}`);
+  stream = { opened, release };
+  for (const kind of KINDS) opened.addEventListener(kind, (message) => onEvent(kind, JSON.parse(message.data)));
+  opened.onerror = () => {
+    if (opened.readyState === EventSource.CLOSED) setTimeout(() => stream?.opened === opened && unfollow(), RETRY_MS);
   };
+  if (document.hidden) unfollow();
+}
+
+function unfollow() {
+  stream?.opened.close();
+  stream?.release();
+  stream = null;
+}
+
+// A browser has six connections to one node for all its tabs, and a stream holds one: so many tabs hear of events at once,
+// the others ask. Null where it is not this one's turn.
+async function takeTurn() {
+  if (!navigator.locks) return () => {};
+  for (let i = 0; i < MAX_STREAMS; i += 1) {
+    const release = await new Promise((resolve) => {
+      const hold = (lock) => (lock ? new Promise((done) => resolve(done)) : resolve(null));
+      navigator.locks.request(`fednode-stream-${i}`, { ifAvailable: true }, hold);
+    });
+    if (release) return release;
+  }
+  return null;
 }
 
 function onEvent(kind, event) {
@@ -179,8 +201,7 @@ function onVisibility() {
   if (document.hidden) {
     clearTimeout(polling);
     due = Infinity;
-    stream?.close();
-    stream = null;
+    unfollow();
   } else {
     refresh();
   }

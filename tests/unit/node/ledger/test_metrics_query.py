@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from node.errors import InvalidRequest, NotFound
-from node.ledger.metrics_query import MAX_POINTS, MAX_VALUES, PAGE, MetricsQuery
+from node.ledger.metrics_query import MAX_POINTS, MAX_VALUES, PAGE, MetricsQuery, RoundPlace
+from node.ledger.series import flatten
 from node.pb import admin_pb2 as pb
 
 
@@ -22,8 +24,20 @@ def ask(rounds: list[pb.Round], head: int, **request: object) -> pb.Metrics:
     query = MetricsQuery(pb.QueryMetricsRequest(**request), head)  # type: ignore[arg-type]  # its fields
     for first, last in query.get_pages():
         assert last - first < PAGE
-        query.add([one for one in rounds if first <= one.round <= last])
-    return query.answer()
+        query.add(pick(query, [one for one in rounds if first <= one.round <= last]))
+    return answer(query)
+
+
+def pick(query: MetricsQuery, rounds: list[pb.Round]) -> list[dict[str, Any]]:
+    """As the ledger does it of stored records."""
+    rows = [flatten(one) for one in rounds if one.measured]
+    for row in rows:
+        query.picker.learn(row)
+    return rows
+
+
+def answer(query: MetricsQuery) -> pb.Metrics:
+    return query.answer([RoundPlace(1, number, f"t{number}") for number in query.choose()])
 
 
 def test_as_long_as_all_fit_all_remain() -> None:
@@ -60,9 +74,9 @@ def test_the_answer_is_bounded_and_has_the_extremes_of_the_whole(max_points: int
     query = MetricsQuery(pb.QueryMetricsRequest(series=["loss"], max_points=max_points), 3000)
     held = 0
     for first, last in query.get_pages():
-        query.add(rounds[first - 1 : last])
+        query.add(pick(query, rounds[first - 1 : last]))
         held = max(held, query.num_held)
-    found = query.answer()
+    found = answer(query)
     assert len(found.rounds) <= max_points
     assert held <= max_points
     values = [point.values["loss"] for point in found.rounds]
@@ -81,11 +95,11 @@ def test_what_was_not_measured_has_no_part_in_it() -> None:
 
 
 def test_only_the_rounds_that_were_asked_for_are_read() -> None:
-    query = MetricsQuery(pb.QueryMetricsRequest(first=100, last=300), 250)
-    assert list(query.get_pages()) == [(100, 163), (164, 227), (228, 250)]
+    query = MetricsQuery(pb.QueryMetricsRequest(first=100, last=700), 650)
+    assert list(query.get_pages()) == [(100, 355), (356, 611), (612, 650)]
     assert list(MetricsQuery(pb.QueryMetricsRequest(), 0).get_pages()) == []
-    with pytest.raises(NotFound, match="round 251: the chain ends at height 250"):
-        MetricsQuery(pb.QueryMetricsRequest(first=251), 250)
+    with pytest.raises(NotFound, match="round 651: the chain ends at height 650"):
+        MetricsQuery(pb.QueryMetricsRequest(first=651), 650)
 
 
 def test_more_than_one_answer_holds_and_less_than_makes_sense_are_refused() -> None:
