@@ -61,6 +61,7 @@ from node.p2p.transport.rpc import ConnectionLimits, RpcTransport
 from node.p2p.transport.timing import OnCall
 from node.payloads.fetcher import Slowness
 from node.runs.specs import RunSpecs
+from node.telemetry.http_tls import HttpTls
 from node.telemetry.http_token import HttpToken
 from node.telemetry.monitor import Monitor, make_call_times, make_metrics
 from node.telemetry.processes import Processes
@@ -215,6 +216,7 @@ async def _run(start: _Start) -> int:
         monitor = Monitor(service.events, metrics, sinks, config.node.name, context.boundary)
         view = make_view(service, context, config, parts.book)
         token = HttpToken.read(config.http.token_file) if config.http.is_on else None
+        tls = HttpTls.read(config.http.tls) if config.http.is_on else None
         reloading = make_reloading(
             service,
             context,
@@ -223,6 +225,7 @@ async def _run(start: _Start) -> int:
             parts.book,
             redial=parts.transport.redial,
             http=token,
+            tls=tls,
             on_config=view.on_config,
         )
         keys = make_keys(config.http, context.clock)
@@ -240,6 +243,7 @@ async def _run(start: _Start) -> int:
                 predictor=predictor,
                 keys=keys,
                 token=token,
+                tls=tls,
                 metrics=metrics,
                 origins=start.origins,
                 describe_unready=partial(_describe_unready, stopped, view),

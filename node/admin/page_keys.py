@@ -35,10 +35,10 @@ class _Key(NamedTuple):
 
 
 class PageKeys:
-    """Those of one node, whose page is at `listen`."""
+    """Those of one node, whose page is at `address`."""
 
-    def __init__(self, listen: str, clock: Clock) -> None:
-        self._address = make_address(listen)
+    def __init__(self, address: str, clock: Clock) -> None:
+        self._address = address
         self._clock = clock
         self._opening: OrderedDict[str, _Key] = OrderedDict()
         self._sessions: OrderedDict[str, _Key] = OrderedDict()
@@ -77,14 +77,16 @@ class PageKeys:
 
 def make_keys(section: HttpSection, clock: Clock) -> PageKeys | None:
     """None where no page is served."""
-    return PageKeys(section.listen, clock) if section.listen is not None and section.serves_page else None
+    if section.listen is None or not section.serves_page:
+        return None
+    return PageKeys(make_address(section.listen, section.scheme), clock)
 
 
-def make_address(listen: str) -> str:
+def make_address(listen: str, scheme: str = "http") -> str:
     """Where a browser on this machine finds a page that is served at `listen`."""
     host, port = parse_address(listen)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (compared, not bound)
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
 
 
 def _hash(key: str) -> str:

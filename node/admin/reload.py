@@ -20,6 +20,7 @@ from node.consensus.service import RoundService
 from node.errors import ConfigError, NodeError
 from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
+from node.telemetry.http_tls import HttpTls
 from node.telemetry.http_token import HttpToken, read_token
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ Load = Callable[[], NodeConfig]
 
 class Reloading:
     """The configuration in effect. `load` reads it again as it was read at first; None where it came from no file.
-    `redial` has a known peer dialled elsewhere, `http` is the token that callers over HTTP show, `on_config` hears of
-    what is in effect from now on."""
+    `redial` has a known peer dialled elsewhere, `http` is the token that callers over HTTP show and `tls` what they are
+    shown, `on_config` hears of what is in effect from now on."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Reloading:
         me: Id,
         redial: Callable[[Id, str | None], Awaitable[None]],
         http: HttpToken | None,
+        tls: HttpTls | None,
         on_config: Callable[[NodeConfig], None],
     ) -> None:
         self.config = config
@@ -55,6 +57,7 @@ class Reloading:
         self._book = book
         self._redial = redial
         self._http = http
+        self._tls = tls
         self._on_config = on_config
         self._turn = asyncio.Lock()
 
@@ -63,37 +66,40 @@ class Reloading:
         was."""
         async with self._turn:
             try:
-                new, token = await asyncio.to_thread(self._read)
+                new, token, is_renewed = await asyncio.to_thread(self._read)
             except NodeError as error:
                 problems = [*getattr(error, "problems", ())] or [str(error)]
                 for problem in problems:
                     log.warning("the configuration was refused: %s", problem)
                 return pb.ReloadReply(problems=problems)
-            return await self._apply(new, token)
+            return await self._apply(new, token, is_renewed=is_renewed)
 
-    def _read(self) -> tuple[NodeConfig, bytes | None]:
-        """A configuration that the node could start with, and its HTTP token. Raises NodeError."""
+    def _read(self) -> tuple[NodeConfig, bytes | None, bool]:
+        """A configuration that the node could start with, its HTTP token, and whether its certificate is another one.
+        Raises NodeError."""
         if self._load is None:
             raise ConfigError("this node was not started from a file")
         new = self._load()
         validate_membership(new, self._genesis, self._me, state=self._service.tip.state)
-        if self._http is None or new.http.token_file is None:
-            return new, None
-        return new, read_token(new.http.token_file)
+        token_file = None if self._http is None else new.http.token_file
+        token = None if token_file is None else read_token(token_file)
+        return new, token, self._tls is not None and self._tls.reload()
 
-    async def _apply(self, new: NodeConfig, token: bytes | None) -> pb.ReloadReply:
+    async def _apply(self, new: NodeConfig, token: bytes | None, *, is_renewed: bool) -> pb.ReloadReply:
         old = self.config
         changed = find_changes(old, new)
         applied = [key for key in changed if key in LIVE]
         if self._http is not None and self._http.replace(token) and "http.token_file" not in applied:
             applied.append("http.token_file")
+        if is_renewed:
+            applied.append("http.tls.certificate_file")
         if "log.level" in applied:
             logging.getLogger().setLevel(new.log.level.upper())
         if "consensus.mine" in applied:
             self._service.opener.mines = new.consensus.mine
         if "network.peers" in applied:
             await self._move_peers(new)
-        self.config = _take_over(old, new, applied)
+        self.config = _take_over(old, new, [key for key in applied if key in LIVE])
         self._on_config(self.config)
         rest = [key for key in changed if key not in LIVE]
         if applied or rest:

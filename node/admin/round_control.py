@@ -167,5 +167,8 @@ class Control:
     def open_page(self, *, read_only: bool) -> pb.PageKey:
         """Raises NoPage."""
         if self._page is None:
-            raise NoPage("this node serves no page: expected http.listen in its configuration, and http.page not false")
+            raise NoPage(
+                "this node serves no page: expected http.listen in its configuration, http.page not false, and beyond "
+                "loopback http.tls"
+            )
         return self._page.issue(Role.READ if read_only else Role.ADMIN)

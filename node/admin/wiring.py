@@ -24,6 +24,7 @@ from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.ledger.reader import Ledger
 from node.p2p.address_book import AddressBook
+from node.telemetry.http_tls import HttpTls
 from node.telemetry.http_token import HttpToken
 from node.telemetry.processes import Processes
 
@@ -80,6 +81,7 @@ def make_reloading(
     *,
     redial: Callable[[Id, str | None], Awaitable[None]],
     http: HttpToken | None,
+    tls: HttpTls | None,
     on_config: Callable[[NodeConfig], None],
 ) -> Reloading:
     return Reloading(
@@ -91,6 +93,7 @@ def make_reloading(
         me=c.me,
         redial=redial,
         http=http,
+        tls=tls,
         on_config=on_config,
     )
 

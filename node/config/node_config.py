@@ -201,6 +201,10 @@ def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
     if is_open and http.token_file is None:
         said = f"expected a loopback address, or http.token_file as well (got {http.listen!r})"
         found.append((("http", "listen"), said))
+    named = http.tls.certificate_file, http.tls.key_file
+    if http.tls.files is None and any(named):
+        key = "key_file" if named[1] is None else "certificate_file"
+        found.append((("http", "tls", key), "expected a file, as the other of certificate_file and key_file is set"))
     found += _find_shared_ports(config)
     limits = network.limits
     needed = limits.block_requests + limits.blob_streams

@@ -27,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from node.addresses import is_loopback, parse_address
 from node.config.node_sections import HttpSection
 from node.errors import ConfigError
+from node.telemetry.http_tls import HttpTls
 from node.telemetry.http_token import HttpToken
 
 log = logging.getLogger(__name__)
@@ -57,9 +58,9 @@ class Site(Protocol):
 
 class HttpServer:
     """Listens while it is entered. `describe_unready` says why the node is not ready, or None; `token` is what metrics
-    need, by default the section's.
+    need, and `tls` what is spoken, by default the section's.
 
-    Raises ConfigError when the address is taken or the token cannot be read.
+    Raises ConfigError when the address is taken, or token or certificate cannot be read.
     """
 
     def __init__(
@@ -69,12 +70,14 @@ class HttpServer:
         metrics: Encoder | None,
         *,
         token: HttpToken | None = None,
+        tls: HttpTls | None = None,
         site: Site | None = None,
     ) -> None:
         assert section.listen is not None  # noqa: S101 - nobody makes one that is off
         self._listen = section.listen
         self._host, self._port = parse_address(section.listen)
         self._token = token or HttpToken.read(section.token_file)
+        self._tls = tls or HttpTls.read(section.tls)
         self._site = site
         self._describe_unready = describe_unready
         self._metrics = metrics
@@ -91,26 +94,28 @@ class HttpServer:
         app: Any = Starlette(routes=routes)
         if is_loopback(self._host):
             app = _LocalHosts(app, self._host)
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                http=_PromptProtocol,
-                ws="none",
-                lifespan="off",
-                interface="asgi3",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                limit_concurrency=MAX_CALLERS,
-                timeout_keep_alive=IDLE_S,
-                timeout_graceful_shutdown=STOP_S,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            )
+        config = uvicorn.Config(
+            app,
+            http=_PromptProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CALLERS,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=STOP_S,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )
+        if self._tls is not None:
+            config.load()
+            config.ssl = self._tls.context
+        self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="http")
-        log.info("http %s", self._listen)
+        log.info("%s %s", "http" if self._tls is None else "https", self._listen)
         return self
 
     async def __aexit__(

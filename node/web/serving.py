@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,13 @@ from node.config.node_config import NodeConfig
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.telemetry.http_server import HttpServer
+from node.telemetry.http_tls import HttpTls
 from node.telemetry.http_token import HttpToken
 
 if TYPE_CHECKING:
     from node.telemetry.metrics import NodeMetrics
+
+log = logging.getLogger(__name__)
 
 
 def make_http(
@@ -31,12 +35,19 @@ def make_http(
     predictor: Predictor,
     keys: PageKeys | None,
     token: HttpToken,
+    tls: HttpTls | None,
     metrics: NodeMetrics | None,
     origins: Mapping[str, str],
     describe_unready: Callable[[], str | None],
 ) -> HttpServer:
     """Without `keys` there is no page, and without `metrics` nothing is measured."""
     site = None
+    if config.http.page and config.http.withholds_page:
+        log.warning(
+            "the page is not served at %s: beyond loopback it takes http.tls, or something with TLS in front of it "
+            "(http.tls_in_front)",
+            config.http.listen,
+        )
     if keys is not None:
         from node.web.wiring import make_site  # not loaded where there is no page
 
@@ -52,4 +63,4 @@ def make_http(
             clock=context.clock,
             socket=config.admin.socket,
         )
-    return HttpServer(config.http, describe_unready, metrics, token=token, site=site)
+    return HttpServer(config.http, describe_unready, metrics, token=token, tls=tls, site=site)

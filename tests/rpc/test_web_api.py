@@ -17,7 +17,7 @@ import pytest
 from chain.audit import read_export
 from node.admin.client import AdminClient
 from node.admin.json_view import show_block, to_json
-from node.admin.page_keys import OPEN_S, PageKeys
+from node.admin.page_keys import OPEN_S, PageKeys, make_address
 from node.admin.tokens import Role
 from node.pb import admin_pb2 as pb
 from node.web import acting, shared, streams
@@ -218,7 +218,7 @@ def test_an_address_opens_the_page_for_minutes_alone() -> None:
             return self.now_s
 
     clock: Any = Clock()
-    keys = PageKeys("0.0.0.0:80", clock)
+    keys = PageKeys(make_address("0.0.0.0:80"), clock)
     early, late = keys.issue(Role.READ), keys.issue(Role.READ)
     assert early.address == "http://127.0.0.1:80/"
     clock.now_s = OPEN_S

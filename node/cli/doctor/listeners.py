@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from cryptography.x509 import load_pem_x509_certificate
 
 from chain.signing import SigningKey, encode_id
 from node.addresses import parse_address
@@ -19,6 +22,7 @@ from node.host.procfs import describe_process, find_listeners
 from node.p2p.probe import NotReached, identify_server
 from node.p2p.transport.base import AddressInUse
 from node.p2p.transport.rpc import validate_free
+from node.telemetry.http_tls import make_context
 from node.telemetry.http_token import read_token
 
 if TYPE_CHECKING:
@@ -120,6 +124,28 @@ def _check_remote(address: str, data_dir: Path, node: pb.NodeStatus | None) -> I
         yield warn("admin", f"{address}: there is no token to call it with", "fednode token new makes one")
 
 
+SOON_DAYS = 14  # before it is over a certificate wants to be renewed
+
+
+def _check_certificate(certificate_file: Path, key_file: Path) -> Iterator[Finding]:
+    try:
+        make_context(certificate_file, key_file)
+    except ConfigError as error:
+        yield fail("http", str(error), "name a certificate in PEM and its key, without a passphrase")
+        return
+    certificate = load_pem_x509_certificate(certificate_file.read_bytes())
+    days = (certificate.not_valid_after_utc - datetime.now(UTC)).days
+    shown = f"{certificate_file}: valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
+    if days < 0:
+        yield fail("http", f"{shown}, which is over", "renew it, and then fednode reload")
+    elif days < SOON_DAYS:
+        yield warn("http", shown, "renew it, and then fednode reload")
+    else:
+        yield ok("http", shown)
+    if (mode := stat.S_IMODE(key_file.stat().st_mode)) & 0o007:
+        yield warn("http", f"{key_file}: mode {mode:04o}, everybody here can read it", f"chmod o= {key_file}")
+
+
 def check_http(section: HttpSection, node: pb.NodeStatus | None) -> Iterator[Finding]:
     """Metrics and probes. That it has a token beyond loopback, no configuration lacks."""
     listen, token_file = section.listen, section.token_file
@@ -134,6 +160,11 @@ def check_http(section: HttpSection, node: pb.NodeStatus | None) -> Iterator[Fin
                 yield warn("http", found, f"chmod o= {token_file}")
         except ConfigError as error:
             yield fail("http", str(error), "let this user read it, or write a token of 16 characters or more into it")
+    if section.tls.files is not None:
+        yield from _check_certificate(*section.tls.files)
+    if section.page and section.withholds_page:
+        found = f"{listen}: the page is not served, as it would cross a network in the clear"
+        yield warn("http", found, "set http.tls, or http.tls_in_front where something with TLS stands before it")
     shown = f"{listen}, {'without a token' if token_file is None else f'token in {token_file}'}"
     try:
         validate_free(listen)

@@ -48,6 +48,7 @@ x-node: &node
   environment:
     FEDNODE__HTTP__LISTEN: 0.0.0.0:8080
     FEDNODE__HTTP__TOKEN_FILE: /run/secrets/metrics/token
+    FEDNODE__HTTP__TLS_IN_FRONT: "true"  # this network ends on this machine; publish the port on 127.0.0.1 alone
   networks: {{default: {{aliases: [fednode]}}}}  # one name for all, by which Prometheus finds them
   stop_grace_period: 30s
   healthcheck:

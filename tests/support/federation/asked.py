@@ -96,7 +96,7 @@ def make_control(
 
     config = make_config(Path("nowhere")) if load is None else load()
     reloading = wiring.make_reloading(
-        service, context, config, load, book, redial=redial, http=None, on_config=view.on_config
+        service, context, config, load, book, redial=redial, http=None, tls=None, on_config=view.on_config
     )
     shutdown = Shutdown(service, stopped or asyncio.Event(), Deadline(), lambda: None)
     return wiring.make_control(service, context, shutdown, reloading, config.node.name)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chain.signing import encode_id
-from node.admin.page_keys import PageKeys
+from node.admin.page_keys import PageKeys, make_address
 from node.admin.tokens import Role, Tokens
 from node.admin.wiring import make_predictor, make_stored_chain
 from node.clock import SystemClock
@@ -85,7 +85,7 @@ async def serving_page(tmp_path: Path, rounds: int = 0, token: bytes | None = No
         [port] = find_free_ports(1)
         section = HttpSection(listen=f"127.0.0.1:{port}")
         assert section.listen is not None
-        keys, tokens, shown = PageKeys(section.listen, SystemClock()), Tokens(tmp_path), HttpToken(token)
+        keys, tokens, shown = PageKeys(make_address(section.listen), SystemClock()), Tokens(tmp_path), HttpToken(token)
         site = make_site(
             one.view,
             make_control(context, service, view=one.view, book=make_book()),

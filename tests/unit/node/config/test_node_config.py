@@ -344,6 +344,15 @@ def test_without_a_token_http_is_for_this_machine_only(tmp_path: Path) -> None:
     assert load_config(path, ["http.listen='[::1]:8083'"]).http.is_on
 
 
+def test_of_a_certificate_and_its_key_neither_is_named_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    for named, missing in (("certificate_file", "key_file"), ("key_file", "certificate_file")):
+        [problem] = complain(path, f"http.tls.{named}=page.pem")
+        assert f"http.tls.{missing}: expected a file" in problem
+    both = load_config(path, ["http.tls.certificate_file=page.pem", "http.tls.key_file=page.key"]).http.tls
+    assert both.files == (tmp_path / "page.pem", tmp_path / "page.key")
+
+
 def test_http_is_off_without_a_port(tmp_path: Path) -> None:
     path = write(tmp_path, SMALL)
     assert not load_config(path).http.is_on
