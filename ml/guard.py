@@ -29,6 +29,10 @@ class LeftOut:
     def add(self, peer: bytes, height: int, why: str) -> None:
         self._refused[peer] = height, why
 
+    def to_list(self) -> list[tuple[bytes, int, str]]:
+        """All that were ever refused; `add` takes each."""
+        return [(peer, at, why) for peer, (at, why) in self._refused.items()]
+
     def get(self, height: int, keep_heights: int) -> dict[bytes, str]:
         """The peers that are not drawn at `height`, where each is left out for `keep_heights`, with the reason."""
         return {

@@ -396,6 +396,11 @@ class Client:
         own = add_kind("model", dump_parameters(self.state.model)) | add_kind("state", self.state.arrays)
         return own | self._common.to_arrays()
 
+    @property
+    def arrays_before(self) -> Arrays | None:
+        """The state that a phase which diverges would go back to; for `load_state_arrays`."""
+        return self._before
+
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None:
         """Become the client they came from, which was as in `before` when the last aggregate came. Raises ValueError if
         either are another model's; if the first are, nothing has changed."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 from ml.methods.base import Trained
 from ml.payload import Array, Arrays, compute_encoded_bytes, iter_encoded
@@ -75,6 +76,21 @@ class Exchange:
             if has_offers:
                 offers.append(Offer(author, made.weight, digests))
         return cls(spec, height, len(trained), voted, tuple(offers), blobs)
+
+    def to_tree(self) -> dict[str, Any]:
+        """For `from_tree`: all but the spec."""
+        offers = [{"author": offer.author, "weight": offer.weight, "digests": offer.digests} for offer in self.offers]
+        blobs = [{"digest": digest, "arrays": arrays} for digest, arrays in self.blobs.items()]
+        whole = {"height": self.height, "num_clients": self.num_clients, "voted": asdict(self.voted)}
+        return {**whole, "offers": offers, "blobs": blobs}
+
+    @classmethod
+    def from_tree(cls, spec: MethodSpec, tree: Mapping[str, Any]) -> Self:
+        offers = tuple(Offer(one["author"], one["weight"], one["digests"]) for one in tree["offers"])
+        blobs = {
+            one["digest"]: {name: _protect(array) for name, array in one["arrays"].items()} for one in tree["blobs"]
+        }
+        return cls(spec, tree["height"], tree["num_clients"], Size(**tree["voted"]), offers, blobs)
 
     def take(
         self, beacon: bytes, me: bytes, aggregate: Arrays | None, gone: Collection[bytes] = frozenset()

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from ml.aggregation import compute_max_liars
 from ml.clients.batched import train_batched
@@ -116,6 +117,28 @@ class Rounds:
             return None
         place = {offer.author: row for row, offer in enumerate(exchange.offers)}
         return tuple(tuple(by_author[place[me]][place[peer]] for peer in ids) for me in ids)
+
+    def to_tree(self) -> dict[str, Any]:
+        """All that the next round depends on, and what the last has measured; for `load_tree`."""
+        return {
+            "parent": self._parent,
+            "clients": [{"now": client.state_arrays(), "before": client.arrays_before} for client in self._clients],
+            "kept": [exchange.to_tree() for exchange in self._kept.values()],
+            "left_out": [left_out.to_list() for left_out in self._left_out],
+            "measured": [None if made is None else dict(made.metrics) for made in self.trained],
+        }
+
+    def load_tree(self, tree: Mapping[str, Any]) -> None:
+        """Go on after the round that they came from, in a run of the same configuration."""
+        self._parent = tree["parent"]
+        for client, own in zip(self._clients, tree["clients"], strict=True):
+            client.load_state_arrays(own["now"], own["before"])
+        kept = [Exchange.from_tree(self._spec, one) for one in tree["kept"]]
+        self._kept = {exchange.height: exchange for exchange in kept}
+        for left_out, refused in zip(self._left_out, tree["left_out"], strict=True):
+            for peer, at, why in refused:
+                left_out.add(peer, at, why)
+        self.trained = [None if metrics is None else Trained(1, {}, metrics) for metrics in tree["measured"]]
 
     def _answer(self, height: int, beacon: bytes) -> Sequence[Trained | None]:
         """What all contribute: what they have trained, and the lies of those that lie."""

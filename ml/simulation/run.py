@@ -35,6 +35,7 @@ from ml.payload import Array
 from ml.plugins import ANY_PLUGIN
 from ml.simulation.liars import Liars
 from ml.simulation.rounds import Played, Rounds
+from ml.simulation.saved import StateFile
 from ml.specs.architectures import MLP_HIDDEN
 from ml.tasks import CLASSIFICATION, REGRESSION
 from ml.training.metrics import compute_mean, get_score
@@ -209,9 +210,11 @@ def simulate(
     beacons: Callable[[int], bytes] | None = None,
     on_round: Callable[[RoundResult], None] | None = None,
     snapshot: bool = False,
+    saved: StateFile | None = None,
 ) -> SimulationResult:
     """Run all rounds. `ids[i]` is the author id of client i, and `beacons(height)` the block id that height builds on.
-    `snapshot` asks for one of client 0 at the end.
+    `snapshot` asks for one of client 0 at the end. Where a run of this configuration has `saved` its state, it goes on
+    from there, to the same numbers; `on_round` hears of the rounds before, too.
 
     Raises SpecError or DataError for a configuration that cannot be, and PayloadError when what a client made of its
     round does not fit the method's own schema (numbers that are not finite, above all).
@@ -229,7 +232,16 @@ def simulate(
         rounds: list[RoundResult] = []
         digests: list[bytes] = []
         halted_at = None
-        for height in range(1, config.rounds + 1):
+        spent_s = 0.0
+        if saved is not None and (tree := saved.load()) is not None:
+            run.load_tree(tree["run"])
+            rounds += [RoundResult(**row) for row in tree["rounds"]]
+            digests += tree["digests"]
+            spent_s = tree["seconds"]
+            if on_round is not None:
+                for result in rounds:
+                    on_round(result)
+        for height in range(1 + len(rounds), config.rounds + 1):
             played = run.play(height, beacons(height) if beacons else _make_beacon(config.seed, height))
             if played is None:
                 halted_at = height
@@ -238,11 +250,14 @@ def simulate(
             rounds.append(_measure(played, run.honest, attacked=liars is not None))
             if on_round is not None:
                 on_round(rounds[-1])
+            if saved is not None and height < config.rounds and saved.is_due():
+                so_far = {"rounds": [asdict(row) for row in rounds], "digests": digests}
+                saved.save({**so_far, "run": run.to_tree(), "seconds": spent_s + time.perf_counter() - start})
         shown = take_snapshot(clients[run.honest[0]], config.seed) if snapshot else None
         results = [
             _describe(i, client, made) for i, (client, made) in enumerate(zip(clients, run.trained, strict=True))
         ]
-    seconds = time.perf_counter() - start
+    seconds = spent_s + time.perf_counter() - start
     return SimulationResult(
         config,
         spec.to_mapping(),
