@@ -11,7 +11,6 @@ hold them, and on the images, with the encoder run in each step. The pass that c
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from ml.simulation.run import use_threads
 from ml.specs.architectures import complete_model
 from node.bench.figures import Report
 from node.errors import ConfigError
-from node.experiments.measured import describe_spread, describe_torch
+from node.experiments.measured import describe_spread, describe_torch, read_clock
 from node.host.machine import get_machine
 
 BATCH_SIZE = 32
@@ -100,13 +99,6 @@ def run_train_bench(
             kind, measure = ("frozen", _measure_frozen) if job in FROZEN_JOBS else ("models", _measure)
             figures[kind][job.name] = measure(job, steps or job.steps, repeats, place, engine)
     return figures
-
-
-def read_clock(device: torch.device) -> float:
-    """Seconds, once the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def _get_job(name: str) -> Job:

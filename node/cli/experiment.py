@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from node.cli import INTERRUPTED
+from node.cli.experiment_options import (
+    DataRootOption,
+    GpusOption,
+    JobsOption,
+    JobsPerGpuOption,
+    OverridesOption,
+)
+from node.cli.experiment_plan import plan
 from node.cli.experiment_reconstruct import reconstruct
 from node.cli.options import AsJson, make_group
-from node.errors import NodeError
+from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
     from node.experiments.plan import Experiment, Run
-    from node.experiments.runner import Progress, Stock
+    from node.experiments.runner import Progress, Stock, Where
 
 ESTIMATE_S = 600.0  # what the time left is estimated from
 
@@ -27,6 +35,7 @@ ESTIMATE_S = 600.0  # what the time left is estimated from
 def register(app: typer.Typer) -> None:
     group = make_group("Run sweeps of simulations, and report them.")
     group.command("run")(run)
+    group.command("plan")(plan)
     group.command("report")(report)
     group.command("reconstruct")(reconstruct)
     app.add_typer(group, name="experiment")
@@ -37,28 +46,41 @@ def run(
     out: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="By default results/NAME, NAME the file's.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", metavar="N", min=1, help="Runs at a time; by default one per core.")
+    jobs: JobsOption = None,
+    gpus: GpusOption = None,
+    jobs_per_gpu: JobsPerGpuOption = None,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="WHERE", help="ray for a cluster of Ray's on this machine, or ray://HOST:10001."),
     ] = None,
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", metavar="DIR", help="Where data paths begin; by default beside FILE.")
+    shard: Annotated[
+        str | None,
+        typer.Option("--shard", metavar="I/N", help="Share DIR with others, as the I-th of N: Slurm arrays do so."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file, as in base.rounds=2."),
-    ] = None,
+    save_every_s: Annotated[
+        float,
+        typer.Option("--save-every", metavar="SECONDS", min=0, help="How often a run keeps what it would go on from."),
+    ] = 60.0,
+    data_root: DataRootOption = None,
+    overrides: OverridesOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and start nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run what FILE describes and is not finished yet. Ctrl-C loses only the runs under way; call it again to go on.
+    """Run what FILE describes and is not finished yet. Ctrl-C loses little of runs under way; call it again to go on.
+
+    With --gpus each process sees one of this machine's GPUs and trains on it, whatever device FILE names. With --on ray
+    other machines compute, and results come here; data are where FILE says on each of them. With --shard several calls
+    on machines that share DIR do each run once, and take over those of one that has died.
 
     With --json how far it is goes to stderr, and stdout has one object when it ends, well or not.
 
     Example: fednode experiment run deploy/experiments/dfpl-table1-digits.yaml --set base.rounds=2 --dry-run
     """
     from node.experiments.loading import load_experiment
-    from node.experiments.runner import take_stock, validate_runs
+    from node.experiments.runner import Where, take_stock, validate_runs
 
+    place = _read_on(on, jobs, gpus, jobs_per_gpu)
+    where = Where(**place, shard=_read_shard(shard, on), save_every_s=save_every_s)
     experiment = load_experiment(file, overrides or ())
     directory = out or Path("results") / experiment.file.name
     stock = take_stock(experiment, directory)
@@ -70,7 +92,9 @@ def run(
     pending = stock.list_pending(experiment)
     root = (data_root or file.parent).absolute()
     validate_runs(pending, root)
-    ended, was_interrupted = _run_pending(experiment, directory, pending, jobs, root, to_stderr=as_json)
+    if on is not None and jobs is None and gpus is not None:
+        jobs = gpus * (jobs_per_gpu or 1)
+    ended, was_interrupted = _run_pending(experiment, directory, pending, jobs, root, where, to_stderr=as_json)
     failed = [news for news in ended if news.error is not None]
     summarise = _print_summary if as_json else _summarise
     summarise(experiment, directory, stock, len(ended), failed)
@@ -80,6 +104,36 @@ def run(
         raise typer.Exit(INTERRUPTED)
     if failed:
         raise NodeError(f"{len(failed)} of {len(pending)} runs failed; the same command tries them again")
+
+
+def _read_on(on: str | None, jobs: int | None, gpus: int | None, jobs_per_gpu: int | None) -> dict[str, Any]:
+    """The settings of `Where` for these options. Raises ConfigError."""
+    from node.experiments.gpus import Gpus
+
+    if on is not None:
+        if not re.fullmatch(r"ray|ray://.+", on):
+            raise ConfigError(f"--on: expected ray or ray://HOST:PORT (got {on})")
+        uses_gpus = gpus is not None or jobs_per_gpu is not None
+        return {"ray": on, "gpu_share": 1 / (jobs_per_gpu or 1) if uses_gpus else 0.0}
+    if gpus is None:
+        if jobs_per_gpu is not None:
+            raise ConfigError("--jobs-per-gpu: expected --gpus N or --on ray with it")
+        return {}
+    if jobs is not None:
+        raise ConfigError("--jobs: expected it or --gpus, which comes with --jobs-per-gpu, not both")
+    return {"gpus": Gpus.find(gpus, jobs_per_gpu or 1)}
+
+
+def _read_shard(text: str | None, on: str | None) -> tuple[int, int] | None:
+    """Raises ConfigError."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise ConfigError(f"--shard: expected I/N with I from 1 to N, as in 3/16 (got {text})")
+    if on is not None:
+        raise ConfigError("--shard: expected it or --on, which shares runs by itself, not both")
+    return int(found[1]), int(found[2])
 
 
 def report(
@@ -104,7 +158,14 @@ def report(
 
 
 def _run_pending(
-    experiment: Experiment, directory: Path, pending: Sequence[Run], jobs: int | None, root: Path, *, to_stderr: bool
+    experiment: Experiment,
+    directory: Path,
+    pending: Sequence[Run],
+    jobs: int | None,
+    root: Path,
+    where: Where,
+    *,
+    to_stderr: bool,
 ) -> tuple[list[Progress], bool]:
     """The runs that ended, well or not, and whether a signal kept others from it."""
     from node.experiments.runner import run_experiment
@@ -114,9 +175,10 @@ def _run_pending(
             experiment,
             directory,
             pending,
-            jobs=jobs or len(os.sched_getaffinity(0)),
+            jobs=jobs,
             data_root=root,
             should_stop=lambda: bool(interrupts),
+            where=where,
         )
         ended = [news for news in _shown(progress, pending, to_stderr=to_stderr) if news.done]
     return ended, bool(interrupts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,15 @@ if TYPE_CHECKING:
 def describe_spread(values: Sequence[float]) -> dict[str, float]:
     """Median, least and greatest."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def read_clock(device: torch.device) -> float:
+    """Seconds, once the device has done what it was given."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def describe_torch(device: torch.device, threads: int) -> dict[str, Any]:

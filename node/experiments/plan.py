@@ -368,9 +368,15 @@ def _describe(facts: Mapping[str, Any], axes: Iterable[str]) -> str:
 
 
 def compute_id(config: Mapping[str, Any]) -> str:
-    """The name of a run: a digest of everything that its numbers follow from, this version of the package included."""
-    whole = {"format": FORMAT, "fednode": VERSION, "config": config}
+    """The name of a run: a digest of everything that its numbers follow from, this version of the package included.
+    The device is none of it: a run is the same wherever it is made, and named as on a CPU."""
+    whole = {"format": FORMAT, "fednode": VERSION, "config": forget_device(config)}
     return hashlib.sha256(_encode(whole).encode("utf-8")).hexdigest()[:ID_CHARS]
+
+
+def forget_device(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with the device that all are named by."""
+    return {**config, "device": "cpu"}
 
 
 def _encode(value: Any) -> str:

@@ -12,11 +12,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Protocol
 
 from node.host.allocator import keep_freed_memory
 from node.host.child import ROOT, claim_names, found_first
@@ -53,25 +55,77 @@ class Died:
     why: str
 
 
-Event = Advanced | Finished | Died
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Somebody else has done the piece."""
+
+    index: int
+
+
+Event = Advanced | Finished | Died | Elsewhere
+
+
+class Pieces(Protocol):
+    """The work there is, to be taken piece by piece."""
+
+    def __len__(self) -> int:
+        """At most so many will be taken."""
+
+    def take(self) -> tuple[int, Any] | None:
+        """The next piece and its index; None where there is none now."""
+
+    def may_come(self) -> bool:
+        """Whether there may be more later, though there is none now."""
+
+    def list_news(self) -> Iterable[Elsewhere]:
+        """The pieces that others have done since this was asked last."""
+
+
+class Listed:
+    """Pieces that are all there from the beginning."""
+
+    def __init__(self, pieces: Sequence[Any]) -> None:
+        self._len = len(pieces)
+        self._left = iter(enumerate(pieces))
+
+    def __len__(self) -> int:
+        return self._len
+
+    def take(self) -> tuple[int, Any] | None:
+        return next(self._left, None)
+
+    def may_come(self) -> bool:
+        return False
+
+    def list_news(self) -> Iterable[Elsewhere]:
+        return ()
 
 
 def work_through(
-    pieces: Sequence[Any], work: Work, jobs: int, should_stop: Callable[[], bool] = lambda: False
+    pieces: Pieces,
+    work: Work,
+    jobs: int,
+    should_stop: Callable[[], bool] = lambda: False,
+    environments: Sequence[Mapping[str, str]] = ({},),
 ) -> Iterator[Event]:
-    """The events while `jobs` processes do all of `pieces`, in order. Ends early once `should_stop()`.
+    """The events while `jobs` processes do all of `pieces`, in order. Ends early once `should_stop()`, which is asked
+    at least every POLL_S. Process i has the variables of `environments[i]`, over and over.
 
     However it ends, no process is left.
     """
-    waiting = iter(enumerate(pieces))
-    workers = [_Worker(work) for _ in range(min(jobs, len(pieces)))]
+    workers = [_Worker(work, variables) for variables in islice(cycle(environments), min(jobs, len(pieces)))]
     try:
-        for worker in workers:
-            worker.take(next(waiting, None))
         while not should_stop():
+            for worker in workers:
+                if worker.index is None:
+                    worker.take(pieces.take())
+            yield from pieces.list_news()
             busy = {worker.connection: worker for worker in workers if worker.index is not None}
             if not busy:
-                return
+                if not pieces.may_come():
+                    return
+                time.sleep(POLL_S)
+                continue
             for connection in wait(list(busy), POLL_S):
                 worker = busy[connection]  # type: ignore[index]  # `wait` gives back what it was given
                 event = worker.receive()
@@ -79,7 +133,7 @@ def work_through(
                 if isinstance(event, Died):
                     worker.start_again()
                 if not isinstance(event, Advanced):
-                    worker.take(next(waiting, None))
+                    worker.index = None
     finally:
         for worker in workers:
             worker.process.terminate()
@@ -90,8 +144,9 @@ def work_through(
 class _Worker:
     """One process and the piece it is at work on."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, variables: Mapping[str, str]) -> None:
         self._work = work
+        self._variables = variables
         self.index: int | None = None
         self._start()
 
@@ -99,7 +154,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, self._work), daemon=True)
-        with found_first(), _ready_to_start():
+        with found_first(), _ready_to_start(self._variables):
             self.process.start()
         theirs.close()
 
@@ -159,12 +214,13 @@ def _describe_end(exit_code: int | None) -> str:
 
 
 @contextlib.contextmanager
-def _ready_to_start() -> Iterator[None]:
-    """What is started meanwhile computes on one thread, and is deaf to Ctrl-C, which reaches the whole group: the one
-    who asked for the work decides when it ends."""
+def _ready_to_start(variables: Mapping[str, str]) -> Iterator[None]:
+    """What is started meanwhile has these variables, computes on one thread, and is deaf to Ctrl-C, which reaches the
+    whole group: the one who asked for the work decides when it ends."""
     resource_tracker.ensure_running()  # it would be started with the first process, and unblock the signal on its way
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # read once, when a library is loaded
+    variables = {**dict.fromkeys(THREAD_VARIABLES, "1"), **variables}  # read once, when a library is loaded
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

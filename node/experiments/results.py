@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ml.clients.embedding_snapshot import Snapshot
 from ml.errors import PayloadError
 from node.errors import NodeError
-from node.experiments.plan import FORMAT, VERSION, Run
+from node.experiments.plan import FORMAT, VERSION, Run, forget_device
 from node.finite import to_finite
 
 RUNS = "runs"
@@ -128,15 +129,43 @@ def get_snapshot_path(directory: Path, run_id: str) -> Path:
     return directory / RUNS / f"{run_id}.safetensors"
 
 
+def get_state_path(directory: Path, run_id: str) -> Path:
+    """Where a run that is under way has its state, to go on from."""
+    return directory / RUNS / f"{run_id}.state"
+
+
+def compute_fingerprint(directory: Path, run_id: str) -> str | None:
+    """A digest of a run's file, whatever is in it; None where there is none."""
+    try:
+        return hashlib.sha256(get_result_path(directory, run_id).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def list_numbers(result: Result) -> tuple[object, ...]:
+    """What two runs of one configuration must agree in; neither when nor where they were made, nor how long it took."""
+    rows = [row.model_copy(update={"train_s": None}) for row in (*result.sharing, *result.rounds)]
+    return (rows, result.clients, result.liars, result.halted_at)
+
+
 def write_result(directory: Path, run: Run, document: Mapping[str, Any], kept: Kept | None = None) -> None:
     """Keep what came of a run: appears under its name whole or not at all. Raises NodeError when it cannot be kept."""
-    whole = {"format": FORMAT, "fednode": VERSION, "id": run.id, "config": run.config, **document}
+    whole = _complete(run, document)
     if kept is not None:
         data = kept.snapshot.encode()
         whole["snapshot"] = {"sha256": hashlib.sha256(data).hexdigest(), "classes": kept.names}
-        _write(get_snapshot_path(directory, run.id), data)  # before the JSON that refers to it
+        write_whole(get_snapshot_path(directory, run.id), data)  # before the JSON that refers to it
     text = json.dumps(to_finite(whole), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    _write(get_result_path(directory, run.id), text.encode("utf-8"))
+    write_whole(get_result_path(directory, run.id), text.encode("utf-8"))
+
+
+def read_document(run: Run, document: Mapping[str, Any]) -> Result:
+    """What `write_result` would keep, as it would be read."""
+    return Result.model_validate_json(json.dumps(to_finite(_complete(run, document))))
+
+
+def _complete(run: Run, document: Mapping[str, Any]) -> dict[str, Any]:
+    return {"format": FORMAT, "fednode": VERSION, "id": run.id, "config": run.config, **document}
 
 
 def copy_result(source: Path, directory: Path, run: Run) -> None:
@@ -149,13 +178,14 @@ def copy_result(source: Path, directory: Path, run: Run) -> None:
             continue
         except OSError as error:
             raise NodeError(f"{path}: cannot be read ({error.strerror})") from error
-        _write(get_path(directory, run.id), data)
+        write_whole(get_path(directory, run.id), data)
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
+    """Appears whole or not at all. Raises NodeError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(_TEMPORARY)
+        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")  # others may write the same
         part.write_bytes(data)
         part.replace(path)
     except OSError as error:
@@ -185,7 +215,7 @@ def read_result(directory: Path, run: Run) -> Result | None:
         raise BrokenResult(
             f"{path}: expected run {run.id} in format {FORMAT}, got run {result.id} in format {result.format}"
         )
-    if result.config != json.loads(json.dumps(run.config)):
+    if forget_device(result.config) != json.loads(json.dumps(forget_device(run.config))):
         raise BrokenResult(f"{path}: another configuration than the one its name is a digest of")
     if result.error is not None:
         return result

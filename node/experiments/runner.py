@@ -1,15 +1,18 @@
 """Runs an experiment: the missing runs, in parallel processes. Each result is kept as soon as it is there.
 
-A directory belongs to one process at a time. It holds the file as it was run, and a result for each run. After any
-interruption the next call goes on with the runs that have none.
+A directory belongs to one process at a time, or to shards of one sweep. It holds the file as it was run, a result for
+each run, and the state of runs under way. After any interruption the next call goes on with the runs that have no
+result, each from its last state.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
+import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -19,26 +22,39 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ml.specs.uapdfl import MAX_PAIRED
 from node.config.yaml_source import dump_yaml
 from node.errors import ConfigError, NodeError
+from node.experiments.claims import CLAIMS, Claims, SharedPieces
 from node.experiments.contents import list_needed_fields, needs_divergences
 from node.experiments.embeddings import list_snapshot_runs
-from node.experiments.plan import Experiment, Run
-from node.experiments.pool import Advanced, Died, Finished, Report, work_through
+from node.experiments.gpus import Gpus
+from node.experiments.plan import Experiment, Run, compute_id
+from node.experiments.pool import Advanced, Died, Elsewhere, Event, Finished, Listed, Pieces, Report, work_through
+from node.experiments.ray_pool import work_through_ray
 from node.experiments.results import (
     BrokenResult,
     Kept,
     Result,
+    compute_fingerprint,
     copy_result,
+    get_state_path,
+    list_numbers,
+    read_document,
     read_result,
     read_snapshot,
     remove_leftovers,
     write_result,
+    write_whole,
 )
 from node.host.machine import get_machine
 
 if TYPE_CHECKING:
     from ml.simulation.run import SimulationConfig
+    from ml.simulation.saved import StateFile
+
+_log = logging.getLogger(__name__)
 
 EXPERIMENT = "experiment.yaml"
+SAVE_EVERY_S = 60.0
+OTHER_SHARD = "another shard"
 _LOCK = ".lock"
 _LAST_FRAMES = 3
 
@@ -143,22 +159,42 @@ def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
             raise ConfigError(f"{run.label}: {error}") from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """The machines that runs are made on: this one's processes, of which each sees one of `gpus` if there are some; or
+    the Ray cluster at `ray`, where a run has `gpu_share` of a GPU. `shard` is i of n that share the directory. Every
+    `save_every_s` a run's state is kept beside the results, on this machine."""
+
+    gpus: Gpus | None = None
+    ray: str | None = None
+    gpu_share: float = 0.0
+    shard: tuple[int, int] | None = None
+    save_every_s: float = SAVE_EVERY_S
+
+    @property
+    def device(self) -> str | None:
+        """The device in place of the file's; None for that."""
+        return "cuda" if self.gpus is not None or self.gpu_share else None
+
+
 def run_experiment(
     experiment: Experiment,
     directory: Path,
     runs: Sequence[Run],
     *,
-    jobs: int,
+    jobs: int | None,
     data_root: Path,
     should_stop: Callable[[], bool],
+    where: Where = Where(),
 ) -> Iterator[Progress]:
     """Do `runs`, `jobs` at a time, and keep what comes of each; what the experiments named in `reuse` have finished is
     taken over first. Paths are relative to `data_root`.
 
     Raises NodeError where results cannot be kept, or another process is at work in `directory`.
     """
-    with _only_one(directory):
-        remove_leftovers(directory)
+    with _locked(directory, is_shared=where.shard is not None):
+        if where.shard is None:
+            remove_leftovers(directory)
         _keep_file(experiment, directory)
         taken = set()
         for news in _take_over(experiment, directory, runs):
@@ -166,22 +202,107 @@ def run_experiment(
             yield news
         runs = [run for run in runs if run.id not in taken]
         shown = list_snapshot_runs(experiment)
-        pieces = [Piece(run, data_root, run.id in shown) for run in runs]
-        for event in work_through(pieces, simulate_run, jobs, should_stop):
-            run = runs[event.index]
-            match event:
-                case Advanced():
+        saved = None if where.ray else Saved(directory, where.save_every_s)
+        pieces = [Piece(run, data_root, run.id in shown, where.device, saved) for run in runs]
+        if where.shard is None:
+            yield from _keep_all(directory, runs, _start(Listed(pieces), jobs, where, should_stop))
+        else:
+            yield from _share(directory, runs, pieces, jobs, where, should_stop)
+
+
+def _start(pieces: Pieces, jobs: int | None, where: Where, should_stop: Callable[[], bool]) -> Iterator[Event]:
+    if where.ray is not None:
+        share = where.gpu_share
+        return work_through_ray(pieces, simulate_run, where.ray, jobs=jobs, gpu_share=share, should_stop=should_stop)
+    if where.gpus is None:
+        return work_through(pieces, simulate_run, jobs or len(os.sched_getaffinity(0)), should_stop)
+    jobs, variables = jobs or where.gpus.jobs, where.gpus.list_variables()
+    return work_through(pieces, simulate_run, jobs, should_stop, variables)
+
+
+def _share(
+    directory: Path,
+    runs: Sequence[Run],
+    pieces: Sequence[Piece],
+    jobs: int | None,
+    where: Where,
+    should_stop: Callable[[], bool],
+) -> Iterator[Progress]:
+    """As one of several processes that claim runs from each other, and are done when all are."""
+    assert where.shard is not None  # noqa: S101 - asked before
+    before = {run.id: compute_fingerprint(directory, run.id) for run in runs}
+
+    def is_done(name: str) -> bool:
+        return compute_fingerprint(directory, name) != before[name]
+
+    def renew() -> bool:
+        claims.renew()
+        return should_stop()
+
+    claims = Claims(directory / CLAIMS)
+    index, count = where.shard
+    shared = SharedPieces(pieces, [run.id for run in runs], claims, is_done, len(runs) * (index - 1) // count)
+    try:
+        for news in _keep_all(directory, runs, _start(shared, jobs, where, renew), is_done):
+            if news.done and news.taken_from is None:
+                claims.release(news.run.id)
+            yield news
+    finally:
+        claims.release_all()
+
+
+def _keep_all(
+    directory: Path, runs: Sequence[Run], events: Iterable[Event], is_done: Callable[[str], bool] = lambda name: False
+) -> Iterator[Progress]:
+    """The progress of the runs, each of which is kept, and then its state no longer; unless somebody else has done it
+    meanwhile."""
+    furthest: dict[int, int] = {}
+    for event in events:
+        run = runs[event.index]
+        match event:
+            case Advanced(index, height):
+                if height > furthest.get(index, 0):  # a run that goes on, or begins anew elsewhere, tells all again
+                    furthest[index] = height
                     yield Progress(run)
-                case Finished(_, Outcome(document, kept)):
-                    taa = [row["taa"] for row in document.get("rounds", ())]
-                    error = document.get("error")
-                    if error is None or not _is_finished(directory, run):
-                        write_result(directory, run, document, kept)
-                    yield Progress(run, True, error, max(taa, default=None), document["seconds"])
-                case Died(_, why):
-                    if not _is_finished(directory, run):
-                        write_result(directory, run, {"error": why, **_describe_end(0.0)})
-                    yield Progress(run, True, why)
+            case Finished(_, Outcome(document, kept)):
+                taa = [row["taa"] for row in document.get("rounds", ())]
+                error = document.get("error")
+                if is_done(run.id):
+                    _compare(directory, run, document)
+                elif error is None or not _is_finished(directory, run):
+                    write_result(directory, run, document, kept)
+                get_state_path(directory, run.id).unlink(missing_ok=True)
+                yield Progress(run, True, error, max(taa, default=None), document["seconds"])
+            case Died(_, why):
+                if not is_done(run.id) and not _is_finished(directory, run):
+                    write_result(directory, run, {"error": why, **_describe_end(0.0)})
+                yield Progress(run, True, why)
+            case Elsewhere():
+                yield _read_progress(directory, run)
+
+
+def _compare(directory: Path, run: Run, document: Mapping[str, Any]) -> None:
+    """Two have done a run: the first result stands, and both should say the same."""
+    try:
+        first = read_result(directory, run)
+    except BrokenResult:
+        return
+    if first is None or first.error is not None or "error" in document:
+        return
+    if list_numbers(first) != list_numbers(read_document(run, document)):
+        _log.warning("%s: came to other numbers in another process, whose are kept", run.label)
+
+
+def _read_progress(directory: Path, run: Run) -> Progress:
+    """The end of a run that somebody else has made."""
+    try:
+        result = read_result(directory, run)
+    except BrokenResult as error:
+        return Progress(run, True, str(error), taken_from=OTHER_SHARD)
+    if result is None:
+        return Progress(run, True, taken_from=OTHER_SHARD)
+    best_taa = max((row.taa for row in result.rounds), default=None)
+    return Progress(run, True, result.error, best_taa, result.seconds, OTHER_SHARD)
 
 
 def _take_over(experiment: Experiment, directory: Path, runs: Sequence[Run]) -> Iterator[Progress]:
@@ -210,8 +331,8 @@ def _is_finished(directory: Path, run: Run) -> bool:
     return result is not None and result.error is None
 
 
-def make_config(run: Run, data_root: Path) -> SimulationConfig:
-    """The configuration of a simulation, its paths made absolute. Raises DataError."""
+def make_config(run: Run, data_root: Path, device: str | None = None) -> SimulationConfig:
+    """The configuration of a simulation, its paths made absolute, perhaps on another device. Raises DataError."""
     from ml.simulation.run import SimulationConfig
 
     data, pretrained = dict(run.config["data"]), run.config["pretrained"]
@@ -219,15 +340,31 @@ def make_config(run: Run, data_root: Path) -> SimulationConfig:
         data["path"] = str(data_root / Path(data["path"]).expanduser())
     if pretrained is not None:
         pretrained = str(data_root / Path(pretrained).expanduser())
-    return SimulationConfig(**{**run.config, "data": data, "pretrained": pretrained})
+    device = device or run.config["device"]
+    return SimulationConfig(**{**run.config, "data": data, "pretrained": pretrained, "device": device})
+
+
+class Saved(NamedTuple):
+    """The directory that the states of runs under way are kept in, and how often they are."""
+
+    directory: Path
+    every_s: float
+
+    def get_file(self, run: Run) -> StateFile:
+        from ml.simulation.saved import StateFile
+
+        return StateFile(get_state_path(self.directory, run.id), run.id, self.every_s)
 
 
 class Piece(NamedTuple):
-    """One run to be done, the directory its paths begin at, and whether to take a snapshot."""
+    """One run to be done, the directory its paths begin at, whether to take a snapshot, the device if not the file's,
+    and where its state is kept, if it is."""
 
     run: Run
     data_root: Path
     snapshot: bool
+    device: str | None = None
+    saved: Saved | None = None
 
 
 class Outcome(NamedTuple):
@@ -246,8 +383,11 @@ def simulate_run(piece: Piece, report: Report) -> Outcome:
     run = piece.run
     began_s = time.monotonic()
     try:
-        config = make_config(run, piece.data_root)
-        result = simulate(config, on_round=lambda row: report(row.round), snapshot=piece.snapshot)
+        if compute_id(run.config) != run.id:
+            raise MlError(f"another fednode than the one that asks has got run {run.id}: they expect the same version")
+        config = make_config(run, piece.data_root, piece.device)
+        saved = None if piece.saved is None else piece.saved.get_file(run)
+        result = simulate(config, on_round=lambda row: report(row.round), snapshot=piece.snapshot, saved=saved)
         kept = None if result.snapshot is None else Kept(result.snapshot, get_classes(config.data))
     except MlError as error:
         return Outcome({"error": str(error), **_describe_end(time.monotonic() - began_s)})
@@ -270,7 +410,7 @@ def simulate_run(piece: Piece, report: Report) -> Outcome:
         "rounds": rows[run.sharing_heights :],
         "clients": [asdict(client) for client in result.clients],
         **({} if config.attack is None else {"liars": result.liars, "halted_at": result.halted_at}),
-        **_describe_end(result.seconds, run.config["device"]),
+        **_describe_end(result.seconds, config.device),
     }
     return Outcome(document, kept)
 
@@ -294,7 +434,8 @@ def _name_device(device: str) -> str:
 
 
 @contextmanager
-def _only_one(directory: Path) -> Iterator[None]:
+def _locked(directory: Path, *, is_shared: bool) -> Iterator[None]:
+    """Meanwhile no other process is at work in the directory; or, shared, none but those that share it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / _LOCK).open("w")
@@ -302,14 +443,16 @@ def _only_one(directory: Path) -> Iterator[None]:
         raise NodeError(f"{directory}: cannot be written ({error.strerror})") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise NodeError(f"{directory}: another process is running an experiment there") from error
+        except OSError:  # a shared folder that has no locks: shards do without, since they have claims
+            if not is_shared:
+                raise
         yield
 
 
 def _keep_file(experiment: Experiment, directory: Path) -> None:
     """The file as it was run, overrides applied, so that a report needs the directory alone."""
-    path = directory / EXPERIMENT
     text = f"# {experiment.source.path.name}, as it was run.\n{dump_yaml(experiment.source.value)}"
-    path.write_text(text, encoding="utf-8")
+    write_whole(directory / EXPERIMENT, text.encode("utf-8"))

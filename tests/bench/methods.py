@@ -19,8 +19,7 @@ from ml.payload import Array, decode_arrays
 from ml.simulation.run import SimulationConfig, begin_simulation, use_threads
 from ml.specs import METHODS, AuthorPayloads, compute_aggregate
 from node.bench.figures import Report
-from node.bench.train import read_clock
-from node.experiments.measured import describe_spread, describe_torch
+from node.experiments.measured import describe_spread, describe_torch, read_clock
 from node.host.machine import get_machine
 
 BEACON = bytes(32)

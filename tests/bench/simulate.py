@@ -20,8 +20,7 @@ from ml.clients.client import Client
 from ml.errors import DataError
 from ml.simulation.run import RoundResult, SimulationConfig, begin_simulation, simulate, use_threads
 from node.bench.figures import Report
-from node.bench.train import read_clock
-from node.experiments.measured import describe_spread, describe_torch
+from node.experiments.measured import describe_spread, describe_torch, read_clock
 from node.host.machine import get_machine
 
 WARM_UP = 1  # phases before the clock starts

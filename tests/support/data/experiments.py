@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,5 +127,16 @@ def tell_pid_and_wait(piece: int, report: Report) -> None:
     signal.pause()
 
 
-def tell_threads(piece: int, report: Report) -> str:
-    return os.environ["OMP_NUM_THREADS"]
+def tell_variable(piece: str, report: Report) -> str:
+    return os.environ[piece]
+
+
+def meet(piece: tuple[Path, int, str], report: Report) -> str:
+    """A variable of the process, once so many have come to the directory: no one does two pieces."""
+    directory, count, name = piece
+    (directory / str(os.getpid())).touch()
+    deadline_s = time.monotonic() + 60
+    while len(list(directory.iterdir())) < count:
+        assert time.monotonic() < deadline_s, f"only {len(list(directory.iterdir()))} of {count} have come"
+        time.sleep(0.05)
+    return os.environ[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +13,7 @@ import pytest
 from node.experiments import map_charts, runner
 from node.experiments.embeddings import EmbeddingFigure, list_snapshot_runs, make_embedding_figures
 from node.experiments.plan import Experiment
-from node.experiments.pool import Died, Event, Finished
+from node.experiments.pool import Died, Event, Finished, Pieces
 from node.experiments.report import write_report
 from node.experiments.results import BrokenResult, Kept, get_snapshot_path, read_result, read_snapshot, write_result
 from node.experiments.runner import EXPERIMENT, Outcome, run_experiment, take_stock
@@ -159,8 +159,10 @@ def test_a_failure_does_not_take_the_place_of_a_result(
     run = get_run(experiment, "DFPL, iid, seed 3")
     write_result(tmp_path, run, make_document([0.25, 0.5]))
 
-    def fail(pieces: Sequence[Any], *_: Any) -> Iterator[Event]:
-        assert [piece.snapshot for piece in pieces] == [True]
+    def fail(pieces: Pieces, *_: Any) -> Iterator[Event]:
+        taken = pieces.take()
+        assert taken is not None
+        assert (taken[1].snapshot, pieces.take()) == (True, None)
         yield event
 
     monkeypatch.setattr(runner, "work_through", fail)

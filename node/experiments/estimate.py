@@ -1,0 +1,257 @@
+"""An estimate of an experiment before it is run: steps, and hours on the devices at hand.
+
+Steps are counted: samples are dealt as each run would deal them. Seconds are measured. Of runs like finished ones in
+the directory, made on such a machine, by those; of others by timing plain steps and answers of their model on their
+data here, for a moment. What a method does beside plain steps is not in the latter, nor what exchanging costs.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ml.tasks import CLASSIFICATION
+from node.experiments.measured import read_clock
+from node.experiments.plan import Run, forget_device
+from node.experiments.results import Result
+from node.host.machine import get_machine
+
+if TYPE_CHECKING:
+    from ml.clients.client import Client
+
+ENOUGH_S = 0.5  # of steps that are timed
+MAX_STEPS = 200
+_SEED, _BEACON = 1, bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work of a run: `steps` of all clients, and `answers`, samples that are classified to measure."""
+
+    steps: int
+    answers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The seconds that a step and an answer take on a device."""
+
+    step_s: float
+    answer_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Runs that are alike but for seed, partition and rounds. `seconds` are of one process on each device; None, and
+    `reason` says why, where the data or the device are not there. `is_measured` on finished runs, on that device."""
+
+    label: str
+    runs: int
+    heights: int
+    steps: int | None
+    seconds: Mapping[str, float | None]
+    is_measured: bool
+    reason: str | None = None
+
+
+def estimate(
+    runs: Sequence[Run],
+    finished: Iterable[Result],
+    devices: Sequence[str],
+    data_root: Path,
+    report: Callable[[str], None],
+) -> list[Estimate]:
+    """The estimates of `runs`, in their order, given results of other runs."""
+    kinds: dict[str, list[Run]] = {}
+    for run in runs:
+        kinds.setdefault(_get_kind(run.config), []).append(run)
+    known = _measure_finished(finished)
+    clock = _Clock(data_root, report)
+    return [_estimate(own, known.get(kind, {}), devices, clock) for kind, own in kinds.items()]
+
+
+def _estimate(runs: Sequence[Run], known: Mapping[str, float], devices: Sequence[str], clock: _Clock) -> Estimate:
+    from ml.errors import MlError
+
+    heights, first = sum(run.num_heights for run in runs), runs[0]
+    label = f"{_describe_data(first)}, {first.config['model']['name']}, {first.config['method']['name']}"
+    seconds: dict[str, float | None] = dict.fromkeys(devices)
+    steps, reason = None, None
+    try:
+        works = [clock.count(run) for run in runs]
+        steps = sum(work.steps for work in works)
+        for device in devices:
+            if (name := clock.get_name(device)) in known:
+                seconds[device] = heights * known[name]
+            else:
+                speed = clock.measure(first, device)
+                answers = sum(work.answers for work in works)
+                seconds[device] = steps * speed.step_s + answers * speed.answer_s
+    except MlError as error:
+        reason = str(error)
+    is_measured = any(clock.get_name(device) in known for device in devices)
+    return Estimate(
+        label=label,
+        runs=len(runs),
+        heights=heights,
+        steps=steps,
+        seconds=seconds,
+        is_measured=is_measured,
+        reason=reason,
+    )
+
+
+def _get_kind(config: Mapping[str, Any]) -> str:
+    """What runs share that take as long for each height."""
+    own = {key: value for key, value in forget_device(config).items() if key not in ("seed", "partition", "rounds")}
+    return json.dumps(own, sort_keys=True)
+
+
+def _describe_data(run: Run) -> str:
+    data = run.config["data"]
+    return Path(data["path"]).name if data.get("path") else str(data["format"])
+
+
+def _measure_finished(finished: Iterable[Result]) -> dict[str, dict[str, float]]:
+    """The median seconds of a height by kind and device, of results from such a machine as this."""
+    cpu = get_machine()["cpu"]
+    found: dict[str, dict[str, list[float]]] = {}
+    for result in finished:
+        num = len(result.rounds) + len(result.sharing)
+        if num and result.machine.get("cpu") == cpu and (device := result.machine.get("device")):
+            found.setdefault(_get_kind(result.config), {}).setdefault(device, []).append(result.seconds / num)
+    return {kind: {name: statistics.median(own) for name, own in by.items()} for kind, by in found.items()}
+
+
+class _Clock:
+    """Counts and times, each thing once."""
+
+    def __init__(self, data_root: Path, report: Callable[[str], None]) -> None:
+        self._data_root = data_root
+        self._report = report
+        self._dealt: dict[str, _Dealt] = {}
+        self._speeds: dict[str, Speed] = {}
+
+    def count(self, run: Run) -> Work:
+        """Raises MlError, as where the data are not there."""
+        names = ("data", "input", "partition", "clients", "seed", "shots")
+        key = json.dumps({name: run.config[name] for name in names}, sort_keys=True)
+        if key not in self._dealt:
+            self._dealt[key] = _deal(run, self._data_root)
+        return _count(run, self._dealt[key])
+
+    def measure(self, run: Run, device: str) -> Speed:
+        config = run.config
+        work = {name: config[name] for name in ("data", "model", "input", "pretrained")}
+        key = json.dumps([work, config["method"]["batch_size"], device], sort_keys=True)
+        if key not in self._speeds:
+            self._report(f"timing {config['model']['name']} on {_describe_data(run)}, {device}")
+            self._speeds[key] = _measure(run, self._data_root, device)
+        return self._speeds[key]
+
+    def get_name(self, device: str) -> str:
+        """As results name it."""
+        import torch
+
+        from ml.clients.build import get_device
+
+        place = get_device(device)
+        return torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealt:
+    """The number of training and of test samples of each client, of all test samples, and of classes."""
+
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+    everyone: int
+    num_classes: int
+
+
+def _deal(run: Run, data_root: Path) -> _Dealt:
+    from ml.data import open_labels
+    from ml.data.partition import make_partition
+    from ml.seeding import get_partition_seed
+    from node.experiments.runner import make_config
+
+    config = make_config(run, data_root)
+    known = open_labels(config.data)
+    seed = get_partition_seed(config.seed)
+    splits = make_partition(
+        config.partition, known.train_y, known.test_y, config.clients, seed, config.shots, known.domains
+    )
+    train, test = (tuple(len(getattr(split, part)) for split in splits) for part in ("train", "test"))
+    return _Dealt(train, test, len(known.test_y), len(known.classes))
+
+
+def _count(run: Run, dealt: _Dealt) -> Work:
+    from ml.data import get_default_input
+    from ml.specs import get_spec
+
+    config = run.config
+    input_ = config["input"] or get_default_input(config["data"], config["model"], CLASSIFICATION)
+    spec = get_spec(
+        config["method"],
+        config["model"],
+        dealt.num_classes,
+        input_["shape"],
+        rounds=run.num_heights,
+        num_members=config["clients"],
+        input_=input_,
+    )
+    hyper, steps = spec.hyperparameters, 0
+    amount = sum(spec.get_local_work(height) for height in range(1, run.num_heights + 1))
+    for num in dealt.train:
+        full, rest = divmod(num, min(hyper.batch_size, num))
+        in_epoch = full + (1 if rest and not hyper.drop_last else 0)
+        steps += amount * (in_epoch if hyper.counts_epochs else 1)
+    # a client's own before the exchange and after, and everyone's
+    answers = run.num_heights * (2 * sum(dealt.test) + config["clients"] * dealt.everyone)
+    return Work(steps, answers)
+
+
+def _measure(run: Run, data_root: Path, device: str) -> Speed:
+    """Of a client that has all of the data and trains without any method."""
+    from ml.clients.build import Compute, Federation, make_client, make_initial_aggregate
+    from ml.data import get_classes
+    from ml.simulation.run import use_threads
+    from node.experiments.runner import make_config
+
+    config = make_config(run, data_root, device)
+    assert config.input is not None  # noqa: S101 - set when the configuration was made
+    classes = get_classes(config.data)
+    method = {"name": "local", "batch_size": run.config["method"]["batch_size"], "lr": 1e-6}
+    pretrained = None if config.pretrained is None else Path(config.pretrained)
+    shape = config.input["shape"]
+    initial = make_initial_aggregate(config.model, shape, len(classes), _SEED, pretrained=pretrained)
+    with use_threads(1):
+        client = make_client(
+            Federation(method=method, model=config.model, classes=classes, input=config.input),
+            data=config.data,
+            seed=_SEED,
+            initial=initial,
+            compute=Compute(device),
+        )
+        few = _time_steps(client, 1, 2)
+        num = max(1, min(MAX_STEPS, round(ENOUGH_S / few)))
+        step_s = min(few, _time_steps(client, 3, num))
+        return Speed(step_s, _time_answers(client))
+
+
+def _time_steps(client: Client, height: int, num: int) -> float:
+    """The seconds of one of `num`, after one that does not count."""
+    client.run(client.begin(height, _BEACON, 1))
+    start_s = read_clock(client.device)
+    client.run(client.begin(height + 1, _BEACON, num))
+    return (read_clock(client.device) - start_s) / num
+
+
+def _time_answers(client: Client) -> float:
+    start_s = read_clock(client.device)
+    client.evaluate()
+    return (read_clock(client.device) - start_s) / max(client.num_test, 1)
