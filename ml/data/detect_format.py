@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ml.data.published import find_archive_named
 from ml.data.readers.images import SUFFIXES
 from ml.data.readers.medmnist import CLASSES as MEDMNIST
 from ml.data.readers.npz import find_archive
@@ -23,12 +24,17 @@ _BY_PATTERN = (
     ("*/*.parquet", "parquet"),
 )
 
+# Directories that lie side by side are domains only if all of them are called so; they may be splits or classes.
+_DOMAINS = (
+    frozenset({"mnist", "mnistm", "mnist_m", "svhn", "usps", "synth", "syn"}),
+    frozenset({"amazon", "caltech", "dslr", "webcam"}),
+    frozenset({"clipart", "infograph", "painting", "quickdraw", "real", "sketch"}),
+)
+
 
 def guess_format(path: Path) -> str:
-    """`npz` for `scans.npz`, `imagefolder` for a directory with images two or three levels down. Raises DataError.
-
-    Several domains side by side are not guessed: their directories may as well be those of splits or of classes.
-    """
+    """`npz` for `scans.npz`, `imagefolder` for a directory with images two or three levels down, `domains` for one with
+    the domains of Digit-5, Office-10 or DomainNet. Raises DataError."""
     archive = find_archive(path)
     if archive != path:
         return guess_format(archive)
@@ -37,6 +43,10 @@ def guess_format(path: Path) -> str:
             return "medmnist"
         if path.suffix in _BY_SUFFIX:
             return _BY_SUFFIX[path.suffix]
+        if (packed := find_archive_named(path.name)) is not None:
+            raise DataError(f"{path}: expected {packed.data_set} unpacked, in a directory {packed.unpacks_to}")
+    if path.is_dir() and _holds_domains(path):
+        return "domains"
     if path.is_dir() and not (path / "train.csv").is_file() and _holds_images(path, "train/*/*"):
         return "imagefolder"  # whatever list of them lies beside
     for pattern, name in _BY_PATTERN if path.is_dir() else ():
@@ -45,6 +55,11 @@ def guess_format(path: Path) -> str:
     if _holds_images(path, "*/*") or _holds_images(path, "*/*/*"):
         return "imagefolder"
     raise DataError(f"{path}: expected FORMAT:PATH, since it does not look like any format")
+
+
+def _holds_domains(path: Path) -> bool:
+    names = {one.name for one in path.iterdir() if one.is_dir() and one.name[0] != "."}
+    return len(names) > 1 and any(names <= known for known in _DOMAINS)
 
 
 def _holds_images(path: Path, pattern: str) -> bool:

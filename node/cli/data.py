@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ml.data import Split
     from ml.data.base import ArrayDataset, InputFormat
     from ml.data.findings import Finding
+    from ml.data.published import Recognised
     from ml.data.readers.domain_folders import Domain
     from ml.data.table_checks import FeatureStats
 
@@ -70,6 +71,7 @@ def inspect(
     """
     from ml.data import get_split_names, list_domains, open_once
     from ml.data.checks import check_data
+    from ml.data.published import recognise
     from ml.data.table_checks import compute_feature_stats
     from node.cli.output import print_json
 
@@ -78,6 +80,9 @@ def inspect(
         domains, names = list_domains(asked), list(get_split_names(asked))
     findings = check_data(*split, input_=wanted)
     features = compute_feature_stats(split[0]) if split[0].is_table else []
+    places = [(domain.format, domain.path) for domain in domains]
+    places += [(asked["format"], Path(asked["path"]).expanduser())] if asked.get("path") else []
+    published = [found for format_, path in places for found in recognise(format_, path)]
     if as_json:
         print_json(
             {
@@ -91,11 +96,13 @@ def inspect(
                 "split_names": names,
                 "splits": [_describe(part) for part in split],
                 "domains": [_describe_domain(domain) for domain in domains],
+                "published": [{"file": str(found.path), "data_set": found.data_set} for found in published],
                 "findings": [{"level": finding.level, "text": finding.text} for finding in findings],
             }
         )
     else:
         _print(asked, split, names, domains)
+        _print_published(published)
         if features:
             _print_features(features)
         _print_findings(findings, is_table=bool(features))
@@ -271,6 +278,20 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
         [(name, str(a), str(b)) for name, a, b in counts],
     )
     print()
+
+
+def _print_published(published: Sequence[Recognised]) -> None:
+    """Which files are the very ones that were published, and which only bear their names."""
+    same: dict[str, list[str]] = {}
+    for found in published:
+        if found.data_set is None:
+            print(f"other than published: {found.path} ({' or '.join(found.expected)} has another digest)")
+        else:
+            same.setdefault(found.data_set, []).append(found.path.name)
+    for data_set, names in same.items():
+        print(f"as published: {data_set}, {', '.join(names)}")
+    if published:
+        print()
 
 
 def _print_targets(split: Split) -> None:
