@@ -1,4 +1,5 @@
-"""`fednode plan`: how many local iterations a round can have in a given time, DFPL's Eq. (11)."""
+"""`fednode plan`: how many local iterations a round can have in a given time, DFPL's Eq. (11). What an iteration and a
+block take is given, or measured, or follows from a processor's cycles, Eqs. (8) and (9)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from node.errors import NodeError
 if TYPE_CHECKING:
     from ml.budget import Plan
 
+BATCH = 32  # DFPL's
+UNITS_HZ = {"hz": 1.0, "": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
 UNITS_S = {"ms": "0.001", "s": "1", "": "1", "m": "60", "min": "60", "h": "3600"}
 MAX_ROWS = 20
 MEASURED_ROUNDS = 64  # how far back measurements are looked for
@@ -33,6 +36,14 @@ def parse_duration(text: str) -> float:
     if found is None or found[2] not in UNITS_S:
         raise typer.BadParameter(f"expected a time, as in 100s, 5m or 1.5h (got {text!r})")
     return float(Decimal(found[1]) * Decimal(UNITS_S[found[2]]))  # 300ms is 0.3 s, to the last bit
+
+
+def parse_frequency(text: str) -> float:
+    """Cycles a second in `2.5GHz`, `32 MHz`, `1e9`. Raises typer.BadParameter."""
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{0,12})?(?:e[0-9]{1,2})?) ?([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in UNITS_HZ:
+        raise typer.BadParameter(f"expected a frequency, as in 2.5GHz or 32MHz (got {text!r})")
+    return float(found[1]) * UNITS_HZ[found[2]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +73,48 @@ def show(
         float | None,
         typer.Option("--beta", metavar="TIME", parser=parse_duration, help="Mining a block; by default as measured."),
     ] = None,
+    cycles: Annotated[
+        float | None, typer.Option("--cycles", metavar="RHO", help="For alpha: cycles that a sample takes in training.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", metavar="N", min=1, help="For alpha: samples of a local iteration.")
+    ] = BATCH,
+    hash_cycles: Annotated[
+        float | None, typer.Option("--hash-cycles", metavar="TAU", help="For beta: cycles that a hash takes.")
+    ] = None,
+    difficulty: Annotated[
+        float | None,
+        typer.Option("--difficulty", metavar="MU", help="For beta: hashes that a block is expected to take."),
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option("--clients", "-n", metavar="K", min=1, help="For beta: how many mine.")
+    ] = None,
+    frequency_hz: Annotated[
+        float | None,
+        typer.Option(
+            "--frequency", metavar="F", parser=parse_frequency, help="Cycles of a processor a second, as in 2.5GHz."
+        ),
+    ] = None,
     socket: Socket = None,
     config: NodeConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the local iterations that fit a time budget. It goes by the time that training and mining take.
+    """Compute the local iterations that fit a time budget. It goes by the time that training and mining take: as given,
+    as it follows from a processor's cycles, or else as a node has measured it.
 
     Example: fednode plan --budget 100s --rounds 20 --config node.yaml
     """
+    _check_given(
+        {"--cycles": cycles},
+        {"--hash-cycles": hash_cycles, "--difficulty": difficulty, "--clients": clients},
+        frequency_hz,
+        {"--alpha": alpha_s, "--beta": beta_s},
+    )
+    if frequency_hz is not None:
+        alpha_s, beta_s = _follow_from_cycles(
+            frequency_hz, cycles, samples, (hash_cycles, difficulty, clients), alpha_s, beta_s
+        )
     if alpha_s is not None and beta_s is not None:
         facts = _Facts(alpha_s, beta_s)
     else:
@@ -82,6 +126,51 @@ def show(
         _show_one(facts, rounds, plans[rounds])
     else:
         _show_table(facts, budget_s, plans)
+
+
+def _check_given(
+    training: Mapping[str, float | None],
+    mining: Mapping[str, float | None],
+    frequency_hz: float | None,
+    times: Mapping[str, float | None],
+) -> None:
+    """Raises typer.BadParameter where a time is given twice, or half of what it follows from."""
+    named = {}
+    for time, parts in zip(times, (training, mining), strict=True):
+        given = [name for name, value in parts.items() if value is not None]
+        named[time] = given
+        if given and times[time] is not None:
+            raise typer.BadParameter(f"expected {time} or {given[0]}, not both")
+        if given and frequency_hz is None:
+            raise typer.BadParameter(f"expected --frequency beside {given[0]}")
+        if given and len(given) < len(parts):
+            missing = ", ".join(name for name in parts if name not in given)
+            raise typer.BadParameter(f"expected {missing} beside {given[0]}")
+    if frequency_hz is not None and not any(named.values()):
+        raise typer.BadParameter(f"expected {', '.join((*training, *mining))} beside --frequency")
+
+
+def _follow_from_cycles(
+    frequency_hz: float,
+    cycles: float | None,
+    samples: int,
+    mining: tuple[float | None, float | None, int | None],
+    alpha_s: float | None,
+    beta_s: float | None,
+) -> tuple[float | None, float | None]:
+    """Alpha and beta, each as it was where nothing was said that it follows from. Raises NodeError."""
+    from ml.budget import compute_alpha, compute_beta
+    from ml.errors import BudgetError
+
+    hash_cycles, difficulty, clients = mining
+    try:
+        if cycles is not None:
+            alpha_s = compute_alpha(samples, cycles, frequency_hz)  # Eq. (8)
+        if hash_cycles is not None and difficulty is not None and clients is not None:
+            beta_s = compute_beta(difficulty, hash_cycles, clients, frequency_hz)  # Eq. (9)
+    except BudgetError as error:
+        raise NodeError(str(error)) from error
+    return alpha_s, beta_s
 
 
 def _measure(

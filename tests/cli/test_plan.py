@@ -13,7 +13,7 @@ import typer
 
 from chain.store.rows import DATABASE
 from node.cli import main
-from node.cli.plan import parse_duration
+from node.cli.plan import parse_duration, parse_frequency
 from node.training.local_work import LocalWork
 from support.federation.ledgers import make_ledgers
 
@@ -69,6 +69,54 @@ def test_the_papers_numbers_are_printed_as_the_paper_does(capsys: Captured) -> N
         "t_sum - R*beta  76 s of training, in 6 rounds",
         "E*alpha*R       72 s of it used",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "hertz"), [("2.5GHz", 2.5e9), ("32 MHz", 32e6), ("1e9", 1e9), ("5khz", 5000.0), ("7", 7.0)]
+)
+def test_a_frequency_has_a_unit_or_is_in_hertz(text: str, hertz: float) -> None:
+    assert parse_frequency(text) == pytest.approx(hertz, rel=1e-15)
+
+
+@pytest.mark.parametrize("text", ["", "GHz", "-1", "1THz", "1m", "inf"])
+def test_what_is_no_frequency_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="expected a frequency, as in"):
+        parse_frequency(text)
+
+
+def test_alpha_and_beta_follow_from_cycles(capsys: Captured) -> None:
+    budget = ("--budget", "100s", "--rounds", 6)
+    training = (*budget, "--cycles", "1e6", "--frequency", "32MHz", "--beta", 4)
+    shown = run_json(capsys, *training)  # alpha = 32 * 1e6 / 32e6 = 1 s
+    assert (shown["alpha_s"], shown["beta_s"], shown["plans"][0]["local_iterations"]) == (1.0, 4.0, 12)
+    assert run_json(capsys, *training, "--samples", 16)["alpha_s"] == 0.5
+    mining = ("--hash-cycles", "4e9", "--difficulty", 20, "--clients", 20, "--frequency", "1GHz")
+    shown = run_json(capsys, *budget, *mining, "--alpha", 2)  # beta = 20 * 4e9 / (20 * 1e9) = 4 s
+    assert (shown["alpha_s"], shown["beta_s"], shown["plans"][0]["local_iterations"]) == (2.0, 4.0, 6)
+    shown = run_json(capsys, *budget, *mining, "--cycles", "125e6")  # alpha = 32 * 125e6 / 1e9 = 4 s
+    assert (shown["alpha_s"], shown["beta_s"], shown["plans"][0]["local_iterations"]) == (4.0, 4.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--cycles", 1, "--beta", 1), "expected --frequency beside --cycles"),
+        (("--cycles", 1, "--alpha", 1, "--frequency", 1), "expected --alpha or --cycles, not both"),
+        (("--difficulty", 1, "--frequency", 1), "expected --hash-cycles, --clients beside --difficulty"),
+        (("--frequency", 1), "beside --frequency"),
+    ],
+)
+def test_half_of_what_a_time_follows_from_is_a_usage_error(
+    arguments: tuple[object, ...], said: str, capsys: Captured
+) -> None:
+    code, _, err = run(capsys, "--budget", "100s", *arguments)
+    assert code == 2
+    assert said in " ".join(err.replace("│", " ").split())
+
+
+def test_cycles_that_are_no_number_above_0_are_refused_with_1(capsys: Captured) -> None:
+    code, _, err = run(capsys, "--budget", "1s", "--cycles", 0, "--frequency", 1, "--beta", 1)
+    assert (code, "cycles_per_sample: expected a finite number above 0" in err) == (1, True)
 
 
 def test_without_rounds_there_is_a_table_of_all_that_fit(capsys: Captured) -> None:
