@@ -32,7 +32,7 @@ def get_report(experiment: Experiment) -> ReportSection:
     figures: Sequence[AnyFigureSection] = _default_figures(experiment) if given.figures is None else given.figures
     shown = {value for table in tables for value in table.value}
     first = tables[0] if tables else TableSection()
-    if given.target and not any(value.startswith("rounds_to") for value in shown):
+    if given.target and not any(VALUES[value].to_reach for value in shown):
         tables.append(
             TableSection(
                 value=("rounds_to",),

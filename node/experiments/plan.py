@@ -324,6 +324,11 @@ def _find_unfit_attacks(axes: Mapping[str, Sequence[Value]], points: Sequence[Po
     return [(values[name].keys, f"fits no method here: {why}") for name, why in unfit.items() if why]
 
 
+def read_method(method: Mapping[str, Any], rounds: int) -> MethodSpec:
+    """The method of a run's configuration, as far as its settings say. Raises SpecError."""
+    return get_spec(method, *_TASK, rounds=rounds)
+
+
 @cache
 def _list_settings(method: str) -> frozenset[str] | None:
     """The keys of a method's settings; None for a method that is not one."""

@@ -253,7 +253,8 @@ def _title_table(section: TableSection, readings: Sequence[Reading]) -> str:
     if reached is not None and len(section.value) == 1:
         *others, last = [f"{100 * reading.limits.target:g}" for reading in readings]
         targets = f"{', '.join(others)} or {last}" if others else last
-        return f"Rounds until {SERIES[reached].label} reaches {targets} %"
+        counted = capitalise(VALUES[section.value[0]].label.partition(" to ")[0])
+        return f"{counted} until {SERIES[reached].label} reaches {targets} %"
     title = ", ".join(capitalise(VALUES[name].label) for name in section.value)
     return f"{title}: lost against {_show_wheres(section.against)}" if section.against else title
 

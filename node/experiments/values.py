@@ -6,12 +6,13 @@ Accuracies and shares are kept in 0..1 and shown in percent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
 from ml.training.metrics import compute_mean, count_rounds_to
+from node.experiments.local_work import compute_epochs
 from node.experiments.results import ClientRow, Result, RoundRow
 
 Kind = Literal["accuracy", "share", "loss", "number", "rounds", "count", "bytes", "seconds"]
@@ -120,6 +121,17 @@ def _make_rounds_to(label: str, series: str) -> Value:
     return Value(label, "rounds", "lower", compute, to_reach=series)
 
 
+def _make_until(label: str, kind: Kind, series: str, compute_ends: Callable[[Result], Sequence[float]]) -> Value:
+    """What it took until the round that reaches the target had ended, where `compute_ends` says so of each round."""
+    count = _make_rounds_to(label, series).compute
+
+    def compute(result: Result, limits: Limits) -> float | None:
+        num, ends = count(result, limits), compute_ends(result)
+        return None if num is None or not ends else ends[int(num) - 1]
+
+    return Value(label, kind, "lower", compute, to_reach=series)
+
+
 def _at_seconds(series: str, *, best: bool) -> Compute:
     """Of the rounds that end within the limit: the last, or the best."""
     take = SERIES[series].compute
@@ -209,6 +221,8 @@ VALUES: Mapping[str, Value] = {
     "final_tal": Value("final TAL", "loss", "lower", _final("tal")),
     "rounds_to": _make_rounds_to("rounds to target", "taa"),
     "rounds_to_global": _make_rounds_to("rounds to target on all classes", "global"),
+    "epochs_to": _make_until("local epochs to target", "rounds", "taa", compute_epochs),
+    "epochs_to_global": _make_until("local epochs to target on all classes", "rounds", "global", compute_epochs),
     "sent_params": Value("numbers sent a round, all clients", "count", "neither", _mean(lambda row: row.sent_params)),
     "sent_params_per_client": Value(
         "numbers sent a round, one client", "count", "neither", _mean(lambda row: row.sent_params, per_client=True)

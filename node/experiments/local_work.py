@@ -1,0 +1,67 @@
+"""The local work of a run, reckoned from its settings and how many samples each client has: epochs, and mini-batch
+steps, by height.
+
+Before FedEDS's round 1 there is that of the model's warm-up and of the encryptor, whose epochs count as any others do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+from ml.errors import SpecError
+from ml.specs import MethodSpec
+from ml.specs.fededs import FedEdsHyperparameters
+from ml.training.metrics import compute_mean
+from node.experiments.plan import read_method
+from node.experiments.results import Result
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """One client's at one height: passes over its samples and mini-batch steps, of the model and of an encryptor."""
+
+    epochs: float
+    steps: int
+    encryptor_epochs: int = 0
+    encryptor_steps: int = 0
+
+
+def list_local_work(result: Result) -> Sequence[Sequence[LocalWork]]:
+    """By height, those before round 1 first, the local work of each client; nothing for a method that is not known
+    here."""
+    try:
+        spec = _read_spec(json.dumps(result.config["method"]), result.config["rounds"])
+    except SpecError:
+        return ()
+    sizes = [client.num_train for client in result.clients]
+    num_heights = len(result.sharing) + len(result.rounds)
+    return [[_count(spec, height, size) for size in sizes] for height in range(1, num_heights + 1)]
+
+
+def compute_epochs(result: Result) -> tuple[float, ...]:
+    """The epochs that a client has made until the end of each round, from the run's beginning on, mean over clients;
+    nothing for a method that is not known here."""
+    heights = list_local_work(result)
+    ends = accumulate(compute_mean(work.epochs + work.encryptor_epochs for work in height) for height in heights)
+    return tuple(ends)[len(result.sharing) :]
+
+
+def _count(spec: MethodSpec, height: int, num_train: int) -> LocalWork:
+    hyper, work = spec.hyperparameters, spec.get_local_work(height)
+    batch = min(hyper.batch_size, num_train)
+    if not hyper.counts_epochs:
+        return LocalWork(work * batch / num_train, work)
+    all_steps = -(-num_train // batch)
+    steps = work * (num_train // batch if hyper.drop_last else all_steps)
+    if height <= spec.sharing_heights and isinstance(hyper, FedEdsHyperparameters):
+        return LocalWork(work, steps, hyper.encryptor_epochs, hyper.encryptor_epochs * all_steps)
+    return LocalWork(work, steps)
+
+
+@lru_cache(maxsize=1024)
+def _read_spec(method: str, rounds: int) -> MethodSpec:
+    return read_method(json.loads(method), rounds)
