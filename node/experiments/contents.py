@@ -8,6 +8,7 @@ from typing import Any
 
 from node.config.yaml_source import suggest
 from node.experiments.axes import Key, get_key, select
+from node.experiments.network import NETWORK, at_networks, is_measured
 from node.experiments.per_client import CLIENT, is_by_client
 from node.experiments.plan import Experiment, Found, show_fact
 from node.experiments.sections import (
@@ -20,9 +21,9 @@ from node.experiments.sections import (
     TableSection,
 )
 from node.experiments.tables import find_baselines
-from node.experiments.values import SERIES, VALUES
+from node.experiments.values import SERIES, VALUES, needs_network
 
-OWN_X = ("round", "bytes", "seconds")  # what a figure has across besides axes
+OWN_X = ("round", "bytes", "seconds", "epochs", "network_seconds")  # what a figure has across besides axes
 
 
 def get_report(experiment: Experiment) -> ReportSection:
@@ -88,13 +89,23 @@ def list_needed_fields(experiment: Experiment) -> frozenset[str]:
     figures = [figure for figure in given.figures or () if isinstance(figure, FigureSection)]
     shown = {value for table in given.tables or () for value in table.value} | {figure.y for figure in figures}
     needed = {field for name in shown if name in VALUES and (field := VALUES[name].newer_field) is not None}
-    return frozenset(needed | {"train_s" for figure in figures if figure.x == "seconds"})
+    needed |= {"train_s" for figure in figures if figure.x == "seconds"}
+    if _asks_network(given):
+        needed |= {"received_bytes", "train_s"} if is_measured(given.network) else {"received_bytes"}
+    return frozenset(needed)
 
 
 def needs_divergences(experiment: Experiment) -> bool:
     """Whether the file's report shows how far pairs of clients were apart, which results of earlier versions do not
     say."""
     return any(isinstance(figure, PairsSection) for figure in experiment.file.report.figures or ())
+
+
+def _asks_network(given: ReportSection) -> bool:
+    """Whether a table or a figure has seconds that are reckoned by a network."""
+    lines = [figure for figure in given.figures or () if isinstance(figure, FigureSection)]
+    named = [table.value for table in given.tables or ()] + [(figure.x, figure.y) for figure in lines]
+    return any(map(needs_network, named))
 
 
 def find_report_problems(experiment: Experiment) -> Found:
@@ -112,10 +123,12 @@ def find_report_problems(experiment: Experiment) -> Found:
         chosen = {name: axis for name in ("best_of", "worst_of") if (axis := getattr(table, name))}
         axes |= {name: (axis,) for name, axis in chosen.items()} | {"against": tuple(table.against)}
         free = {*table.over, *chosen.values()}
+        there = at_networks(experiment) if needs_network(table.value) else experiment
+        found += _check_network(experiment, table.value, (*keys, "value"), {*free, *table.against})
         if len(chosen) > 1:
             found.append(((*keys, "worst_of"), "expected it or best_of, not both"))
-        found += _check_axes(experiment, keys, axes, table.where, (*table.rows, *table.columns), free)
-        found += _check_against(experiment, table, keys)
+        found += _check_axes(there, keys, axes, table.where, (*table.rows, *table.columns), free)
+        found += _check_against(there, table, keys)
     for i, figure in enumerate(given.figures or ()):
         keys = ("report", "figures", i)
         if isinstance(figure, GridSection):
@@ -125,7 +138,7 @@ def find_report_problems(experiment: Experiment) -> Found:
                 for name, given_axes in named.items()
                 for text in _name_unknown(given_axes, experiment.known_axes)
             ]
-            known_values = [name for name, value in VALUES.items() if not value.needs_seconds]
+            known_values = [name for name, value in VALUES.items() if not (value.needs_seconds or value.needs_network)]
             found += [((*keys, "grid"), text) for text in _name_unknown((figure.grid,), known_values)]
             if figure.x == figure.y:
                 found.append(((*keys, "y"), f"expected another axis than x (got {figure.y})"))
@@ -142,7 +155,9 @@ def find_report_problems(experiment: Experiment) -> Found:
             continue
         if figure.draw == "box" and figure.x in OWN_X:
             found.append(((*keys, "draw"), f"expected line over {figure.x}, or an axis as x"))
-        unknown = [((*keys, "x"), text) for text in _name_unknown((figure.x,), (*OWN_X, *experiment.known_axes))]
+        there = at_networks(experiment) if needs_network((figure.x, figure.y)) else experiment
+        found += _check_network(experiment, (figure.x, figure.y), keys, set(figure.over))
+        unknown = [((*keys, "x"), text) for text in _name_unknown((figure.x,), (*OWN_X, *there.known_axes))]
         if unknown:
             found += unknown
             continue
@@ -151,8 +166,19 @@ def find_report_problems(experiment: Experiment) -> Found:
         axes = {name: getattr(figure, name) for name in ("lines", "panels", "each", "over")}
         axes["where"] = tuple(figure.where)
         used = (*figure.lines, *figure.panels, *figure.each, *(() if figure.x in OWN_X else (figure.x,)))
-        found += _check_axes(experiment, keys, axes, figure.where, used, set(figure.over))
+        found += _check_axes(there, keys, axes, figure.where, used, set(figure.over))
     return found
+
+
+def _check_network(
+    experiment: Experiment, names: Sequence[str], keys: tuple[str | int, ...], averaged: set[str]
+) -> Found:
+    """Seconds over a network have one to be reckoned by, and each its own."""
+    if not needs_network(names):
+        return []
+    if not experiment.file.report.network:
+        return [(keys, "expected a network in report.network: what the seconds are reckoned by")]
+    return [(keys, f"expected {NETWORK} laid out, or in `where`")] if NETWORK in averaged else []
 
 
 def _check_seconds(table: TableSection, keys: tuple[str | int, ...]) -> Found:

@@ -9,11 +9,21 @@ from itertools import combinations
 from ml.training.metrics import compute_mean, compute_std
 from node.experiments.axes import capitalise, get_key, list_keys, name_axis, name_fact, select
 from node.experiments.contents import OWN_X
+from node.experiments.local_work import compute_epochs
+from node.experiments.network import NETWORK, at_networks, compute_network_seconds
 from node.experiments.plan import Experiment, Point
 from node.experiments.results import Result
-from node.experiments.sections import FigureSection, PairsSection
+from node.experiments.sections import FigureSection, NetworkSection, PairsSection
 from node.experiments.tables import Results, average
-from node.experiments.values import SERIES, VALUES, Kind, Limits, compute_sent_bytes, compute_train_seconds
+from node.experiments.values import (
+    SERIES,
+    VALUES,
+    Kind,
+    Limits,
+    compute_sent_bytes,
+    compute_train_seconds,
+    needs_network,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +66,23 @@ _X_LABELS = {
     "round": "round",
     "bytes": "sent by one client so far",
     "seconds": "seconds of local training so far, mean over clients",
+    "epochs": "local epochs so far, mean over clients",
+    "network_seconds": "seconds so far, reckoned over the network",
+}
+
+_X_NAMES = {
+    "round": "round",
+    "bytes": "bytes sent",
+    "seconds": "training time",
+    "epochs": "local epochs",
+    "network_seconds": "time over the network",
 }
 
 
 def make_figures(experiment: Experiment, section: FigureSection, results: Results) -> list[Figure]:
     """One figure for each value of `each`, those without a finished run left out."""
+    if needs_network((section.x, section.y)):
+        experiment = at_networks(experiment)
     points = select(experiment.points, section.where)
     limits = Limits(*experiment.file.report.target[:1])
     figures = []
@@ -90,8 +112,7 @@ def make_figures(experiment: Experiment, section: FigureSection, results: Result
 
 def _title_figure(section: FigureSection) -> str:
     label = SERIES[section.y].label if section.x in OWN_X else VALUES[section.y].label
-    over = {"round": "round", "bytes": "bytes sent", "seconds": "training time"}.get(section.x, name_axis(section.x))
-    return f"{capitalise(label)} by {over}"
+    return f"{capitalise(label)} by {_X_NAMES.get(section.x, name_axis(section.x))}"
 
 
 def _make_panels(section: FigureSection, points: Sequence[Point], results: Results, limits: Limits) -> Iterator[Panel]:
@@ -115,7 +136,8 @@ def _make_panels(section: FigureSection, points: Sequence[Point], results: Resul
 def _make_line(section: FigureSection, label: str, points: Sequence[Point], results: Results) -> Line | None:
     """A line of per-round values, mean and spread over the seeds, as far as all its runs go."""
     runs = [results[point.run.id] for point in points if point.run is not None and point.run.id in results]
-    take, across = SERIES[section.y].compute, [_list_x(section.x, run) for run in runs]
+    take, network = SERIES[section.y].compute, points[0].facts.get(NETWORK)  # one for all that are averaged
+    across = [_list_x(section.x, run, network) for run in runs]
     length = min(map(len, across), default=0)
     xs, means, stds = [], [], []
     for r in range(length):
@@ -130,8 +152,12 @@ def _make_line(section: FigureSection, label: str, points: Sequence[Point], resu
     return Line(label, tuple(xs), tuple(means), tuple(stds), len(runs), flat=section.x == "bytes" and not xs[-1])
 
 
-def _list_x(x: str, result: Result) -> Sequence[float]:
-    """Where each round of a run stands across; nothing where that was not measured."""
+def _list_x(x: str, result: Result, network: NetworkSection | None) -> Sequence[float]:
+    """Where each round of a run stands across; nothing where that is not known."""
+    if x == "network_seconds":
+        return () if network is None else compute_network_seconds(result, network)
+    if x == "epochs":
+        return compute_epochs(result)
     if x == "seconds":
         return compute_train_seconds(result)
     if x == "bytes":

@@ -25,6 +25,7 @@ from node.experiments.embeddings import EmbeddingFigure, make_embedding_figures
 from node.experiments.figures import Figure, make_figures, make_pair_figures
 from node.experiments.grids import GridFigure, format_grid_csv, make_grid_figures, say_figures
 from node.experiments.loading import load_experiment
+from node.experiments.network import describe_network
 from node.experiments.plan import VERSION, Experiment, Point, show_fact
 from node.experiments.results import Result
 from node.experiments.runner import EXPERIMENT, Stock, take_stock
@@ -135,7 +136,7 @@ def _format_runs_csv(experiment: Experiment, stock: Stock) -> str:
     writer = csv.writer(out, lineterminator="\n")
     axes = _list_columns(experiment)
     readings: dict[str, Reading] = {}
-    for name in (name for name, value in VALUES.items() if not value.needs_seconds):
+    for name in (name for name, value in VALUES.items() if not (value.needs_seconds or value.needs_network)):
         own = list_readings((name,), experiment.file.report.target)
         readings |= {name if len(own) == 1 else f"{name} {r.limits.target:g}": r for r in own}
     budget = ["local_iterations", "available_s", "used_s"] if experiment.file.budget is not None else []
@@ -289,7 +290,13 @@ def _render_configuration(experiment: Experiment) -> str:
         ]
         rows.append((key.removeprefix("method."), *values))
     title = "Settings of the methods, defaults written out"
-    return common + page.render_plain_table(title, ("setting", *methods), rows)
+    return common + page.render_plain_table(title, ("setting", *methods), rows) + _render_networks(experiment)
+
+
+def _render_networks(experiment: Experiment) -> str:
+    networks = [describe_network(network) for network in experiment.file.report.network]
+    headings = ("network", "server", "peers", "local work")
+    return page.render_plain_table("Networks that seconds are reckoned by", headings, networks) if networks else ""
 
 
 def _list_values(points: Sequence[Point], axis: str) -> str:

@@ -15,7 +15,7 @@ set several keys at once: a data set with the model that suits it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 Ratio = Annotated[float, Field(ge=1)]
 Label = Annotated[str, Field(min_length=1, max_length=80)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -52,6 +54,7 @@ def _validate_targets(values: tuple[float, ...]) -> tuple[float, ...]:
 Many = Annotated[tuple[T, ...], BeforeValidator(_wrap)]  # one value, or a list of them
 Targets = Annotated[Many[float], AfterValidator(_validate_targets)]
 Axis = Annotated[tuple[T, ...], AfterValidator(_validate_axis)]
+PerClient = Annotated[Many[T], AfterValidator(_validate_axis)]  # one for all, or each for one client in turn
 
 
 class Item(Section):
@@ -203,10 +206,10 @@ class TableSection(Section):
 class FigureSection(Section):
     """One figure for each value of `each`, a panel for each of `panels`, a line for each of `lines`.
 
-    Across is `round`, `bytes` (sent by a client so far), `seconds` (trained by a client so far), or an axis; up is a
-    per-round series (taa, tal, global, tal_global, taa_local; of peer-to-peer methods peers, similar, dropout and
-    divergence), or against an axis a table's value. `draw: box` then shows where the runs of each value lie, and not
-    their mean alone.
+    Across is `round`, `bytes` (sent by a client so far), `seconds` (trained by a client so far), `epochs` (so far),
+    `network_seconds` (so far), or an axis; up is a per-round series (taa, tal, global, tal_global, taa_local; of
+    peer-to-peer methods peers, similar, dropout and divergence), or against an axis a table's value. `draw:
+    box` then shows where the runs of each value lie, and not their mean alone.
     """
 
     title: Label | None = None
@@ -293,11 +296,61 @@ AnyFigureSection = Annotated[
 ]
 
 
+class ServerLinks(Section):
+    """The links between clients and a server: `up_mbit` and `down_mbit` are millions of bits a second, `latency_s` each
+    way; `wait_s` is what the server needs by itself each round. Of several values each is one client's, in turn."""
+
+    up_mbit: PerClient[Positive]
+    down_mbit: PerClient[Positive]
+    latency_s: PerClient[NotNegative] = (0.0,)
+    wait_s: NotNegative = 0.0
+
+
+class PeerLinks(Section):
+    """The links between clients: what the access of each, in turn, carries, and how long it takes to the other end."""
+
+    mbit: PerClient[Positive]
+    latency_s: PerClient[NotNegative] = (0.0,)
+
+
+class NetworkSection(Section):
+    """A network that seconds are reckoned by (`node.experiments.network`); without `server` all goes from peer to peer.
+
+    Local work takes `step_s` a mini-batch or `epoch_s` an epoch, of an encryptor `encryptor_ratio` times as long; or as
+    long as was measured. `slowdown` is how many times longer clients take for it, in turn.
+    """
+
+    label: Label
+    server: ServerLinks | None = None
+    peers: PeerLinks
+    step_s: Positive | None = None
+    epoch_s: Positive | None = None
+    encryptor_ratio: Positive = 1.0
+    slowdown: PerClient[Positive] = (1.0,)
+
+    @model_validator(mode="after")
+    def _check_work(self) -> Self:
+        if self.step_s is not None and self.epoch_s is not None:
+            raise ValueError("expected step_s or epoch_s, not both")
+        return self
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def _validate_networks(networks: tuple[NetworkSection, ...]) -> tuple[NetworkSection, ...]:
+    labels = [network.label for network in networks]
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"expected different labels (got {', '.join(labels)})")
+    return networks
+
+
 class ReportSection(Section):
     """The contents of the page; without tables or figures, ones that suit the sweep. `target` is an accuracy in 0..1,
-    or several, for tables that have none of their own."""
+    or several, for tables that have none of their own; `network` one or several that seconds are reckoned by."""
 
     target: Targets = ()
+    network: Annotated[Many[NetworkSection], AfterValidator(_validate_networks)] = ()
     tables: tuple[TableSection, ...] | None = None
     figures: tuple[AnyFigureSection, ...] | None = None
 

@@ -14,11 +14,22 @@ from typing import Any
 
 from ml.training.metrics import compute_mean, compute_std
 from node.experiments.axes import Key, capitalise, get_key, list_keys, name_axis, select, show_where
+from node.experiments.network import NETWORK, at_networks
 from node.experiments.per_client import INDEX, is_by_client, split_by_client
 from node.experiments.plan import Experiment, Point, show_fact
 from node.experiments.results import Result
 from node.experiments.sections import TableSection
-from node.experiments.values import SERIES, VALUES, Better, Kind, Limits, Value, compute_train_seconds, show_number
+from node.experiments.values import (
+    SERIES,
+    VALUES,
+    Better,
+    Kind,
+    Limits,
+    Value,
+    compute_train_seconds,
+    needs_network,
+    show_number,
+)
 
 Results = Mapping[str, Result]  # finished runs by id
 Place = tuple[Key, Key]  # row and column
@@ -101,6 +112,8 @@ def list_readings(names: Sequence[str], targets: Sequence[float], seconds: float
 
 def make_table(experiment: Experiment, section: TableSection, results: Results) -> Table:
     """Lay one table out."""
+    if needs_network(section.value):
+        experiment = at_networks(experiment)
     readings = list_readings(section.value, section.target or experiment.file.report.target, section.seconds)
     points = select(experiment.points, section.where)
     baselines = find_baselines(experiment, section.against) if section.against else None
@@ -185,6 +198,7 @@ def average(
     for point in points:
         if point.run is not None:
             by_seed.setdefault(point.facts["seed"], []).append((point.run.id, point.facts.get(INDEX)))
+    limits = replace(limits, network=points[0].facts.get(NETWORK))  # what is averaged is of one network
 
     def is_there(run: str) -> bool:
         return run in results and (baselines is None or baselines.get(run) in results)
@@ -279,6 +293,8 @@ def _note(section: TableSection, cells: Mapping[Place, Cell], readings: Sequence
     said += [f"The first round whose {SERIES[series].label} is at least {least}." for series in reached]
     if section.seconds is not None:
         said.append(f"Within {section.seconds:g} s of local training, by the clock of the machine.")
+    if needs_network(section.value):
+        said.append("Seconds over the network are reckoned, not measured.")
     if section.against:
         said.append(f"How much worse than with {_show_wheres(section.against)}.")
     if section.worst_of is not None:

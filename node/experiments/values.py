@@ -6,14 +6,16 @@ Accuracies and shares are kept in 0..1 and shown in percent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
 from ml.training.metrics import compute_mean, count_rounds_to
 from node.experiments.local_work import compute_epochs
+from node.experiments.network import compute_network_seconds
 from node.experiments.results import ClientRow, Result, RoundRow
+from node.experiments.sections import NetworkSection
 
 Kind = Literal["accuracy", "share", "loss", "number", "rounds", "count", "bytes", "seconds"]
 Better = Literal["higher", "lower", "neither"]
@@ -23,21 +25,25 @@ PERCENT: tuple[Kind, ...] = ("accuracy", "share")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits that some values are read at: the accuracy in 0..1 to reach, the seconds of local training to use."""
+    """The limits that some values are read at: the accuracy in 0..1 to reach, the seconds of local training to use, and
+    the network that other seconds are reckoned by."""
 
     target: float = 0.9
     seconds: float | None = None
+    network: NetworkSection | None = field(default=None, kw_only=True)
 
 
 Compute = Callable[[Result, Limits], float | None]
+Ends = Callable[[Result, Limits], Sequence[float]]  # of each round, how far the run has come by its end
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     """A number of a run. `compute` gives None where the run has no such number, which a table calls `absent`.
 
-    One that `needs_seconds` is read at a limit of training time; one with `to_reach`, at what that series is to reach.
-    `newer_field` is what it reads of rounds that results of earlier versions do not have.
+    One that `needs_seconds` is read at a limit of training time, one that `needs_network` at a network; one with
+    `to_reach`, at what that series is to reach. `newer_field` is what it reads of rounds that results of
+    earlier versions do not have.
     `of_client` gives a single client's, where it is kept.
     """
 
@@ -48,6 +54,7 @@ class Value:
     absent: str = "never"
     to_reach: str | None = None
     needs_seconds: bool = False
+    needs_network: bool = False
     newer_field: str | None = None
     of_client: Callable[[ClientRow], float | None] | None = None
 
@@ -121,15 +128,21 @@ def _make_rounds_to(label: str, series: str) -> Value:
     return Value(label, "rounds", "lower", compute, to_reach=series)
 
 
-def _make_until(label: str, kind: Kind, series: str, compute_ends: Callable[[Result], Sequence[float]]) -> Value:
+def _make_until(label: str, series: str, compute_ends: Ends, *, in_seconds: bool = False) -> Value:
     """What it took until the round that reaches the target had ended, where `compute_ends` says so of each round."""
     count = _make_rounds_to(label, series).compute
 
     def compute(result: Result, limits: Limits) -> float | None:
-        num, ends = count(result, limits), compute_ends(result)
+        num, ends = count(result, limits), compute_ends(result, limits)
         return None if num is None or not ends else ends[int(num) - 1]
 
-    return Value(label, kind, "lower", compute, to_reach=series)
+    return Value(
+        label, "seconds" if in_seconds else "rounds", "lower", compute, to_reach=series, needs_network=in_seconds
+    )
+
+
+def _reckon(result: Result, limits: Limits) -> Sequence[float]:
+    return () if limits.network is None else compute_network_seconds(result, limits.network)
 
 
 def _at_seconds(series: str, *, best: bool) -> Compute:
@@ -221,8 +234,20 @@ VALUES: Mapping[str, Value] = {
     "final_tal": Value("final TAL", "loss", "lower", _final("tal")),
     "rounds_to": _make_rounds_to("rounds to target", "taa"),
     "rounds_to_global": _make_rounds_to("rounds to target on all classes", "global"),
-    "epochs_to": _make_until("local epochs to target", "rounds", "taa", compute_epochs),
-    "epochs_to_global": _make_until("local epochs to target on all classes", "rounds", "global", compute_epochs),
+    "epochs_to": _make_until("local epochs to target", "taa", lambda result, limits: compute_epochs(result)),
+    "epochs_to_global": _make_until(
+        "local epochs to target on all classes", "global", lambda result, limits: compute_epochs(result)
+    ),
+    "seconds_to": _make_until("seconds to target", "taa", _reckon, in_seconds=True),
+    "seconds_to_global": _make_until("seconds to target on all classes", "global", _reckon, in_seconds=True),
+    "network_seconds": Value(
+        "seconds over the network",
+        "seconds",
+        "neither",
+        lambda result, limits: max(_reckon(result, limits), default=None),
+        "not known",
+        needs_network=True,
+    ),
     "sent_params": Value("numbers sent a round, all clients", "count", "neither", _mean(lambda row: row.sent_params)),
     "sent_params_per_client": Value(
         "numbers sent a round, one client", "count", "neither", _mean(lambda row: row.sent_params, per_client=True)
@@ -302,6 +327,11 @@ VALUES: Mapping[str, Value] = {
     "global_at_seconds": _make_timed("on all classes", "global", best=False),
     "best_global_at_seconds": _make_timed("best on all classes", "global", best=True),
 }
+
+
+def needs_network(names: Iterable[str]) -> bool:
+    """Whether one of these values, or what a figure has across, is reckoned by a network."""
+    return any(VALUES[name].needs_network for name in names if name in VALUES)
 
 
 def show_number(kind: Kind, value: float, *, spread: bool = False) -> str:

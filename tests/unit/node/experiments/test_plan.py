@@ -397,6 +397,8 @@ READY_POINTS = {
     "fededs-table1": 3 * 6 * 3 * 3,
     "fededs-table1-digits": 3 * 6 * 3 * 3,
     "fededs-table2": 3 * 6 * 3 * 3,
+    "fededs-network": 3 * 4 * 3,
+    "fededs-network-digits": 3 * 4 * 3,
     "fededs-table6": 3 * 4 * 3,
     "fededs-table6-digits": 3 * 4 * 3,
     "fededs-ablation-digits": 16 * 2 * 3,
@@ -444,6 +446,8 @@ def test_ready_files_can_be_run_and_reported(name: str, points: int) -> None:
         ("attacks-seeds-digits", "attacks-digits", 5 * (3 * 9 - 1 + 3 * 11 - 1) * 3),  # of ten nobody lies alike
         ("fededs-table1", "fededs-table6", 2 * 3 * 3),  # FedAvg and FedEDS at Dir(0.1)
         ("fededs-table1-digits", "fededs-table6-digits", 2 * 3 * 3),
+        ("fededs-network", "fededs-table6", 3 * 4 * 3),  # all
+        ("fededs-network-digits", "fededs-table6-digits", 3 * 4 * 3),
         ("fededs-ablation-digits", "fededs-table1-digits", 2 * 2 * 3),
         ("fededs-ablation-digits", "fededs-table6-digits", 3 * 3),
     ],
